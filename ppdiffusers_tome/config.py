@@ -1,0 +1,123 @@
+"""What a user may choose, checked before anything is touched. Knows no Paddle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
+from typing import Any
+
+from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+
+LEVELS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class ToMeConfig:
+    """Settings of token merging; names and meaning follow ``tomesd.apply_patch``.
+
+    Args:
+        ratio: share of the tokens to merge away, ``0 <= ratio < 1 - 1 / (sx * sy)``. 0.5 halves the tokens that
+            attention sees; 0 leaves the model exactly as it is.
+        max_downsample: merge in blocks whose grid is at most this many times smaller than the latent's: 1, 2, 4
+            or 8. ``None`` means the finest level at which the model has attention (1 on Stable Diffusion 1 and 2,
+            2 on SDXL).
+        sx, sy: stride: one destination token is chosen in every cell of ``sx`` columns and ``sy`` rows.
+        use_rand: choose it at random in each cell; otherwise always the cell's top left token.
+        merge_attn: merge around self-attention (recommended).
+        merge_crossattn: merge around cross-attention (seldom worth it).
+        merge_mlp: merge around the feed-forward layer (seldom worth it).
+        seed: which random destinations, ``0 <= seed < 2**63``. They depend on the seed, the timestep and the
+            grid alone, never on Paddle's or numpy's global generators, and are the same for every image.
+
+    Raises:
+        ToMeTypeError: a setting has the wrong type (also a ``TypeError``).
+        ToMeValueError: a setting is out of range (also a ``ValueError``).
+
+    Example:
+        >>> ToMeConfig(ratio=0.4).to_dict()["ratio"]
+        0.4
+
+    See Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023), sections 3 and 4.
+    """
+
+    ratio: float = 0.5
+    max_downsample: int | None = None
+    sx: int = 2
+    sy: int = 2
+    use_rand: bool = True
+    merge_attn: bool = True
+    merge_crossattn: bool = False
+    merge_mlp: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp"):
+            if not isinstance(getattr(self, name), bool):
+                raise ToMeTypeError(f"{name}={getattr(self, name)!r} must be True or False")
+        for name in ("sx", "sy"):
+            _require_integer(name, getattr(self, name), "a whole number of tokens, 1 or more, such as 2")
+            if getattr(self, name) < 1:
+                raise ToMeValueError(f"{name}={getattr(self, name)} must be 1 or more; the usual stride is 2")
+        if self.sx * self.sy == 1:
+            raise ToMeValueError(
+                "sx=1 and sy=1 make every token a destination, so nothing could merge; use a stride such as sx=2, sy=2"
+            )
+        self._check_ratio()
+        if self.max_downsample is not None:
+            _require_integer("max_downsample", self.max_downsample, "1, 2, 4, 8 or None")
+            if self.max_downsample not in LEVELS:
+                raise ToMeValueError(
+                    f"max_downsample={self.max_downsample} must be 1, 2, 4, 8, or None for the finest level of the model"
+                )
+        if not (self.merge_attn or self.merge_crossattn or self.merge_mlp):
+            raise ToMeValueError(
+                "merge_attn, merge_crossattn and merge_mlp are all False, so nothing would merge; "
+                "set at least merge_attn=True, or call remove_tome() to go back to the plain model"
+            )
+        _require_integer("seed", self.seed, "a whole number from 0 to 2**63 - 1")
+        if not 0 <= self.seed < 2**63:
+            raise ToMeValueError(f"seed={self.seed} must be from 0 to 2**63 - 1")
+        # Plain Python numbers, whatever came (numpy's, say), so that a config compares and serialises as itself.
+        object.__setattr__(self, "ratio", float(self.ratio))
+        for name in ("sx", "sy", "seed"):
+            object.__setattr__(self, name, int(getattr(self, name)))
+        if self.max_downsample is not None:
+            object.__setattr__(self, "max_downsample", int(self.max_downsample))
+
+    def _check_ratio(self) -> None:
+        if isinstance(self.ratio, bool) or not isinstance(self.ratio, Real):
+            raise ToMeTypeError(
+                f"ratio={self.ratio!r} must be a number, the share of tokens to merge, such as 0.5; "
+                f"got {type(self.ratio).__name__}"
+            )
+        limit = 1 - 1 / (self.sx * self.sy)
+        if not math.isfinite(self.ratio) or not 0 <= self.ratio < limit:
+            remedy = "raise the ratio to 0 or more" if self.ratio < 0 else "lower the ratio or enlarge the stride"
+            remedy = remedy if math.isfinite(self.ratio) else "give a finite number such as 0.5"
+            raise ToMeValueError(
+                f"ratio={self.ratio} must be at least 0 and below {limit:g} for a {self.sx}x{self.sy} stride; {remedy}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values, fit for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> ToMeConfig:
+        """Build a config from plain values.
+
+        Raises:
+            ToMeTypeError: a name is not a setting of this class.
+        """
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(settings) - set(known))
+        if unknown:
+            raise ToMeTypeError(f"unknown setting {', '.join(map(repr, unknown))}; the settings are {', '.join(known)}")
+        return cls(**settings)
+
+
+def _require_integer(name: str, value: Any, wanted: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ToMeTypeError(f"{name}={value!r} must be {wanted}; got {type(value).__name__}")

@@ -1,0 +1,41 @@
+"""The grid of tokens a block works on. Plain arithmetic; knows no Paddle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Grid:
+    """``height`` rows by ``width`` columns of tokens, numbered row by row."""
+
+    height: int
+    width: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.height * self.width
+
+    def num_cells(self, sx: int, sy: int) -> int:
+        """How many whole cells of ``sx`` columns by ``sy`` rows fit; each holds one destination."""
+        return (self.height // sy) * (self.width // sx)
+
+    def num_merged(self, ratio: float) -> int:
+        """How many tokens a ratio merges away; 0.5 of a 64x64 grid is 2,048."""
+        return int(self.num_tokens * ratio)
+
+    def cells(self, sx: int, sy: int) -> tuple[np.ndarray, np.ndarray]:
+        """Token numbers by cell, and those in no cell.
+
+        Returns:
+            ``[cells, sy * sx]`` int64, each row a cell's tokens, its top left one first; and ``[rest]`` int64, the
+            tokens of rows and columns past the last whole cell (always sources, as in tomesd).
+        """
+        rows, columns = self.height // sy * sy, self.width // sx * sx
+        numbers = np.arange(self.num_tokens, dtype=np.int64).reshape(self.height, self.width)
+        whole = numbers[:rows, :columns].reshape(rows // sy, sy, columns // sx, sx)
+        in_no_cell = np.ones((self.height, self.width), bool)
+        in_no_cell[:rows, :columns] = False
+        return whole.transpose(0, 2, 1, 3).reshape(-1, sy * sx), numbers[in_no_cell]

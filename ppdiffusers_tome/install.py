@@ -1,0 +1,74 @@
+"""Put ToMe's methods on ppdiffusers' classes, in place of the port that ppdiffusers puts there, and take them off.
+
+Importing ppdiffusers takes 10 seconds and more, so importing this package does not: if ppdiffusers is there already
+its classes are given the methods at once, otherwise as soon as somebody imports it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+_METHODS = ("apply_tome", "remove_tome", "tome")
+_ABSENT = object()
+_originals: dict[tuple[type, str], Any] = {}
+
+
+def install() -> None:
+    """Give every ppdiffusers pipeline and model ``apply_tome``, ``remove_tome`` and ``tome``; again is harmless."""
+    if "ppdiffusers" in sys.modules:
+        _install_now()
+    elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport())
+
+
+def uninstall() -> None:
+    """Put ppdiffusers' classes back as they were. Models that have ToMe keep it; see ``remove_tome``."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AfterImport)]
+    while _originals:
+        (cls, name), original = _originals.popitem()
+        if original is _ABSENT:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, original)
+
+
+def _install_now() -> None:
+    from paddle.nn import Layer
+    from ppdiffusers.models.modeling_utils import ModelMixin
+    from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
+
+    from ppdiffusers_tome.mixin import ToMeMixin
+
+    # The port puts its methods on every nn.Layer, so they are replaced there too: a part of a model,
+    # `pipe.unet.mid_block.apply_tome()`, must not reach the port. `tome` is a property, for our own classes only.
+    for cls, names in ((Layer, _METHODS[:2]), (ModelMixin, _METHODS[2:]), (DiffusionPipeline, _METHODS)):
+        for name in names:
+            _originals.setdefault((cls, name), vars(cls).get(name, _ABSENT))
+            setattr(cls, name, vars(ToMeMixin)[name])
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Watches for the import of ppdiffusers, lets it happen, and installs."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "ppdiffusers":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run_module = spec.loader.exec_module
+
+            def run_then_install(module: ModuleType) -> None:
+                run_module(module)
+                _install_now()
+
+            spec.loader.exec_module = run_then_install  # type: ignore[method-assign]
+        return spec

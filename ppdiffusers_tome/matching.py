@@ -1,0 +1,98 @@
+"""Matching: who was merged with whom, as integer maps, and how tokens go there and back. Knows no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import paddle
+
+_HALF = (paddle.float16, paddle.bfloat16)
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Groups of tokens, one group a merged token.
+
+    The order inside the merged sequence is free (attention and feed-forward layers do not see it), so one flat map
+    serves both ways: merging adds rows into their owners, unmerging reads them back.
+
+    Attributes:
+        owner: int ``[batch * tokens]``, the row of the merged sequence, counted over the whole batch, that holds
+            each token.
+        inverse_count: float32 ``[batch * merged, 1]``, one over the size of each group.
+        batch: number of images.
+        num_tokens: tokens before merging, N.
+        num_merged: tokens merged away; N - num_merged are left.
+    """
+
+    owner: paddle.Tensor
+    inverse_count: paddle.Tensor
+    batch: int
+    num_tokens: int
+    num_merged: int
+
+    @property
+    def num_left(self) -> int:
+        """Tokens after merging."""
+        return self.num_tokens - self.num_merged
+
+    def fits(self, x: paddle.Tensor) -> bool:
+        """True when ``x`` is ``[batch, tokens, channels]`` with this matching's batch and tokens."""
+        return x.ndim == 3 and x.shape[0] == self.batch and x.shape[1] == self.num_tokens
+
+    def merge(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Replace each group by its mean.
+
+        Args:
+            x: ``[batch, tokens, channels]``, any float type.
+
+        Returns:
+            ``[batch, left, channels]`` of the same type.
+        """
+        channels = x.shape[2]
+        rows = x.reshape([self.batch * self.num_tokens, channels])
+        if x.dtype in _HALF:
+            # A flat background may put thousands of tokens in one group: in half precision the sum would overflow
+            # or stop growing.
+            rows = rows.astype("float32")
+        sums = paddle.zeros([self.batch * self.num_left, channels], dtype=rows.dtype)
+        sums = paddle.scatter(sums, self.owner, rows, overwrite=False)
+        means = sums * self.inverse_count.astype(rows.dtype)
+        return means.astype(x.dtype).reshape([self.batch, self.num_left, channels])
+
+    def unmerge(self, y: paddle.Tensor) -> paddle.Tensor:
+        """Give every token of a group the group's value.
+
+        Args:
+            y: ``[batch, left, channels]``, any float type.
+
+        Returns:
+            ``[batch, tokens, channels]`` of the same type.
+        """
+        channels = y.shape[2]
+        rows = paddle.gather(y.reshape([self.batch * self.num_left, channels]), self.owner)
+        return rows.reshape([self.batch, self.num_tokens, channels])
+
+    def merge_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
+        """Merge an attention bias as the tokens were merged: a group is left out when any of its tokens is.
+
+        Args:
+            mask: ``[batch or batch * heads, 1 or tokens, tokens]``, 0 to keep and a large negative number to leave
+                out.
+
+        Returns:
+            ``[same, 1 or left, left]``.
+        """
+        repeats = mask.shape[0] // self.batch
+        if mask.shape[0] == 1 and self.batch > 1:
+            mask, repeats = mask.expand([self.batch, *mask.shape[1:]]), 1
+        # Heads of one image become channels of that image, so that merge() can be used as it is.
+        query_tokens = mask.shape[1]
+        keys_first = mask.reshape([self.batch, repeats * query_tokens, self.num_tokens]).transpose([0, 2, 1])
+        merged = self.merge(keys_first).transpose([0, 2, 1])
+        merged = merged.reshape([self.batch, repeats, query_tokens, self.num_left])
+        if query_tokens == self.num_tokens:
+            queries_first = merged.transpose([0, 2, 1, 3]).reshape([self.batch, query_tokens, repeats * self.num_left])
+            merged = self.merge(queries_first).reshape([self.batch, self.num_left, repeats, self.num_left])
+            merged = merged.transpose([0, 2, 1, 3])
+        return merged.reshape([self.batch * repeats, -1, self.num_left])

@@ -1,0 +1,1 @@
+"""Merging methods: who merges with whom. One file a method."""

@@ -1,0 +1,236 @@
+"""``apply_tome`` and ``remove_tome``: as functions, as a mixin, and on every ppdiffusers pipeline and model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from ppdiffusers_tome.blocks import adapters
+from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError
+from ppdiffusers_tome.hooks import attach, attached_configs, detach
+from ppdiffusers_tome.port import remove_port
+from ppdiffusers_tome.sites import Site, find_sites
+
+T = TypeVar("T")
+
+# Components that may hold transformer blocks but do no denoising.
+_NOT_DENOISERS = ("vae", "vqvae", "movq", "text_encoder", "image_encoder", "safety_checker", "feature_extractor")
+
+
+@dataclass(frozen=True)
+class AppliedToMe:
+    """What is applied to a pipeline or model.
+
+    Attributes:
+        config: the settings.
+        blocks: how many blocks merge, by denoiser: ``{"unet": 16, "controlnet": 7}``; the key is "" for a model.
+    """
+
+    config: ToMeConfig
+    blocks: Mapping[str, int]
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that merge, over all denoisers."""
+        return sum(self.blocks.values())
+
+
+def apply_tome(
+    model_or_pipe: T,
+    ratio: float | ToMeConfig = 0.5,
+    max_downsample: int | None = None,
+    sx: int = 2,
+    sy: int = 2,
+    use_rand: bool = True,
+    merge_attn: bool = True,
+    merge_crossattn: bool = False,
+    merge_mlp: bool = False,
+    seed: int = 0,
+    *,
+    config: ToMeConfig | None = None,
+) -> T:
+    """Merge redundant tokens in every denoiser of a pipeline, or in one model. Replaces what was applied before.
+
+    Args:
+        model_or_pipe: a ppdiffusers pipeline (its UNet, prior, transformer and ControlNets are reached, its VAE and
+            text encoder never), a model, or a part of a model.
+        ratio: share of the tokens to merge away, below ``1 - 1 / (sx * sy)``; or a :class:`ToMeConfig`, which
+            stands for all settings.
+        max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp, seed: see :class:`ToMeConfig`.
+        config: the same as giving a :class:`ToMeConfig` first.
+
+    Returns:
+        ``model_or_pipe``, so that calls chain.
+
+    Raises:
+        ToMeTypeError, ToMeValueError: a setting is of the wrong type or out of range.
+        NothingToMergeError: no block would merge. In every case the model is left as it was.
+
+    Example:
+        >>> pipe.apply_tome(ratio=0.5)  # doctest: +SKIP
+
+    Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023); arguments as in tomesd's ``apply_patch``.
+    """
+    settings = dict(
+        ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand,
+        merge_attn=merge_attn, merge_crossattn=merge_crossattn, merge_mlp=merge_mlp, seed=seed,
+    )  # fmt: skip
+    config = _config(settings, config)
+    denoisers = list(_layers(model_or_pipe))
+    plan = [(layer, _chosen(find_sites(layer), config)) for _, layer in denoisers]
+    if not any(chosen for _, chosen in plan):
+        raise NothingToMergeError(_why_nothing(model_or_pipe, denoisers, config))
+    # Nothing was touched before this line and nothing can fail after it.
+    remove_tome(model_or_pipe)
+    for layer, chosen in plan:
+        if chosen:
+            attach(layer, chosen, config)
+    return model_or_pipe
+
+
+def remove_tome(model_or_pipe: T) -> T:
+    """Take token merging off a pipeline, a model or a part of one, leaving it exactly as it was before.
+
+    Args:
+        model_or_pipe: as for :func:`apply_tome`; one that has no ToMe is left alone.
+
+    Returns:
+        ``model_or_pipe``.
+
+    Raises:
+        ToMeTypeError: it is neither a pipeline nor a model.
+    """
+    for _, layer in _layers(model_or_pipe):
+        detach(layer)
+        remove_port(layer)
+    return model_or_pipe
+
+
+def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
+    """What is applied to a pipeline or model, or None."""
+    configs = {name: attached_configs(layer) for name, layer in _layers(model_or_pipe)}
+    blocks = {name: len(found) for name, found in configs.items() if found}
+    return AppliedToMe(next(c[0] for c in configs.values() if c), blocks) if blocks else None
+
+
+def apply_patch(
+    model: T,
+    ratio: float = 0.5,
+    max_downsample: int = 1,
+    sx: int = 2,
+    sy: int = 2,
+    use_rand: bool = True,
+    merge_attn: bool = True,
+    merge_crossattn: bool = False,
+    merge_mlp: bool = False,
+) -> T:
+    """:func:`apply_tome` under tomesd's name and with tomesd's defaults, for code that comes from there."""
+    return apply_tome(model, ratio, max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp)
+
+
+def remove_patch(model: T) -> T:
+    """:func:`remove_tome` under tomesd's name."""
+    return remove_tome(model)
+
+
+class ToMeMixin:
+    """Gives a pipeline or model class token merging: ``class MyPipeline(ToMeMixin, StableDiffusionPipeline)``."""
+
+    def apply_tome(self, *args: Any, **kwargs: Any) -> Any:
+        return apply_tome(self, *args, **kwargs)
+
+    def remove_tome(self) -> Any:
+        return remove_tome(self)
+
+    @property
+    def tome(self) -> AppliedToMe | None:
+        """What is applied: settings and number of blocks by denoiser; None when nothing is."""
+        return applied_tome(self)
+
+    apply_tome.__doc__, remove_tome.__doc__ = apply_tome.__doc__, remove_tome.__doc__
+
+
+def _config(settings: dict[str, Any], config: ToMeConfig | None) -> ToMeConfig:
+    """One config from either way of giving it; both at once is a mistake that would be lost silently."""
+    if config is None and not isinstance(settings["ratio"], ToMeConfig):
+        return ToMeConfig(**settings)
+    if config is None:
+        config, settings["ratio"] = settings["ratio"], ToMeConfig.ratio
+    if not isinstance(config, ToMeConfig):
+        raise ToMeTypeError(f"config={config!r} must be a ToMeConfig; got {type(config).__name__}")
+    defaults = ToMeConfig().to_dict()
+    extra = [name for name, value in settings.items() if value != defaults[name]]
+    if extra:
+        raise ToMeTypeError(
+            f"a ToMeConfig was given together with {', '.join(extra)}; give one or the other, "
+            "or change the config with dataclasses.replace"
+        )
+    return config
+
+
+def _layers(model_or_pipe: Any) -> Iterator[tuple[str, Any]]:
+    """The models of a pipeline that may denoise, with their names, each once; a model stands for itself."""
+    import paddle
+
+    if isinstance(model_or_pipe, paddle.nn.Layer):
+        yield "", model_or_pipe
+        return
+    if inspect.isclass(model_or_pipe) or not hasattr(model_or_pipe, "components"):
+        raise ToMeTypeError(
+            "ToMe needs a ppdiffusers pipeline or model, such as a StableDiffusionPipeline or its unet; "
+            f"got {model_or_pipe!r} of type {type(model_or_pipe).__name__}"
+        )
+    seen = set()
+    # Besides registered components, whatever a pipeline of the user's own holds, also in lists.
+    for name, value in {**vars(model_or_pipe), **_registered(model_or_pipe)}.items():
+        if name.startswith(_NOT_DENOISERS):
+            continue
+        several = isinstance(value, (list, tuple))
+        for index, layer in enumerate(value if several else [value]):
+            if isinstance(layer, paddle.nn.Layer) and id(layer) not in seen:
+                seen.add(id(layer))
+                yield (f"{name}[{index}]" if several else name), layer
+
+
+def _registered(pipe: Any) -> dict[str, Any]:
+    # Not `pipe.components`: it raises where a subclass takes arguments that are no modules.
+    return {name: getattr(pipe, name) for name in pipe.config if not name.startswith("_") and hasattr(pipe, name)}
+
+
+def _chosen(sites: list[Site], config: ToMeConfig) -> list[Site]:
+    """The sites whose level the settings reach; None reaches the finest that there is."""
+    limit = config.max_downsample or min((site.level for site in sites), default=1)
+    return [site for site in sites if site.level <= limit and _merging_sublayers(site, config)]
+
+
+def _merging_sublayers(site: Site, config: ToMeConfig) -> list[str]:
+    return [
+        name
+        for role, name in site.adapter.sublayers.items()
+        if getattr(config, role) and getattr(site.block, name, None) is not None
+    ]
+
+
+def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Any]], config: ToMeConfig) -> str:
+    """The sentence that separates the causes: no block at all, none at this level, none with these flags."""
+    name = type(model_or_pipe).__name__
+    sites = [site for _, layer in denoisers for site in find_sites(layer)]
+    if not sites:
+        looked_at = ", ".join(f"{key} ({type(layer).__name__})" if key else name for key, layer in denoisers)
+        supported = ", ".join(f"{a.block_class} inside {a.host_class}" for a in adapters())
+        return (
+            f"{name} has nothing to merge: looked at {looked_at or 'no model'} and found no block on a grid of image "
+            f"tokens; supported is {supported}. Apply ToMe to a denoiser that has such blocks (a Stable Diffusion "
+            "UNet or ControlNet), or to the pipeline that holds one"
+        )
+    if _chosen(sites, replace(config, max_downsample=8)):
+        finest = min(site.level for site in sites)
+        return (
+            f"{name} has nothing to merge at max_downsample={config.max_downsample}: its finest attention is at level "
+            f"{finest}; give max_downsample={finest} or more, or None for the finest level"
+        )
+    flags = ", ".join(f"{flag}=True" for flag in ("merge_attn", "merge_crossattn", "merge_mlp") if getattr(config, flag))
+    return f"{name} has nothing to merge: no block of it has the sublayer that {flags} merges around; try merge_attn=True"

@@ -1,0 +1,90 @@
+"""Which tokens are destinations and which are sources: one destination in every cell of the stride.
+
+The random choice is computed from (seed, timestep, grid) on the device that holds the timestep. So it moves no
+global generator, costs no transfer to the host, is the same for every image and for the prompted and unprompted
+halves whether they come in one batch or in two calls, and is a plain part of the graph when a model is exported.
+(tomesd draws from a forked generator instead and must give up randomness for odd batches.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import paddle
+
+from ppdiffusers_tome.grid import Grid
+
+# A prime below 2**31: a product of two residues stays inside int64.
+_PRIME = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Sources and destinations of a grid, as token numbers.
+
+    Attributes:
+        sources: int ``[S]``.
+        destinations: int ``[D]``, one a cell, in the order of the cells.
+        position: int ``[S + D]``, where each token stands in ``sources`` followed by ``destinations``.
+    """
+
+    sources: paddle.Tensor
+    destinations: paddle.Tensor
+    position: paddle.Tensor
+
+
+def regular_partition(grid: Grid, sx: int, sy: int) -> Partition:
+    """Choose the top left token of every cell (``use_rand=False``)."""
+    return Partition(*(paddle.to_tensor(array) for array in _regular_arrays(grid, sx, sy)))
+
+
+def random_partition(grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddle.Tensor | None) -> Partition:
+    """Choose one token of every cell at random (Token Merging for Fast Stable Diffusion, section 4.1).
+
+    Args:
+        grid: the grid of tokens; at least one cell must fit.
+        sx, sy: stride.
+        seed: which random choice.
+        timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
+            destinations. ``None`` where a model has no timestep.
+    """
+    corner, rest, order, multiplier, offset = _random_arrays(grid, sx, sy, seed)
+    if timestep is None:
+        key = paddle.zeros([1], dtype="int64")
+    else:
+        # Timesteps may be fractional (Euler, Karras): 1/1024 of a step tells them apart.
+        key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % _PRIME
+    # multiplier * key + offset (mod p) with random multiplier and offset a cell: a universal hash, so that cells
+    # are independent and so are, pairwise, timesteps.
+    hashed = (paddle.to_tensor(multiplier) * key + paddle.to_tensor(offset)) % _PRIME
+    chosen = hashed % (sx * sy)
+    # Row c of `order` is a cell's tokens with the c-th first and the others behind it.
+    tokens = paddle.gather(paddle.to_tensor(order), chosen) + paddle.to_tensor(corner)
+    destinations = tokens[:, 0]
+    sources = tokens[:, 1:].flatten()
+    if len(rest):
+        sources = paddle.concat([sources, paddle.to_tensor(rest)])
+    numbers = paddle.arange(grid.num_tokens, dtype="int64")
+    position = paddle.scatter(paddle.zeros_like(numbers), paddle.concat([sources, destinations]), numbers)
+    return Partition(sources, destinations, position)
+
+
+@lru_cache(maxsize=32)
+def _regular_arrays(grid: Grid, sx: int, sy: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    cells, rest = grid.cells(sx, sy)
+    sources, destinations = np.concatenate([cells[:, 1:].ravel(), rest]), cells[:, 0]
+    return sources, destinations, np.argsort(np.concatenate([sources, destinations]))
+
+
+@lru_cache(maxsize=32)
+def _random_arrays(grid: Grid, sx: int, sy: int, seed: int) -> tuple[np.ndarray, ...]:
+    cells, rest = grid.cells(sx, sy)
+    corner = cells[:, :1]
+    within = np.array([row * grid.width + column for row in range(sy) for column in range(sx)], np.int64)
+    order = np.stack([np.roll(within, -first) for first in range(sx * sy)])
+    draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy])
+    multiplier = draw.integers(1, _PRIME, len(cells), dtype=np.int64)
+    offset = draw.integers(0, _PRIME, len(cells), dtype=np.int64)
+    return corner, rest, order, multiplier, offset

@@ -1,0 +1,18 @@
+"""ppdiffusers' own port of tomesd: how to undo what it did to a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def remove_port(model: Any) -> None:
+    """Give a model that ppdiffusers' port patched its own classes and attributes back; harmless on any other."""
+    for layer in model.sublayers(include_self=True):
+        info = vars(layer).get("_tome_info")
+        if info is None:
+            continue
+        for hook in info["hooks"]:
+            hook.remove()
+        if type(layer).__name__.startswith("ToMe") and hasattr(type(layer), "_parent"):
+            layer.__class__ = type(layer)._parent
+        del layer._tome_info

@@ -1,0 +1,137 @@
+"""What one run of a denoiser shares among its blocks: settings, timestep, grid, destinations, live matching."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import paddle
+
+from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.matching import Matching
+from ppdiffusers_tome.methods import tome
+from ppdiffusers_tome.partition import Partition, random_partition, regular_partition
+
+_REMEMBERED_INPUTS = 4096
+
+
+@dataclass
+class Call:
+    """One call of the denoiser. Its partitions are made once a grid and shared by all blocks on it."""
+
+    timestep: paddle.Tensor | None = None
+    partitions: dict[Grid, Partition] = field(default_factory=dict)
+
+
+class RunState:
+    """The state behind all hooks of one denoiser.
+
+    What belongs to a call in progress is kept by thread, so threads may share a model; it is left out of copies and
+    pickles, which therefore work on their own.
+    """
+
+    def __init__(self, config: ToMeConfig) -> None:
+        self.config = config
+        self._warned: set[str] = set()
+        self._start()
+
+    def _start(self) -> None:
+        self._thread = threading.local()
+        self._inputs: OrderedDict[int, tuple[Call, Grid]] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"config": self.config}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["config"])
+
+    @property
+    def matching(self) -> Matching | None:
+        """The matching of the block that runs now, or None when it runs unmerged."""
+        return getattr(self._thread, "matching", None)
+
+    @matching.setter
+    def matching(self, matching: Matching | None) -> None:
+        self._thread.matching = matching
+
+    def begin_call(self, timestep: paddle.Tensor | None) -> None:
+        """A call of the denoiser starts. ``timestep``: scalar or ``[batch]``; it stays on its device."""
+        self._thread.call = Call(timestep)
+
+    def enter_host(self, grid: Grid, *, will_rerun: bool) -> None:
+        """Blocks that follow work on ``grid``; ``will_rerun`` when gradient checkpointing will call them again."""
+        self._thread.grid, self._thread.will_rerun = grid, will_rerun
+        if not hasattr(self._thread, "call"):  # a model without a timestep, or a part of one called alone
+            self._thread.call = Call()
+
+    def leave_host(self) -> None:
+        self._thread.grid = None
+
+    def match(self, x: paddle.Tensor) -> None:
+        """Decide how the tokens of the block that starts now merge; afterwards see ``matching``.
+
+        Args:
+            x: ``[batch, tokens, channels]``, the block's input.
+        """
+        self.matching = None
+        call, grid = self._context(x)
+        if grid is None:
+            return
+        config = self.config
+        if x.ndim != 3 or x.shape[1] != grid.num_tokens:
+            self.warn_once(
+                f"a block got tokens of shape {list(x.shape)} where its picture has {grid.height}x{grid.width} tokens; "
+                "it runs unmerged"
+            )
+            return
+        num_merged = grid.num_merged(config.ratio)
+        if num_merged == 0:
+            return
+        if grid.num_cells(config.sx, config.sy) == 0:
+            self.warn_once(
+                f"a grid of {grid.height}x{grid.width} tokens is smaller than one cell of {config.sy}x{config.sx}, so "
+                "its blocks run unmerged; use a larger picture or a smaller stride"
+            )
+            return
+        partition = call.partitions.get(grid)
+        if partition is None:
+            partition = call.partitions[grid] = self._partition(grid, call.timestep)
+        self.matching = tome.match(x, partition, num_merged)
+
+    def _partition(self, grid: Grid, timestep: paddle.Tensor | None) -> Partition:
+        config = self.config
+        with paddle.no_grad():
+            if config.use_rand:
+                return random_partition(grid, config.sx, config.sy, seed=config.seed, timestep=timestep)
+            return regular_partition(grid, config.sx, config.sy)
+
+    def _context(self, x: paddle.Tensor) -> tuple[Call, Grid] | tuple[None, None]:
+        """The call and grid that a block's input belongs to.
+
+        Gradient checkpointing runs blocks again during the backward pass, outside their host and maybe in another
+        thread, after other calls at other sizes. The block's input is then the very memory of the first run, kept
+        alive for that purpose, so its address tells the runs apart.
+        """
+        grid = getattr(self._thread, "grid", None)
+        if grid is None:
+            return self._inputs.get(_address(x), (None, None))
+        if self._thread.will_rerun:
+            self._inputs[_address(x)] = (self._thread.call, grid)
+            self._inputs.move_to_end(_address(x))
+            while len(self._inputs) > _REMEMBERED_INPUTS:
+                self._inputs.popitem(last=False)
+        return self._thread.call, grid
+
+    def warn_once(self, message: str) -> None:
+        """Say something once for as long as this ToMe is attached."""
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(f"ToMe: {message}", stacklevel=2)
+
+
+def _address(x: paddle.Tensor) -> int:
+    return x.data_ptr()
