@@ -1,9 +1,22 @@
 """Token Merging for diffusion models on PaddlePaddle: ``pipe.apply_tome(ratio=0.5)``."""
 
+from typing import TYPE_CHECKING
+
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeError, ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.install import install, uninstall
 from ppdiffusers_tome.version import __version__
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.mixin import (
+        AppliedToMe,
+        ToMeMixin,
+        applied_tome,
+        apply_patch,
+        apply_tome,
+        remove_patch,
+        remove_tome,
+    )
 
 _LAZY = ("AppliedToMe", "ToMeMixin", "apply_patch", "apply_tome", "applied_tome", "remove_patch", "remove_tome")
 

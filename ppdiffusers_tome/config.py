@@ -69,7 +69,7 @@ class ToMeConfig:
             _require_integer("max_downsample", self.max_downsample, "1, 2, 4, 8 or None")
             if self.max_downsample not in LEVELS:
                 raise ToMeValueError(
-                    f"max_downsample={self.max_downsample} must be 1, 2, 4, 8, or None for the finest level of the model"
+                    f"max_downsample={self.max_downsample} must be 1, 2, 4, 8 or None (the finest level of the model)"
                 )
         if not (self.merge_attn or self.merge_crossattn or self.merge_mlp):
             raise ToMeValueError(

@@ -17,3 +17,7 @@ class ToMeTypeError(ToMeError, TypeError):
 
 class NothingToMergeError(ToMeError, ValueError):
     """The pipeline or model holds no block whose tokens can be merged with these settings."""
+
+
+class UserError(ToMeError):
+    """The command line program was given something it cannot work with; the message is one line that helps."""

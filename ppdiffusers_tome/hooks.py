@@ -16,6 +16,7 @@ from typing import Any
 
 import paddle
 
+from ppdiffusers_tome.blocks.adapter import ATTENTION
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.sites import Site, is_a
@@ -53,22 +54,23 @@ class HostHooks(_Hooks):
 class BlockHooks(_Hooks):
     """On one block and its sublayers."""
 
-    def match(self, block: Any, inputs: tuple) -> None:
-        self.run.match(inputs[0])
+    def enter(self, block: Any, inputs: tuple) -> None:
+        self.run.enter_block(inputs[0])
 
-    def release(self, block: Any, inputs: tuple, output: Any) -> None:
-        self.run.matching = None
+    def leave(self, block: Any, inputs: tuple, output: Any) -> None:
+        self.run.leave_block()
 
     def merge(self, sublayer: Any, inputs: tuple) -> tuple | None:
         matching = self.run.matching
         if matching is None:
             return None
         if not matching.fits(inputs[0]):
-            self.run.matching = None
+            self.run.leave_block()
             self.run.warn_once(
+                "sublayer",
                 f"{type(sublayer).__name__} got tokens of shape {list(inputs[0].shape)} instead of "
                 f"[{matching.batch}, {matching.num_tokens}, channels] (feed-forward chunking does that), so it runs "
-                "unmerged; switch chunking off to merge here"
+                "unmerged; switch chunking off to merge here",
             )
             return None
         return (matching.merge(inputs[0]), *inputs[1:])
@@ -112,15 +114,15 @@ def attach(model: Any, sites: Iterable[Site], config: ToMeConfig) -> None:
             site.host.register_forward_pre_hook(host_hooks.enter)
             site.host.register_forward_post_hook(host_hooks.leave)
         block_hooks = BlockHooks(run)
-        site.block.register_forward_pre_hook(block_hooks.match)
-        site.block.register_forward_post_hook(block_hooks.release)
+        site.block.register_forward_pre_hook(block_hooks.enter)
+        site.block.register_forward_post_hook(block_hooks.leave)
         for role, name in site.adapter.sublayers.items():
             sublayer = getattr(site.block, name, None)
             if sublayer is None or not getattr(config, role):
                 continue
             sublayer.register_forward_pre_hook(block_hooks.merge)
             sublayer.register_forward_post_hook(block_hooks.unmerge)
-            if hasattr(sublayer, MaskMerger.NAME):
+            if role == ATTENTION and hasattr(sublayer, MaskMerger.NAME):
                 setattr(sublayer, MaskMerger.NAME, MaskMerger(run, sublayer))
 
 
@@ -140,7 +142,7 @@ def attached_configs(model: Any) -> list[ToMeConfig]:
         hook.__self__.run.config
         for layer in model.sublayers(include_self=True)
         for hook in layer._forward_pre_hooks.values()
-        if isinstance(getattr(hook, "__self__", None), BlockHooks) and hook.__name__ == "match"
+        if isinstance(getattr(hook, "__self__", None), BlockHooks) and hook.__name__ == "enter"
     ]
 
 

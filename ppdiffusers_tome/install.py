@@ -54,21 +54,28 @@ def _install_now() -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Watches for the import of ppdiffusers, lets it happen, and installs."""
+    """Watches for the import of ppdiffusers, lets it happen, and installs; an import that fails is tried again."""
+
+    searching = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "ppdiffusers":
+        if name != "ppdiffusers" or self.searching:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self.searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.searching = False
         if spec is not None and spec.loader is not None:
             run_module = spec.loader.exec_module
 
             def run_then_install(module: ModuleType) -> None:
                 run_module(module)
-                _install_now()
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    _install_now()
 
             spec.loader.exec_module = run_then_install  # type: ignore[method-assign]
         return spec

@@ -49,16 +49,9 @@ class Matching:
         Returns:
             ``[batch, left, channels]`` of the same type.
         """
-        channels = x.shape[2]
-        rows = x.reshape([self.batch * self.num_tokens, channels])
-        if x.dtype in _HALF:
-            # A flat background may put thousands of tokens in one group: in half precision the sum would overflow
-            # or stop growing.
-            rows = rows.astype("float32")
-        sums = paddle.zeros([self.batch * self.num_left, channels], dtype=rows.dtype)
-        sums = paddle.scatter(sums, self.owner, rows, overwrite=False)
-        means = sums * self.inverse_count.astype(rows.dtype)
-        return means.astype(x.dtype).reshape([self.batch, self.num_left, channels])
+        sums = self._sums(x)
+        means = sums * self.inverse_count.astype(sums.dtype)
+        return means.astype(x.dtype).reshape([self.batch, self.num_left, x.shape[2]])
 
     def unmerge(self, y: paddle.Tensor) -> paddle.Tensor:
         """Give every token of a group the group's value.
@@ -86,13 +79,28 @@ class Matching:
         repeats = mask.shape[0] // self.batch
         if mask.shape[0] == 1 and self.batch > 1:
             mask, repeats = mask.expand([self.batch, *mask.shape[1:]]), 1
-        # Heads of one image become channels of that image, so that merge() can be used as it is.
+        # Heads of one image become channels of that image, as merging wants them.
         query_tokens = mask.shape[1]
         keys_first = mask.reshape([self.batch, repeats * query_tokens, self.num_tokens]).transpose([0, 2, 1])
-        merged = self.merge(keys_first).transpose([0, 2, 1])
+        merged = self._strongest(keys_first).transpose([0, 2, 1])
         merged = merged.reshape([self.batch, repeats, query_tokens, self.num_left])
         if query_tokens == self.num_tokens:
             queries_first = merged.transpose([0, 2, 1, 3]).reshape([self.batch, query_tokens, repeats * self.num_left])
-            merged = self.merge(queries_first).reshape([self.batch, self.num_left, repeats, self.num_left])
+            merged = self._strongest(queries_first).reshape([self.batch, self.num_left, repeats, self.num_left])
             merged = merged.transpose([0, 2, 1, 3])
         return merged.reshape([self.batch * repeats, -1, self.num_left])
+
+    def _sums(self, x: paddle.Tensor) -> paddle.Tensor:
+        """The sum of every group, ``[batch * left, channels]``, float32 for half precision."""
+        rows = x.reshape([self.batch * self.num_tokens, x.shape[2]])
+        if x.dtype in _HALF:
+            # A flat background may put thousands of tokens in one group: in half precision the sum would overflow
+            # or stop growing.
+            rows = rows.astype("float32")
+        sums = paddle.zeros([self.batch * self.num_left, x.shape[2]], dtype=rows.dtype)
+        return paddle.scatter(sums, self.owner, rows, overwrite=False)
+
+    def _strongest(self, bias: paddle.Tensor) -> paddle.Tensor:
+        """The bias of every group, no weaker than any of its tokens': a mean would fade out in a large group."""
+        sums = paddle.maximum(self._sums(bias), bias.min().astype(self.inverse_count.dtype))
+        return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])

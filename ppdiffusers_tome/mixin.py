@@ -103,7 +103,8 @@ def remove_tome(model_or_pipe: T) -> T:
     Raises:
         ToMeTypeError: it is neither a pipeline nor a model.
     """
-    for _, layer in _layers(model_or_pipe):
+    # The port marks text encoders too, so everything is looked at, not only what denoises.
+    for _, layer in _layers(model_or_pipe, denoisers_only=False):
         detach(layer)
         remove_port(layer)
     return model_or_pipe
@@ -171,14 +172,15 @@ def _config(settings: dict[str, Any], config: ToMeConfig | None) -> ToMeConfig:
     return config
 
 
-def _layers(model_or_pipe: Any) -> Iterator[tuple[str, Any]]:
-    """The models of a pipeline that may denoise, with their names, each once; a model stands for itself."""
+def _layers(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tuple[str, Any]]:
+    """The models of a pipeline (that may denoise), with their names, each once; a model stands for itself."""
     import paddle
 
     if isinstance(model_or_pipe, paddle.nn.Layer):
         yield "", model_or_pipe
         return
-    if inspect.isclass(model_or_pipe) or not hasattr(model_or_pipe, "components"):
+    # Looked up on the class: as an instance's, `components` raises where __init__ takes arguments that are no modules.
+    if inspect.isclass(model_or_pipe) or not hasattr(type(model_or_pipe), "components"):
         raise ToMeTypeError(
             "ToMe needs a ppdiffusers pipeline or model, such as a StableDiffusionPipeline or its unet; "
             f"got {model_or_pipe!r} of type {type(model_or_pipe).__name__}"
@@ -186,7 +188,7 @@ def _layers(model_or_pipe: Any) -> Iterator[tuple[str, Any]]:
     seen = set()
     # Besides registered components, whatever a pipeline of the user's own holds, also in lists.
     for name, value in {**vars(model_or_pipe), **_registered(model_or_pipe)}.items():
-        if name.startswith(_NOT_DENOISERS):
+        if denoisers_only and name.startswith(_NOT_DENOISERS):
             continue
         several = isinstance(value, (list, tuple))
         for index, layer in enumerate(value if several else [value]):
@@ -196,8 +198,8 @@ def _layers(model_or_pipe: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _registered(pipe: Any) -> dict[str, Any]:
-    # Not `pipe.components`: it raises where a subclass takes arguments that are no modules.
-    return {name: getattr(pipe, name) for name in pipe.config if not name.startswith("_") and hasattr(pipe, name)}
+    config = getattr(pipe, "config", {})  # absent where a subclass registers nothing
+    return {name: getattr(pipe, name) for name in config if not name.startswith("_") and hasattr(pipe, name)}
 
 
 def _chosen(sites: list[Site], config: ToMeConfig) -> list[Site]:
@@ -232,5 +234,8 @@ def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Any]], config: T
             f"{name} has nothing to merge at max_downsample={config.max_downsample}: its finest attention is at level "
             f"{finest}; give max_downsample={finest} or more, or None for the finest level"
         )
-    flags = ", ".join(f"{flag}=True" for flag in ("merge_attn", "merge_crossattn", "merge_mlp") if getattr(config, flag))
-    return f"{name} has nothing to merge: no block of it has the sublayer that {flags} merges around; try merge_attn=True"
+    flags = ", ".join(f"{role}=True" for role in ROLES if getattr(config, role))
+    return (
+        f"{name} has nothing to merge: no block of it has the sublayer that {flags} merges around; "
+        "try merge_attn=True"
+    )

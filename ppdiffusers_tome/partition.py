@@ -18,6 +18,7 @@ from ppdiffusers_tome.grid import Grid
 
 # A prime below 2**31: a product of two residues stays inside int64.
 _PRIME = 2**31 - 1
+_PRIME_ARRAY = np.array([_PRIME], np.int64)
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,19 @@ def random_partition(grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddl
         timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
             destinations. ``None`` where a model has no timestep.
     """
-    corner, rest, order, multiplier, offset = _random_arrays(grid, sx, sy, seed)
+    corner, rest, order, coefficients = _random_arrays(grid, sx, sy, seed)
+    # A tensor: Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31.
+    prime = paddle.to_tensor(_PRIME_ARRAY)
     if timestep is None:
         key = paddle.zeros([1], dtype="int64")
     else:
         # Timesteps may be fractional (Euler, Karras): 1/1024 of a step tells them apart.
-        key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % _PRIME
-    # multiplier * key + offset (mod p) with random multiplier and offset a cell: a universal hash, so that cells
-    # are independent and so are, pairwise, timesteps.
-    hashed = (paddle.to_tensor(multiplier) * key + paddle.to_tensor(offset)) % _PRIME
+        key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % prime
+    # A quadratic in the key (mod p) with random coefficients a cell: a hash by which cells are independent and so
+    # are any three timesteps. (A line would let the evenly spaced steps of a schedule fall into a short cycle.)
+    hashed, linear, constant = (paddle.to_tensor(row) for row in coefficients)
+    for coefficient in (linear, constant):
+        hashed = (hashed * key + coefficient) % prime
     chosen = hashed % (sx * sy)
     # Row c of `order` is a cell's tokens with the c-th first and the others behind it.
     tokens = paddle.gather(paddle.to_tensor(order), chosen) + paddle.to_tensor(corner)
@@ -85,6 +90,4 @@ def _random_arrays(grid: Grid, sx: int, sy: int, seed: int) -> tuple[np.ndarray,
     within = np.array([row * grid.width + column for row in range(sy) for column in range(sx)], np.int64)
     order = np.stack([np.roll(within, -first) for first in range(sx * sy)])
     draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy])
-    multiplier = draw.integers(1, _PRIME, len(cells), dtype=np.int64)
-    offset = draw.integers(0, _PRIME, len(cells), dtype=np.int64)
-    return corner, rest, order, multiplier, offset
+    return corner, rest, order, draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64)

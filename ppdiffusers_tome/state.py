@@ -51,12 +51,15 @@ class RunState:
 
     @property
     def matching(self) -> Matching | None:
-        """The matching of the block that runs now, or None when it runs unmerged."""
-        return getattr(self._thread, "matching", None)
+        """The matching of the block that runs now, or None when it runs unmerged.
 
-    @matching.setter
-    def matching(self, matching: Matching | None) -> None:
-        self._thread.matching = matching
+        Made when first asked for, not when the block starts: a DiT embeds its timestep in its first block's norm.
+        """
+        tokens = getattr(self._thread, "tokens", None)
+        if tokens is not None:
+            self._thread.tokens = None
+            self._thread.matching = self._match(tokens)
+        return getattr(self._thread, "matching", None)
 
     def begin_call(self, timestep: paddle.Tensor | None) -> None:
         """A call of the denoiser starts. ``timestep``: scalar or ``[batch]``; it stays on its device."""
@@ -71,36 +74,40 @@ class RunState:
     def leave_host(self) -> None:
         self._thread.grid = None
 
-    def match(self, x: paddle.Tensor) -> None:
-        """Decide how the tokens of the block that starts now merge; afterwards see ``matching``.
+    def enter_block(self, x: paddle.Tensor) -> None:
+        """A block starts on tokens ``x``, ``[batch, tokens, channels]``; ``matching`` is theirs until it ends."""
+        self._thread.tokens, self._thread.matching = x, None
 
-        Args:
-            x: ``[batch, tokens, channels]``, the block's input.
-        """
-        self.matching = None
+    def leave_block(self) -> None:
+        """The block has ended, or the rest of it runs unmerged."""
+        self._thread.tokens = self._thread.matching = None
+
+    def _match(self, x: paddle.Tensor) -> Matching | None:
         call, grid = self._context(x)
-        if grid is None:
-            return
+        if call is None or grid is None:
+            return None
         config = self.config
         if x.ndim != 3 or x.shape[1] != grid.num_tokens:
             self.warn_once(
+                "tokens",
                 f"a block got tokens of shape {list(x.shape)} where its picture has {grid.height}x{grid.width} tokens; "
-                "it runs unmerged"
+                "it runs unmerged",
             )
-            return
+            return None
         num_merged = grid.num_merged(config.ratio)
         if num_merged == 0:
-            return
+            return None
         if grid.num_cells(config.sx, config.sy) == 0:
             self.warn_once(
+                "cell",
                 f"a grid of {grid.height}x{grid.width} tokens is smaller than one cell of {config.sy}x{config.sx}, so "
-                "its blocks run unmerged; use a larger picture or a smaller stride"
+                "its blocks run unmerged; use a larger picture or a smaller stride",
             )
-            return
+            return None
         partition = call.partitions.get(grid)
         if partition is None:
             partition = call.partitions[grid] = self._partition(grid, call.timestep)
-        self.matching = tome.match(x, partition, num_merged)
+        return tome.match(x, partition, num_merged)
 
     def _partition(self, grid: Grid, timestep: paddle.Tensor | None) -> Partition:
         config = self.config
@@ -120,16 +127,17 @@ class RunState:
         if grid is None:
             return self._inputs.get(_address(x), (None, None))
         if self._thread.will_rerun:
+            # Out and in again, so that the newest stand last and another thread never drops what is in use.
+            self._inputs.pop(_address(x), None)
             self._inputs[_address(x)] = (self._thread.call, grid)
-            self._inputs.move_to_end(_address(x))
             while len(self._inputs) > _REMEMBERED_INPUTS:
                 self._inputs.popitem(last=False)
         return self._thread.call, grid
 
-    def warn_once(self, message: str) -> None:
-        """Say something once for as long as this ToMe is attached."""
-        if message not in self._warned:
-            self._warned.add(message)
+    def warn_once(self, topic: str, message: str) -> None:
+        """Say something once a topic, not once a block, for as long as this ToMe is attached."""
+        if topic not in self._warned:
+            self._warned.add(topic)
             warnings.warn(f"ToMe: {message}", stacklevel=2)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def write_tokenizer(folder: Path) -> CLIPTokenizer:
     split = {word: (*word[:-1], word[-1] + "</w>") for word in words}
     merges: list[tuple[str, str]] = []
     while any(len(parts) > 1 for parts in split.values()):
-        pairs = Counter(pair for parts in split.values() for pair in zip(parts, parts[1:], strict=False))
+        pairs = Counter(pair for parts in split.values() for pair in pairwise(parts))
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         merges.append(best)
         for word, parts in split.items():
@@ -97,11 +98,8 @@ class Readout(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> list[torch.Tensor]:
         first, second, ground = (hidden[:, 18 + role :: 3] for role in range(3))  # 18: past the longest prompt
-        return [
-            head(slot)
-            for slot, heads in ((first, (self.shape, self.colour, self.place)), (second, (self.shape, self.colour, self.place)), (ground, (self.ground,)))
-            for head in heads
-        ]
+        of_shapes = (self.shape, self.colour, self.place)
+        return [head(slot) for slot in (first, second) for head in of_shapes] + [self.ground(ground)]
 
 
 def main() -> None:
@@ -149,7 +147,8 @@ def main() -> None:
         log.step(loss=loss.item())
     ids, asked = batch(512, held_out=True)
     with torch.no_grad():
-        right = [(reply.argmax(-1) == asked[:, i, None]).float().mean().item() for i, reply in enumerate(readout(model(ids)[0]))]
+        replies = readout(model(ids)[0])
+    right = [(reply.argmax(-1) == asked[:, i, None]).float().mean().item() for i, reply in enumerate(replies)]
     print("read rightly on held-out prompts:", np.round(right, 4))
     model.save_pretrained(output / "text_encoder")
 

@@ -38,7 +38,7 @@ CONFIG = dict(
 # schedule a flat background's colour shows through the strongest noise, and the model learns to wait for it.
 SCHEDULE = dict(
     num_train_timesteps=1000, beta_start=0.0006, beta_end=0.024, beta_schedule="linear",
-    prediction_type="v_prediction", clip_sample=False, set_alpha_to_one=True, steps_offset=0,
+    prediction_type="v_prediction", clip_sample=False, set_alpha_to_one=True, steps_offset=1,
     timestep_spacing="trailing",
 )
 

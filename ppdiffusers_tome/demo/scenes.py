@@ -91,20 +91,27 @@ def parse_prompt(prompt: str) -> Scene:
     return Scene(tuple(Shape(p[2], p[1]) for p in parts), background, relation)
 
 
-def random_scene(rng: np.random.Generator) -> Scene:
-    """Draw a scene: three in four hold two shapes; colours of shapes differ from the background's."""
+def random_scene(rng: np.random.Generator, *, spread: float = 0.04) -> Scene:
+    """Draw a scene: three in four hold two shapes; colours of shapes differ from the background's.
+
+    Args:
+        rng: where the chance comes from.
+        spread: how far a shape may lie from its usual place, as a fraction of the side, at most 0.1. Towards
+            each other two shapes move 0.04 at most, so that they never touch.
+    """
     background = str(rng.choice(list(COLOURS)))
     others = [c for c in COLOURS if c != background]
     if rng.random() < 0.25:
-        x, y = 0.5 + rng.uniform(-0.08, 0.08, 2)
+        x, y = 0.5 + rng.uniform(-2 * spread, 2 * spread, 2)
         return Scene((_random_shape(rng, others, x, y, rng.uniform(0.2, 0.28)),), background)
     relation = str(rng.choice(RELATIONS))
     # The first shape lies at `side`, the second opposite: up, down, left or right of the middle.
     dx, dy = {"above": (0, -1), "below": (0, 1), "left of": (-1, 0), "right of": (1, 0)}[relation]
     shapes = []
     for side in (1, -1):
-        x = 0.5 + side * dx * 0.24 + rng.uniform(-0.04, 0.04)
-        y = 0.5 + side * dy * 0.24 + rng.uniform(-0.04, 0.04)
+        reach_x, reach_y = (min(spread, 0.04) if towards else spread for towards in (dx, dy))
+        x = 0.5 + side * dx * 0.24 + rng.uniform(-reach_x, reach_x)
+        y = 0.5 + side * dy * 0.24 + rng.uniform(-reach_y, reach_y)
         shapes.append(_random_shape(rng, others, x, y, rng.uniform(0.14, 0.19)))
     return Scene(tuple(shapes), background, relation)
 

@@ -1,0 +1,45 @@
+# make demo   pictures with and without token merging, text-to-image and ControlNet
+# make test   lint, types and tests
+# Both make their own virtual environment on the first run and install nothing on the second.
+
+FITS := import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
+	$$p -c '$(FITS)' >/dev/null 2>&1 && echo $$p && break; done)
+PADDLE ?= 3.3.1
+VENV ?= .venv
+BIN := $(VENV)/bin
+CORES := $(shell nproc 2>/dev/null || echo 2)
+export OMP_NUM_THREADS ?= $(CORES)
+
+.PHONY: demo test lint clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/ready
+	$(BIN)/ppdiffusers-tome compare --output outputs/demo/text-to-image --overwrite
+	$(BIN)/ppdiffusers-tome compare --controlnet bundled --output outputs/demo/controlnet --overwrite
+
+test: lint
+	$(BIN)/python -m pytest tests
+
+lint: $(VENV)/ready-for-tests
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+$(VENV)/ready: requirements.txt setup.py
+	@$(or $(PYTHON),false) -c '$(FITS)' || \
+		{ echo "Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	sed 's/^paddlepaddle==[^ ]*/paddlepaddle==$(PADDLE)/' requirements.txt > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@# opencv-python needs the system's libGL; where that is missing, the headless build of the same version serves.
+	@$(BIN)/python -c 'import cv2' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-deps --force-reinstall opencv-python-headless==4.10.0.84
+	@touch $@
+
+$(VENV)/ready-for-tests: $(VENV)/ready tests/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) outputs

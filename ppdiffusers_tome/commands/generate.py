@@ -1,0 +1,71 @@
+"""``ppdiffusers-tome generate``: pictures from prompts, with token merging."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+from ppdiffusers_tome.commands.shared.arguments import (
+    add_controlnet_arguments,
+    add_output_arguments,
+    add_picture_arguments,
+    add_tome_arguments,
+)
+from ppdiffusers_tome.commands.shared.settings import Settings, check_prompts, settings_from
+
+HELP = "Draw pictures from prompts with token merging."
+EXAMPLES = """examples:
+  ppdiffusers-tome generate --prompt "a red circle above a blue square on a green background"
+  ppdiffusers-tome generate --prompt "a white star on a black background" --image photo.png
+  ppdiffusers-tome generate --model runwayml/stable-diffusion-v1-5 --dtype float16 --xformers --prompt "a black cat"
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_picture_arguments(parser)
+    tome = add_tome_arguments(parser)
+    tome.add_argument("--ratio", type=float, default=0.5, metavar="X",
+                      help="share of the tokens to merge, below 0.75 for a 2x2 stride; 0: none (default: 0.5)")
+    add_controlnet_arguments(parser)
+    add_output_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    prompts = check_prompts(args.prompt)
+    settings = settings_from(args, args.ratio)
+    from ppdiffusers_tome.pictures import picture_name, prepare_folder
+
+    names = [picture_name(number, prompt) for number, prompt in enumerate(prompts, start=1)]
+    paths = prepare_folder(args.output, names, overwrite=args.overwrite)
+    from ppdiffusers_tome.commands.shared.quiet import quiet_libraries
+
+    with quiet_libraries():
+        _draw_all(settings, prompts, paths, overwrite=args.overwrite)
+
+
+def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, overwrite: bool) -> None:
+    from tqdm import tqdm
+
+    from ppdiffusers_tome.commands.shared.quiet import say, warn
+    from ppdiffusers_tome.commands.shared.studio import device_name, open_studio
+    from ppdiffusers_tome.measure import format_memory, highest, memory_meaning
+    from ppdiffusers_tome.pictures import write_picture
+
+    studio = open_studio(settings, prompts)
+    studio.set_ratio(settings.tome.ratio)
+    edges = settings.edges.load(studio.height, studio.width) if settings.edges else None
+    if edges is not None and edges.getextrema() == ((0, 0),) * 3:
+        warn(f"{settings.edges.option} {settings.edges.path} gives no edges; lower --canny-low and --canny-high")
+    seconds, peaks = [], []
+    for number, prompt in enumerate(tqdm(prompts, desc="pictures", position=0, disable=None)):
+        drawn = studio.draw(prompt, number, edges)
+        described = studio.describe(prompt, number, settings.tome.ratio)
+        write_picture(paths[number], drawn.result, described, overwrite=overwrite)
+        say(f"{paths[number]}  {drawn.seconds:.2f} s")
+        seconds.append(drawn.seconds)
+        peaks.append(drawn.peak_bytes)
+    say(
+        f"{statistics.median(seconds):.2f} s per image (median of {len(seconds)}) on {device_name()}; "
+        f"peak memory {format_memory(highest(peaks))} ({memory_meaning()})"
+    )

@@ -1,0 +1,67 @@
+"""The arguments that all commands that draw share. Knows no Paddle."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ppdiffusers_tome.config import LEVELS
+from ppdiffusers_tome.finding import BUNDLED
+from ppdiffusers_tome.loading import DTYPES
+from ppdiffusers_tome.schedulers import SCHEDULERS
+
+
+def add_picture_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to draw and with which model."""
+    group = parser.add_argument_group("the picture")
+    group.add_argument("--prompt", action="append", metavar="TEXT", help="what to draw; repeat it for more pictures")
+    group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the picture")
+    group.add_argument("--model", default=BUNDLED, metavar="MODEL",
+                       help="a folder in ppdiffusers' or diffusers' format, or a hub name such as "
+                       "runwayml/stable-diffusion-v1-5 (default: the small model that comes with this package)")
+    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled model: 10)")
+    group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; bundled model: 3")
+    group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME",
+                       help=f"{', '.join(SCHEDULERS)} (default: the model's own)")
+    group.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's native size")
+    group.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's native size")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="picture i uses seed N + i (default: 0)")
+    group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
+    group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
+
+
+def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
+    """What holds the picture to given edges."""
+    group = parser.add_argument_group("ControlNet")
+    group.add_argument("--controlnet", metavar="MODEL",
+                       help=f"a folder, a hub name such as lllyasviel/sd-controlnet-canny, or '{BUNDLED}' (which is "
+                       "what the bundled model uses when edges are given)")
+    group.add_argument("--image", type=Path, metavar="FILE", help="a photo; its Canny edges guide the picture")
+    group.add_argument("--control-image", type=Path, metavar="FILE", help="edges, used as they are")
+    group.add_argument("--canny-low", type=float, default=100, metavar="X", help="lower threshold (default: 100)")
+    group.add_argument("--canny-high", type=float, default=200, metavar="X", help="upper threshold (default: 200)")
+    group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X",
+                       help="how strongly the edges guide (default: 1)")
+
+
+def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
+    """How tokens merge, apart from the ratio; returns the group so that a command can add its own."""
+    group = parser.add_argument_group("token merging")
+    group.add_argument("--max-downsample", type=int, choices=LEVELS, metavar="LEVEL",
+                       help="merge down to this level: 1, 2, 4 or 8 (default: the finest level only)")
+    group.add_argument("--sx", type=int, default=2, metavar="N", help="stride in columns (default: 2)")
+    group.add_argument("--sy", type=int, default=2, metavar="N", help="stride in rows (default: 2)")
+    group.add_argument("--no-rand", action="store_true", help="fixed destinations instead of random ones")
+    group.add_argument("--no-merge-attn", action="store_true", help="do not merge around self-attention")
+    group.add_argument("--merge-crossattn", action="store_true", help="merge around cross-attention too")
+    group.add_argument("--merge-mlp", action="store_true", help="merge around the feed-forward layers too")
+    group.add_argument("--tome-seed", type=int, default=0, metavar="N", help="which random destinations (default: 0)")
+    return group
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the results go."""
+    group = parser.add_argument_group("the output")
+    group.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER", help="default: outputs")
+    group.add_argument("--overwrite", action="store_true", help="replace files that exist")

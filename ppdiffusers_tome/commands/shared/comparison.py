@@ -1,0 +1,135 @@
+"""What ``compare`` found out: a result a picture, summed up by ratio, as a table for people and for programs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ppdiffusers_tome.measure import format_memory, highest
+from ppdiffusers_tome.quality import Quality
+
+
+@dataclass(frozen=True)
+class PictureResult:
+    """One picture.
+
+    Attributes:
+        prompt, ratio: what it shows and how much was merged.
+        seconds: the whole call of the pipeline, decoding included.
+        denoising_peak_bytes: most memory in use until the last denoising step was done, or None when that could not
+            be measured.
+        peak_bytes: the same for the whole call.
+        quality: likeness to the unmerged picture; None for that picture itself.
+    """
+
+    prompt: str
+    ratio: float
+    seconds: float
+    denoising_peak_bytes: int | None
+    peak_bytes: int | None
+    quality: Quality | None
+
+
+@dataclass(frozen=True)
+class RatioResult:
+    """All pictures of one ratio: medians over the prompts, and the highest peak."""
+
+    ratio: float
+    seconds: float
+    speed_up: float
+    denoising_peak_bytes: int | None
+    peak_bytes: int | None
+    psnr: float | None
+    ssim: float | None
+
+    @property
+    def name(self) -> str:
+        return "unmerged" if self.ratio == 0 else f"ratio {self.ratio:g}"
+
+
+def by_ratio(pictures: Sequence[PictureResult]) -> list[RatioResult]:
+    """Sum up by ratio, in the order in which they came; ratio 0 must be among them."""
+    groups: dict[float, list[PictureResult]] = {}
+    for picture in pictures:
+        groups.setdefault(picture.ratio, []).append(picture)
+    unmerged = statistics.median(picture.seconds for picture in groups[0.0])
+    results = []
+    for ratio, group in groups.items():
+        seconds = statistics.median(picture.seconds for picture in group)
+        qualities = [picture.quality for picture in group if picture.quality is not None]
+        results.append(
+            RatioResult(
+                ratio=ratio,
+                seconds=seconds,
+                speed_up=unmerged / seconds,
+                denoising_peak_bytes=highest(picture.denoising_peak_bytes for picture in group),
+                peak_bytes=highest(picture.peak_bytes for picture in group),
+                psnr=statistics.median(quality.psnr for quality in qualities) if qualities else None,
+                ssim=statistics.median(quality.ssim for quality in qualities) if qualities else None,
+            )
+        )
+    return results
+
+
+def markdown(title: str, notes: Sequence[str], results: Sequence[RatioResult]) -> str:
+    """The table as Markdown."""
+    lines = [
+        f"# {title}",
+        "",
+        *(f"- {note}" for note in notes),
+        "",
+        "| | seconds per image | speed-up | peak memory, denoising | peak memory, all | PSNR (dB) | SSIM |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for result in results:
+        ssim = "-" if result.ssim is None else f"{result.ssim:.3f}"
+        lines.append(
+            f"| {result.name} | {result.seconds:.2f} | {result.speed_up:.2f}x "
+            f"| {format_memory(result.denoising_peak_bytes)} | {format_memory(result.peak_bytes)} "
+            f"| {format_psnr(result.psnr)} | {ssim} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def as_json(results: Sequence[RatioResult], pictures: Sequence[PictureResult]) -> dict[str, Any]:
+    """Everything as plain values. An infinite PSNR, of identical pictures, is null beside an SSIM of 1."""
+    return {
+        "ratios": [
+            {
+                "ratio": result.ratio,
+                "seconds_per_image": result.seconds,
+                "speed_up": result.speed_up,
+                "denoising_peak_bytes": result.denoising_peak_bytes,
+                "peak_bytes": result.peak_bytes,
+                "psnr_db": _finite(result.psnr),
+                "ssim": result.ssim,
+            }
+            for result in results
+        ],
+        "pictures": [
+            {
+                "prompt": picture.prompt,
+                "ratio": picture.ratio,
+                "seconds": picture.seconds,
+                "denoising_peak_bytes": picture.denoising_peak_bytes,
+                "peak_bytes": picture.peak_bytes,
+                "psnr_db": _finite(picture.quality.psnr) if picture.quality else None,
+                "ssim": picture.quality.ssim if picture.quality else None,
+            }
+            for picture in pictures
+        ],
+    }
+
+
+def format_psnr(psnr: float | None) -> str:
+    """``27.13`` -> ``27.1``; identical pictures have no finite one."""
+    if psnr is None:
+        return "-"
+    return f"{psnr:.1f}" if math.isfinite(psnr) else "identical"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

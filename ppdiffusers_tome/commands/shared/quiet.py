@@ -1,0 +1,83 @@
+"""What a user of the program need not read, and one way of saying what they should."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def say(text: str) -> None:
+    """A line of results on standard output, above the progress bars where there are any."""
+    from tqdm import tqdm
+
+    tqdm.write(text, file=sys.stdout)
+
+
+def warn(text: str) -> None:
+    """A line on standard error that the user should read."""
+    from tqdm import tqdm
+
+    tqdm.write(f"warning: {text}", file=sys.stderr)
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Import the libraries and, for as long as this lasts, keep to their real warnings.
+
+    Silenced are what they say while they are imported, the loading bars and INFO lines of ppdiffusers and paddlenlp,
+    and their words about truncated prompts, which the program says itself. What is left of Python's warnings comes
+    as one line. All is as before afterwards.
+    """
+    # Paddle 2.6 carries a zlib of its own that breaks Python's unless Python's is loaded before it.
+    import zlib  # noqa: F401
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ppdiffusers
+        from paddlenlp.utils.log import logger as paddlenlp_logger
+        from ppdiffusers.utils import logging as ppdiffusers_logging
+    bars = ppdiffusers_logging.is_progress_bar_enabled()
+    level = paddlenlp_logger.logger.level
+    ppdiffusers_logging.disable_progress_bar()
+    paddlenlp_logger.set_level("ERROR")
+    filtered = [logging.getLogger(cls.__module__) for cls in _pipeline_classes(ppdiffusers)]
+    for logger in filtered:
+        logger.addFilter(_not_about_truncation)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            warnings.filterwarnings("ignore", module=r"paddle\b.*")
+            warnings.showwarning = lambda message, *_, **__: warn(" ".join(str(message).split()))
+            yield
+    finally:
+        for logger in filtered:
+            logger.removeFilter(_not_about_truncation)
+        paddlenlp_logger.set_level(logging.getLevelName(level))
+        if bars:
+            ppdiffusers_logging.enable_progress_bar()
+
+
+@contextmanager
+def no_ppdiffusers_warnings() -> Iterator[None]:
+    """Hold back ppdiffusers' warnings around a call that warns although all is well."""
+    logger = logging.getLogger("ppdiffusers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _pipeline_classes(ppdiffusers: Any) -> list[type]:
+    names = ("StableDiffusion{}Pipeline", "StableDiffusionXL{}Pipeline")
+    return [getattr(ppdiffusers, name.format(kind)) for name in names for kind in ("", "ControlNet")]
+
+
+def _not_about_truncation(record: logging.LogRecord) -> bool:
+    return "truncated because CLIP can only handle" not in record.getMessage()

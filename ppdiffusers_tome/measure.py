@@ -1,0 +1,131 @@
+"""Seconds and peak memory of a piece of work, on whatever device Paddle runs; never a number that was not measured."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Measured(Generic[T]):
+    """What a piece of work returned and what it took.
+
+    Attributes:
+        result: what it returned.
+        seconds: wall clock, until the device was done.
+        peak_bytes: the most memory in use while it ran, weights included; None when it could not be measured.
+        peak_bytes_at_mark: the same up to the last mark; None without one.
+    """
+
+    result: T
+    seconds: float
+    peak_bytes: int | None
+    peak_bytes_at_mark: int | None
+
+
+def measured(work: Callable[[Callable[[], None]], T]) -> Measured[T]:
+    """Do a piece of work and measure it.
+
+    Args:
+        work: gets a function ``mark``, which it may call when the part of it that is of interest is over.
+    """
+    meter = _meter()
+    at_mark: list[int | None] = [None]
+
+    def mark() -> None:
+        at_mark[0] = meter.peak_bytes()
+
+    meter.reset()
+    _synchronize()
+    start = time.perf_counter()
+    result = work(mark)
+    _synchronize()
+    seconds = time.perf_counter() - start
+    return Measured(result, seconds, meter.peak_bytes(), at_mark[0])
+
+
+def memory_meaning() -> str:
+    """What ``peak_bytes`` means on this device with this Paddle."""
+    return _meter().meaning
+
+
+def format_memory(peak_bytes: int | None) -> str:
+    """``134217728`` -> ``128 MiB``; None -> ``not measured``."""
+    return NOT_MEASURED if peak_bytes is None else f"{peak_bytes / 2**20:,.0f} MiB"
+
+
+def highest(peaks: Iterable[int | None]) -> int | None:
+    """The highest of several peaks; None when one of them was not measured."""
+    peaks = list(peaks)
+    return None if None in peaks else max(peaks)  # type: ignore[type-var]
+
+
+class _PaddleMeter:
+    """Paddle's own count of the bytes its tensors hold, on the GPU or the host; its peak can be reset."""
+
+    def __init__(self, kind: str, index: int, meaning: str) -> None:
+        from paddle.base import core
+
+        self.meaning = meaning
+        self._reset = getattr(core, f"{kind}_memory_stat_reset_peak_value", None)
+        self._peak = getattr(core, f"{kind}_memory_stat_peak_value")
+        self._index = index
+        self.works = self._reset is not None
+
+    def reset(self) -> None:
+        self._before = self._peak("Allocated", self._index)
+        if self._reset is not None:
+            self._reset("Allocated", self._index)
+
+    def peak_bytes(self) -> int | None:
+        peak = int(self._peak("Allocated", self._index))
+        # A peak that cannot be reset (Paddle 2.6) belongs to this work only if this work raised it.
+        return peak if self._reset is not None or peak > self._before else None
+
+
+class _ResidentMeter:
+    """The kernel's count of the process's resident memory; its peak is reset through ``/proc/self/clear_refs``."""
+
+    meaning = "resident memory of the process"
+
+    def reset(self) -> None:
+        # What earlier work freed may still be resident; hand it back, or it would count again. (glibc only.)
+        with suppress(OSError, AttributeError, TypeError):
+            ctypes.CDLL(None).malloc_trim(0)
+        try:
+            _CLEAR.write_text("5")
+            self._works = True
+        except OSError:
+            self._works = False
+
+    def peak_bytes(self) -> int | None:
+        found = re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text()) if self._works else None
+        return int(found[1]) * 1024 if found else None
+
+
+def _meter() -> Any:
+    import paddle
+
+    device, _, index = paddle.get_device().partition(":")
+    if device == "gpu":
+        return _PaddleMeter("device", int(index or 0), "memory of Paddle's tensors on the GPU")
+    meter = _PaddleMeter("host", 0, "memory of Paddle's tensors")
+    return meter if meter.works else _ResidentMeter()
+
+
+def _synchronize() -> None:
+    import paddle
+
+    if paddle.get_device().startswith("gpu"):
+        paddle.device.cuda.synchronize()

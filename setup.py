@@ -1,0 +1,43 @@
+"""Packaging. Exact pins for a working environment are in requirements.txt; here are the bounds that must hold."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = (HERE / "ppdiffusers_tome" / "version.py").read_text().split('"')[1]
+
+setup(
+    name="ppdiffusers-tome",
+    version=VERSION,
+    description="Token Merging for diffusion models on PaddlePaddle: faster, less memory, nearly the same picture",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE", "NOTICE"],
+    python_requires=">=3.10,<3.13",
+    packages=find_packages(include=["ppdiffusers_tome", "ppdiffusers_tome.*"]),
+    package_data={"ppdiffusers_tome": ["py.typed"], "ppdiffusers_tome.demo": ["model/**/*", "controlnet/**/*"]},
+    install_requires=[
+        "ppdiffusers==0.29.0",
+        "paddlenlp==2.8.1",
+        "numpy>=1.24,<2",
+        "scikit-image>=0.22,<0.25",
+        "pillow>=10",
+        "tqdm",
+        # Bounds that ppdiffusers and paddlenlp need and do not set: newer ones fail on import.
+        "aistudio-sdk<0.3",
+        "datasets<3.2",
+        "huggingface-hub>=0.22,<0.26",
+        "opencv-python<4.11",
+        "pip",
+        "pyarrow<19",
+        "safetensors>=0.5,<0.7",
+        "setuptools<70",
+    ],
+    extras_require={
+        "cpu": ["paddlepaddle>=2.6.2,<=3.3.1"],
+        "gpu": ["paddlepaddle-gpu>=2.6.2,<=3.3.1"],
+    },
+    entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.cli:main"]},
+)

@@ -1,0 +1,192 @@
+"""ToMe on pipelines: every denoiser is reached, nothing else is, and the ways of asking for it agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import tiny
+from ppdiffusers import (
+    DiffusionPipeline,
+    StableDiffusionControlNetPipeline,
+    StableDiffusionPipeline,
+)
+
+import ppdiffusers_tome
+from ppdiffusers_tome import (
+    AppliedToMe,
+    ToMeConfig,
+    ToMeMixin,
+    ToMeTypeError,
+    applied_tome,
+    apply_patch,
+    apply_tome,
+    remove_patch,
+    remove_tome,
+)
+
+
+class TwoUNets(DiffusionPipeline):
+    """A user's own: a list of UNets that is no registered component, and an argument that is no module."""
+
+    def __init__(self, unets: list[tiny.Model], strength: float) -> None:
+        super().__init__()
+        self.unets, self.strength = unets, strength
+
+
+class RegisteredUNets(DiffusionPipeline):
+    def __init__(self, unets: list[tiny.Model]) -> None:
+        super().__init__()
+        self.register_to_config(unets=[("ppdiffusers", "UNet2DConditionModel")] * len(unets))
+        self.unets = unets
+
+
+class MyPipeline(ToMeMixin, StableDiffusionPipeline):
+    pass
+
+
+@pytest.fixture
+def pipe() -> Any:
+    return tiny.pipeline()
+
+
+def control_pipeline(controlnet: Any) -> Any:
+    return tiny.pipeline(StableDiffusionControlNetPipeline, controlnet=controlnet)
+
+
+@pytest.mark.parametrize("make", [lambda u: TwoUNets(u, 0.5), RegisteredUNets], ids=["attribute", "registered"])
+def test_unets_in_a_list_are_all_reached(make: Any) -> None:
+    pipe = make([tiny.unet(), tiny.unet()])
+    before = [tiny.snapshot(unet) for unet in pipe.unets]
+    plain = tiny.run_unet(pipe.unets[0])
+    assert pipe.apply_tome(0.5) is pipe
+    assert dict(pipe.tome.blocks) == {"unets[0]": 3, "unets[1]": 3}
+    outputs = [tiny.run_unet(unet) for unet in pipe.unets]
+    assert np.array_equal(*outputs)
+    assert np.abs(outputs[0] - plain).max() > 1e-3
+    pipe.remove_tome()
+    assert [tiny.snapshot(unet) for unet in pipe.unets] == before
+
+
+def test_a_unet_in_two_places_is_attached_once() -> None:
+    unet = tiny.unet()
+    expected = tiny.run_unet(apply_tome(tiny.unet(), 0.5))
+    pipe = TwoUNets([unet, unet], 0.5).apply_tome(0.5)
+    assert pipe.tome.num_blocks == 3
+    assert np.array_equal(tiny.run_unet(unet), expected)
+
+
+def test_pipeline_reaches_unet_and_nothing_else(pipe: Any) -> None:
+    others = {name: getattr(pipe, name) for name in ("vae", "text_encoder")}
+    before = {name: tiny.snapshot(layer) for name, layer in others.items()}
+    plain = tiny.run_pipeline(pipe)
+    assert pipe.tome is None
+    pipe.apply_tome(ratio=0.5)
+    assert pipe.tome == AppliedToMe(ToMeConfig(ratio=0.5), {"unet": 3})
+    assert pipe.unet.tome == AppliedToMe(ToMeConfig(ratio=0.5), {"": 3})
+    assert {name: tiny.snapshot(layer) for name, layer in others.items()} == before
+    merged = tiny.run_pipeline(pipe)
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-3
+    assert np.array_equal(tiny.run_pipeline(pipe), merged)
+    assert np.array_equal(tiny.run_pipeline(pipe.remove_tome()), plain)
+    assert pipe.tome is None
+
+
+@pytest.mark.parametrize(
+    ("controlnet", "blocks"),
+    [(tiny.controlnet, 1), (tiny.multi_controlnet, 2), (lambda: [tiny.controlnet(), tiny.controlnet()], 2)],
+    ids=["one", "multi", "list"],
+)
+def test_controlnets_are_reached(controlnet: Any, blocks: int) -> None:
+    count = 1 if blocks == 1 else 2
+    pipe = control_pipeline(controlnet())
+    picture = tiny.array((1, 3, 32, 32), seed=5)
+    given = dict(image=picture if count == 1 else [picture] * count)
+    plain = tiny.run_pipeline(pipe, **given)
+    pipe.apply_tome(ratio=0.5)
+    assert dict(pipe.tome.blocks) == {"unet": 3, "controlnet": blocks}
+    merged = tiny.run_pipeline(pipe, **given)
+    assert np.abs(merged - plain).max() > 1e-3
+    remove_tome(pipe.controlnet)
+    assert dict(pipe.tome.blocks) == {"unet": 3}
+    assert np.abs(tiny.run_pipeline(pipe, **given) - merged).max() > 1e-6
+    assert np.array_equal(tiny.run_pipeline(pipe.remove_tome(), **given), plain)
+
+
+def test_multi_controlnet_alone_equals_its_parts() -> None:
+    multi = tiny.multi_controlnet()
+    picture = tiny.array((2, 3, 32, 32), seed=3)
+    with paddle.no_grad():
+        apply_tome(multi, 0.5)
+        inputs = (tiny.latent(), 500, tiny.text(), [picture] * 2, [1.0, 1.0])
+        down, _ = multi(*inputs, return_dict=False)
+    one = tiny.run_controlnet(apply_tome(tiny.controlnet(), 0.5))
+    both = np.concatenate([residual.numpy().ravel() for residual in down])
+    assert np.abs(both - 2 * one).max() <= 1e-5
+
+
+def test_applying_to_the_unet_reaches_only_it() -> None:
+    pipe = control_pipeline(tiny.controlnet())
+    pipe.unet.apply_tome(ratio=0.5)
+    assert dict(pipe.tome.blocks) == {"unet": 3}
+    assert pipe.controlnet.tome is None
+
+
+def test_mixin_gives_a_class_its_methods() -> None:
+    assert MyPipeline.apply_tome is ToMeMixin.apply_tome
+    pipe = tiny.pipeline(MyPipeline)
+    assert pipe.apply_tome(0.4) is pipe
+    assert pipe.tome.config.ratio == 0.4
+    assert pipe.remove_tome() is pipe
+    assert pipe.tome is None
+
+
+class TestWaysOfAsking:
+    @pytest.fixture(scope="class")
+    def unet(self) -> tiny.Model:
+        return tiny.unet()
+
+    @pytest.mark.parametrize(
+        "apply",
+        [
+            lambda m: apply_tome(m, ToMeConfig(ratio=0.6, sx=4, seed=2)),
+            lambda m: apply_tome(m, config=ToMeConfig(ratio=0.6, sx=4, seed=2)),
+            lambda m: apply_tome(m, ratio=0.6, sx=4, seed=2),
+            lambda m: apply_tome(m, 0.6, None, 4, 2, True, True, False, False, 2),
+            lambda m: m.apply_tome(0.6, sx=4, seed=2),
+            lambda m: m.apply_tome(ToMeConfig(0.6, sx=4, seed=2)),
+            lambda m: ppdiffusers_tome.apply_tome(m, np.float64(0.6), sx=np.int64(4), seed=np.int32(2)),
+        ],
+    )
+    def test_all_agree(self, unet: tiny.Model, apply: Any) -> None:
+        assert apply(unet) is unet
+        assert applied_tome(unet) == AppliedToMe(ToMeConfig(ratio=0.6, sx=4, seed=2), {"": 3})
+
+    def test_apply_patch_has_tomesds_defaults(self, unet: tiny.Model) -> None:
+        assert apply_patch(unet) is unet
+        assert applied_tome(unet).config == ToMeConfig(ratio=0.5, max_downsample=1)
+        apply_patch(unet, 0.6, 2, 4, 4, False, True, True, True)
+        assert applied_tome(unet).config == ToMeConfig(0.6, 2, 4, 4, False, True, True, True)
+        assert remove_patch(unet) is unet
+        assert applied_tome(unet) is None
+
+    @pytest.mark.parametrize(
+        "settings",
+        [dict(sx=4), dict(ratio=0.3), dict(seed=1), dict(max_downsample=1), dict(use_rand=False)],
+    )
+    def test_config_and_settings_together_are_refused(self, unet: tiny.Model, settings: dict[str, Any]) -> None:
+        with pytest.raises(ToMeTypeError, match=f"together with {next(iter(settings))}; give one or the other"):
+            apply_tome(unet, config=ToMeConfig(), **settings)
+
+    def test_first_and_keyword_config_together_are_refused(self, unet: tiny.Model) -> None:
+        with pytest.raises(ToMeTypeError, match="together with ratio"):
+            apply_tome(unet, ToMeConfig(), config=ToMeConfig())
+
+    def test_every_name_of_the_package_is_there(self) -> None:
+        for name in ppdiffusers_tome.__all__:
+            assert getattr(ppdiffusers_tome, name) is not None
+        with pytest.raises(AttributeError, match="no attribute 'aply_tome'"):
+            ppdiffusers_tome.aply_tome  # noqa: B018

@@ -1,0 +1,206 @@
+"""Tiny models and pipelines of ppdiffusers' own classes, with random weights that are always the same.
+
+Weights are drawn by each parameter's name, and building moves no global generator, so the order of tests is free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import ppdiffusers
+from ppdiffusers import Transformer2DModel
+from ppdiffusers.pipelines.controlnet import MultiControlNetModel
+
+CROSS_DIM, TEXT_TOKENS = 12, 5
+ROOT = Path(__file__).resolve().parents[1]
+Model = paddle.nn.Layer
+Call = Callable[..., np.ndarray]
+
+
+@contextlib.contextmanager
+def untouched_random_state() -> Iterator[None]:
+    """Whatever is drawn inside leaves Paddle's and numpy's global generators where they were."""
+    paddle_state, numpy_state = paddle.get_rng_state(), np.random.get_state()
+    try:
+        yield
+    finally:
+        paddle.set_rng_state(paddle_state)
+        np.random.set_state(numpy_state)
+
+
+def random_states() -> tuple[list[str], list[int]]:
+    """What Paddle's and numpy's global generators hold, to be compared."""
+    # Paddle's state prints as its numbers; 3.3.1 prints an address among them.
+    numbers = [number for number in str(paddle.get_rng_state()[0]).split() if not number.startswith("0x")]
+    return numbers, np.random.get_state()[1].tolist()
+
+
+def build(cls: type, **settings: Any) -> Any:
+    """A model in eval mode whose weights depend on nothing but their names."""
+    with untouched_random_state():
+        model = cls(**settings)
+        for name, parameter in model.named_parameters():
+            draw = np.asarray(np.random.default_rng(zlib.crc32(name.encode())).standard_normal(parameter.shape))
+            if len(parameter.shape) <= 1:
+                draw = 0.1 * draw + (name.endswith("weight") and "norm" in name)
+            else:
+                draw = draw / np.sqrt(np.prod(parameter.shape) / max(parameter.shape[:2]))
+            parameter.set_value(paddle.to_tensor(draw.astype(np.float32)))
+    model.eval()
+    return model
+
+
+def unet(levels: int = 2, **settings: Any) -> ppdiffusers.UNet2DConditionModel:
+    """Stable Diffusion's shape: cross attention at every one of ``levels`` levels, the first at the latent's size."""
+    defaults: dict[str, Any] = dict(
+        sample_size=16, in_channels=4, out_channels=4, block_out_channels=(8, 16, 16, 16)[:levels], layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D",) * levels, up_block_types=("CrossAttnUpBlock2D",) * levels,
+        cross_attention_dim=CROSS_DIM, attention_head_dim=2, norm_num_groups=4,
+    )  # fmt: skip
+    return build(ppdiffusers.UNet2DConditionModel, **{**defaults, **settings})
+
+
+def sdxl_unet() -> ppdiffusers.UNet2DConditionModel:
+    """SDXL's shape: no attention at the finest level."""
+    return unet(
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D")
+    )
+
+
+def controlnet(levels: int = 2) -> ppdiffusers.ControlNetModel:
+    return build(
+        ppdiffusers.ControlNetModel, in_channels=4, block_out_channels=(8, 16, 16, 16)[:levels], layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D",) * levels, conditioning_embedding_out_channels=(8, 16),
+        cross_attention_dim=CROSS_DIM, attention_head_dim=2, norm_num_groups=4,
+    )  # fmt: skip
+
+
+def multi_controlnet() -> MultiControlNetModel:
+    return MultiControlNetModel([controlnet(), controlnet()])
+
+
+def dit(**settings: Any) -> Transformer2DModel:
+    """DiT's shape: patches of two, the timestep embedded in every block's norm."""
+    defaults: dict[str, Any] = dict(
+        num_attention_heads=2, attention_head_dim=8, in_channels=4, out_channels=4, num_layers=2, patch_size=2,
+        sample_size=16, norm_type="ada_norm_zero", num_embeds_ada_norm=10, activation_fn="gelu-approximate",
+        attention_bias=True, norm_elementwise_affine=False,
+    )  # fmt: skip
+    return build(Transformer2DModel, **{**defaults, **settings})
+
+
+def vae() -> ppdiffusers.AutoencoderKL:
+    return build(
+        ppdiffusers.AutoencoderKL, block_out_channels=(8, 8), norm_num_groups=4, latent_channels=4,
+        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
+    )  # fmt: skip
+
+
+def text_encoder() -> Model:
+    from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel
+
+    config = CLIPTextConfig(
+        vocab_size=20, hidden_size=CROSS_DIM, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=8, projection_dim=CROSS_DIM,
+    )  # fmt: skip
+    return build(CLIPTextModel, config=config)
+
+
+def scheduler() -> ppdiffusers.DDIMScheduler:
+    return ppdiffusers.DDIMScheduler(clip_sample=False, set_alpha_to_one=False, steps_offset=1)
+
+
+def pipeline(cls: type = ppdiffusers.StableDiffusionPipeline, **parts: Any) -> Any:
+    """A text to image pipeline; give it ``controlnet=`` and the class that takes one."""
+    defaults: dict[str, Any] = dict(
+        vae=vae(), text_encoder=text_encoder(), tokenizer=None, unet=unet(), scheduler=scheduler(),
+        safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+    )  # fmt: skip
+    pipe = cls(**{**defaults, **parts})
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def array(shape: tuple[int, ...], seed: int = 0) -> paddle.Tensor:
+    """Normal numbers, float32, without any global generator."""
+    return paddle.to_tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def latent(batch: int = 2, height: int = 16, width: int = 16) -> paddle.Tensor:
+    """``[batch, 4, height, width]``; neighbours resemble each other, as in a real one."""
+    coarse = array((batch, 4, height // 2 + 1, width // 2 + 1)).numpy()
+    fine = coarse.repeat(2, axis=2).repeat(2, axis=3)[:, :, :height, :width]
+    return paddle.to_tensor(fine) + 0.3 * array((batch, 4, height, width), seed=1)
+
+
+def text(batch: int = 2) -> paddle.Tensor:
+    return array((batch, TEXT_TOKENS, CROSS_DIM), seed=2)
+
+
+@paddle.no_grad()
+def run_unet(
+    model: Model, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500, **kwargs: Any
+) -> np.ndarray:
+    return model(latent(batch, height, width), timestep, text(batch), **kwargs).sample.numpy()
+
+
+@paddle.no_grad()
+def run_controlnet(
+    model: Model, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500
+) -> np.ndarray:
+    picture = array((batch, 3, height * 2, width * 2), seed=3)
+    down, _ = model(latent(batch, height, width), timestep, text(batch), picture, return_dict=False)
+    return np.concatenate([residual.numpy().ravel() for residual in down])
+
+
+@paddle.no_grad()
+def run_dit(model: Model, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500) -> np.ndarray:
+    steps = paddle.full([batch], timestep, dtype="float32")
+    labels = paddle.arange(batch, dtype="int64")
+    return model(latent(batch, height, width), timestep=steps, class_labels=labels).sample.numpy()
+
+
+def run_pipeline(pipe: Any, steps: int = 2, **kwargs: Any) -> np.ndarray:
+    """Latents of one picture, with classifier-free guidance."""
+    embeddings = dict(prompt_embeds=text(1), negative_prompt_embeds=array((1, TEXT_TOKENS, CROSS_DIM), seed=4))
+    given = dict(latents=latent(1), num_inference_steps=steps, output_type="latent", height=32, width=32)
+    output = pipe(**embeddings, **given, **kwargs).images
+    return output.numpy() if isinstance(output, paddle.Tensor) else np.asarray(output)
+
+
+def snapshot(model: Model) -> dict[str, Any]:
+    """All that a model's layers hold, by path: classes, attributes and, one level down, what dicts and lists hold."""
+
+    def held(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: id(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [id(item) for item in value]
+        return id(value)
+
+    return {
+        # Paddle itself marks a layer as built when it is first called with hooks.
+        path: (type(layer), {name: held(value) for name, value in vars(layer).items() if name != "_built"})
+        for path, layer in model.named_sublayers(include_self=True)
+    }
+
+
+def in_new_process(code: str, *arguments: str) -> Any:
+    """Run ``code`` in a fresh interpreter; what it prints last, as JSON, is returned."""
+    # Today's scipy, which paddlenlp imports, needs Python's own zlib: Paddle 2.6.2 brings another one if it is first.
+    result = subprocess.run(
+        [sys.executable, "-c", "import zlib\n" + code, *arguments],
+        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads(result.stdout.strip().splitlines()[-1])
