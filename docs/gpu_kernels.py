@@ -21,6 +21,7 @@ from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.methods.tome import match
 from ppdiffusers_tome.partition import random_partition
 
+
 def traced_operators() -> dict[str, set[str]]:
     """Operators of one block's match, merge and unmerge, with the types of their tensor inputs."""
     paddle.enable_static()

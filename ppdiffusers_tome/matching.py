@@ -102,5 +102,6 @@ class Matching:
 
     def _strongest(self, bias: paddle.Tensor) -> paddle.Tensor:
         """The bias of every group, no weaker than any of its tokens': a mean would fade out in a large group."""
-        sums = paddle.maximum(self._sums(bias), bias.min().astype(self.inverse_count.dtype))
+        sums = self._sums(bias)
+        sums = paddle.maximum(sums, bias.min().astype(sums.dtype))
         return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])

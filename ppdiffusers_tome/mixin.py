@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ppdiffusers_tome.blocks import adapters
+from ppdiffusers_tome.blocks.adapter import ROLES
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError
 from ppdiffusers_tome.hooks import attach, attached_configs, detach

@@ -35,11 +35,11 @@ class RunState:
     """
 
     def __init__(self, config: ToMeConfig) -> None:
+        self._start(config)
+
+    def _start(self, config: ToMeConfig) -> None:
         self.config = config
         self._warned: set[str] = set()
-        self._start()
-
-    def _start(self) -> None:
         self._thread = threading.local()
         self._inputs: OrderedDict[int, tuple[Call, Grid]] = OrderedDict()
 
@@ -47,7 +47,7 @@ class RunState:
         return {"config": self.config}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["config"])
+        self._start(state["config"])
 
     @property
     def matching(self) -> Matching | None:

@@ -149,7 +149,7 @@ def text(batch: int = 2) -> paddle.Tensor:
 
 @paddle.no_grad()
 def run_unet(
-    model: Model, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500, **kwargs: Any
+    model: Model, batch: int = 2, height: int = 16, width: int = 16, timestep: Any = 500, **kwargs: Any
 ) -> np.ndarray:
     return model(latent(batch, height, width), timestep, text(batch), **kwargs).sample.numpy()
 

@@ -12,9 +12,10 @@ import argparse
 import cv2
 import numpy as np
 import torch
-from common import Log, decayed, scenes, start
 from diffusers import AutoencoderKL, ControlNetModel, DDIMScheduler, UNet2DConditionModel
 from torch.nn import functional as F
+
+from common import Log, decayed, scenes, start
 from train_text_encoder import encode
 from train_unet import load_text, noised
 

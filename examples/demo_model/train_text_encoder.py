@@ -18,10 +18,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import Log, decayed, scenes, start
 from torch import nn
 from torch.nn import functional as F
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+from common import Log, decayed, scenes, start
 
 LENGTH = 32
 PLACES = ("above", "below", "left of", "right of", "middle")

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import Log, decayed, scenes, start
 from diffusers import AutoencoderKL, DDIMScheduler, UNet2DConditionModel
 from torch.nn import functional as F
-from train_text_encoder import encode
 from transformers import CLIPTextModel, CLIPTokenizer
+
+from common import Log, decayed, scenes, start
+from train_text_encoder import encode
 
 CONFIG = dict(
     sample_size=64,
@@ -65,10 +66,27 @@ def make_latents(rng: np.random.Generator, vae: AutoencoderKL, count: int, size:
     return torch.cat(latents)[:count], prompts[:count]
 
 
-def noised(scheduler: DDIMScheduler, latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Noisy latents, their timesteps and the velocity to predict."""
+def cached_latents(file: Path, rng: np.random.Generator, vae: AutoencoderKL, count: int, size: int) -> dict:
+    """``make_latents``, kept in a file from one run to the next."""
+    if not file.exists():
+        latents, prompts = make_latents(rng, vae, count, size)
+        torch.save({"latents": latents, "prompts": prompts}, file)
+    return torch.load(file, weights_only=True)
+
+
+def noised(
+    scheduler: DDIMScheduler, latents: torch.Tensor, focus: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Noisy latents, their timesteps and the velocity to predict.
+
+    A share ``focus`` of the timesteps comes from the middle of the schedule, where outlines are decided: colours
+    and places are learned long before shapes are.
+    """
     noise = torch.randn_like(latents)
-    timesteps = torch.randint(0, 1000, (len(latents),))
+    middle = torch.rand(len(latents)) < focus
+    timesteps = torch.where(
+        middle, torch.randint(350, 950, (len(latents),)), torch.randint(0, 1000, (len(latents),))
+    )
     return (
         scheduler.add_noise(latents, noise, timesteps),
         timesteps,
@@ -83,6 +101,7 @@ def main() -> None:
     parser.add_argument("--output", required=True)
     parser.add_argument("--stages", default="128:30:64:10000:1e-3,256:15:24:4000:6e-4,512:20:6:1500:4e-4",
                         help="size:minutes:batch:pictures:rate, one after another")
+    parser.add_argument("--focus", type=float, default=0.0, help="share of timesteps from the middle of the schedule")
     parser.add_argument("--resume", help="folder of a UNet to start from")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -98,8 +117,8 @@ def main() -> None:
     for stage in args.stages.split(","):
         size, minutes, count, pictures, rate = (float(v) for v in stage.split(":"))
         size, count = int(size), int(count)
-        latents, prompts = make_latents(rng, vae, int(pictures), size)
-        ids = encode(tokenizer, prompts)
+        made = cached_latents(output / f"latents-{size}.pt", rng, vae, int(pictures), size)
+        latents, ids = made["latents"], encode(tokenizer, made["prompts"])
         optimiser = torch.optim.AdamW(unet.parameters(), lr=rate, weight_decay=1e-3, betas=(0.9, 0.99))
         log = Log(output, minutes)
         while log.running:
@@ -107,7 +126,7 @@ def main() -> None:
             with torch.no_grad():
                 text = text_encoder(ids[chosen])[0]
                 text = torch.where((torch.rand(count) < 0.1)[:, None, None], unprompted, text)
-            noisy, timesteps, velocity = noised(scheduler, latents[chosen])
+            noisy, timesteps, velocity = noised(scheduler, latents[chosen], args.focus)
             for group in optimiser.param_groups:
                 group["lr"] = decayed(rate, log, warmup_steps=50)
             with torch.autocast("cpu", torch.bfloat16):

@@ -14,9 +14,10 @@ import argparse
 
 import numpy as np
 import torch
-from common import Log, decayed, scenes, start
 from diffusers import AutoencoderKL
 from torch.nn import functional as F
+
+from common import Log, decayed, scenes, start
 
 CONFIG = dict(
     block_out_channels=(16, 32, 64, 96),

@@ -11,7 +11,8 @@ from ppdiffusers_tome.grid import Grid
 if TYPE_CHECKING:
     import paddle
 
-ATTENTION, CROSS_ATTENTION, MLP = "merge_attn", "merge_crossattn", "merge_mlp"
+# What a sublayer does, named by the setting that switches its merging on.
+ROLES = ATTENTION, CROSS_ATTENTION, MLP = "merge_attn", "merge_crossattn", "merge_mlp"
 
 
 @dataclass(frozen=True)

@@ -57,15 +57,16 @@ def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, over
     edges = settings.edges.load(studio.height, studio.width) if settings.edges else None
     if edges is not None and edges.getextrema() == ((0, 0),) * 3:
         warn(f"{settings.edges.option} {settings.edges.path} gives no edges; lower --canny-low and --canny-high")
-    seconds, peaks = [], []
+    drawings = []
     for number, prompt in enumerate(tqdm(prompts, desc="pictures", position=0, disable=None)):
         drawn = studio.draw(prompt, number, edges)
         described = studio.describe(prompt, number, settings.tome.ratio)
         write_picture(paths[number], drawn.result, described, overwrite=overwrite)
         say(f"{paths[number]}  {drawn.seconds:.2f} s")
-        seconds.append(drawn.seconds)
-        peaks.append(drawn.peak_bytes)
+        drawings.append(drawn)
+    denoising = format_memory(highest(drawn.peak_bytes_at_mark for drawn in drawings))
+    peak = format_memory(highest(drawn.peak_bytes for drawn in drawings))
     say(
-        f"{statistics.median(seconds):.2f} s per image (median of {len(seconds)}) on {device_name()}; "
-        f"peak memory {format_memory(highest(peaks))} ({memory_meaning()})"
+        f"{statistics.median(drawn.seconds for drawn in drawings):.2f} s per image (median of {len(drawings)}) on "
+        f"{device_name()}; peak memory {denoising} while denoising, {peak} with decoding ({memory_meaning()})"
     )

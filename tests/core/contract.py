@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 import paddle
 import pytest
-import tiny
 
+import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-import tiny
 from ppdiffusers.models.attention_processor import AttnProcessor
 
-from ppdiffusers_tome import apply_tome, applied_tome, remove_tome
+import tiny
+from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
 
 ALL = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
 

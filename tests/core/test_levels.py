@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tiny
 
+import tiny
 from ppdiffusers_tome import NothingToMergeError, applied_tome, apply_tome
 from ppdiffusers_tome.sites import find_sites
 

@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 import paddle
 import pytest
-import tiny
 from ppdiffusers.models.attention_processor import Attention
 
+import tiny
 from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.matching import Matching
@@ -189,10 +189,17 @@ class TestWarnings:
         run = RunState(ToMeConfig())
         run.begin_call(None)
         run.enter_host(Grid(4, 4), will_rerun=False)
-        with pytest.warns(UserWarning, match=r"tokens of shape \[1, 17, 6\] where its picture has 4x4 tokens") as caught:
+
+        def matchings() -> list[Matching | None]:
+            found = []
             for tokens in (17, 17, 18):
                 run.enter_block(paddle.ones([1, tokens, 6]))
-                assert run.matching is None
+                found.append(run.matching)
+            return found
+
+        sentence = r"tokens of shape \[1, 17, 6\] where its picture has 4x4 tokens"
+        with pytest.warns(UserWarning, match=sentence) as caught:
+            assert matchings() == [None] * 3
         assert len(caught) == 1
         run.enter_block(paddle.ones([1, 16, 6]))
         assert run.matching is not None

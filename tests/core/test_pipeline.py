@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-import tiny
 from ppdiffusers import (
     DiffusionPipeline,
     StableDiffusionControlNetPipeline,
@@ -15,6 +14,7 @@ from ppdiffusers import (
 )
 
 import ppdiffusers_tome
+import tiny
 from ppdiffusers_tome import (
     AppliedToMe,
     ToMeConfig,

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from parity import cases
 from ppdiffusers import ControlNetModel, UNet2DConditionModel
 
+from parity import cases
 from ppdiffusers_tome import apply_tome
 
 REFERENCE = np.load(Path(__file__).with_name("reference.npz"))

@@ -53,7 +53,7 @@ def sheet(
 
 
 def _column(result: RatioResult) -> Label:
-    memory = format_memory(result.denoising_peak_bytes)
+    memory = f"{format_memory(result.denoising_peak_bytes)} denoising"
     if result.psnr is None:
         return Label(result.name, (f"{result.seconds:.2f} s", memory))
     likeness = _likeness(result.psnr)
