@@ -1,5 +1,6 @@
 """Token Merging for diffusion models on PaddlePaddle: ``pipe.apply_tome(ratio=0.5)``."""
 
+import zlib  # noqa: F401  Paddle 2.6 brings a zlib of its own; Python's breaks unless it is loaded first
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.config import ToMeConfig

@@ -54,9 +54,11 @@ def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, over
 
     studio = open_studio(settings, prompts)
     studio.set_ratio(settings.tome.ratio)
-    edges = settings.edges.load(studio.height, studio.width) if settings.edges else None
-    if edges is not None and edges.getextrema() == ((0, 0),) * 3:
-        warn(f"{settings.edges.option} {settings.edges.path} gives no edges; lower --canny-low and --canny-high")
+    edges = None
+    if settings.edges is not None:
+        edges = settings.edges.load(studio.height, studio.width)
+        if edges.getextrema() == ((0, 0),) * 3:
+            warn(f"{settings.edges.option} {settings.edges.path} gives no edges; lower --canny-low and --canny-high")
     drawings = []
     for number, prompt in enumerate(tqdm(prompts, desc="pictures", position=0, disable=None)):
         drawn = studio.draw(prompt, number, edges)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -66,7 +68,7 @@ def test_checker_finds_what_was_drawn(spread: float) -> None:
 def test_checker_refuses_what_was_not_asked() -> None:
     """Each drawing against the next one's words: right only where the words happen to be the same."""
     some = random_scenes(100, seed=2)
-    for shown, asked in zip(some, some[1:], strict=False):
+    for shown, asked in pairwise(some):
         same = sorted((s.name, s.colour) for s in shown.shapes) == sorted((s.name, s.colour) for s in asked.shapes)
         verdict = checker.check(drawn(shown), asked)
         assert verdict.shapes == same

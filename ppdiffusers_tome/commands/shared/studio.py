@@ -76,11 +76,12 @@ class Studio:
         settings, edges = self.settings, self.settings.edges
         control = None
         if settings.controlnet is not None:
-            control = {"model": settings.controlnet.name, "scale": settings.controlnet_scale, "edges": "drawn scene"}
-        if control is not None and edges is not None:
-            control["edges"] = {"option": edges.option, "file": edges.path.name}
-            if edges.option == "--image":
-                control["edges"] |= {"canny_low": edges.low, "canny_high": edges.high}
+            drawn_from: Any = "drawn scene"
+            if edges is not None:
+                drawn_from = {"option": edges.option, "file": edges.path.name}
+                if edges.option == "--image":
+                    drawn_from |= {"canny_low": edges.low, "canny_high": edges.high}
+            control = {"model": settings.controlnet.name, "scale": settings.controlnet_scale, "edges": drawn_from}
         return {
             "model": settings.model.name,
             "controlnet": control,
