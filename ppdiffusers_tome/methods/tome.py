@@ -47,14 +47,29 @@ def match(x: paddle.Tensor, partition: Partition, num_merged: int) -> Matching:
 
 def _most_similar(x: paddle.Tensor, partition: Partition) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Cosine to the most similar destination, ``[batch, S]`` float, and its number, ``[batch, S]`` int64."""
-    # Squares are summed in float32: 65504, the largest float16, is reached by 256 channels of value 16.
+    sources = paddle.index_select(x, partition.sources, axis=1)
+    destinations = paddle.index_select(x, partition.destinations, axis=1)
+    destinations = (destinations * _inverse_norm(destinations)).astype(x.dtype)
+    # A source's own length does not change which destination is nearest, only how sources rank: float32 scales it
+    # afterwards, one number a source. float16 could overflow on the way, so there it is scaled before.
+    scale = _inverse_norm(sources)
+    if x.dtype == paddle.float16:
+        sources, scale = (sources * scale).astype(x.dtype), paddle.ones_like(scale)
+    products = paddle.matmul(sources, destinations, transpose_y=True)
+    best = products.argmax(axis=-1)
+    # Reading the maximum at its place is cheaper than a second pass over all products.
+    first = paddle.arange(best.shape[0] * best.shape[1], dtype="int64") * products.shape[2]
+    highest = paddle.gather(products.flatten(), best.flatten() + first).reshape(best.shape)
+    return highest.astype("float32") * scale.squeeze(-1), best
+
+
+def _inverse_norm(x: paddle.Tensor) -> paddle.Tensor:
+    """One over each token's length, ``[batch, tokens, 1]`` float32.
+
+    Squares are summed in float32: 65504, the largest float16, is reached by 256 channels of value 16.
+    """
     wide = x.astype("float32")
-    inverse_norm = paddle.rsqrt((wide * wide).sum(axis=-1, keepdim=True) + 1e-12)
-    unit = (wide * inverse_norm).astype(x.dtype)
-    sources = paddle.index_select(unit, partition.sources, axis=1)
-    destinations = paddle.index_select(unit, partition.destinations, axis=1)
-    cosine = paddle.matmul(sources, destinations, transpose_y=True)
-    return cosine.max(axis=-1), cosine.argmax(axis=-1)
+    return paddle.rsqrt((wide * wide).sum(axis=-1, keepdim=True) + 1e-12)
 
 
 def _inverse(order: paddle.Tensor) -> paddle.Tensor:

@@ -99,6 +99,15 @@ def test_huge_and_tiny_tokens_are_ranked() -> None:
         assert np.array_equal(matching_of(x * scale, Grid(4, 4), 7).owner.numpy(), expected)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_sums_neither_overflow_nor_stop_growing(dtype: str) -> None:
+    """2,000 tokens of 60 add up to 120,000: more than float16 holds, and bfloat16 would stop at 16,384."""
+    one_group = Matching(paddle.zeros([2000], dtype="int32"), paddle.full([1, 1], 1 / 2000), 1, 2000, 1999)
+    merged = one_group.merge(paddle.full([1, 2000, 4], 60.0).astype(dtype))
+    assert merged.dtype == getattr(paddle, dtype)
+    np.testing.assert_array_equal(merged.astype("float32").numpy(), np.full((1, 1, 4), 60.0))
+
+
 class TestMask:
     GRID, BATCH = Grid(4, 4), 2
     MASKED = ((0, 3), (0, 4), (1, 15))
