@@ -79,13 +79,13 @@ def noised(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Noisy latents, their timesteps and the velocity to predict.
 
-    A share ``focus`` of the timesteps comes from the middle of the schedule, where outlines are decided: colours
-    and places are learned long before shapes are.
+    A share ``focus`` of the timesteps comes from where outlines are decided, a signal-to-noise ratio of 2 to 0.005:
+    colours and places, decided before that, are learned long before shapes are.
     """
     noise = torch.randn_like(latents)
     middle = torch.rand(len(latents)) < focus
     timesteps = torch.where(
-        middle, torch.randint(350, 950, (len(latents),)), torch.randint(0, 1000, (len(latents),))
+        middle, torch.randint(150, 650, (len(latents),)), torch.randint(0, 1000, (len(latents),))
     )
     return (
         scheduler.add_noise(latents, noise, timesteps),
@@ -102,6 +102,8 @@ def main() -> None:
     parser.add_argument("--stages", default="128:30:64:10000:1e-3,256:15:24:4000:6e-4,512:20:6:1500:4e-4",
                         help="size:minutes:batch:pictures:rate, one after another")
     parser.add_argument("--focus", type=float, default=0.0, help="share of timesteps from the middle of the schedule")
+    parser.add_argument("--shrink-from", type=int, default=0, metavar="SIZE",
+                        help="make smaller stages' latents by shrinking those of this size: no second encoding")
     parser.add_argument("--resume", help="folder of a UNet to start from")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -111,14 +113,18 @@ def main() -> None:
     scheduler = DDIMScheduler(**SCHEDULE)
     unet = UNet2DConditionModel.from_pretrained(args.resume) if args.resume else UNet2DConditionModel(**CONFIG)
     averaged = copy.deepcopy(unet).requires_grad_(False)
+    unet = unet.to(memory_format=torch.channels_last)  # a fifth faster on a CPU; what is saved stays contiguous
     print("million parameters", sum(p.numel() for p in unet.parameters()) / 1e6)
     with torch.no_grad():
         unprompted = text_encoder(encode(tokenizer, [""]))[0]
     for stage in args.stages.split(","):
         size, minutes, count, pictures, rate = (float(v) for v in stage.split(":"))
         size, count = int(size), int(count)
-        made = cached_latents(output / f"latents-{size}.pt", rng, vae, int(pictures), size)
+        made = cached_latents(output / f"latents-{max(size, args.shrink_from)}.pt", rng, vae, int(pictures),
+                              max(size, args.shrink_from))
         latents, ids = made["latents"], encode(tokenizer, made["prompts"])
+        if latents.shape[-1] != size // 8:
+            latents = F.interpolate(latents, size=size // 8, mode="bilinear", antialias=True)
         optimiser = torch.optim.AdamW(unet.parameters(), lr=rate, weight_decay=1e-3, betas=(0.9, 0.99))
         log = Log(output, minutes)
         while log.running:

@@ -11,6 +11,8 @@ import paddle
 from ppdiffusers_tome.matching import Matching
 from ppdiffusers_tome.partition import Partition
 
+_CPU_ROWS = 256
+
 
 @paddle.no_grad()
 def match(x: paddle.Tensor, partition: Partition, num_merged: int) -> Matching:
@@ -55,12 +57,28 @@ def _most_similar(x: paddle.Tensor, partition: Partition) -> tuple[paddle.Tensor
     scale = _inverse_norm(sources)
     if x.dtype == paddle.float16:
         sources, scale = (sources * scale).astype(x.dtype), paddle.ones_like(scale)
+    rows = _rows_at_once(sources)
+    found = [_nearest(sources[:, start : start + rows], destinations) for start in range(0, sources.shape[1], rows)]
+    highest, best = (paddle.concat(parts, axis=1) if len(found) > 1 else parts[0] for parts in zip(*found, strict=True))
+    return highest.astype("float32") * scale.squeeze(-1), best
+
+
+def _nearest(sources: paddle.Tensor, destinations: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """The highest product with a destination, ``[batch, rows]``, and that destination's number, int64."""
     products = paddle.matmul(sources, destinations, transpose_y=True)
     best = products.argmax(axis=-1)
     # Reading the maximum at its place is cheaper than a second pass over all products.
     first = paddle.arange(best.shape[0] * best.shape[1], dtype="int64") * products.shape[2]
-    highest = paddle.gather(products.flatten(), best.flatten() + first).reshape(best.shape)
-    return highest.astype("float32") * scale.squeeze(-1), best
+    return paddle.gather(products.flatten(), best.flatten() + first).reshape(best.shape), best
+
+
+def _rows_at_once(sources: paddle.Tensor) -> int:
+    """How many sources are compared with all destinations at once.
+
+    All of them on a GPU, where launches count. On a CPU a few hundred, so that the products stay in the cache and no
+    large block of memory is taken from the system and given back in every block of the model.
+    """
+    return sources.shape[1] if sources.place.is_gpu_place() else _CPU_ROWS
 
 
 def _inverse_norm(x: paddle.Tensor) -> paddle.Tensor:

@@ -32,9 +32,6 @@ def quiet_libraries() -> Iterator[None]:
     and their words about truncated prompts, which the program says itself. What is left of Python's warnings comes
     as one line. All is as before afterwards.
     """
-    # Paddle 2.6 carries a zlib of its own that breaks Python's unless Python's is loaded before it.
-    import zlib  # noqa: F401
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import ppdiffusers

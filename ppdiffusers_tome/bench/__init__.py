@@ -1,0 +1,1 @@
+"""What ``ppdiffusers-tome bench`` measures. The numbers count as ratios within one run, never as times."""

@@ -1,0 +1,40 @@
+"""tomesd's match, merge and unmerge under PyTorch.
+
+Run by ``bench overhead`` with another interpreter, so it needs neither Paddle nor this package.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import numpy as np
+import torch
+from tomesd.merge import bipartite_soft_matching_random2d
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    tokens = given["height"] * given["width"]
+    noise = np.random.default_rng(0).standard_normal((given["batch"], tokens, given["channels"]), np.float32)
+    x, generator = torch.from_numpy(noise), torch.Generator().manual_seed(0)
+    seconds: dict[str, list[float]] = {"match": [], "merge": [], "unmerge": []}
+    with torch.no_grad():
+        for repeat in range(given["repeats"] + 1):
+            ends = [time.perf_counter()]
+            merge, unmerge = bipartite_soft_matching_random2d(
+                x, given["width"], given["height"], 2, 2, int(tokens * given["ratio"]), generator=generator
+            )
+            ends.append(time.perf_counter())
+            merged = merge(x)
+            ends.append(time.perf_counter())
+            unmerge(merged)
+            ends.append(time.perf_counter())
+            for index, stage in enumerate(seconds if repeat else ()):
+                seconds[stage].append(ends[index + 1] - ends[index])
+    print(json.dumps(seconds))
+
+
+if __name__ == "__main__":
+    main()
