@@ -90,8 +90,8 @@ def main() -> None:
         )
         picture = np.asarray(result.images[0])
         verdict = checker.check(picture, scene)
-        row = {"prompt": scene.prompt, "ratio": ratio, "steps": args.steps, "shapes": verdict.shapes,
-               "relation": verdict.relation, "background": verdict.background}
+        row = {"prompt": scene.prompt, "ratio": ratio, "steps": args.steps}
+        row |= {name: getattr(verdict, name) for name in ("colours", "shapes", "relation", "background")}
         if args.controlnet:
             seen = edges_of(cv2.GaussianBlur(picture, (0, 0), 1.5))
             row["overlap"] = overlap(edges, seen)

@@ -33,12 +33,14 @@ class Verdict:
     """How a picture answers a scene.
 
     Attributes:
-        shapes: as many shapes as asked were found, of the asked names and colours.
+        colours: as many shapes as asked were found, of the asked colours, whatever their outlines.
+        shapes: the same, and of the asked names.
         relation: ``shapes``, and the first lies where the relation puts it (True when none is asked).
         background: the background has the asked colour.
         found: what was seen.
     """
 
+    colours: bool
     shapes: bool
     relation: bool
     background: bool
@@ -90,9 +92,10 @@ def check(picture: np.ndarray, scene: Scene) -> Verdict:
     """
     found, ground = look(picture)
     asked = [(shape.name, shape.colour) for shape in scene.shapes]
+    colours = sorted(shape.colour for shape in found) == sorted(colour for _, colour in asked)
     shapes = sorted((shape.name, shape.colour) for shape in found) == sorted(asked)
     relation = shapes and (scene.relation is None or _related(found, asked, scene.relation))
-    return Verdict(shapes, relation, ground == scene.background, tuple(found))
+    return Verdict(colours, shapes, relation, ground == scene.background, tuple(found))
 
 
 def _colour_labels(picture: np.ndarray) -> np.ndarray:

@@ -79,10 +79,19 @@ def test_checker_sees_a_swapped_relation() -> None:
     above = scenes.parse_prompt("a red circle above a blue square on a green background")
     shapes = (scenes.Shape("circle", "red", 0.5, 0.74, 0.16), scenes.Shape("square", "blue", 0.5, 0.26, 0.16))
     verdict = checker.check(drawn(scenes.Scene(shapes, "green", "below")), above)
+    assert verdict.colours
     assert verdict.shapes
     assert verdict.background
     assert not verdict.relation
     assert not verdict.obeys
+
+
+def test_checker_tells_a_wrong_outline_from_a_wrong_colour() -> None:
+    asked = scenes.parse_prompt("a red circle on a green background")
+    square = scenes.Scene((scenes.Shape("square", "red"),), "green")
+    blue = scenes.Scene((scenes.Shape("circle", "blue"),), "green")
+    assert (checker.check(drawn(square), asked).colours, checker.check(drawn(square), asked).shapes) == (True, False)
+    assert (checker.check(drawn(blue), asked).colours, checker.check(drawn(blue), asked).shapes) == (False, False)
 
 
 def test_checker_finds_nothing_in_noise_or_a_blank() -> None:
