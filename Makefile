@@ -15,8 +15,11 @@ export OMP_NUM_THREADS ?= $(CORES)
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
-	$(BIN)/ppdiffusers-tome compare --output outputs/demo/text-to-image --overwrite
-	$(BIN)/ppdiffusers-tome compare --controlnet bundled --output outputs/demo/controlnet --overwrite
+	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --output outputs/demo/text-to-image --overwrite \
+		--prompt "a purple triangle above a green circle on a white background" \
+		--prompt "a blue triangle right of a red star on an orange background"
+	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --output outputs/demo/controlnet --overwrite \
+		--controlnet bundled --prompt "a red star left of a blue circle on a white background"
 
 test: lint
 	$(BIN)/python -m pytest tests

@@ -58,11 +58,15 @@ def test_version_is_the_packages(capsys):
     assert capsys.readouterr().out == f"ppdiffusers-tome {ppdiffusers_tome.__version__}\n"
 
 
+DRAWING = ("--prompt", "--model", "--controlnet", "--image", "--steps", "--seed", "--sx", "--output")
+ARGUMENTS = {"generate": DRAWING, "compare": DRAWING, "bench": ("--channels", "--ratio", "--repeats", "--output")}
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_command_names_its_arguments(name, capsys):
     assert main([name, "--help"]) == 0
     shown = capsys.readouterr().out
-    for option in ("--prompt", "--model", "--controlnet", "--image", "--steps", "--seed", "--sx", "--output"):
+    for option in ARGUMENTS[name]:
         assert option in shown
 
 
