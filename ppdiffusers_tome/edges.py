@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.demo.scenes import Scene
 
-# Where the first shape of a drawn scene lies, seen from the middle, for each relation; the second lies opposite.
-_SIDES = {"above": (0, -1), "below": (0, 1), "left of": (-1, 0), "right of": (1, 0)}
-
 
 @dataclass(frozen=True)
 class EdgeSource:
@@ -97,9 +94,11 @@ def scene_edges(prompt: str, height: int, width: int) -> Image.Image:
 
 def _laid_out(scene: Scene) -> Scene:
     """Give the shapes of a scene that was read from words a place."""
+    from ppdiffusers_tome.demo.scenes import RELATIONS
+
     if scene.relation is None:
         return replace(scene, shapes=tuple(replace(shape, radius=0.25) for shape in scene.shapes))
-    dx, dy = _SIDES[scene.relation]
+    dx, dy = RELATIONS[scene.relation]
     placed = [
         replace(shape, x=0.5 + side * 0.24 * dx, y=0.5 + side * 0.24 * dy, radius=0.18, angle=0.1 * side)
         for shape, side in zip(scene.shapes, (1, -1), strict=True)

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 import ppdiffusers_tome
 from ppdiffusers_tome.demo import checker, scenes
+from ppdiffusers_tome.edges import canny
 
 DEMO = Path(ppdiffusers_tome.__file__).parent / "demo"
 TOLERANCE = 6  # pixels of 512 by which an edge may miss
@@ -31,7 +32,7 @@ TOLERANCE = 6  # pixels of 512 by which an edge may miss
 
 def edges_of(picture: np.ndarray) -> np.ndarray:
     """Canny edges of a uint8 RGB picture, as ``ppdiffusers-tome generate`` makes them."""
-    return cv2.Canny(picture, 100, 200)
+    return np.asarray(canny(picture))[..., 0]
 
 
 def overlap(asked: np.ndarray, seen: np.ndarray) -> float:

@@ -101,27 +101,25 @@ def _stages(name: str, problem: Problem) -> Callable[[Callable[[str], None]], No
     if name == PORT:
         from ppdiffusers.patches.tomesd_patch_utils import bipartite_soft_matching_random2d
 
-        def run(done: Callable[[str], None]) -> None:
-            merge, unmerge = bipartite_soft_matching_random2d(x, problem.width, problem.height, 2, 2, num_merged)
-            done("match")
-            merged = merge(x)
-            done("merge")
-            unmerge(merged)
-            done("unmerge")
+        def match_tokens() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+            return bipartite_soft_matching_random2d(x, problem.width, problem.height, 2, 2, num_merged)
+    else:
+        from ppdiffusers_tome.methods.tome import match
+        from ppdiffusers_tome.partition import random_partition
 
-        return run
-    from ppdiffusers_tome.methods.tome import match
-    from ppdiffusers_tome.partition import random_partition
+        def match_tokens() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+            matching = match(x, random_partition(grid, 2, 2, seed=0, timestep=timestep), num_merged)
+            return matching.merge, matching.unmerge
 
-    def run_ours(done: Callable[[str], None]) -> None:
-        matching = match(x, random_partition(grid, 2, 2, seed=0, timestep=timestep), num_merged)
+    def run(done: Callable[[str], None]) -> None:
+        merge, unmerge = match_tokens()
         done("match")
-        merged = matching.merge(x)
+        merged = merge(x)
         done("merge")
-        matching.unmerge(merged)
+        unmerge(merged)
         done("unmerge")
 
-    return run_ours
+    return run
 
 
 def _timed_run(run: Callable[[Callable[[str], None]], None]) -> dict[str, float]:

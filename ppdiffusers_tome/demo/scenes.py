@@ -23,7 +23,8 @@ COLOURS: dict[str, tuple[float, float, float]] = {
     "white": (0.96, 0.96, 0.96),
     "black": (0.07, 0.07, 0.08),
 }
-RELATIONS = ("above", "below", "left of", "right of")
+# Where the first shape lies, seen from the middle; the second lies opposite.
+RELATIONS = {"above": (0, -1), "below": (0, 1), "left of": (-1, 0), "right of": (1, 0)}
 ARTICLES = {"orange": "an"}
 HELD_OUT_SHARE = 20  # one prompt in 20 is never used in training
 
@@ -104,9 +105,8 @@ def random_scene(rng: np.random.Generator, *, spread: float = 0.04) -> Scene:
     if rng.random() < 0.25:
         x, y = 0.5 + rng.uniform(-2 * spread, 2 * spread, 2)
         return Scene((_random_shape(rng, others, x, y, rng.uniform(0.2, 0.28)),), background)
-    relation = str(rng.choice(RELATIONS))
-    # The first shape lies at `side`, the second opposite: up, down, left or right of the middle.
-    dx, dy = {"above": (0, -1), "below": (0, 1), "left of": (-1, 0), "right of": (1, 0)}[relation]
+    relation = str(rng.choice(list(RELATIONS)))
+    dx, dy = RELATIONS[relation]
     shapes = []
     for side in (1, -1):
         reach_x, reach_y = (min(spread, 0.04) if towards else spread for towards in (dx, dy))
