@@ -50,7 +50,8 @@ class Matching:
             ``[batch, left, channels]`` of the same type.
         """
         sums = self._sums(x)
-        means = sums * self.inverse_count.astype(sums.dtype)
+        weights = self.inverse_count.astype(sums.dtype)
+        means = sums.multiply_(weights) if _may_write(x) else sums * weights
         return means.astype(x.dtype).reshape([self.batch, self.num_left, x.shape[2]])
 
     def unmerge(self, y: paddle.Tensor) -> paddle.Tensor:
@@ -97,11 +98,19 @@ class Matching:
             # A flat background may put thousands of tokens in one group: in half precision the sum would overflow
             # or stop growing.
             rows = rows.astype("float32")
-        sums = paddle.zeros([self.batch * self.num_left, x.shape[2]], dtype=rows.dtype)
-        return paddle.scatter(sums, self.owner, rows, overwrite=False)
+        shape = [self.batch * self.num_left, x.shape[2]]
+        if _may_write(x):
+            # Scattering sets the rows it adds to, here all, to zero first.
+            return paddle.scatter_(paddle.empty(shape, dtype=rows.dtype), self.owner, rows, overwrite=False)
+        return paddle.scatter(paddle.zeros(shape, dtype=rows.dtype), self.owner, rows, overwrite=False)
 
     def _strongest(self, bias: paddle.Tensor) -> paddle.Tensor:
         """The bias of every group, no weaker than any of its tokens': a mean would fade out in a large group."""
         sums = self._sums(bias)
         sums = paddle.maximum(sums, bias.min().astype(sums.dtype))
         return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])
+
+
+def _may_write(x: paddle.Tensor) -> bool:
+    """True when sums may be made in place, in one buffer for three: no gradient and no program is recorded."""
+    return paddle.in_dynamic_mode() and (x.stop_gradient or not paddle.is_grad_enabled())

@@ -11,7 +11,10 @@ import paddle
 from ppdiffusers_tome.matching import Matching
 from ppdiffusers_tome.partition import Partition
 
-_CPU_ROWS = 256
+# How many sources are compared with all destinations at once on a CPU: few enough that their products stay in the
+# cache and no large block of memory is taken and given back in every block of the model. A GPU, where launches count,
+# takes all.
+_CPU_ROWS = 512
 
 
 @paddle.no_grad()
@@ -48,37 +51,32 @@ def match(x: paddle.Tensor, partition: Partition, num_merged: int) -> Matching:
 
 
 def _most_similar(x: paddle.Tensor, partition: Partition) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Cosine to the most similar destination, ``[batch, S]`` float, and its number, ``[batch, S]`` int64."""
-    sources = paddle.index_select(x, partition.sources, axis=1)
+    """Cosine to the most similar destination, ``[batch, S]`` float32, and its number, ``[batch, S]`` int64."""
     destinations = paddle.index_select(x, partition.destinations, axis=1)
     destinations = (destinations * _inverse_norm(destinations)).astype(x.dtype)
-    # A source's own length does not change which destination is nearest, only how sources rank: float32 scales it
-    # afterwards, one number a source. float16 could overflow on the way, so there it is scaled before.
-    scale = _inverse_norm(sources)
-    if x.dtype == paddle.float16:
-        sources, scale = (sources * scale).astype(x.dtype), paddle.ones_like(scale)
-    rows = _rows_at_once(sources)
-    found = [_nearest(sources[:, start : start + rows], destinations) for start in range(0, sources.shape[1], rows)]
+    num_sources = partition.sources.shape[0]
+    rows = num_sources if x.place.is_gpu_place() else _CPU_ROWS
+    found = [
+        _nearest(paddle.index_select(x, partition.sources[start : start + rows], axis=1), destinations)
+        for start in range(0, num_sources, rows)
+    ]
     highest, best = (paddle.concat(parts, axis=1) if len(found) > 1 else parts[0] for parts in zip(*found, strict=True))
-    return highest.astype("float32") * scale.squeeze(-1), best
+    return highest, best
 
 
 def _nearest(sources: paddle.Tensor, destinations: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """The highest product with a destination, ``[batch, rows]``, and that destination's number, int64."""
+    """The same for some of the sources, ``[batch, rows, channels]``, and all destinations, of length one."""
+    # A source's own length does not change which destination is nearest, only how sources rank: float32 scales it
+    # afterwards, one number a source. float16 could overflow on the way, so there it is scaled before.
+    scale = _inverse_norm(sources)
+    if sources.dtype == paddle.float16:
+        sources, scale = (sources * scale).astype(sources.dtype), paddle.ones_like(scale)
     products = paddle.matmul(sources, destinations, transpose_y=True)
     best = products.argmax(axis=-1)
     # Reading the maximum at its place is cheaper than a second pass over all products.
     first = paddle.arange(best.shape[0] * best.shape[1], dtype="int64") * products.shape[2]
-    return paddle.gather(products.flatten(), best.flatten() + first).reshape(best.shape), best
-
-
-def _rows_at_once(sources: paddle.Tensor) -> int:
-    """How many sources are compared with all destinations at once.
-
-    All of them on a GPU, where launches count. On a CPU a few hundred, so that the products stay in the cache and no
-    large block of memory is taken from the system and given back in every block of the model.
-    """
-    return sources.shape[1] if sources.place.is_gpu_place() else _CPU_ROWS
+    highest = paddle.gather(products.flatten(), best.flatten() + first).reshape(best.shape)
+    return highest.astype("float32") * scale.squeeze(-1), best
 
 
 def _inverse_norm(x: paddle.Tensor) -> paddle.Tensor:
