@@ -30,6 +30,11 @@ class ToMeConfig:
         merge_mlp: merge around the feed-forward layer (seldom worth it).
         seed: which random destinations, ``0 <= seed < 2**63``. They depend on the seed, the timestep and the
             grid alone, never on Paddle's or numpy's global generators, and are the same for every image.
+        tile: compare sources with the destinations of their own tile only, about ``tile`` by ``tile`` tokens of the
+            grid. The cost of matching then grows with the tokens, not with their square. ``None`` compares all with
+            all, as the papers do. At least the larger of ``sx`` and ``sy``; 16 is a good size.
+        reuse_steps: make a matching and keep it for this many denoising steps; 1 makes it anew in every step.
+        reuse_blocks: let all blocks on one grid use the matching of the first of them.
 
     Raises:
         ToMeTypeError: a setting has the wrong type (also a ``TypeError``).
@@ -39,7 +44,8 @@ class ToMeConfig:
         >>> ToMeConfig(ratio=0.4).to_dict()["ratio"]
         0.4
 
-    See Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023), sections 3 and 4.
+    See Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023), sections 3 and 4; for ``tile`` and the reuse,
+    ToMA (Lu et al., ICML 2025).
     """
 
     ratio: float = 0.5
@@ -51,9 +57,12 @@ class ToMeConfig:
     merge_crossattn: bool = False
     merge_mlp: bool = False
     seed: int = 0
+    tile: int | None = None
+    reuse_steps: int = 1
+    reuse_blocks: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp"):
+        for name in ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"):
             if not isinstance(getattr(self, name), bool):
                 raise ToMeTypeError(f"{name}={getattr(self, name)!r} must be True or False")
         for name in ("sx", "sy"):
@@ -79,12 +88,15 @@ class ToMeConfig:
         _require_integer("seed", self.seed, "a whole number from 0 to 2**63 - 1")
         if not 0 <= self.seed < 2**63:
             raise ToMeValueError(f"seed={self.seed} must be from 0 to 2**63 - 1")
+        self._check_tile()
+        _require_integer("reuse_steps", self.reuse_steps, "a whole number of denoising steps, 1 or more")
+        if self.reuse_steps < 1:
+            raise ToMeValueError(f"reuse_steps={self.reuse_steps} must be 1 (no reuse) or more, such as 4")
         # Plain Python numbers, whatever came (numpy's, say), so that a config compares and serialises as itself.
         object.__setattr__(self, "ratio", float(self.ratio))
-        for name in ("sx", "sy", "seed"):
-            object.__setattr__(self, name, int(getattr(self, name)))
-        if self.max_downsample is not None:
-            object.__setattr__(self, "max_downsample", int(self.max_downsample))
+        for name in ("sx", "sy", "seed", "reuse_steps", "max_downsample", "tile"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, int(getattr(self, name)))
 
     def _check_ratio(self) -> None:
         if isinstance(self.ratio, bool) or not isinstance(self.ratio, Real):
@@ -98,6 +110,16 @@ class ToMeConfig:
             remedy = remedy if math.isfinite(self.ratio) else "give a finite number such as 0.5"
             raise ToMeValueError(
                 f"ratio={self.ratio} must be at least 0 and below {limit:g} for a {self.sx}x{self.sy} stride; {remedy}"
+            )
+
+    def _check_tile(self) -> None:
+        if self.tile is None:
+            return
+        _require_integer("tile", self.tile, "a whole number of tokens, such as 16, or None (compare all with all)")
+        if self.tile < max(self.sx, self.sy):
+            raise ToMeValueError(
+                f"tile={self.tile} must be at least {max(self.sx, self.sy)} for a {self.sx}x{self.sy} stride, so that "
+                "a tile holds a destination; 16 is a good size, and None compares all with all"
             )
 
     def to_dict(self) -> dict[str, Any]:

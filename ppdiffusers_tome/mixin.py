@@ -51,6 +51,9 @@ def apply_tome(
     merge_mlp: bool = False,
     seed: int = 0,
     *,
+    tile: int | None = None,
+    reuse_steps: int = 1,
+    reuse_blocks: bool = False,
     config: ToMeConfig | None = None,
 ) -> T:
     """Merge redundant tokens in every denoiser of a pipeline, or in one model. Replaces what was applied before.
@@ -61,6 +64,7 @@ def apply_tome(
         ratio: share of the tokens to merge away, below ``1 - 1 / (sx * sy)``; or a :class:`ToMeConfig`, which
             stands for all settings.
         max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp, seed: see :class:`ToMeConfig`.
+        tile, reuse_steps, reuse_blocks: cheaper matching, see :class:`ToMeConfig`.
         config: the same as giving a :class:`ToMeConfig` first.
 
     Returns:
@@ -78,6 +82,7 @@ def apply_tome(
     settings = dict(
         ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand,
         merge_attn=merge_attn, merge_crossattn=merge_crossattn, merge_mlp=merge_mlp, seed=seed,
+        tile=tile, reuse_steps=reuse_steps, reuse_blocks=reuse_blocks,
     )  # fmt: skip
     config = _config(settings, config)
     denoisers = list(_layers(model_or_pipe))
