@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,18 +14,26 @@ import paddle
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.matching import Matching
-from ppdiffusers_tome.methods import tome
+from ppdiffusers_tome.methods import match
 from ppdiffusers_tome.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.reuse import StepReuse
 
 _REMEMBERED_INPUTS = 4096
 
 
 @dataclass
 class Call:
-    """One call of the denoiser. Its partitions are made once a grid and shared by all blocks on it."""
+    """One call of the denoiser.
+
+    Attributes:
+        timestep: scalar or ``[batch]``; None where the model has none.
+        partitions: made once a grid and shared by all blocks on it.
+        matchings: what is reused, by block (None for all), grid and batch; None where nothing is.
+    """
 
     timestep: paddle.Tensor | None = None
     partitions: dict[Grid, Partition] = field(default_factory=dict)
+    matchings: dict[tuple[Any, Grid, int], Matching] | None = None
 
 
 class RunState:
@@ -61,9 +70,19 @@ class RunState:
             self._thread.matching = self._match(tokens)
         return getattr(self._thread, "matching", None)
 
-    def begin_call(self, timestep: paddle.Tensor | None) -> None:
-        """A call of the denoiser starts. ``timestep``: scalar or ``[batch]``; it stays on its device."""
-        self._thread.call = Call(timestep)
+    def begin_call(self, timestep: paddle.Tensor | None, *, training: bool = False) -> None:
+        """A call of the denoiser starts. ``timestep``: scalar or ``[batch]``; it stays on its device.
+
+        But for reuse over steps: then it is read, which waits for the device once a call.
+        """
+        self._thread.call = call = Call(timestep)
+        # Training draws its timesteps and pictures at random; a program that is being recorded has no values yet.
+        if self.config.reuse_steps > 1 and timestep is not None and not training and paddle.in_dynamic_mode():
+            if not hasattr(self._thread, "steps"):
+                self._thread.steps = StepReuse(self.config.reuse_steps)
+            call.matchings = self._thread.steps.matchings(float(timestep.reshape([-1])[0]))
+        elif self.config.reuse_blocks:
+            call.matchings = {}
 
     def enter_host(self, grid: Grid, *, will_rerun: bool) -> None:
         """Blocks that follow work on ``grid``; ``will_rerun`` when gradient checkpointing will call them again."""
@@ -74,9 +93,9 @@ class RunState:
     def leave_host(self) -> None:
         self._thread.grid = None
 
-    def enter_block(self, x: paddle.Tensor) -> None:
+    def enter_block(self, block: Hashable, x: paddle.Tensor) -> None:
         """A block starts on tokens ``x``, ``[batch, tokens, channels]``; ``matching`` is theirs until it ends."""
-        self._thread.tokens, self._thread.matching = x, None
+        self._thread.block, self._thread.tokens, self._thread.matching = block, x, None
 
     def leave_block(self) -> None:
         """The block has ended, or the rest of it runs unmerged."""
@@ -94,8 +113,7 @@ class RunState:
                 "it runs unmerged",
             )
             return None
-        num_merged = grid.num_merged(config.ratio)
-        if num_merged == 0:
+        if grid.num_merged(config.ratio) == 0:
             return None
         if grid.num_cells(config.sx, config.sy) == 0:
             self.warn_once(
@@ -104,17 +122,23 @@ class RunState:
                 "its blocks run unmerged; use a larger picture or a smaller stride",
             )
             return None
-        partition = call.partitions.get(grid)
-        if partition is None:
-            partition = call.partitions[grid] = self._partition(grid, call.timestep)
-        return tome.match(x, partition, num_merged)
+        if call.matchings is None:
+            return match(x, self._partition(call, grid), grid, config)
+        key = (None if config.reuse_blocks else self._thread.block, grid, x.shape[0])
+        if key not in call.matchings:
+            call.matchings[key] = match(x, self._partition(call, grid), grid, config)
+        return call.matchings[key]
 
-    def _partition(self, grid: Grid, timestep: paddle.Tensor | None) -> Partition:
+    def _partition(self, call: Call, grid: Grid) -> Partition:
         config = self.config
-        with paddle.no_grad():
-            if config.use_rand:
-                return random_partition(grid, config.sx, config.sy, seed=config.seed, timestep=timestep)
-            return regular_partition(grid, config.sx, config.sy)
+        if grid not in call.partitions:
+            with paddle.no_grad():
+                call.partitions[grid] = (
+                    random_partition(grid, config.sx, config.sy, seed=config.seed, timestep=call.timestep)
+                    if config.use_rand
+                    else regular_partition(grid, config.sx, config.sy)
+                )
+        return call.partitions[grid]
 
     def _context(self, x: paddle.Tensor) -> tuple[Call, Grid] | tuple[None, None]:
         """The call and grid that a block's input belongs to.

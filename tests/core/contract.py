@@ -1,4 +1,4 @@
-"""What holds for every model that ToMe is applied to. Inherit it and say how to build and to call the model."""
+"""What holds for every model that ToMe is applied to, and for every merging method. Inherit it and say what differs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.matching import Matching
+from ppdiffusers_tome.partition import Partition, random_partition, regular_partition
+
+# Grid, batch, how many tokens merge.
+MATCHED = [
+    (Grid(4, 4), 1, 1), (Grid(4, 4), 2, 8), (Grid(4, 4), 3, 12), (Grid(5, 7), 2, 17), (Grid(5, 7), 1, 29),
+    (Grid(8, 8), 2, 33), (Grid(8, 8), 2, 48), (Grid(11, 6), 2, 40), (Grid(2, 17), 2, 11), (Grid(13, 14), 2, 90),
+]  # fmt: skip
+
+
+def groups(matching: Matching) -> list[np.ndarray]:
+    """Token numbers of every row of the merged sequence, counted over the batch."""
+    owner = matching.owner.numpy()
+    return [np.flatnonzero(owner == row) for row in range(matching.batch * matching.num_left)]
 
 
 class ToMeContract:
@@ -96,3 +111,80 @@ class ToMeContract:
         model.train()
         apply_tome(model, 0.5)
         assert all(layer.training for layer in model.sublayers(include_self=True))
+
+
+class MethodContract:
+    """Subclasses give ``match`` and ``may_merge``, which says which destinations a method lets a source merge into."""
+
+    match: ClassVar[Any]
+
+    def matching(self, x: paddle.Tensor, partition: Partition, grid: Grid, num_merged: int) -> Matching:
+        return type(self).match(x, partition, grid, num_merged)
+
+    def may_merge(self, grid: Grid, source: int, destinations: np.ndarray) -> np.ndarray:
+        """Bool ``[D]``: may token ``source`` merge into each of the tokens ``destinations``?"""
+        raise NotImplementedError
+
+    def randomly(self, x: paddle.Tensor, grid: Grid, num_merged: int) -> Matching:
+        return self.matching(x, random_partition(grid, 2, 2, seed=0, timestep=None), grid, num_merged)
+
+    @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
+    def test_groups_cover_every_token_once(self, grid: Grid, batch: int, num_merged: int) -> None:
+        matching = self.randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
+        found = groups(matching)
+        assert all(len(group) for group in found)
+        assert np.allclose(1 / matching.inverse_count.numpy().ravel(), [len(group) for group in found])
+        assert sum(map(len, found)) == batch * grid.num_tokens
+        # A group belongs to one image.
+        assert all(len(set(group // grid.num_tokens)) == 1 for group in found)
+        assert matching.num_left == grid.num_tokens - num_merged
+
+    @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
+    def test_merge_gives_means_and_unmerge_gives_them_back(self, grid: Grid, batch: int, num_merged: int) -> None:
+        matching = self.randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
+        y = tiny.array((batch, grid.num_tokens, 9), seed=1)
+        merged = matching.merge(y)
+        assert merged.shape == [batch, matching.num_left, 9]
+        rows = y.numpy().reshape(-1, 9)
+        expected = np.stack([rows[group].mean(axis=0) for group in groups(matching)])
+        assert np.abs(merged.numpy().reshape(-1, 9) - expected).max() <= 1e-6
+        back = matching.unmerge(merged)
+        assert back.shape == y.shape
+        assert np.abs(back.numpy().reshape(-1, 9) - expected[matching.owner.numpy()]).max() <= 1e-6
+        # Merging what was unmerged changes nothing: every group is its own mean.
+        assert np.abs(matching.merge(back).numpy() - merged.numpy()).max() <= 1e-6
+
+    @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
+    def test_the_most_similar_sources_merge_into_their_most_similar_destinations(
+        self, grid: Grid, batch: int, num_merged: int
+    ) -> None:
+        x = tiny.array((batch, grid.num_tokens, 6), seed=3)
+        partition = regular_partition(grid, 2, 2)
+        matching = self.matching(x, partition, grid, num_merged)
+        sources, destinations = partition.sources.numpy(), partition.destinations.numpy()
+        allowed = np.stack([self.may_merge(grid, source, destinations) for source in sources])
+        owner = matching.owner.numpy().reshape(batch, -1)
+        for image, tokens in enumerate(x.numpy()):
+            unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
+            cosine = np.where(allowed, unit[sources] @ unit[destinations].T, -2)
+            order = np.argsort(-cosine.max(axis=1))
+            assert len(set(owner[image][destinations])) == len(destinations)
+            for source in order[:num_merged]:
+                into = destinations[cosine[source].argmax()]
+                assert owner[image][sources[source]] == owner[image][into]
+            kept = owner[image][sources[order[num_merged:]]]
+            assert len({*kept, *owner[image][destinations]}) == len(kept) + len(destinations)
+
+    def test_zero_tokens_give_no_nan(self) -> None:
+        x = tiny.array((2, 16, 6)).numpy()
+        x[0], x[1, ::3] = 0, 0
+        matching = self.randomly(paddle.to_tensor(x), Grid(4, 4), 9)
+        assert np.isfinite(matching.inverse_count.numpy()).all()
+        assert np.isfinite(matching.merge(paddle.to_tensor(x)).numpy()).all()
+        assert sum(map(len, groups(matching))) == 32
+
+    def test_huge_and_tiny_tokens_are_ranked(self) -> None:
+        x = tiny.array((1, 16, 6))
+        expected = self.randomly(x, Grid(4, 4), 7).owner.numpy()
+        for scale in (1e-3, 1e15):
+            assert np.array_equal(self.randomly(x * scale, Grid(4, 4), 7).owner.numpy(), expected)

@@ -81,6 +81,14 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(seed="a"), ToMeTypeError, rf"seed='a' {SEED}str"),
     (dict(seed=True), ToMeTypeError, rf"seed=True {SEED}bool"),
     (dict(seed=None), ToMeTypeError, rf"seed=None {SEED}NoneType"),
+    (dict(tile=1), ToMeValueError, r"tile=1 must be at least 2 for a 2x2 stride, so that a tile holds a destination"),
+    (dict(tile=3, sx=4, sy=2), ToMeValueError, r"tile=3 must be at least 4 for a 4x2 stride"),
+    (dict(tile=16.0), ToMeTypeError, r"tile=16\.0 must be a whole number of tokens, such as 16, or None.*got float"),
+    (dict(tile=True), ToMeTypeError, r"tile=True must be a whole number of tokens.*got bool"),
+    (dict(reuse_steps=0), ToMeValueError, r"reuse_steps=0 must be 1 \(no reuse\) or more, such as 4"),
+    (dict(reuse_steps=2.5), ToMeTypeError, r"reuse_steps=2\.5 must be a whole number of denoising steps.*got float"),
+    (dict(reuse_steps=None), ToMeTypeError, r"reuse_steps=None must be a whole number.*got NoneType"),
+    (dict(reuse_blocks=1), ToMeTypeError, r"reuse_blocks=1 must be True or False"),
     (dict(config=0.5), ToMeTypeError, r"config=0\.5 must be a ToMeConfig; got float"),
     (dict(config=dict(ratio=0.5)), ToMeTypeError, r"must be a ToMeConfig; got dict"),
     (dict(config=ToMeConfig), ToMeTypeError, r"must be a ToMeConfig; got type"),
@@ -130,9 +138,15 @@ def test_unknown_setting_is_refused() -> None:
 
 
 def test_config_is_frozen_and_round_trips() -> None:
-    config = ToMeConfig(ratio=np.float32(0.5), max_downsample=np.int64(4), sx=np.int32(4), seed=np.uint64(2**63 - 1))
+    config = ToMeConfig(
+        ratio=np.float32(0.5), max_downsample=np.int64(4), sx=np.int32(4), seed=np.uint64(2**63 - 1),
+        tile=np.int16(8), reuse_steps=np.int8(2),
+    )  # fmt: skip
     assert ToMeConfig.from_dict(config.to_dict()) == config
-    assert [type(value) for value in config.to_dict().values()] == [float, int, int, int, bool, bool, bool, bool, int]
+    plain = {key: type(value) for key, value in config.to_dict().items()}
+    assert plain.pop("ratio") is float
+    flags = {"use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"}
+    assert plain == {key: bool if key in flags else int for key in plain}
     with pytest.raises(AttributeError):
         config.ratio = 0.6  # type: ignore[misc]
 

@@ -101,6 +101,17 @@ class TestCheckpointing:
         model.enable_gradient_checkpointing()
         assert difference(gradients(model, run(model)), expected) <= 1e-6
 
+    def test_gradients_are_the_same_when_blocks_share_their_matching(self, case: Any) -> None:
+        """The backward pass reruns the last block first; it must find the matching that the first one made."""
+        model, run = case
+        apply_tome(model, reuse_blocks=True, reuse_steps=3, **SETTINGS)
+        expected = gradients(model, run(model))
+        model.enable_gradient_checkpointing()
+        output = run(model)
+        with paddle.no_grad():
+            run(model, timestep=20)
+        assert difference(gradients(model, output), expected) <= 1e-6
+
     @pytest.mark.parametrize(("height", "width", "timestep"), [(8, 32, 500), (16, 16, 20), (32, 32, 3)])
     def test_forward_in_between_changes_nothing(self, case: Any, height: int, width: int, timestep: int) -> None:
         """The rerun must see its own picture's shape and timestep, not those of the last forward."""

@@ -23,21 +23,25 @@ MAY_IMPORT: dict[str, set[str]] = {
     "grid": set(),
     "partition": {"grid"},
     "matching": set(),
-    "methods": {"matching", "partition"},
+    "bipartite": {"matching", "partition"},
+    "methods": {"bipartite", "config", "grid", "matching", "methods", "partition"},
     "blocks": {"blocks", "grid"},
     "sites": {"blocks"},
-    "state": {"config", "grid", "matching", "methods", "partition"},
+    "reuse": set(),
+    "state": {"config", "grid", "matching", "methods", "partition", "reuse"},
     "hooks": {"blocks", "config", "grid", "sites", "state"},
     "port": set(),
-    "mixin": {"blocks", "config", "errors", "hooks", "port", "sites"},
+    "parts": {"errors"},
+    "mixin": {"blocks", "config", "errors", "hooks", "parts", "port", "sites"},
+    "chunked_attention": {"errors", "parts"},
     "install": {"mixin"},
-    "__init__": {"config", "errors", "install", "mixin", "version"},
+    "__init__": {"chunked_attention", "config", "errors", "install", "mixin", "version"},
 }
 # Whatever is not in the table (demo, commands and their helpers) stands on top of it: it may import all of the table,
 # and nothing in the table imports it. Of what stands on top, these may be imported by these alone:
 COMMAND_LINE = {"__main__": set(), "cli": {"__main__"}, "commands": {"cli", "commands"}}
 # These know no framework, so that settings are checked and `--help` is printed in an instant.
-WITHOUT_PADDLE = ("__init__", "version", "errors", "config", "grid", "blocks")
+WITHOUT_PADDLE = ("__init__", "version", "errors", "config", "grid", "blocks", "reuse")
 
 
 def files(unit: str) -> list[Path]:
@@ -110,7 +114,7 @@ def test_module_knows_no_framework_at_run_time(unit: str) -> None:
         assert not frameworks & {"paddle", "ppdiffusers", "paddlenlp"}, path
 
 
-def test_only_install_knows_ppdiffusers() -> None:
+def test_only_install_and_chunked_attention_know_ppdiffusers() -> None:
     """Blocks and hosts are named, not imported, so a release that lacks one does no harm."""
     knowing = {
         unit
@@ -119,4 +123,4 @@ def test_only_install_knows_ppdiffusers() -> None:
         for name in imports(path, at_run_time=True)
         if name.split(".")[0] == "ppdiffusers"
     }
-    assert knowing == {"install"}
+    assert knowing == {"install", "chunked_attention"}
