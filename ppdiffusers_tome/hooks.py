@@ -34,7 +34,7 @@ class TimestepHooks(_Hooks):
     """On the layer that embeds the timestep: it is called first, with the timestep, in every denoiser."""
 
     def begin(self, layer: Any, inputs: tuple) -> None:
-        self.run.begin_call(inputs[0] if inputs else None)
+        self.run.begin_call(inputs[0] if inputs else None, training=layer.training)
 
 
 class HostHooks(_Hooks):
@@ -55,7 +55,7 @@ class BlockHooks(_Hooks):
     """On one block and its sublayers."""
 
     def enter(self, block: Any, inputs: tuple) -> None:
-        self.run.enter_block(inputs[0])
+        self.run.enter_block(self, inputs[0])
 
     def leave(self, block: Any, inputs: tuple, output: Any) -> None:
         self.run.leave_block()
