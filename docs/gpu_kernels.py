@@ -1,15 +1,17 @@
 """Check that every operator of the hot path has float16 and bfloat16 GPU kernels, from Paddle's own registry.
 
     python -m venv gpu && gpu/bin/pip install paddlepaddle-gpu==2.6.2 "numpy<2" "setuptools<70"
-    gpu/bin/python docs/gpu_kernels.py
+    gpu/bin/python docs/gpu_kernels.py --save kernels.json
 
 Needs no GPU: the registry is read, nothing is run on one. The operators are not a list kept by hand: matching,
 merging and unmerging are traced into a program and its operators are looked up. Prints a Markdown table and fails
-if a kernel is missing.
+if a kernel is missing. What ``--save`` writes, docs/gpu_roofline.py looks its operators up in.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -17,26 +19,17 @@ import paddle
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ppdiffusers_tome.grid import Grid
-from ppdiffusers_tome.methods.tome import match
-from ppdiffusers_tome.partition import random_partition
+from ppdiffusers_tome.bench.overhead import Problem
+from ppdiffusers_tome.bench.trace import CONTENDERS, trace
 
 
 def traced_operators() -> dict[str, set[str]]:
-    """Operators of one block's match, merge and unmerge, with the types of their tensor inputs."""
-    paddle.enable_static()
-    program = paddle.static.Program()
-    with paddle.static.program_guard(program):
-        x = paddle.static.data("x", [2, 64, 32], "float16")
-        timestep = paddle.static.data("timestep", [1], "int64")
-        partition = random_partition(Grid(8, 8), 2, 2, seed=0, timestep=timestep)
-        matching = match(x, partition, 32)
-        matching.unmerge(matching.merge(x))
+    """Operators of one block's partition, match, merge and unmerge, with the types of their tensor inputs."""
     operators: dict[str, set[str]] = {}
-    for op in program.global_block().ops:
-        names = [name for slot in op.input_names for name in op.input(slot)]
-        types = {str(program.global_block().var(name).dtype).split(".")[-1].lower() for name in names}
-        operators.setdefault(op.type, set()).update(types)
+    for name, contender in CONTENDERS.items():
+        # The port needs ppdiffusers, which this environment has not.
+        for op in trace(contender, Problem()) if name.startswith("ours") else ():
+            operators.setdefault(op.name, set()).update(data.dtype for data in op.inputs.values())
     return operators
 
 
@@ -49,7 +42,14 @@ def gpu_types(kernels: dict[str, list[str]], operator: str) -> set[str]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", type=Path, help="write the GPU kernels of every operator there, as JSON")
+    given = parser.parse_args()
     kernels = paddle.base.core._get_all_register_op_kernels("all")
+    if given.save:
+        names = sorted({name.removesuffix("_grad") for name in kernels} | set(kernels))
+        found_by_name = {name: sorted(gpu_types(kernels, name)) for name in names}
+        given.save.write_text(json.dumps({name: types for name, types in found_by_name.items() if types}, indent=1))
     version = paddle.__version__
     print(f"| operator | its inputs | float16 | bfloat16 | other GPU kernels in Paddle {version} |")
     print("|---|---|---|---|---|")
