@@ -1,6 +1,7 @@
 """Token Merging for diffusion models on PaddlePaddle: ``pipe.apply_tome(ratio=0.5)``."""
 
 import zlib  # noqa: F401  Paddle 2.6 brings a zlib of its own; Python's breaks unless it is loaded first
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.config import ToMeConfig
@@ -9,6 +10,11 @@ from ppdiffusers_tome.install import install, uninstall
 from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
+    from ppdiffusers_tome.chunked_attention import (
+        ChunkedAttnProcessor,
+        disable_chunked_attention,
+        enable_chunked_attention,
+    )
     from ppdiffusers_tome.mixin import (
         AppliedToMe,
         ToMeMixin,
@@ -19,10 +25,14 @@ if TYPE_CHECKING:
         remove_tome,
     )
 
-_LAZY = ("AppliedToMe", "ToMeMixin", "apply_patch", "apply_tome", "applied_tome", "remove_patch", "remove_tome")
+_LAZY = {
+    "chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
+    "mixin": ("AppliedToMe", "ToMeMixin", "apply_patch", "apply_tome", "applied_tome", "remove_patch", "remove_tome"),
+}
 
 __all__ = [
     "AppliedToMe",
+    "ChunkedAttnProcessor",
     "NothingToMergeError",
     "ToMeConfig",
     "ToMeError",
@@ -33,6 +43,8 @@ __all__ = [
     "applied_tome",
     "apply_patch",
     "apply_tome",
+    "disable_chunked_attention",
+    "enable_chunked_attention",
     "install",
     "remove_patch",
     "remove_tome",
@@ -42,10 +54,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # These need Paddle, which takes seconds to import; `ppdiffusers-tome --help` must not wait for it.
-    if name in _LAZY:
-        from ppdiffusers_tome import mixin
-
-        return getattr(mixin, name)
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

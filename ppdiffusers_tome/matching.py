@@ -50,9 +50,10 @@ class Matching:
             ``[batch, left, channels]`` of the same type.
         """
         sums = self._sums(x)
-        weights = self.inverse_count.astype(sums.dtype)
-        means = sums.multiply_(weights) if _may_write(x) else sums * weights
-        return means.astype(x.dtype).reshape([self.batch, self.num_left, x.shape[2]])
+        weights = self.inverse_count.astype("float64") if sums.dtype == paddle.float64 else self.inverse_count
+        means = sums.multiply_(weights) if may_write(x) else sums * weights
+        means = means.astype(x.dtype) if x.dtype in _HALF else means
+        return means.reshape([self.batch, self.num_left, x.shape[2]])
 
     def unmerge(self, y: paddle.Tensor) -> paddle.Tensor:
         """Give every token of a group the group's value.
@@ -98,11 +99,7 @@ class Matching:
             # A flat background may put thousands of tokens in one group: in half precision the sum would overflow
             # or stop growing.
             rows = rows.astype("float32")
-        shape = [self.batch * self.num_left, x.shape[2]]
-        if _may_write(x):
-            # Scattering sets the rows it adds to, here all, to zero first.
-            return paddle.scatter_(paddle.empty(shape, dtype=rows.dtype), self.owner, rows, overwrite=False)
-        return paddle.scatter(paddle.zeros(shape, dtype=rows.dtype), self.owner, rows, overwrite=False)
+        return scattered(rows, self.owner, self.batch * self.num_left, add=True, in_place=may_write(x))
 
     def _strongest(self, bias: paddle.Tensor) -> paddle.Tensor:
         """The bias of every group, no weaker than any of its tokens': a mean would fade out in a large group."""
@@ -111,6 +108,20 @@ class Matching:
         return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])
 
 
-def _may_write(x: paddle.Tensor) -> bool:
-    """True when sums may be made in place, in one buffer for three: no gradient and no program is recorded."""
-    return paddle.in_dynamic_mode() and (x.stop_gradient or not paddle.is_grad_enabled())
+def scattered(
+    updates: paddle.Tensor, index: paddle.Tensor, num_rows: int, *, add: bool = False, in_place: bool = False
+) -> paddle.Tensor:
+    """``num_rows`` rows; row ``index[i]`` is ``updates[i]`` or, to ``add``, the sum of all such. Each must be named.
+
+    ``in_place`` takes one buffer where otherwise there are two.
+    """
+    shape = [num_rows, *updates.shape[1:]]
+    if in_place:
+        # Paddle sets the rows that it adds to, here all, to zero first.
+        return paddle.scatter_(paddle.empty(shape, dtype=updates.dtype), index, updates, overwrite=not add)
+    return paddle.scatter(paddle.zeros(shape, dtype=updates.dtype), index, updates, overwrite=not add)
+
+
+def may_write(x: paddle.Tensor | None = None) -> bool:
+    """True when what is made from ``x`` may be made in place: no gradient and no program is recorded."""
+    return paddle.in_dynamic_mode() and (x is None or x.stop_gradient or not paddle.is_grad_enabled())

@@ -114,19 +114,34 @@ class _ResidentMeter:
         return int(found[1]) * 1024 if found else None
 
 
+def tensor_bytes() -> tuple[int, int]:
+    """Bytes that Paddle's tensors hold on this device, now and at the most since the process began."""
+    from paddle.base import core
+
+    kind, index = _device()
+    values = [getattr(core, f"{kind}_memory_stat_{which}_value")("Allocated", index) for which in ("current", "peak")]
+    return int(values[0]), int(values[1])
+
+
 def resident_meter() -> _ResidentMeter:
     """A meter of the whole process, where Paddle's own count is not what is wanted."""
     return _ResidentMeter()
 
 
 def _meter() -> Any:
+    kind, index = _device()
+    if kind == "device":
+        return _PaddleMeter(kind, index, "memory of Paddle's tensors on the GPU")
+    meter = _PaddleMeter(kind, index, "memory of Paddle's tensors")
+    return meter if meter.works else _ResidentMeter()
+
+
+def _device() -> tuple[str, int]:
+    """Paddle's own name for the kind of memory in use, and the device's number."""
     import paddle
 
     device, _, index = paddle.get_device().partition(":")
-    if device == "gpu":
-        return _PaddleMeter("device", int(index or 0), "memory of Paddle's tensors on the GPU")
-    meter = _PaddleMeter("host", 0, "memory of Paddle's tensors")
-    return meter if meter.works else _ResidentMeter()
+    return ("device", int(index or 0)) if device == "gpu" else ("host", 0)
 
 
 def _synchronize() -> None:

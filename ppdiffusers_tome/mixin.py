@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,13 +11,11 @@ from ppdiffusers_tome.blocks.adapter import ROLES
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError
 from ppdiffusers_tome.hooks import attach, attached_configs, detach
+from ppdiffusers_tome.parts import models_of
 from ppdiffusers_tome.port import remove_port
 from ppdiffusers_tome.sites import Site, find_sites
 
 T = TypeVar("T")
-
-# Components that may hold transformer blocks but do no denoising.
-_NOT_DENOISERS = ("vae", "vqvae", "movq", "text_encoder", "image_encoder", "safety_checker", "feature_extractor")
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def apply_tome(
         tile=tile, reuse_steps=reuse_steps, reuse_blocks=reuse_blocks,
     )  # fmt: skip
     config = _config(settings, config)
-    denoisers = list(_layers(model_or_pipe))
+    denoisers = list(models_of(model_or_pipe))
     plan = [(layer, _chosen(find_sites(layer), config)) for _, layer in denoisers]
     if not any(chosen for _, chosen in plan):
         raise NothingToMergeError(_why_nothing(model_or_pipe, denoisers, config))
@@ -110,7 +107,7 @@ def remove_tome(model_or_pipe: T) -> T:
         ToMeTypeError: it is neither a pipeline nor a model.
     """
     # The port marks text encoders too, so everything is looked at, not only what denoises.
-    for _, layer in _layers(model_or_pipe, denoisers_only=False):
+    for _, layer in models_of(model_or_pipe, denoisers_only=False):
         detach(layer)
         remove_port(layer)
     return model_or_pipe
@@ -118,7 +115,7 @@ def remove_tome(model_or_pipe: T) -> T:
 
 def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     """What is applied to a pipeline or model, or None."""
-    configs = {name: attached_configs(layer) for name, layer in _layers(model_or_pipe)}
+    configs = {name: attached_configs(layer) for name, layer in models_of(model_or_pipe)}
     blocks = {name: len(found) for name, found in configs.items() if found}
     return AppliedToMe(next(c[0] for c in configs.values() if c), blocks) if blocks else None
 
@@ -176,36 +173,6 @@ def _config(settings: dict[str, Any], config: ToMeConfig | None) -> ToMeConfig:
             "or change the config with dataclasses.replace"
         )
     return config
-
-
-def _layers(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tuple[str, Any]]:
-    """The models of a pipeline (that may denoise), with their names, each once; a model stands for itself."""
-    import paddle
-
-    if isinstance(model_or_pipe, paddle.nn.Layer):
-        yield "", model_or_pipe
-        return
-    # Looked up on the class: as an instance's, `components` raises where __init__ takes arguments that are no modules.
-    if inspect.isclass(model_or_pipe) or not hasattr(type(model_or_pipe), "components"):
-        raise ToMeTypeError(
-            "ToMe needs a ppdiffusers pipeline or model, such as a StableDiffusionPipeline or its unet; "
-            f"got {model_or_pipe!r} of type {type(model_or_pipe).__name__}"
-        )
-    seen = set()
-    # Besides registered components, whatever a pipeline of the user's own holds, also in lists.
-    for name, value in {**vars(model_or_pipe), **_registered(model_or_pipe)}.items():
-        if denoisers_only and name.startswith(_NOT_DENOISERS):
-            continue
-        several = isinstance(value, (list, tuple))
-        for index, layer in enumerate(value if several else [value]):
-            if isinstance(layer, paddle.nn.Layer) and id(layer) not in seen:
-                seen.add(id(layer))
-                yield (f"{name}[{index}]" if several else name), layer
-
-
-def _registered(pipe: Any) -> dict[str, Any]:
-    config = getattr(pipe, "config", {})  # absent where a subclass registers nothing
-    return {name: getattr(pipe, name) for name in config if not name.startswith("_") and hasattr(pipe, name)}
 
 
 def _chosen(sites: list[Site], config: ToMeConfig) -> list[Site]:

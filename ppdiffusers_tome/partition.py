@@ -26,14 +26,12 @@ class Partition:
     """Sources and destinations of a grid, as token numbers.
 
     Attributes:
-        sources: int ``[S]``.
-        destinations: int ``[D]``, one a cell, in the order of the cells.
-        position: int ``[S + D]``, where each token stands in ``sources`` followed by ``destinations``.
+        sources: int64 ``[S]``, cell by cell, then those in no cell.
+        destinations: int64 ``[D]``, one a cell, in the order of the cells.
     """
 
     sources: paddle.Tensor
     destinations: paddle.Tensor
-    position: paddle.Tensor
 
 
 def regular_partition(grid: Grid, sx: int, sy: int) -> Partition:
@@ -51,7 +49,7 @@ def random_partition(grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddl
         timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
             destinations. ``None`` where a model has no timestep.
     """
-    corner, rest, order, coefficients = _random_arrays(grid, sx, sy, seed)
+    arrays = _random_arrays(grid, sx, sy, seed)
     # A tensor: Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31.
     prime = paddle.to_tensor(_PRIME_ARRAY)
     if timestep is None:
@@ -61,33 +59,47 @@ def random_partition(grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddl
         key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % prime
     # A quadratic in the key (mod p) with random coefficients a cell: a hash by which cells are independent and so
     # are any three timesteps. (A line would let the evenly spaced steps of a schedule fall into a short cycle.)
-    hashed, linear, constant = (paddle.to_tensor(row) for row in coefficients)
+    hashed, linear, constant = (paddle.to_tensor(row) for row in arrays.coefficients)
     for coefficient in (linear, constant):
         hashed = (hashed * key + coefficient) % prime
     chosen = hashed % (sx * sy)
-    # Row c of `order` is a cell's tokens with the c-th first and the others behind it.
-    tokens = paddle.gather(paddle.to_tensor(order), chosen) + paddle.to_tensor(corner)
-    destinations = tokens[:, 0]
-    sources = tokens[:, 1:].flatten()
-    if len(rest):
-        sources = paddle.concat([sources, paddle.to_tensor(rest)])
-    numbers = paddle.arange(grid.num_tokens, dtype="int64")
-    position = paddle.scatter(paddle.zeros_like(numbers), paddle.concat([sources, destinations]), numbers)
-    return Partition(sources, destinations, position)
+    corner = paddle.to_tensor(arrays.corner)
+    destinations = paddle.gather(paddle.to_tensor(arrays.within), chosen) + corner
+    sources = (paddle.gather(paddle.to_tensor(arrays.others), chosen) + corner.unsqueeze(1)).flatten()
+    if len(arrays.rest):
+        sources = paddle.concat([sources, paddle.to_tensor(arrays.rest)])
+    return Partition(sources, destinations)
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrays:
+    """What random partitions of a grid have in common.
+
+    Attributes:
+        corner: ``[cells]``, the top left token of each cell.
+        within: ``[sx * sy]``, what to add to it for each token of the cell.
+        others: ``[sx * sy, sx * sy - 1]``, row c: the same for all tokens but the c-th.
+        rest: tokens in no cell.
+        coefficients: ``[3, cells]`` of the hash.
+    """
+
+    corner: np.ndarray
+    within: np.ndarray
+    others: np.ndarray
+    rest: np.ndarray
+    coefficients: np.ndarray
 
 
 @lru_cache(maxsize=32)
-def _regular_arrays(grid: Grid, sx: int, sy: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _regular_arrays(grid: Grid, sx: int, sy: int) -> tuple[np.ndarray, np.ndarray]:
     cells, rest = grid.cells(sx, sy)
-    sources, destinations = np.concatenate([cells[:, 1:].ravel(), rest]), cells[:, 0]
-    return sources, destinations, np.argsort(np.concatenate([sources, destinations]))
+    return np.concatenate([cells[:, 1:].ravel(), rest]), cells[:, 0]
 
 
 @lru_cache(maxsize=32)
-def _random_arrays(grid: Grid, sx: int, sy: int, seed: int) -> tuple[np.ndarray, ...]:
+def _random_arrays(grid: Grid, sx: int, sy: int, seed: int) -> _Arrays:
     cells, rest = grid.cells(sx, sy)
-    corner = cells[:, :1]
     within = np.array([row * grid.width + column for row in range(sy) for column in range(sx)], np.int64)
-    order = np.stack([np.roll(within, -first) for first in range(sx * sy)])
+    others = np.stack([np.roll(within, -first)[1:] for first in range(sx * sy)])
     draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy])
-    return corner, rest, order, draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64)
+    return _Arrays(cells[:, 0], within, others, rest, draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64))

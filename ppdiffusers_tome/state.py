@@ -14,7 +14,7 @@ import paddle
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.matching import Matching
-from ppdiffusers_tome.methods import match
+from ppdiffusers_tome.methods import Matcher, matcher
 from ppdiffusers_tome.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.reuse import StepReuse
 
@@ -27,12 +27,12 @@ class Call:
 
     Attributes:
         timestep: scalar or ``[batch]``; None where the model has none.
-        partitions: made once a grid and shared by all blocks on it.
+        matchers: made once a grid and shared by all blocks on it.
         matchings: what is reused, by block (None for all), grid and batch; None where nothing is.
     """
 
     timestep: paddle.Tensor | None = None
-    partitions: dict[Grid, Partition] = field(default_factory=dict)
+    matchers: dict[Grid, Matcher] = field(default_factory=dict)
     matchings: dict[tuple[Any, Grid, int], Matching] | None = None
 
 
@@ -123,22 +123,23 @@ class RunState:
             )
             return None
         if call.matchings is None:
-            return match(x, self._partition(call, grid), grid, config)
+            return self._matcher(call, grid)(x)
         key = (None if config.reuse_blocks else self._thread.block, grid, x.shape[0])
         if key not in call.matchings:
-            call.matchings[key] = match(x, self._partition(call, grid), grid, config)
+            call.matchings[key] = self._matcher(call, grid)(x)
         return call.matchings[key]
 
+    def _matcher(self, call: Call, grid: Grid) -> Matcher:
+        if grid not in call.matchers:
+            call.matchers[grid] = matcher(self._partition(call, grid), grid, self.config)
+        return call.matchers[grid]
+
+    @paddle.no_grad()
     def _partition(self, call: Call, grid: Grid) -> Partition:
         config = self.config
-        if grid not in call.partitions:
-            with paddle.no_grad():
-                call.partitions[grid] = (
-                    random_partition(grid, config.sx, config.sy, seed=config.seed, timestep=call.timestep)
-                    if config.use_rand
-                    else regular_partition(grid, config.sx, config.sy)
-                )
-        return call.partitions[grid]
+        if config.use_rand:
+            return random_partition(grid, config.sx, config.sy, seed=config.seed, timestep=call.timestep)
+        return regular_partition(grid, config.sx, config.sy)
 
     def _context(self, x: paddle.Tensor) -> tuple[Call, Grid] | tuple[None, None]:
         """The call and grid that a block's input belongs to.

@@ -1,35 +1,47 @@
-"""What merging itself costs in one block: match, merge and unmerge, ours beside ppdiffusers' port."""
+"""What merging itself costs: match, merge and unmerge of one block and a step of several, ours beside the port."""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.grid import Grid
 
 STAGES = ("match", "merge", "unmerge")
 SUMS = {"merge + unmerge": ("merge", "unmerge"), "all": STAGES}
-OURS, PORT, TORCH = "ppdiffusers_tome", "port", "tomesd (PyTorch)"
+A_STEP = "a step of all blocks"
+OURS, FAST, PORT, TORCH = "ours", "ours, tile and reuse", "port", "tomesd (PyTorch)"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One block's tokens, ``[batch, height * width, channels]`` float32, and how many merge (2x2 stride)."""
+    """One block's tokens, ``[batch, height * width, channels]`` float32, and how many merge (2x2 stride).
+
+    Attributes:
+        batch, height, width, channels, ratio: of the tokens.
+        blocks: how many blocks a denoising step has on this grid; 5 in Stable Diffusion 1.5's finest level.
+        tile, reuse_steps: settings of the contender ``FAST``, whose blocks share their matching.
+    """
 
     batch: int = 2
     height: int = 64
     width: int = 64
     channels: int = 320
     ratio: float = 0.5
+    blocks: int = 5
+    tile: int = 16
+    reuse_steps: int = 4
 
     @property
     def grid(self) -> Grid:
@@ -50,6 +62,19 @@ class Spread:
         return cls(statistics.median(values), min(values), max(values))
 
 
+@dataclass(frozen=True)
+class Peak:
+    """Memory of Paddle's tensors beyond the input, in bytes.
+
+    Attributes:
+        held: the most at any time, results included: the merged and the unmerged tokens.
+        working: the most beyond the results that there are when a stage ends.
+    """
+
+    held: int
+    working: int
+
+
 def measure(problem: Problem, repeats: int, torch_python: Path | None = None) -> dict[str, dict[str, Spread]]:
     """Time every contender, alternating in one process; tomesd in a second one.
 
@@ -64,51 +89,56 @@ def measure(problem: Problem, repeats: int, torch_python: Path | None = None) ->
     Raises:
         UserError: ``torch_python`` cannot run tomesd.
     """
-    contenders = {name: _stages(name, problem) for name in (OURS, PORT)}
-    seconds: dict[str, dict[str, list[float]]] = {name: {stage: [] for stage in STAGES} for name in contenders}
+    contenders = {name: (_stages(name, problem), _step(name, problem)) for name in (OURS, FAST, PORT)}
+    seconds: dict[str, dict[str, list[float]]] = {name: {} for name in contenders}
     for repeat in range(repeats + 1):
-        for name, run in contenders.items():
-            taken = _timed_run(run)
-            for stage in STAGES if repeat else ():
-                seconds[name][stage].append(taken[stage])
+        for name, (stages, step) in contenders.items():
+            taken = _timed_run(stages) | {A_STEP: _timed_step(step)}
+            for stage, value in taken.items() if repeat else ():
+                seconds[name].setdefault(stage, []).append(value)
     if torch_python is not None:
         seconds[TORCH] = _tomesd(problem, repeats, torch_python)
     return {name: _with_sums(stages) for name, stages in seconds.items()}
 
 
-def peak_bytes(problem: Problem) -> dict[str, int | None]:
-    """The most memory that match, merge and unmerge hold beyond their input, each contender in a process of its own.
-
-    A process runs once on a small problem, hands what it freed back to the system, resets the kernel's count of its
-    resident memory, and runs once. None where that count cannot be reset.
-    """
-    peaks: dict[str, int | None] = {}
-    for name in (OURS, PORT):
+def peaks(problem: Problem) -> dict[str, Peak]:
+    """The memory of match, merge and unmerge, each contender in a process of its own (Paddle 2.6 resets no peak)."""
+    found = {}
+    for name in (OURS, FAST, PORT):
         command = [sys.executable, "-m", __name__, name, json.dumps(asdict(problem))]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        peaks[name] = json.loads(done.stdout.splitlines()[-1])
-    return peaks
+        found[name] = Peak(**json.loads(done.stdout.splitlines()[-1]))
+    return found
+
+
+def _tokens(problem: Problem) -> Any:
+    import numpy as np
+    import paddle
+
+    shape = (problem.batch, problem.grid.num_tokens, problem.channels)
+    return paddle.to_tensor(np.random.default_rng(0).standard_normal(shape, np.float32))
+
+
+def _config(name: str, problem: Problem) -> ToMeConfig:
+    if name != FAST:
+        return ToMeConfig(ratio=problem.ratio)
+    return ToMeConfig(ratio=problem.ratio, tile=problem.tile, reuse_steps=problem.reuse_steps, reuse_blocks=True)
 
 
 def _stages(name: str, problem: Problem) -> Callable[[Callable[[str], None]], None]:
     """One run of a contender on fixed tokens; it calls ``done(stage)`` after every stage."""
-    import numpy as np
     import paddle
 
-    grid, num_merged = problem.grid, problem.grid.num_merged(problem.ratio)
-    noise = np.random.default_rng(0).standard_normal((problem.batch, grid.num_tokens, problem.channels), np.float32)
-    x, timestep = paddle.to_tensor(noise), paddle.to_tensor([500])
+    x, timestep = _tokens(problem), paddle.to_tensor([500])
     if name == PORT:
-        from ppdiffusers.patches.tomesd_patch_utils import bipartite_soft_matching_random2d
-
-        def match_tokens() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-            return bipartite_soft_matching_random2d(x, problem.width, problem.height, 2, 2, num_merged)
+        match_tokens = _port_matching(x, problem)
     else:
-        from ppdiffusers_tome.methods.tome import match
+        from ppdiffusers_tome.methods import matcher
         from ppdiffusers_tome.partition import random_partition
 
         def match_tokens() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-            matching = match(x, random_partition(grid, 2, 2, seed=0, timestep=timestep), num_merged)
+            partition = random_partition(problem.grid, 2, 2, seed=0, timestep=timestep)
+            matching = matcher(partition, problem.grid, _config(name, problem))(x)
             return matching.merge, matching.unmerge
 
     def run(done: Callable[[str], None]) -> None:
@@ -116,21 +146,84 @@ def _stages(name: str, problem: Problem) -> Callable[[Callable[[str], None]], No
         done("match")
         merged = merge(x)
         done("merge")
-        unmerge(merged)
+        unmerged = unmerge(merged)
         done("unmerge")
+        del unmerged
 
     return run
+
+
+def _port_matching(x: Any, problem: Problem) -> Callable[[], tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
+    from ppdiffusers.patches.tomesd_patch_utils import bipartite_soft_matching_random2d
+
+    num_merged = problem.grid.num_merged(problem.ratio)
+    return lambda: bipartite_soft_matching_random2d(x, problem.width, problem.height, 2, 2, num_merged)
+
+
+def _step(name: str, problem: Problem) -> Callable[[], float]:
+    """The seconds of one denoising step, by the path that a model's hooks take; the mean over the steps of a reuse."""
+    import paddle
+
+    x = _tokens(problem)
+    if name == PORT:
+        match_tokens = _port_matching(x, problem)
+
+        def port() -> float:
+            start = time.perf_counter()
+            for _ in range(problem.blocks):
+                merge, unmerge = match_tokens()
+                unmerge(merge(x))
+            _synchronize()
+            return time.perf_counter() - start
+
+        return port
+    from ppdiffusers_tome.state import RunState
+
+    state, steps = RunState(_config(name, problem)), problem.reuse_steps if name == FAST else 1
+    # One run of a sampler without an end; its first two steps make their matchings, then every n-th.
+    timesteps = (paddle.to_tensor([value]) for value in itertools.count(2**22, -1))
+    if name == FAST:
+        for _ in range(1 + steps):
+            _blocks(state, problem, x, next(timesteps))
+
+    def ours() -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            _blocks(state, problem, x, next(timesteps))
+        _synchronize()
+        return (time.perf_counter() - start) / steps
+
+    return ours
+
+
+def _blocks(state: Any, problem: Problem, x: Any, timestep: Any) -> None:
+    state.begin_call(timestep)
+    state.enter_host(problem.grid, will_rerun=False)
+    for block in range(problem.blocks):
+        state.enter_block(block, x)
+        state.matching.unmerge(state.matching.merge(x))
+        state.leave_block()
+    state.leave_host()
+
+
+def _timed_step(step: Callable[[], float]) -> float:
+    import paddle
+
+    gc.disable()
+    try:
+        with paddle.no_grad():
+            return step()
+    finally:
+        gc.enable()
 
 
 def _timed_run(run: Callable[[Callable[[str], None]], None]) -> dict[str, float]:
     import paddle
 
-    on_gpu = paddle.get_device().startswith("gpu")
     ends: dict[str, float] = {}
 
     def done(stage: str) -> None:
-        if on_gpu:
-            paddle.device.cuda.synchronize()
+        _synchronize()
         ends[stage] = time.perf_counter()
 
     gc.disable()
@@ -144,9 +237,16 @@ def _timed_run(run: Callable[[Callable[[str], None]], None]) -> dict[str, float]
     return {stage: ends[stage] - began for stage, began in zip(STAGES, starts, strict=True)}
 
 
+def _synchronize() -> None:
+    import paddle
+
+    if paddle.get_device().startswith("gpu"):
+        paddle.device.cuda.synchronize()
+
+
 def _tomesd(problem: Problem, repeats: int, torch_python: Path) -> dict[str, list[float]]:
     script = Path(__file__).with_name("tomesd_overhead.py")
-    given = json.dumps({**asdict(problem), "repeats": repeats})
+    given = json.dumps({**asdict(problem), "repeats": repeats, "step": A_STEP})
     try:
         done = subprocess.run([str(torch_python), str(script), given], capture_output=True, text=True, check=True)
         return json.loads(done.stdout.splitlines()[-1])
@@ -166,21 +266,25 @@ def _with_sums(seconds: dict[str, list[float]]) -> dict[str, Spread]:
 
 
 def _print_peak(name: str, problem: Problem) -> None:
-    """Run in a process of its own by ``peak_bytes``."""
-    import re
+    """Run in a process of its own by ``peaks``: a small problem first, for whatever a first call sets up."""
+    import paddle
 
-    from ppdiffusers_tome.measure import resident_meter
+    from ppdiffusers_tome.measure import tensor_bytes
 
-    _timed_run(_stages(name, Problem(problem.batch, 8, 8, problem.channels, problem.ratio)))
+    _timed_run(_stages(name, replace(problem, height=8, width=8, tile=4)))
     run = _stages(name, problem)
     gc.collect()
-    meter = resident_meter()
-    meter.reset()
-    status = Path("/proc/self/status").read_text()
-    before = int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
-    _timed_run(run)
-    peak = meter.peak_bytes()
-    print(json.dumps(None if peak is None else peak - before))
+    before, _ = tensor_bytes()
+    held, working = 0, 0
+
+    def done(stage: str) -> None:
+        nonlocal held, working
+        results, peak = (value - before for value in tensor_bytes())
+        held, working = max(held, peak), max(working, peak - results)
+
+    with paddle.no_grad():
+        run(done)
+    print(json.dumps({"held": held, "working": working}))
 
 
 def measured_on() -> dict[str, Any]:

@@ -19,20 +19,30 @@ def main() -> None:
     tokens = given["height"] * given["width"]
     noise = np.random.default_rng(0).standard_normal((given["batch"], tokens, given["channels"]), np.float32)
     x, generator = torch.from_numpy(noise), torch.Generator().manual_seed(0)
-    seconds: dict[str, list[float]] = {"match": [], "merge": [], "unmerge": []}
+    def match_tokens() -> tuple:
+        num_merged = int(tokens * given["ratio"])
+        return bipartite_soft_matching_random2d(
+            x, given["width"], given["height"], 2, 2, num_merged, generator=generator
+        )
+
+    seconds: dict[str, list[float]] = {"match": [], "merge": [], "unmerge": [], given["step"]: []}
     with torch.no_grad():
         for repeat in range(given["repeats"] + 1):
             ends = [time.perf_counter()]
-            merge, unmerge = bipartite_soft_matching_random2d(
-                x, given["width"], given["height"], 2, 2, int(tokens * given["ratio"]), generator=generator
-            )
+            merge, unmerge = match_tokens()
             ends.append(time.perf_counter())
             merged = merge(x)
             ends.append(time.perf_counter())
             unmerge(merged)
             ends.append(time.perf_counter())
-            for index, stage in enumerate(seconds if repeat else ()):
-                seconds[stage].append(ends[index + 1] - ends[index])
+            step = time.perf_counter()
+            for _ in range(given["blocks"]):
+                merge, unmerge = match_tokens()
+                unmerge(merge(x))
+            taken = [after - before for before, after in zip(ends, ends[1:])]  # noqa: B905, RUF007 (any Python)
+            for stage, value in zip(seconds, [*taken, time.perf_counter() - step]):  # noqa: B905
+                if repeat:
+                    seconds[stage].append(value)
     print(json.dumps(seconds))
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.bipartite import merge_most_alike, nearest, rows_at_once, unit
+from ppdiffusers_tome.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
 from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.matching import Matching
 from ppdiffusers_tome.partition import Partition
@@ -27,16 +27,40 @@ class Tiles:
     Attributes:
         sources: int64 ``[tiles, S of the largest]``, numbers of sources.
         destinations: int64 ``[tiles, D of the largest]``, numbers of destinations.
-        position: int64 ``[S]``, where each source stands in ``sources``, counted over all tiles.
+        repeated: bool ``[tiles, S of the largest]``, which of ``sources`` are there a second time.
     """
 
     sources: np.ndarray
     destinations: np.ndarray
-    position: np.ndarray
+    repeated: np.ndarray
 
     @property
     def number(self) -> int:
         return len(self.sources)
+
+
+@dataclass(frozen=True)
+class TiledPartition:
+    """A partition by tiles.
+
+    Attributes:
+        partition: all of the grid.
+        sources: int64 ``[tiles * S of the largest]``, tokens.
+        destinations: int64 ``[tiles * D of the largest]``, tokens.
+        number: int32 ``[tiles * D of the largest]``, each destination's number in the partition.
+        first: int32 ``[1, tiles * S of the largest]``, where in ``number`` the tile of each source begins.
+        demoted: float32 ``[tiles * S of the largest]``, to be added to similarities: what is repeated ranks last.
+            None where all tiles are alike.
+        num_tiles: how many there are.
+    """
+
+    partition: Partition
+    sources: paddle.Tensor
+    destinations: paddle.Tensor
+    number: paddle.Tensor
+    first: paddle.Tensor
+    demoted: paddle.Tensor | None
+    num_tiles: int
 
 
 @lru_cache(maxsize=32)
@@ -54,49 +78,60 @@ def tiles_of(grid: Grid, sx: int, sy: int, tile: int) -> Tiles:
     column = np.minimum(token % grid.width // sx, columns - 1)
     tile_of = of_row[row] * (of_column[-1] + 1) + of_column[column]
     cells, rest = grid.cells(sx, sy)
-    source_slots, position = _slots(tile_of[np.concatenate([cells[:, 1:].ravel(), rest])])
-    return Tiles(source_slots, _slots(tile_of[cells[:, 0]])[0], position)
+    sources, repeated = _slots(tile_of[np.concatenate([cells[:, 1:].ravel(), rest])])
+    return Tiles(sources, _slots(tile_of[cells[:, 0]])[0], repeated)
 
 
 @paddle.no_grad()
-def match(x: paddle.Tensor, partition: Partition, num_merged: int, tiles: Tiles) -> Matching:
+def by_tiles(partition: Partition, tiles: Tiles) -> TiledPartition:
+    """Sort a partition by tiles of the same grid and stride."""
+    (number, num_sources), num_destinations = tiles.sources.shape, tiles.destinations.shape[1]
+    first = np.repeat(np.arange(number, dtype=np.int32) * num_destinations, num_sources)
+    return TiledPartition(
+        partition,
+        paddle.gather(partition.sources, paddle.to_tensor(tiles.sources.ravel())),
+        paddle.gather(partition.destinations, paddle.to_tensor(tiles.destinations.ravel())),
+        paddle.to_tensor(tiles.destinations.ravel().astype(np.int32)),
+        paddle.to_tensor(first[None]),
+        paddle.to_tensor(np.where(tiles.repeated.ravel(), np.float32(-4), 0)) if tiles.repeated.any() else None,
+        number,
+    )
+
+
+@paddle.no_grad()
+def match(x: paddle.Tensor, tiled: TiledPartition, num_merged: int) -> Matching:
     """Decide which tokens merge.
 
     Args:
         x: ``[batch, tokens, channels]``, the block's input, any float type.
-        partition: the sources and destinations of the grid, S + D = tokens.
+        tiled: the sources and destinations of the grid, S + D = tokens.
         num_merged: how many sources merge, ``1 <= num_merged <= S``.
-        tiles: of the same grid and stride.
 
     Returns:
         The matching of ``num_merged`` sources with destinations of their tiles.
     """
-    batch, channels = x.shape[0], x.shape[2]
-    (number, num_sources), num_destinations = tiles.sources.shape, tiles.destinations.shape[1]
-    destination_numbers = paddle.to_tensor(tiles.destinations.ravel())
-    sources = paddle.gather(partition.sources, paddle.to_tensor(tiles.sources.ravel()))
-    destinations = paddle.gather(partition.destinations, destination_numbers)
+    batch, num_tokens, channels = x.shape
 
-    def tokens(numbers: paddle.Tensor, in_a_tile: int, start: int, stop: int) -> paddle.Tensor:
-        """Tokens of tiles ``start`` to ``stop``, ``[batch * tiles, in_a_tile, channels]``."""
+    def tokens(numbers: paddle.Tensor, start: int, stop: int) -> paddle.Tensor:
+        """Tokens of tiles ``start`` to ``stop``, ``[batch * tiles, in a tile, channels]``."""
+        in_a_tile = numbers.shape[0] // tiled.num_tiles
         chosen = paddle.index_select(x, numbers[start * in_a_tile : stop * in_a_tile], axis=1)
         return chosen.reshape([-1, in_a_tile, channels])
 
-    step = max(1, rows_at_once(x, number * num_sources, on_a_cpu=2048) // num_sources)
+    num_columns = tiled.sources.shape[0]
+    step = max(1, rows_at_once(num_columns, on_a_cpu=2048) * tiled.num_tiles // num_columns)
     found = []
-    for start in range(0, number, step):
-        stop = min(start + step, number)
-        similarity, best = nearest(
-            tokens(sources, num_sources, start, stop), unit(tokens(destinations, num_destinations, start, stop))
-        )
+    for start in range(0, tiled.num_tiles, step):
+        stop = min(start + step, tiled.num_tiles)
+        similarity, best = nearest(tokens(tiled.sources, start, stop), unit(tokens(tiled.destinations, start, stop)))
         found.append((similarity.reshape([batch, -1]), best.reshape([batch, -1])))
-    similarity, best = (paddle.concat(parts, axis=1) for parts in zip(*found, strict=True))
-    position = paddle.to_tensor(tiles.position)
-    similarity = paddle.index_select(similarity, position, axis=1)
-    # From a number in the tile to the number in the partition.
-    best = paddle.index_select(best, position, axis=1) + position // num_sources * num_destinations
-    best = paddle.gather(destination_numbers, best.flatten()).reshape(best.shape)
-    return merge_most_alike(similarity, best, partition, num_merged)
+    similarity, best = (joined(parts) for parts in zip(*found, strict=True))
+    if tiled.demoted is not None:
+        similarity = similarity + tiled.demoted
+    best = paddle.gather(tiled.number, (best + tiled.first).flatten()).reshape([batch, num_columns])
+    return merge_most_alike(
+        similarity, best, tiled.sources, tiled.partition.destinations, num_tokens=num_tokens, num_merged=num_merged
+    )
 
 
 def _split(cells: int, at_most: int) -> np.ndarray:
@@ -106,11 +141,10 @@ def _split(cells: int, at_most: int) -> np.ndarray:
 
 
 def _slots(tile_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers by tile, ``[tiles, most]``, the last repeated where there are fewer; and where each number stands."""
+    """Numbers by tile, ``[tiles, most]``, the last repeated where there are fewer; and which are such repetitions."""
     order = np.argsort(tile_of, kind="stable")
     counts = np.bincount(tile_of)
     first = np.cumsum(counts) - counts
-    within = np.minimum(np.arange(counts.max()), counts[:, None] - 1)
-    position = np.empty_like(order)
-    position[order] = tile_of[order] * counts.max() + np.arange(len(order)) - first[tile_of[order]]
-    return order[first[:, None] + within], position
+    within = np.arange(counts.max())
+    slots = order[first[:, None] + np.minimum(within, counts[:, None] - 1)]
+    return slots, within >= counts[:, None]

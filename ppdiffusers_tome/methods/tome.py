@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import paddle
 
-from ppdiffusers_tome.bipartite import merge_most_alike, nearest, rows_at_once, unit
+from ppdiffusers_tome.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
 from ppdiffusers_tome.matching import Matching
 from ppdiffusers_tome.partition import Partition
 
@@ -26,10 +26,12 @@ def match(x: paddle.Tensor, partition: Partition, num_merged: int) -> Matching:
     """
     destinations = unit(paddle.index_select(x, partition.destinations, axis=1))
     num_sources = partition.sources.shape[0]
-    rows = rows_at_once(x, num_sources, on_a_cpu=512)
+    rows = rows_at_once(num_sources, on_a_cpu=512)
     found = [
         nearest(paddle.index_select(x, partition.sources[start : start + rows], axis=1), destinations)
         for start in range(0, num_sources, rows)
     ]
-    similarity, best = (paddle.concat(parts, axis=1) for parts in zip(*found, strict=True))
-    return merge_most_alike(similarity, best, partition, num_merged)
+    similarity, best = (joined(parts) for parts in zip(*found, strict=True))
+    return merge_most_alike(
+        similarity, best, partition.sources, partition.destinations, num_tokens=x.shape[1], num_merged=num_merged
+    )

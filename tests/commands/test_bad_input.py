@@ -36,6 +36,7 @@ CASES = {
     "tome seed": (["--tome-seed", "-1"], "seed=-1 must be from 0"),
     "scheduler": (["--scheduler", "ddmi"], "argument --scheduler: invalid choice: 'ddmi'"),
     "dtype": (["--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
+    "two kinds of attention": (["--xformers", "--chunked-attention"], "were both given; give --xformers on a GPU"),
     "blank prompt": (["--prompt", " "], "--prompt ' ' is empty"),
     "no such model": (["--model", "./nowhere"], "--model ./nowhere does not exist; give a pipeline's folder"),
     "model is a file": (["--model", __file__], "is a file; give a pipeline's folder"),

@@ -10,18 +10,24 @@ import pytest
 
 from ppdiffusers_tome.cli import main
 
-SMALL = ["--batch", "1", "--grid-height", "16", "--grid-width", "12", "--channels", "8", "--repeats", "2"]
+SMALL = ["--batch", "1", "--grid-height", "16", "--grid-width", "12", "--channels", "64", "--repeats", "2"]
+SMALL += ["--tile", "8", "--blocks", "2", "--reuse-steps", "2"]
 
 
 def test_overhead_measures_ours_beside_the_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "overhead", *SMALL, "--output", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "overhead.json").read_text())
-    assert set(found["milliseconds"]) == {"ppdiffusers_tome", "port"}
+    assert set(found["milliseconds"]) == {"ours", "ours, tile and reuse", "port"} == set(found["peak_bytes"])
     for stages in found["milliseconds"].values():
-        assert set(stages) == {"match", "merge", "unmerge", "merge + unmerge", "all"}
+        assert set(stages) == {"match", "merge", "unmerge", "merge + unmerge", "all", "a step of all blocks"}
         for spread in stages.values():
             assert 0 < spread["low"] <= spread["median"] <= spread["high"]
-    assert all(peak is None or peak >= 0 for peak in found["peak_bytes"].values())
+    input_bytes = 16 * 12 * 64 * 4
+    for peak in found["peak_bytes"].values():
+        # The results alone: half as many tokens and all tokens. The port stands far above.
+        assert 1.5 * input_bytes <= peak["held"]
+        assert 0 <= peak["working"] <= peak["held"]
+    assert found["peak_bytes"]["port"]["working"] > found["peak_bytes"]["ours"]["working"]
     assert found["run"]["height"] == 16
     table = (tmp_path / "overhead.md").read_text()
     assert "port / ours" in table
@@ -32,6 +38,9 @@ def test_overhead_measures_ours_beside_the_port(tmp_path: Path, capsys: pytest.C
     ("arguments", "sentence"),
     [
         (["--batch", "0"], "--batch 0 must be 1 or more"),
+        (["--blocks", "0"], "--blocks 0 must be 1 or more"),
+        (["--tile", "1"], "tile=1 must be at least 2"),
+        (["--reuse-steps", "0"], "reuse_steps=0 must be 1"),
         (["--ratio", "0.8"], "below 0.75 for a 2x2 stride"),
         (["--ratio", "0.001"], "merges nothing"),
         (["--torch-python", "/nowhere/python"], "could not run tomesd"),

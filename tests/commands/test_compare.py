@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import paddle
 import pytest
 from PIL import Image
 
@@ -63,6 +64,13 @@ def test_controlnet_with_a_photo(tmp_path, photo):
     assert main([*arguments, "--output", str(tmp_path / "outputs")]) == 0
     found = json.loads((tmp_path / "outputs" / "compare-controlnet.json").read_text())
     assert found["run"]["controlnet"]["edges"]["file"] == "photo.png"
+
+
+@pytest.mark.skipif(paddle.get_device() != "cpu", reason="on a GPU the default processor is no plain one")
+def test_chunked_attention_is_among_the_settings(tmp_path):
+    arguments = ["compare", *SMALL, "--ratios", "0.5", "--prompt", PROMPT, "--chunked-attention"]
+    assert main([*arguments, "--output", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "compare.json").read_text())["run"]["chunked_attention"] is True
 
 
 def test_both_comparisons_fit_in_one_folder(tmp_path):

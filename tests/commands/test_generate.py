@@ -35,6 +35,7 @@ def test_settings_come_back_from_the_picture(generate):
     expected = dict(
         prompt=PROMPT, negative_prompt=STAR, seed=7, ratio=0.25, model="bundled", controlnet=None, height=64, width=64,
         steps=1, guidance_scale=3.0, scheduler="EulerDiscreteScheduler", dtype="float32", xformers=False,
+        chunked_attention=False,
     )  # fmt: skip
     assert {name: settings[name] for name in expected} == expected
     assert settings["tome"] == ppdiffusers_tome.ToMeConfig(ratio=0.25, use_rand=False).to_dict()
@@ -73,6 +74,27 @@ def test_merging_changes_the_picture_and_little(generate):
     plain = pixels_of(generate("--ratio", "0", "--steps", "2", folder="a")[0]).astype(float)
     merged = pixels_of(generate("--ratio", "0.5", "--steps", "2", folder="b")[0]).astype(float)
     assert 0 < np.abs(plain - merged).mean() < 20
+
+
+@pytest.mark.skipif(paddle.get_device() != "cpu", reason="on a GPU the default processor is no plain one")
+@pytest.mark.parametrize("ratio", ["0", "0.5"])
+def test_chunked_attention_gives_the_same_picture(generate, photo, ratio, monkeypatch):
+    from ppdiffusers_tome import ChunkedAttnProcessor, sampling
+
+    processors, draw = [], sampling.draw
+
+    def noted(pipe, *arguments, **keywords):
+        held = (*pipe.unet.attn_processors.values(), *pipe.controlnet.attn_processors.values())
+        processors.append({type(processor) for processor in held})
+        return draw(pipe, *arguments, **keywords)
+
+    monkeypatch.setattr(sampling, "draw", noted)
+    given = ("--image", str(photo), "--ratio", ratio)
+    (plain,), (chunked,) = generate(*given, folder="a"), generate(*given, "--chunked-attention", folder="b")
+    assert np.abs(pixels_of(plain).astype(int) - pixels_of(chunked)).max() <= 1
+    assert ChunkedAttnProcessor not in processors[0]
+    assert processors[1] == {ChunkedAttnProcessor}
+    assert read_settings(chunked)["chunked_attention"] is True
 
 
 def test_prompt_changes_the_picture(generate):

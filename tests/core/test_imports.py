@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "grid": set(),
     "partition": {"grid"},
     "matching": set(),
-    "bipartite": {"matching", "partition"},
+    "bipartite": {"matching"},
     "methods": {"bipartite", "config", "grid", "matching", "methods", "partition"},
     "blocks": {"blocks", "grid"},
     "sites": {"blocks"},

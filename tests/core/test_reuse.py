@@ -24,13 +24,18 @@ FALLING = (900, 800, 700, 600, 500, 400, 300)
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Batch and tokens of every matching that is made."""
     found: list[tuple[int, int]] = []
-    real = state.match
+    real = state.matcher
 
-    def counting(x: paddle.Tensor, *args: Any) -> Any:
-        found.append((x.shape[0], x.shape[1]))
-        return real(x, *args)
+    def counting(*args: Any) -> Any:
+        match = real(*args)
 
-    monkeypatch.setattr(state, "match", counting)
+        def counted(x: paddle.Tensor) -> Any:
+            found.append((x.shape[0], x.shape[1]))
+            return match(x)
+
+        return counted
+
+    monkeypatch.setattr(state, "matcher", counting)
     return found
 
 

@@ -29,6 +29,8 @@ def add_picture_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=0, metavar="N", help="picture i uses seed N + i (default: 0)")
     group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
+    group.add_argument("--chunked-attention", action="store_true",
+                       help="exact attention in less memory and time on a CPU; not together with --xformers")
 
 
 def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:

@@ -30,6 +30,7 @@ class Settings:
         steps, guidance_scale, scheduler, seed, negative_prompt, controlnet_scale: as in ppdiffusers' pipelines.
         dtype: ``float32``, ``float16`` or ``bfloat16``.
         xformers: use memory efficient attention.
+        chunked_attention: compute attention a few queries at a time.
     """
 
     model: Source
@@ -46,6 +47,7 @@ class Settings:
     controlnet_scale: float
     dtype: str
     xformers: bool
+    chunked_attention: bool
 
     def with_ratio(self, ratio: float) -> Settings:
         return replace(self, tome=replace(self.tome, ratio=ratio))
@@ -73,12 +75,16 @@ def settings_from(args: argparse.Namespace, ratio: float, *, edges_drawn: bool =
         raise UserError(f"--seed {args.seed} must be from 0 to 2**62")
     _check_scale("--guidance-scale", guidance_scale, "7.5")
     _check_scale("--controlnet-scale", args.controlnet_scale, "1")
+    if args.xformers and args.chunked_attention:
+        raise UserError(
+            "--xformers and --chunked-attention were both given; give --xformers on a GPU, --chunked-attention on a CPU"
+        )
     controlnet, edges = _control(args, model, edges_drawn)
     return Settings(
         model=model, controlnet=controlnet, edges=edges, tome=_tome(args, ratio), height=args.height, width=args.width,
         steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
         negative_prompt=args.negative_prompt, controlnet_scale=args.controlnet_scale, dtype=args.dtype,
-        xformers=args.xformers,
+        xformers=args.xformers, chunked_attention=args.chunked_attention,
     )  # fmt: skip
 
 

@@ -92,6 +92,7 @@ class Studio:
             "scheduler": type(self.pipe.scheduler).__name__,
             "dtype": settings.dtype,
             "xformers": settings.xformers,
+            "chunked_attention": settings.chunked_attention,
             "versions": _versions(),
         }
 
@@ -102,6 +103,7 @@ def open_studio(settings: Settings, prompts: list[str]) -> Studio:
     Raises:
         UserError: it cannot be loaded, or this device cannot run it.
     """
+    from ppdiffusers_tome import enable_chunked_attention
     from ppdiffusers_tome.loading import load_pipeline
     from ppdiffusers_tome.sampling import native_size
     from ppdiffusers_tome.schedulers import make_scheduler
@@ -113,6 +115,8 @@ def open_studio(settings: Settings, prompts: list[str]) -> Studio:
             pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     if settings.xformers:
         pipe.enable_xformers_memory_efficient_attention()
+    if settings.chunked_attention:
+        enable_chunked_attention(pipe)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
     _warn_of_prompts(pipe, settings, prompts)
     height, width = native_size(pipe)

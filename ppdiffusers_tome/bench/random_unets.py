@@ -1,0 +1,51 @@
+"""UNets of known shapes with random weights: speed and memory do not depend on what a model has learnt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# What Stable Diffusion 1.5's config.json says beside UNet2DConditionModel's defaults: 860 million weights.
+_SD15 = {"sample_size": 64, "cross_attention_dim": 768, "attention_head_dim": 8}
+RANDOM_UNETS: dict[str, dict[str, Any]] = {
+    "sd15-random": {**_SD15, "block_out_channels": (320, 640, 1280, 1280)},
+    "sd15-tiny-random": {
+        **_SD15, "cross_attention_dim": 32, "block_out_channels": (16, 32, 32, 32), "norm_num_groups": 8,
+        "layers_per_block": 1,
+    },
+}  # fmt: skip
+_POOL = 2**22
+
+
+def random_unet(name: str, *, dtype: str = "float32") -> Any:
+    """Build a UNet of ``RANDOM_UNETS`` in evaluation mode, its weights the same every time.
+
+    Weights come from one pool of normal numbers, scaled by their fan-in as initialisers do; drawing 860 million of
+    them one by one takes longer than a UNet call.
+    """
+    import paddle
+    import ppdiffusers
+    from paddle.nn.initializer import Constant, set_global_initializer
+
+    set_global_initializer(Constant(0.0), Constant(0.0))
+    try:
+        unet = ppdiffusers.UNet2DConditionModel(**RANDOM_UNETS[name])
+    finally:
+        set_global_initializer(None)
+    _fill(unet)
+    unet.eval()
+    return unet if dtype == "float32" else unet.to(dtype=getattr(paddle, dtype))
+
+
+def _fill(unet: Any) -> None:
+    import numpy as np
+    import paddle
+
+    pool = np.random.default_rng(0).standard_normal(_POOL, np.float32)
+    for name, parameter in unet.named_parameters():
+        shape = parameter.shape
+        if len(shape) > 1:
+            # Paddle stores linear layers as [in, out], convolutions as [out, in, height, width].
+            fan_in = shape[0] if len(shape) == 2 else int(np.prod(shape[1:]))
+            parameter.set_value(paddle.to_tensor(np.resize(pool, shape) / np.float32(np.sqrt(fan_in))))
+        elif name.endswith("weight"):
+            parameter.set_value(paddle.ones_like(parameter))  # a norm's

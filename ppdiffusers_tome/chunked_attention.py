@@ -1,0 +1,215 @@
+"""Exact attention a few queries at a time, for CPUs: there ppdiffusers has no memory efficient attention.
+
+The plain processor holds the products of all queries and keys of all heads and images at once, a gigabyte for two
+images at Stable Diffusion 1.5's finest level. A few rows of them stay in the cache, and in memory that the allocator
+keeps. Off by default; what it computes does not depend on ToMe, nor ToMe on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from numbers import Integral
+from typing import Any, TypeVar
+
+import paddle
+from ppdiffusers.models.attention_processor import AttnProcessor
+from ppdiffusers.utils import USE_PEFT_BACKEND
+
+from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.parts import models_of
+
+T = TypeVar("T")
+
+QUERY_ROWS = 128
+
+
+class ChunkedAttnProcessor:
+    """What ppdiffusers' ``AttnProcessor`` computes, to rounding, without holding all attention scores at once.
+
+    It holds ``[heads, query_rows, keys]`` of them, of one image; of several small ones together when their queries
+    are no more than ``query_rows``. While gradients are recorded Paddle keeps every chunk for the backward pass, so
+    training saves memory with gradient checkpointing only.
+
+    Args:
+        query_rows: how many queries to attend with at a time, 1 or more.
+
+    Raises:
+        ToMeTypeError: it is no whole number (also a ``TypeError``).
+        ToMeValueError: it is below 1 (also a ``ValueError``).
+
+    Example:
+        >>> unet.set_attn_processor(ChunkedAttnProcessor())  # doctest: +SKIP
+
+    Self-attention Does Not Need O(n^2) Memory (Rabe & Staats 2021), chunked over queries alone.
+    """
+
+    def __init__(self, query_rows: int = QUERY_ROWS) -> None:
+        if isinstance(query_rows, bool) or not isinstance(query_rows, Integral):
+            raise ToMeTypeError(
+                f"query_rows={query_rows!r} must be a whole number of queries, 1 or more, such as {QUERY_ROWS}; "
+                f"got {type(query_rows).__name__}"
+            )
+        if query_rows < 1:
+            raise ToMeValueError(f"query_rows={query_rows} must be 1 or more, such as {QUERY_ROWS}")
+        self.query_rows: int = int(query_rows)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # ppdiffusers saves a LoRA, lists the processors beside one and goes back to the default by the processor's
+        # class, and only for classes of its own. What AttnProcessor answers there is right here too.
+        return AttnProcessor
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return type(self), (self.query_rows,)
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: paddle.Tensor,
+        encoder_hidden_states: paddle.Tensor | None = None,
+        attention_mask: paddle.Tensor | None = None,
+        temb: paddle.Tensor | None = None,
+        scale: float = 1.0,
+        **kwargs: Any,
+    ) -> paddle.Tensor:
+        """Attend as ``AttnProcessor`` does; ppdiffusers calls this, with these names.
+
+        Args:
+            attn: the ``Attention`` layer.
+            hidden_states: ``[batch, tokens, channels]``, or ``[batch, channels, height, width]`` in a VAE.
+            encoder_hidden_states: ``[batch, keys, channels]``; None for self-attention.
+            attention_mask: as ``attn.prepare_attention_mask`` takes it.
+            temb: what the spatial norm takes, if there is one.
+            scale: of the LoRA layers.
+
+        Returns:
+            The shape and type of ``hidden_states``.
+        """
+        lora_scale = () if USE_PEFT_BACKEND else (scale,)
+        x = hidden_states if attn.spatial_norm is None else attn.spatial_norm(hidden_states, temb)
+        picture_shape = x.shape if x.ndim == 4 else None
+        if picture_shape is not None:
+            x = x.flatten(2).transpose([0, 2, 1])
+        batch, num_keys, _ = x.shape if encoder_hidden_states is None else encoder_hidden_states.shape
+        mask = attn.prepare_attention_mask(attention_mask, num_keys, batch)
+        if attn.group_norm is not None:
+            x = attn.group_norm(x.transpose([0, 2, 1])).transpose([0, 2, 1])
+        context = x
+        if encoder_hidden_states is not None:
+            context = encoder_hidden_states
+            if attn.norm_cross is not None:
+                context = attn.norm_encoder_hidden_states(context)
+        query = attn.head_to_batch_dim(attn.to_q(x, *lora_scale))
+        key = attn.head_to_batch_dim(attn.to_k(context, *lora_scale))
+        value = attn.head_to_batch_dim(attn.to_v(context, *lora_scale))
+        x = attn.batch_to_head_dim(self._attend(attn, query, key, value, mask))
+        x = attn.to_out[1](attn.to_out[0](x, *lora_scale))
+        if picture_shape is not None:
+            x = x.transpose([0, 2, 1]).reshape(picture_shape)
+        if attn.residual_connection:
+            x = x + hidden_states
+        return x / attn.rescale_output_factor
+
+    def _attend(
+        self, attn: Any, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, mask: paddle.Tensor | None
+    ) -> paddle.Tensor:
+        """Attention by chunks.
+
+        Args:
+            query, key, value: ``[batch, heads, tokens or keys, head_dim]``.
+            mask: ``[batch, heads, 1 or tokens, keys]``, added to the scores.
+
+        Returns:
+            ``[batch, heads, tokens, head_dim]``.
+        """
+        batch, tokens, rows = max(query.shape[0], key.shape[0]), query.shape[2], self.query_rows
+        num_images = max(1, rows // tokens)  # a video's attention over time has thousands of sequences of few tokens
+        images = []
+        for i in range(0, batch, num_images):
+            q, bias = _part(query, 0, i, num_images), _part(mask, 0, i, num_images)
+            # Views of a transpose, which every product would otherwise copy anew: that costs more than it all.
+            k, v = (_part(x, 0, i, num_images).contiguous() for x in (key, value))
+            chunks = [
+                paddle.matmul(attn.get_attention_scores(_part(q, 2, row, rows), k, _part(bias, 2, row, rows)), v)
+                for row in range(0, tokens, rows)
+            ]
+            images.append(paddle.concat(chunks, axis=2))
+        return paddle.concat(images, axis=0)
+
+
+def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> T:
+    """Compute attention a few queries at a time in every denoiser of a pipeline, or in one model.
+
+    Only layers with ppdiffusers' plain ``AttnProcessor``, or chunked ones from before, are changed. Processors of the
+    user's own, and ppdiffusers' others (xformers, sliced, LoRA, IP-Adapter, ...), stay. Works before and after
+    ``apply_tome``.
+
+    Args:
+        model_or_pipe: a ppdiffusers pipeline (its VAE is left alone; give ``pipe.vae`` for that), a model, or a part
+            of a model.
+        query_rows: how many queries at a time, 1 or more; see :class:`ChunkedAttnProcessor`.
+
+    Returns:
+        ``model_or_pipe``, so that calls chain.
+
+    Raises:
+        ToMeTypeError: ``query_rows`` is no whole number, or ``model_or_pipe`` neither a pipeline nor a model.
+        ToMeValueError: ``query_rows`` is below 1, or no attention layer has a plain processor.
+
+    Example:
+        >>> enable_chunked_attention(pipe).apply_tome(ratio=0.5)  # doctest: +SKIP
+    """
+    processor = ChunkedAttnProcessor(query_rows)
+    layers = [layer for _, model in models_of(model_or_pipe) for layer in _attention_layers(model)]
+    replaced = [layer for layer in layers if type(layer.processor) in (AttnProcessor, ChunkedAttnProcessor)]
+    if not replaced:
+        raise ToMeValueError(_why_nothing(model_or_pipe, layers))
+    for layer in replaced:
+        layer.set_processor(processor)
+    return model_or_pipe
+
+
+def disable_chunked_attention(model_or_pipe: T) -> T:
+    """Put ppdiffusers' plain ``AttnProcessor`` back wherever attention is chunked.
+
+    Args:
+        model_or_pipe: as for :func:`enable_chunked_attention`; one without chunked attention is left alone.
+
+    Returns:
+        ``model_or_pipe``.
+
+    Raises:
+        ToMeTypeError: it is neither a pipeline nor a model.
+    """
+    # A VAE may have been given by itself, so everything is looked at, not only what denoises.
+    for _, model in models_of(model_or_pipe, denoisers_only=False):
+        for layer in _attention_layers(model):
+            if type(layer.processor) is ChunkedAttnProcessor:
+                layer.set_processor(AttnProcessor())
+    return model_or_pipe
+
+
+def _part(x: paddle.Tensor | None, axis: int, start: int, count: int) -> Any:
+    """``count`` entries along an axis, or fewer at its end; all of ``x`` where it is broadcast along it, or None."""
+    if x is None or x.shape[axis] <= 1:
+        return x
+    return paddle.slice(x, [axis], [start], [start + count])
+
+
+def _attention_layers(model: Any) -> list[Any]:
+    return [layer for layer in model.sublayers(include_self=True) if hasattr(layer, "set_processor")]
+
+
+def _why_nothing(model_or_pipe: Any, layers: list[Any]) -> str:
+    name = type(model_or_pipe).__name__
+    if not layers:
+        return (
+            f"{name} has no attention layer to compute in chunks; give a model that has some, such as a Stable "
+            "Diffusion UNet, or the pipeline that holds one"
+        )
+    counts = Counter(type(layer.processor).__name__ for layer in layers)
+    found = ", ".join(f"{count} {processor}" for processor, count in counts.items())
+    return (
+        f"{name} has no attention to compute in chunks: only ppdiffusers' plain AttnProcessor is replaced, and its "
+        f"processors are {found}; set AttnProcessor() first with set_attn_processor, or leave these as they are"
+    )
