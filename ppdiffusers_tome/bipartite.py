@@ -5,6 +5,7 @@ Equal to ``bipartite_soft_matching_random2d`` of tomesd 0.1.3 (MIT, see NOTICE) 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import paddle
@@ -37,7 +38,7 @@ def nearest(sources: paddle.Tensor, destinations: paddle.Tensor) -> tuple[paddle
         destinations: ``[groups, D, channels]`` of length one, the same type.
 
     Returns:
-        The cosine, ``[groups, S]`` float32, and the destination's number in its group, ``[groups, S]`` int32.
+        The cosine, ``[groups, S]`` float32, and the destination's number in its group, ``[groups, S]`` int64.
     """
     if sources.dtype == paddle.float16:  # a product of what is longer could overflow
         highest, best = _highest(unit(sources), destinations)
@@ -63,7 +64,7 @@ def merge_most_alike(
     Args:
         similarity: ``[batch, S or more]`` float32, of each source to its destination. What stands in a column too many
             must be less than any similarity.
-        best: ``[batch, S or more]`` int32, the number of that destination in ``destinations``.
+        best: ``[batch, S or more]`` int64, the number of that destination in ``destinations``.
         sources: int64 ``[S or more]``, the token of each column.
         destinations: int64 ``[D]``, tokens.
         num_tokens: S + D.
@@ -76,26 +77,35 @@ def merge_most_alike(
         order = order[:, :num_sources]
     # The merged sequence of an image is [kept sources by rank, destinations]; a merged source goes where its
     # destination stands.
-    rows = paddle.arange(batch * num_left, dtype="int32").reshape([batch, num_left])
+    rows = paddle.arange(batch * num_left, dtype="int64").reshape([batch, num_left])
     first_destination = num_left - num_destinations
-    into = paddle.take_along_axis(best, order[:, :num_merged], axis=1)
-    into = into + rows[:, first_destination : first_destination + 1]
+    into = _taken(best, order[:, :num_merged]) + rows[:, first_destination : first_destination + 1]
     by_rank = paddle.gather(sources, order.flatten()).reshape([batch, num_sources])
     tokens = paddle.concat([by_rank, destinations.unsqueeze(0).expand([batch, num_destinations])], axis=1)
     tokens = tokens + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
-    owner = scattered(
-        paddle.concat([into, rows], axis=1).flatten(), tokens.flatten(), batch * num_tokens, in_place=may_write()
-    )
+    places = paddle.concat([into, rows], axis=1).flatten().astype("int32")
+    owner = scattered(places, tokens.flatten(), batch * num_tokens, in_place=may_write())
     count = scattered(paddle.ones([batch * num_tokens]), owner, batch * num_left, add=True, in_place=may_write())
     return Matching(owner, paddle.reciprocal(count).unsqueeze(1), batch, num_tokens, num_merged)
 
 
 def _highest(sources: paddle.Tensor, destinations: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """The highest product of each source with a destination, ``[groups, S]``, and that destination's number, int32."""
+    """The highest product of each source with a destination, ``[groups, S]``, and that destination's number, int64."""
     products = paddle.matmul(sources, destinations, transpose_y=True)
-    best = products.argmax(axis=-1, dtype="int32")
+    best = products.argmax(axis=-1)
     # Reading the maximum at its place is cheaper than a second pass over all products.
-    return paddle.take_along_axis(products, best.unsqueeze(-1), axis=-1).squeeze(-1), best
+    return _taken(products, best), best
+
+
+def _taken(x: paddle.Tensor, index: paddle.Tensor) -> paddle.Tensor:
+    """``x[..., index]``: from ``[..., n]`` at int64 ``[..., k]``, or at ``[...]`` for one a row.
+
+    Not ``take_along_axis``, which copies ``x`` and on Paddle 2.6 waits for the device to check the index.
+    """
+    num_rows = math.prod(x.shape[:-1])
+    first = paddle.arange(0, num_rows * x.shape[-1], x.shape[-1], dtype="int64").unsqueeze(-1)
+    places = index.reshape([num_rows, -1]) + first
+    return paddle.gather(x.flatten(), places.flatten()).reshape(index.shape)
 
 
 def _measured(x: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:

@@ -47,8 +47,8 @@ class TiledPartition:
         partition: all of the grid.
         sources: int64 ``[tiles * S of the largest]``, tokens.
         destinations: int64 ``[tiles * D of the largest]``, tokens.
-        number: int32 ``[tiles * D of the largest]``, each destination's number in the partition.
-        first: int32 ``[1, tiles * S of the largest]``, where in ``number`` the tile of each source begins.
+        number: int64 ``[tiles * D of the largest]``, each destination's number in the partition.
+        first: int64 ``[1, tiles * S of the largest]``, where in ``number`` the tile of each source begins.
         demoted: float32 ``[tiles * S of the largest]``, to be added to similarities: what is repeated ranks last.
             None where all tiles are alike.
         num_tiles: how many there are.
@@ -86,12 +86,12 @@ def tiles_of(grid: Grid, sx: int, sy: int, tile: int) -> Tiles:
 def by_tiles(partition: Partition, tiles: Tiles) -> TiledPartition:
     """Sort a partition by tiles of the same grid and stride."""
     (number, num_sources), num_destinations = tiles.sources.shape, tiles.destinations.shape[1]
-    first = np.repeat(np.arange(number, dtype=np.int32) * num_destinations, num_sources)
+    first = np.repeat(np.arange(number) * num_destinations, num_sources)
     return TiledPartition(
         partition,
         paddle.gather(partition.sources, paddle.to_tensor(tiles.sources.ravel())),
         paddle.gather(partition.destinations, paddle.to_tensor(tiles.destinations.ravel())),
-        paddle.to_tensor(tiles.destinations.ravel().astype(np.int32)),
+        paddle.to_tensor(tiles.destinations.ravel()),
         paddle.to_tensor(first[None]),
         paddle.to_tensor(np.where(tiles.repeated.ravel(), np.float32(-4), 0)) if tiles.repeated.any() else None,
         number,
