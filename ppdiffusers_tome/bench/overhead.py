@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ppdiffusers_tome.bench.out_of_memory import die_first, ran_out_of_memory
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.grid import Grid
@@ -21,7 +23,8 @@ from ppdiffusers_tome.grid import Grid
 STAGES = ("match", "merge", "unmerge")
 SUMS = {"merge + unmerge": ("merge", "unmerge"), "all": STAGES}
 A_STEP = "a step of all blocks"
-OURS, FAST, PORT, TORCH = "ours", "ours, tile and reuse", "port", "tomesd (PyTorch)"
+CONTENDERS = OURS, FAST, PORT = "ours", "ours, tile and reuse", "port"
+TORCH = "tomesd (PyTorch)"
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,16 @@ class Peak:
     working: int
 
 
-def measure(problem: Problem, repeats: int, torch_python: Path | None = None) -> dict[str, dict[str, Spread]]:
+def measure(
+    problem: Problem, repeats: int, torch_python: Path | None = None, contenders: Sequence[str] = CONTENDERS
+) -> dict[str, dict[str, Spread]]:
     """Time every contender, alternating in one process; tomesd in a second one.
 
     Args:
         problem: the tokens.
         repeats: timed runs of each stage, each after one that is not timed.
         torch_python: the interpreter of an environment with torch and tomesd; None leaves that column out.
+        contenders: of ``CONTENDERS``.
 
     Returns:
         Milliseconds by contender and stage; the sums are of the runs, not of the medians.
@@ -89,10 +95,10 @@ def measure(problem: Problem, repeats: int, torch_python: Path | None = None) ->
     Raises:
         UserError: ``torch_python`` cannot run tomesd.
     """
-    contenders = {name: (_stages(name, problem), _step(name, problem)) for name in (OURS, FAST, PORT)}
+    runs = {name: (_stages(name, problem), _step(name, problem)) for name in contenders}
     seconds: dict[str, dict[str, list[float]]] = {name: {} for name in contenders}
     for _ in range(repeats):
-        for name, (stages, step) in contenders.items():
+        for name, (stages, step) in runs.items():
             _timed_run(stages)  # or the one before would decide which memory has to be fetched from the system anew
             taken = _timed_run(stages) | {A_STEP: _timed_step(step)}
             for stage, value in taken.items():
@@ -102,14 +108,21 @@ def measure(problem: Problem, repeats: int, torch_python: Path | None = None) ->
     return {name: _with_sums(stages) for name, stages in seconds.items()}
 
 
-def peaks(problem: Problem) -> dict[str, Peak]:
-    """The memory of match, merge and unmerge, each contender in a process of its own (Paddle 2.6 resets no peak)."""
-    found = {}
-    for name in (OURS, FAST, PORT):
-        command = [sys.executable, "-m", __name__, name, json.dumps(asdict(problem))]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found[name] = Peak(**json.loads(done.stdout.splitlines()[-1]))
-    return found
+def peaks(problem: Problem) -> dict[str, Peak | None]:
+    """The memory of match, merge and unmerge, each contender in a process of its own (Paddle 2.6 resets no peak).
+
+    None for one that ran out of memory.
+    """
+    return {name: _peak(name, problem) for name in CONTENDERS}
+
+
+def _peak(name: str, problem: Problem) -> Peak | None:
+    command = [sys.executable, "-m", __name__, name, json.dumps(asdict(problem))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == -signal.SIGKILL or ran_out_of_memory(done.stderr):
+        return None
+    done.check_returncode()
+    return Peak(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def _tokens(problem: Problem) -> Any:
@@ -272,6 +285,7 @@ def _print_peak(name: str, problem: Problem) -> None:
 
     from ppdiffusers_tome.measure import tensor_bytes
 
+    die_first()
     _timed_run(_stages(name, replace(problem, height=8, width=8, tile=4)))
     run = _stages(name, problem)
     gc.collect()

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from ppdiffusers_tome.bench.ledger import MEMORY, TIME, Ledger
+from ppdiffusers_tome.bench.out_of_memory import ran_out_of_memory
 from ppdiffusers_tome.bench.plan import Entry, Plan, Setting
-from ppdiffusers_tome.bench.worker import OUT_OF_MEMORY, Task, ran_out_of_memory
+from ppdiffusers_tome.bench.worker import OUT_OF_MEMORY, Task
 from ppdiffusers_tome.errors import UserError
 
 

@@ -13,18 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from ppdiffusers_tome.bench.out_of_memory import die_first, ran_out_of_memory
 from ppdiffusers_tome.bench.plan import Entry, Plan, Setting
 from ppdiffusers_tome.errors import UserError
 
 OUT_OF_MEMORY = 77  # the exit status that says so
-_MEMORY_WORDS = (
-    "ResourceExhausted", "Out of memory", "out of memory", "bad_alloc", "Cannot allocate memory", "ALLOC_FAILED",
-)  # fmt: skip
 Say = Callable[[Mapping[str, Any]], None]
 
 
@@ -51,11 +47,6 @@ class Task:
         given = json.loads(text)
         entries = tuple(Entry(**entry) for entry in given["entries"])
         return cls(Plan.from_dict(given["plan"]), Setting(**given["setting"]), entries, tuple(given["rounds"]))
-
-
-def ran_out_of_memory(words: str) -> bool:
-    """True when an error's or a process's last words speak of memory."""
-    return any(word in words for word in _MEMORY_WORDS)
 
 
 def work_on(task: Task, say: Say) -> None:
@@ -129,8 +120,7 @@ def main() -> int:
     # Libraries print; what they print must not come between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    with suppress(OSError):  # should the system run out of memory, it is this process that must go
-        Path("/proc/self/oom_score_adj").write_text("1000")
+    die_first()
     task = Task.from_json(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from ppdiffusers_tome.cli import main
 
@@ -51,5 +52,37 @@ def test_overhead_refuses_bad_input(
     arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "overhead", *SMALL, "--output", str(tmp_path), *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_growth_measures_every_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--sides", "24", "16", "--batch", "1", "--channels", "8", "--tile", "8", "--repeats", "1"]
+    assert main(["bench", "growth", *small, "--output", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "growth.json").read_text())["rows"]
+    assert [row["side"] for row in rows] == [16, 24]
+    for row in rows:
+        assert set(row["match"]) == set(row["total"]) == {"ours", "ours, tile and reuse", "port"}
+        assert all(row["total"][name]["median"] >= row["match"][name]["median"] for name in row["match"])
+    assert "| 24x24 | ours, in tiles |" in (tmp_path / "growth.md").read_text()
+    with Image.open(tmp_path / "growth.png") as picture:
+        assert len(picture.getcolors(10**6)) > 10
+    assert "growth.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--sides", "64"], "--sides 64 must be two different sides or more"),
+        (["--sides", "64", "4"], "each of 8 tokens or more"),
+        (["--ratio", "0.9"], "below 0.75 for a 2x2 stride"),
+        (["--ratio", "0"], "merges nothing"),
+        (["--channels", "0"], "--channels 0 must be 1 or more"),
+    ],
+)
+def test_growth_refuses_bad_input(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "growth", "--output", str(tmp_path), *arguments]) == 2
     assert sentence in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

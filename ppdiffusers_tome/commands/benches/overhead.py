@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
         found = {
             "run": told,
             "milliseconds": {name: {s: asdict(spread) for s, spread in by.items()} for name, by in spreads.items()},
-            "peak_bytes": {name: asdict(peak) for name, peak in memory.items()},
+            "peak_bytes": {name: peak and asdict(peak) for name, peak in memory.items()},
         }
         write_whole(paths[0], lambda file: file.write(table.encode()), overwrite=args.overwrite)
         write_whole(paths[1], lambda file: file.write((json.dumps(found, indent=2) + "\n").encode()),
@@ -102,7 +102,7 @@ def _markdown(told: dict, spreads: dict, peaks: dict) -> str:
         ratios = [f"{spreads[other][row].median / spreads[name][row].median:.1f}x" for other, name in pairs]
         lines.append(f"| {row} | {' | '.join([*cells, *ratios])} |")
     for row, meaning in (("held", "memory at the peak, results included"), ("working", "memory beyond the results")):
-        memory = {name: getattr(peak, row) for name, peak in peaks.items()}
+        memory = {name: getattr(peak, row) for name, peak in peaks.items() if peak is not None}
         cells = [format_memory(memory.get(name)) for name in spreads]
         ratios = [f"{memory[o] / memory[n]:.1f}x" if o in memory and memory[n] else "-" for o, n in pairs]
         lines.append(f"| {meaning} | {' | '.join([*cells, *ratios])} |")
