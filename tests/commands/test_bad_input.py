@@ -34,6 +34,8 @@ CASES = {
     "level": (["--max-downsample", "3"], "--max-downsample: invalid choice: 3"),
     "nothing to merge around": (["--no-merge-attn"], "nothing would merge"),
     "tome seed": (["--tome-seed", "-1"], "seed=-1 must be from 0"),
+    "tile": (["--tile", "1"], "tile=1 must be at least 2 for a 2x2 stride"),
+    "reuse steps": (["--reuse-steps", "0"], "reuse_steps=0 must be 1 (no reuse) or more"),
     "scheduler": (["--scheduler", "ddmi"], "argument --scheduler: invalid choice: 'ddmi'"),
     "dtype": (["--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
     "two kinds of attention": (["--xformers", "--chunked-attention"], "were both given; give --xformers on a GPU"),

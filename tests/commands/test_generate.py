@@ -43,6 +43,13 @@ def test_settings_come_back_from_the_picture(generate):
     assert settings["versions"]["paddle"] == paddle.__version__
 
 
+def test_cheaper_matching_is_asked_for_and_recorded(generate):
+    (file,) = generate("--tile", "4", "--reuse-steps", "2", "--reuse-blocks")
+    assert read_settings(file)["tome"] == ppdiffusers_tome.ToMeConfig(tile=4, reuse_steps=2, reuse_blocks=True).to_dict()
+    (exact,) = generate(folder="exact")
+    assert not np.array_equal(pixels_of(file), pixels_of(exact))
+
+
 def test_same_seed_gives_the_same_bytes(generate):
     first, again = generate(folder="a")[0], generate(folder="b")[0]
     assert first.read_bytes() == again.read_bytes()

@@ -59,6 +59,11 @@ def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
     group.add_argument("--merge-crossattn", action="store_true", help="merge around cross-attention too")
     group.add_argument("--merge-mlp", action="store_true", help="merge around the feed-forward layers too")
     group.add_argument("--tome-seed", type=int, default=0, metavar="N", help="which random destinations (default: 0)")
+    group.add_argument("--tile", type=int, metavar="N",
+                       help="match within tiles of N by N tokens only (default: all with all); 16 is a good size")
+    group.add_argument("--reuse-steps", type=int, default=1, metavar="N",
+                       help="keep a matching for N denoising steps (default: 1)")
+    group.add_argument("--reuse-blocks", action="store_true", help="blocks on one grid share their matching")
     return group
 
 

@@ -102,7 +102,7 @@ def _tome(args: argparse.Namespace, ratio: float) -> ToMeConfig:
     return ToMeConfig(
         ratio=ratio, max_downsample=args.max_downsample, sx=args.sx, sy=args.sy, use_rand=not args.no_rand,
         merge_attn=not args.no_merge_attn, merge_crossattn=args.merge_crossattn, merge_mlp=args.merge_mlp,
-        seed=args.tome_seed,
+        seed=args.tome_seed, tile=args.tile, reuse_steps=args.reuse_steps, reuse_blocks=args.reuse_blocks,
     )  # fmt: skip
 
 
