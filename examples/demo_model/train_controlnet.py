@@ -53,6 +53,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--stages", default="256:8:16:1200:1e-3,512:12:4:500:5e-4",
                         help="size:minutes:batch:pictures:rate, one after another")
+    parser.add_argument("--resume", help="folder of a ControlNet to start from")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     rng, output = start(args.seed, args.output)
@@ -60,8 +61,12 @@ def main() -> None:
     vae = AutoencoderKL.from_pretrained(args.vae).eval()
     unet = UNet2DConditionModel.from_pretrained(args.unet).requires_grad_(False)
     scheduler = DDIMScheduler.from_pretrained(args.unet + "/scheduler")
-    controlnet = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=EDGE_CHANNELS)
-    controlnet.requires_grad_(True)
+    if args.resume:
+        controlnet = ControlNetModel.from_pretrained(args.resume)
+    else:
+        controlnet = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=EDGE_CHANNELS)
+        controlnet.requires_grad_(True)
+    unet, controlnet = (model.to(memory_format=torch.channels_last) for model in (unet, controlnet))
     with torch.no_grad():
         unprompted = text_encoder(encode(tokenizer, [""]))[0]
     for stage in args.stages.split(","):

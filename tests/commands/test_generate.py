@@ -45,7 +45,8 @@ def test_settings_come_back_from_the_picture(generate):
 
 def test_cheaper_matching_is_asked_for_and_recorded(generate):
     (file,) = generate("--tile", "4", "--reuse-steps", "2", "--reuse-blocks")
-    assert read_settings(file)["tome"] == ppdiffusers_tome.ToMeConfig(tile=4, reuse_steps=2, reuse_blocks=True).to_dict()
+    asked = ppdiffusers_tome.ToMeConfig(tile=4, reuse_steps=2, reuse_blocks=True)
+    assert read_settings(file)["tome"] == asked.to_dict()
     (exact,) = generate(folder="exact")
     assert not np.array_equal(pixels_of(file), pixels_of(exact))
 
