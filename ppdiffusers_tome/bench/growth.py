@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ppdiffusers_tome.bench.out_of_memory import die_first
-from ppdiffusers_tome.bench.overhead import CONTENDERS, Peak, Problem, Spread, measure, peaks
+from ppdiffusers_tome.bench.overhead import CONTENDERS, Peak, Problem, measure, peaks
+from ppdiffusers_tome.bench.spread import Spread
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import gc
 import itertools
 import json
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.bench.out_of_memory import die_first, ran_out_of_memory
+from ppdiffusers_tome.bench.spread import Spread
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.grid import Grid
@@ -49,20 +49,6 @@ class Problem:
     @property
     def grid(self) -> Grid:
         return Grid(self.height, self.width)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Milliseconds of several runs."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, seconds: list[float]) -> Spread:
-        values = [1000 * value for value in seconds]
-        return cls(statistics.median(values), min(values), max(values))
 
 
 @dataclass(frozen=True)
@@ -273,10 +259,11 @@ def _tomesd(problem: Problem, repeats: int, torch_python: Path) -> dict[str, lis
 
 
 def _with_sums(seconds: dict[str, list[float]]) -> dict[str, Spread]:
-    spreads = {stage: Spread.of(values) for stage, values in seconds.items()}
+    """Milliseconds, with those of the stages' sums."""
+    runs = {stage: [1000 * value for value in values] for stage, values in seconds.items()}
     for name, parts in SUMS.items():
-        spreads[name] = Spread.of([sum(run) for run in zip(*(seconds[part] for part in parts), strict=True)])
-    return spreads
+        runs[name] = [sum(run) for run in zip(*(runs[part] for part in parts), strict=True)]
+    return {stage: Spread.of(values) for stage, values in runs.items()}
 
 
 def _print_peak(name: str, problem: Problem) -> None:

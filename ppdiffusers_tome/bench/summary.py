@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,24 +9,11 @@ from typing import Any
 from ppdiffusers_tome.bench.contenders import CONTENDERS, FREE, NONE
 from ppdiffusers_tome.bench.ledger import MEMORY, TIME, Ledger
 from ppdiffusers_tome.bench.plan import Entry, Plan, Setting
+from ppdiffusers_tome.bench.spread import Spread
 from ppdiffusers_tome.measure import NOT_MEASURED, format_memory
 
 OUT_OF_MEMORY = "out of memory"
 UNITS = {"unet": "seconds per UNet call", "pipeline": "seconds per image"}
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A value of several rounds."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
-        """None of no values."""
-        return cls(statistics.median(values), min(values), max(values)) if values else None
 
 
 @dataclass(frozen=True)
@@ -75,7 +61,7 @@ def _result(plan: Plan, ledger: Ledger, setting: Setting, entry: Entry) -> Resul
     peaks = ledger.peaks(setting, entry) or {"peak_bytes": None, "resident_peak_bytes": None}
     return Result(
         setting, entry,
-        seconds=Spread.of([seconds[entry.name] for seconds in rounds if entry.name in seconds]),
+        seconds=_spread([seconds[entry.name] for seconds in rounds if entry.name in seconds]),
         speed_up=_times_as_fast(rounds, entry, Entry(NONE)),
         share_of_free=_times_as_fast(rounds, entry, free) if entry.ratio is not None else None,
         out_of_memory=out_of_memory,
@@ -87,7 +73,11 @@ def _result(plan: Plan, ledger: Ledger, setting: Setting, entry: Entry) -> Resul
 def _times_as_fast(rounds: Sequence[Mapping[str, float]], entry: Entry, other: Entry) -> Spread | None:
     """How many times as fast an entry ran as another, round by round. Their speed-ups have the same quotient."""
     both = [seconds for seconds in rounds if entry.name in seconds and other.name in seconds]
-    return Spread.of([seconds[other.name] / seconds[entry.name] for seconds in both])
+    return _spread([seconds[other.name] / seconds[entry.name] for seconds in both])
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    return Spread.of(values) if values else None
 
 
 def notes(plan: Plan, on: Mapping[str, Any], limit_bytes: int | None) -> list[str]:
