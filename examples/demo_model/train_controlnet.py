@@ -8,6 +8,8 @@ Shapes lie further from their usual places than in the denoiser's training, so t
 from __future__ import annotations
 
 import argparse
+import copy
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -45,6 +47,11 @@ def make_pairs(
         edges.append(edges_of(picture))
         prompts.append(scene.prompt)
     return torch.cat(latents), np.stack(edges), prompts
+
+
+def save(controlnet: ControlNetModel, output: Path) -> None:
+    """Save a copy whose memory lies as files want it."""
+    copy.deepcopy(controlnet).to(memory_format=torch.contiguous_format).save_pretrained(output)
 
 
 def main() -> None:
@@ -99,8 +106,8 @@ def main() -> None:
             optimiser.step()
             log.step(size=size, loss=loss.item())
             if log.due:
-                controlnet.save_pretrained(output)
-        controlnet.save_pretrained(output)
+                save(controlnet, output)
+        save(controlnet, output)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def _result(plan: Plan, ledger: Ledger, setting: Setting, entry: Entry) -> Resul
     peaks = ledger.peaks(setting, entry) or {"peak_bytes": None, "resident_peak_bytes": None}
     return Result(
         setting, entry,
-        seconds=_spread([seconds[entry.name] for seconds in rounds if entry.name in seconds]),
+        seconds=_of([seconds[entry.name] for seconds in rounds if entry.name in seconds]),
         speed_up=_times_as_fast(rounds, entry, Entry(NONE)),
         share_of_free=_times_as_fast(rounds, entry, free) if entry.ratio is not None else None,
         out_of_memory=out_of_memory,
@@ -73,10 +73,10 @@ def _result(plan: Plan, ledger: Ledger, setting: Setting, entry: Entry) -> Resul
 def _times_as_fast(rounds: Sequence[Mapping[str, float]], entry: Entry, other: Entry) -> Spread | None:
     """How many times as fast an entry ran as another, round by round. Their speed-ups have the same quotient."""
     both = [seconds for seconds in rounds if entry.name in seconds and other.name in seconds]
-    return _spread([seconds[other.name] / seconds[entry.name] for seconds in both])
+    return _of([seconds[other.name] / seconds[entry.name] for seconds in both])
 
 
-def _spread(values: Sequence[float]) -> Spread | None:
+def _of(values: Sequence[float]) -> Spread | None:
     return Spread.of(values) if values else None
 
 
