@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 from pathlib import Path
 
 import paddle
@@ -22,7 +23,13 @@ def load(model_class: type, folder: Path) -> paddle.nn.Layer:
     return model_class.from_pretrained(str(folder), from_diffusers=True)
 
 
-def write_sums(folder: Path) -> None:
+def finish(folder: Path) -> None:
+    """Drop the paths that saving writes down of where things came from, and sum up every file."""
+    for config in folder.rglob("*.json"):
+        held = json.loads(config.read_text())
+        if isinstance(held, dict) and {"_name_or_path", "special_tokens_map_file"} & set(held):
+            kept = {k: v for k, v in held.items() if k not in ("_name_or_path", "special_tokens_map_file")}
+            config.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}" for path in files]
     (folder / "SHA256SUMS").write_text("\n".join(lines) + "\n")
@@ -50,11 +57,11 @@ def main() -> None:
     # would be float16 on a CPU too, and fail.
     config = args.output / "model" / "text_encoder" / "config.json"
     config.write_text(config.read_text().replace('"dtype": "float16"', '"dtype": "float32"'))
-    write_sums(args.output / "model")
+    finish(args.output / "model")
     if args.controlnet:
         controlnet = load(ControlNetModel, args.controlnet).to(dtype=paddle.float16)
         controlnet.save_pretrained(str(args.output / "controlnet"), safe_serialization=True, to_diffusers=False)
-        write_sums(args.output / "controlnet")
+        finish(args.output / "controlnet")
 
 
 if __name__ == "__main__":

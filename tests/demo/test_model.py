@@ -31,6 +31,11 @@ def test_files_are_small_and_hold_no_pickle() -> None:
     assert {path.suffix for path in files} <= {".json", ".txt", ".safetensors", ""}
 
 
+def test_files_name_no_place_they_came_from() -> None:
+    for path in DEMO.rglob("*.json"):
+        assert '": "/' not in path.read_text(), path
+
+
 @pytest.fixture(scope="module")
 def pipe() -> StableDiffusionPipeline:
     pipe = StableDiffusionPipeline.from_pretrained(str(DEMO / "model"))
