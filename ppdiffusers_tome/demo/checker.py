@@ -111,16 +111,45 @@ def _colour_labels(picture: np.ndarray) -> np.ndarray:
 
 
 def _shape_name(contour: np.ndarray, area: float) -> str:
-    """The shape that fills its own kind of hull best; a star is the one that is far from convex."""
+    """The ideal shape of the same area and centre that covers it best; a star is the one that is far from convex.
+
+    Covering weighs the whole outline. Hulls of the kinds (the smallest circle, rectangle and triangle around it) would
+    hang on its outermost points: one bump makes the smallest circle around a disc much too large.
+    """
     hull = cv2.convexHull(contour)
-    hull_area = max(cv2.contourArea(hull), 1.0)
-    if area / hull_area < 0.78:
+    if area / max(cv2.contourArea(hull), 1.0) < 0.78:
         return "star"
-    circle = np.pi * cv2.minEnclosingCircle(hull)[1] ** 2
-    width, height = cv2.minAreaRect(hull)[1]
-    triangle = cv2.minEnclosingTriangle(hull)[0]
-    fills = {"circle": hull_area / circle, "square": hull_area / (width * height), "triangle": hull_area / triangle}
-    return max(fills, key=lambda name: fills[name])
+    points = contour[:, 0].astype(np.float64)
+    seen = cv2.moments(contour)
+    centre = np.array([seen["m10"], seen["m01"]]) / seen["m00"]
+    # Large enough for all, and small enough to be quick.
+    scale = 96 / (2 * np.abs(points - centre).max() + 1)
+    canvas = (points - centre) * scale + 64
+    shape = _filled(canvas)
+    covered = {
+        name: max(_cover(shape, ideal) for ideal in _ideals(corners, shape.sum()))
+        for name, corners in (("circle", 64), ("square", 4), ("triangle", 3))
+    }
+    return max(covered, key=lambda name: covered[name])
+
+
+def _ideals(corners: int, area: float) -> list[np.ndarray]:
+    """Regular polygons of an area in the middle of a canvas, turned in steps of 5 degrees."""
+    radius = np.sqrt(2 * area / (corners * np.sin(2 * np.pi / corners)))
+    turns = np.radians(np.arange(0, max(1, 360 // corners), 5))
+    corner = 2 * np.pi * np.arange(corners) / corners
+    return [_filled(64 + radius * np.stack([np.cos(corner + t), np.sin(corner + t)], axis=1)) for t in turns]
+
+
+def _filled(polygon: np.ndarray) -> np.ndarray:
+    """A polygon ``[points, 2]`` drawn on a canvas of 128x128."""
+    canvas = np.zeros((128, 128), np.uint8)
+    return cv2.fillPoly(canvas, [np.round(polygon * 16).astype(np.int32)], 1, shift=4)
+
+
+def _cover(one: np.ndarray, other: np.ndarray) -> float:
+    """What two drawings share, of all that either covers."""
+    return float((one & other).sum() / (one | other).sum())
 
 
 def _related(found: list[Found], asked: list[tuple[str, str]], relation: str) -> bool:

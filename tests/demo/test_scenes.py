@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
+import cv2
 import numpy as np
 import pytest
 
@@ -99,3 +101,30 @@ def test_checker_finds_nothing_in_noise_or_a_blank() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (256, 256, 3), dtype=np.uint8)
     assert not checker.check(noise, asked).shapes
     assert checker.check(np.full((128, 128, 3), 255, np.uint8), asked).found == ()
+
+
+def wobbled(picture: np.ndarray, rng: np.random.Generator, wobble: float) -> np.ndarray:
+    """A picture whose outlines go in and out around its middle, by ``wobble`` of the radius on average."""
+    side = picture.shape[0]
+    y, x = np.mgrid[:side, :side].astype(np.float32) - side / 2
+    angle, radius = np.arctan2(y, x), np.hypot(x, y)
+    waves = sum(rng.normal() * np.cos(waves * angle + rng.uniform(0, 2 * np.pi)) for waves in range(2, 9))
+    from_where = radius * (1 + wobble * np.sqrt(2 / 7) * waves)
+    map_x, map_y = ((side / 2 + from_where * turn(angle)).astype(np.float32) for turn in (np.cos, np.sin))
+    return cv2.remap(picture, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+
+
+@pytest.mark.parametrize(("wobble", "most"), [(0.04, 1), (0.08, 12)])
+def test_checker_sees_through_uneven_outlines_and_leans_to_no_shape(wobble: float, most: int) -> None:
+    """What a model draws is uneven. Nothing may be taken for something else much more often than the other way round."""
+    rng = np.random.default_rng(5)
+    wrong: Counter = Counter()
+    for name in ("circle", "square", "triangle"):
+        for _ in range(40):
+            shape = scenes.Shape(name, "red", 0.5, 0.5, float(rng.uniform(0.14, 0.28)), float(rng.uniform(-0.2, 0.2)))
+            picture = wobbled(scenes.render(scenes.Scene((shape,), "blue"), 256), rng, wobble)
+            found, _ = checker.look((picture * 255).astype(np.uint8))
+            seen = found[0].name if found else None
+            wrong[name, seen] += seen != name
+    assert sum(wrong.values()) <= most
+    assert abs(wrong["circle", "square"] - wrong["square", "circle"]) <= 6
