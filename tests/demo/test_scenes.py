@@ -116,7 +116,7 @@ def wobbled(picture: np.ndarray, rng: np.random.Generator, wobble: float) -> np.
 
 @pytest.mark.parametrize(("wobble", "most"), [(0.04, 1), (0.08, 12)])
 def test_checker_sees_through_uneven_outlines_and_leans_to_no_shape(wobble: float, most: int) -> None:
-    """What a model draws is uneven. Nothing may be taken for something else much more often than the other way round."""
+    """What a model draws is uneven. No shape may be taken for another much more often than the other way round."""
     rng = np.random.default_rng(5)
     wrong: Counter = Counter()
     for name in ("circle", "square", "triangle"):
