@@ -10,9 +10,7 @@ from collections.abc import Sequence
 
 import paddle
 
-from ppdiffusers_tome.matching import Matching, may_write, scattered
-
-_HALF = (paddle.float16, paddle.bfloat16)
+from ppdiffusers_tome.matching import HALF, Matching, may_write, scattered
 
 
 def rows_at_once(num_sources: int, *, on_a_cpu: int) -> int:
@@ -27,7 +25,7 @@ def rows_at_once(num_sources: int, *, on_a_cpu: int) -> int:
 def unit(x: paddle.Tensor) -> paddle.Tensor:
     """Tokens ``[groups, tokens, channels]`` at length one, of the same type."""
     wide, inverse_length = _measured(x)
-    return (wide * inverse_length).astype(x.dtype) if x.dtype in _HALF else wide * inverse_length
+    return (wide * inverse_length).astype(x.dtype) if x.dtype in HALF else wide * inverse_length
 
 
 def nearest(sources: paddle.Tensor, destinations: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
@@ -46,7 +44,7 @@ def nearest(sources: paddle.Tensor, destinations: paddle.Tensor) -> tuple[paddle
     # A source's own length does not change which destination is nearest, only how sources rank: scaling the highest
     # products, one number a source, is cheaper than scaling the sources.
     highest, best = _highest(sources, destinations)
-    highest = highest.astype("float32") if sources.dtype in _HALF else highest
+    highest = highest.astype("float32") if sources.dtype in HALF else highest
     return highest * _measured(sources)[1].squeeze(-1), best
 
 
@@ -113,5 +111,5 @@ def _measured(x: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
 
     Squares are summed in float32: 65504, the largest float16, is reached by 256 channels of value 16.
     """
-    wide = x.astype("float32") if x.dtype in _HALF else x
+    wide = x.astype("float32") if x.dtype in HALF else x
     return wide, paddle.rsqrt((wide * wide).sum(axis=-1, keepdim=True) + 1e-12)

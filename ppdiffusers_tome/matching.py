@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import paddle
 
-_HALF = (paddle.float16, paddle.bfloat16)
+HALF = (paddle.float16, paddle.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Matching:
         sums = self._sums(x)
         weights = self.inverse_count.astype("float64") if sums.dtype == paddle.float64 else self.inverse_count
         means = sums.multiply_(weights) if may_write(x) else sums * weights
-        means = means.astype(x.dtype) if x.dtype in _HALF else means
+        means = means.astype(x.dtype) if x.dtype in HALF else means
         return means.reshape([self.batch, self.num_left, x.shape[2]])
 
     def unmerge(self, y: paddle.Tensor) -> paddle.Tensor:
@@ -95,7 +95,7 @@ class Matching:
     def _sums(self, x: paddle.Tensor) -> paddle.Tensor:
         """The sum of every group, ``[batch * left, channels]``, float32 for half precision."""
         rows = x.reshape([self.batch * self.num_tokens, x.shape[2]])
-        if x.dtype in _HALF:
+        if x.dtype in HALF:
             # A flat background may put thousands of tokens in one group: in half precision the sum would overflow
             # or stop growing.
             rows = rows.astype("float32")

@@ -47,10 +47,10 @@ def measured(work: Callable[[Callable[[], None]], T]) -> Measured[T]:
         at_mark[0] = meter.peak_bytes()
 
     meter.reset()
-    _synchronize()
+    synchronize()
     start = time.perf_counter()
     result = work(mark)
-    _synchronize()
+    synchronize()
     seconds = time.perf_counter() - start
     return Measured(result, seconds, meter.peak_bytes(), at_mark[0])
 
@@ -144,7 +144,8 @@ def _device() -> tuple[str, int]:
     return ("device", int(index or 0)) if device == "gpu" else ("host", 0)
 
 
-def _synchronize() -> None:
+def synchronize() -> None:
+    """Wait until the device has done what it was given."""
     import paddle
 
     if paddle.get_device().startswith("gpu"):

@@ -8,7 +8,6 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 
 PLAIN, CHUNKED = "plain", "chunked"
-QUERY_ROWS = 128
 
 
 def set_attention(unet: Any, name: str) -> None:
@@ -28,7 +27,7 @@ def _set_chunked(unet: Any) -> None:
     from ppdiffusers_tome.chunked_attention import enable_chunked_attention
 
     unet.set_default_attn_processor()
-    enable_chunked_attention(unet, query_rows=QUERY_ROWS)
+    enable_chunked_attention(unet)
 
 
 def _set_efficient(option: str, operator: str) -> Callable[[Any], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import json
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ppdiffusers_tome.bench.spread import Spread
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.measure import synchronize
 
 STAGES = ("match", "merge", "unmerge")
 SUMS = {"merge + unmerge": ("merge", "unmerge"), "all": STAGES}
@@ -173,7 +175,7 @@ def _step(name: str, problem: Problem) -> Callable[[], float]:
             for _ in range(problem.blocks):
                 merge, unmerge = match_tokens()
                 unmerge(merge(x))
-            _synchronize()
+            synchronize()
             return time.perf_counter() - start
 
         return port
@@ -190,7 +192,7 @@ def _step(name: str, problem: Problem) -> Callable[[], float]:
         start = time.perf_counter()
         for _ in range(steps):
             _blocks(state, problem, x, next(timesteps))
-        _synchronize()
+        synchronize()
         return (time.perf_counter() - start) / steps
 
     return ours
@@ -206,42 +208,36 @@ def _blocks(state: Any, problem: Problem, x: Any, timestep: Any) -> None:
     state.leave_host()
 
 
-def _timed_step(step: Callable[[], float]) -> float:
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Without gradients, and without Python's garbage collector stepping in."""
     import paddle
 
     gc.disable()
     try:
         with paddle.no_grad():
-            return step()
+            yield
     finally:
         gc.enable()
+
+
+def _timed_step(step: Callable[[], float]) -> float:
+    with _undisturbed():
+        return step()
 
 
 def _timed_run(run: Callable[[Callable[[str], None]], None]) -> dict[str, float]:
-    import paddle
-
     ends: dict[str, float] = {}
 
     def done(stage: str) -> None:
-        _synchronize()
+        synchronize()
         ends[stage] = time.perf_counter()
 
-    gc.disable()
-    try:
-        with paddle.no_grad():
-            start = time.perf_counter()
-            run(done)
-    finally:
-        gc.enable()
+    with _undisturbed():
+        start = time.perf_counter()
+        run(done)
     starts = [start, ends["match"], ends["merge"]]
     return {stage: ends[stage] - began for stage, began in zip(STAGES, starts, strict=True)}
-
-
-def _synchronize() -> None:
-    import paddle
-
-    if paddle.get_device().startswith("gpu"):
-        paddle.device.cuda.synchronize()
 
 
 def _tomesd(problem: Problem, repeats: int, torch_python: Path) -> dict[str, list[float]]:

@@ -19,6 +19,7 @@ from typing import Any
 from ppdiffusers_tome.bench.out_of_memory import die_first, ran_out_of_memory
 from ppdiffusers_tome.bench.plan import Entry, Plan, Setting
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.measure import synchronize
 
 OUT_OF_MEMORY = 77  # the exit status that says so
 Say = Callable[[Mapping[str, Any]], None]
@@ -99,18 +100,13 @@ def _measure_memory(task: Task, work: Any, say: Say) -> None:
 
 
 def _seconds(work: Callable[[], None]) -> float:
-    import paddle
-
-    on_gpu = paddle.get_device().startswith("gpu")
     gc.collect()
     gc.disable()
     try:
-        if on_gpu:
-            paddle.device.cuda.synchronize()
+        synchronize()
         start = time.perf_counter()
         work()
-        if on_gpu:
-            paddle.device.cuda.synchronize()
+        synchronize()
         return time.perf_counter() - start
     finally:
         gc.enable()
