@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import paddle
 
 from ppdiffusers_tome.matching import HALF, Matching, may_write, scattered
+from ppdiffusers_tome.partition import Partition
 
 
 def rows_at_once(num_sources: int, *, on_a_cpu: int) -> int:
@@ -54,7 +55,7 @@ def joined(parts: Sequence[paddle.Tensor]) -> paddle.Tensor:
 
 
 def merge_most_alike(
-    similarity: paddle.Tensor, best: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor,
+    similarity: paddle.Tensor, best: paddle.Tensor, sources: paddle.Tensor, partition: Partition,
     *, num_tokens: int, num_merged: int,
 ) -> Matching:  # fmt: skip
     """Merge the sources that are most like their destinations into them.
@@ -64,22 +65,25 @@ def merge_most_alike(
             must be less than any similarity.
         best: ``[batch, S or more]`` int64, the number of that destination in ``destinations``.
         sources: int64 ``[S or more]``, the token of each column.
-        destinations: int64 ``[D]``, tokens.
-        num_tokens: S + D.
+        partition: the grid's D destinations, and the P tokens before it, which stay.
+        num_tokens: P + S + D.
         num_merged: how many sources merge, ``1 <= num_merged <= S``.
     """
-    batch, num_destinations = similarity.shape[0], destinations.shape[0]
-    num_sources, num_left = num_tokens - num_destinations, num_tokens - num_merged
+    stay = partition.destinations
+    if partition.prefix:
+        stay = paddle.concat([stay, paddle.arange(partition.prefix, dtype="int64")])
+    batch, num_stay = similarity.shape[0], stay.shape[0]
+    num_sources, num_left = num_tokens - num_stay, num_tokens - num_merged
     order = paddle.argsort(similarity, axis=1, descending=True)
     if order.shape[1] > num_sources:
         order = order[:, :num_sources]
-    # The merged sequence of an image is [kept sources by rank, destinations]; a merged source goes where its
-    # destination stands.
+    # The merged sequence of an image is [kept sources by rank, destinations, what stood before the grid]; a merged
+    # source goes where its destination stands.
     rows = paddle.arange(batch * num_left, dtype="int64").reshape([batch, num_left])
-    first_destination = num_left - num_destinations
+    first_destination = num_left - num_stay
     into = _taken(best, order[:, :num_merged]) + rows[:, first_destination : first_destination + 1]
     by_rank = paddle.gather(sources, order.flatten()).reshape([batch, num_sources])
-    tokens = paddle.concat([by_rank, destinations.unsqueeze(0).expand([batch, num_destinations])], axis=1)
+    tokens = paddle.concat([by_rank, stay.unsqueeze(0).expand([batch, num_stay])], axis=1)
     tokens = tokens + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
     places = paddle.concat([into, rows], axis=1).flatten().astype("int32")
     owner = scattered(places, tokens.flatten(), batch * num_tokens, in_place=may_write())

@@ -39,3 +39,16 @@ class Grid:
         in_no_cell = np.ones((self.height, self.width), bool)
         in_no_cell[:rows, :columns] = False
         return whole.transpose(0, 2, 1, 3).reshape(-1, sy * sx), numbers[in_no_cell]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A grid of tokens, and how many other tokens stand before it."""
+
+    grid: Grid
+    prefix: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens of the sequence."""
+        return self.prefix + self.grid.num_tokens

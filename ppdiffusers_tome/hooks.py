@@ -11,15 +11,14 @@ part leaves the rest working.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.blocks.adapter import ATTENTION
+from ppdiffusers_tome.blocks.adapter import ATTENTION, BlockAdapter, Section
 from ppdiffusers_tome.config import ToMeConfig
-from ppdiffusers_tome.grid import Grid
-from ppdiffusers_tome.sites import Site, is_a
+from ppdiffusers_tome.sites import Site, is_a, layer_at
 from ppdiffusers_tome.state import RunState
 
 
@@ -31,53 +30,120 @@ class _Hooks:
 
 
 class TimestepHooks(_Hooks):
-    """On the layer that embeds the timestep: it is called first, with the timestep, in every denoiser."""
+    """On the layer that embeds the timestep, called first and with the timestep; else on the model itself."""
 
     def begin(self, layer: Any, inputs: tuple) -> None:
         self.run.begin_call(inputs[0] if inputs else None, training=layer.training)
 
+    def begin_model(self, model: Any, inputs: tuple) -> None:
+        """Every denoiser without such a layer is called with the picture and the timestep, some with keywords."""
+        timestep = inputs[1] if len(inputs) > 1 else None
+        if isinstance(timestep, (int, float)):
+            timestep = paddle.to_tensor([timestep])
+        known = isinstance(timestep, paddle.Tensor) and timestep.ndim <= 1
+        self.run.begin_call(timestep if known else None, training=model.training)
+
 
 class HostHooks(_Hooks):
-    """On the layer around the blocks: it sees the picture, so it knows the grid at any aspect ratio and odd size."""
+    """On the layer around the blocks, and on the one that sees the picture and so its grid, exact at any shape."""
 
-    def __init__(self, run: RunState, grid: Callable[[Any, paddle.Tensor], Grid]) -> None:
+    def __init__(self, run: RunState, host: Any, adapter: BlockAdapter) -> None:
         super().__init__(run)
-        self.grid = grid
+        self.host = host
+        self.grid, self.prefix = adapter.grid, adapter.prefix(host)
 
-    def enter(self, host: Any, inputs: tuple) -> None:
-        self.run.enter_host(self.grid(host, inputs[0]), will_rerun=bool(getattr(host, "gradient_checkpointing", False)))
+    def enter(self, layer: Any, inputs: tuple) -> None:
+        rerun = bool(getattr(self.host, "gradient_checkpointing", False))
+        self.run.enter_host(self.grid(self.host, inputs[0]), prefix=self.prefix, will_rerun=rerun)
 
     def leave(self, host: Any, inputs: tuple, output: Any) -> None:
         self.run.leave_host()
 
 
 class BlockHooks(_Hooks):
-    """On one block and its sublayers."""
+    """On one block, and on the layer that sees its tokens first where that is another."""
 
     def enter(self, block: Any, inputs: tuple) -> None:
-        self.run.enter_block(self, inputs[0])
+        self.run.enter_block(self, inputs[0] if inputs else None)
+
+    def see(self, layer: Any, inputs: tuple) -> None:
+        self.run.see_tokens(inputs[0])
 
     def leave(self, block: Any, inputs: tuple, output: Any) -> None:
         self.run.leave_block()
 
-    def merge(self, sublayer: Any, inputs: tuple) -> tuple | None:
-        matching = self.run.matching
-        if matching is None:
+
+class SectionHooks(_Hooks):
+    """On the layers where a section of a block begins and ends.
+
+    Args:
+        run: the state of the denoiser.
+        attention: the layer of the section that has an attention processor, or None.
+        trailing: as in ``Section``.
+    """
+
+    def __init__(self, run: RunState, attention: Any, *, trailing: bool) -> None:
+        super().__init__(run)
+        self.attention = attention
+        self.trailing = trailing
+
+    def merge(self, layer: Any, inputs: tuple) -> tuple | None:
+        merged = self._merged(layer, inputs[0])
+        return None if merged is None else (merged, *inputs[1:])
+
+    def merge_output(self, layer: Any, inputs: tuple, output: Any) -> Any:
+        several = isinstance(output, tuple)
+        merged = self._merged(layer, output[0] if several else output)
+        if merged is None:
             return None
-        if not matching.fits(inputs[0]):
+        return (merged, *output[1:]) if several else merged
+
+    def unmerge(self, layer: Any, inputs: tuple, output: Any) -> Any:
+        matching = self.run.matching
+        if matching is None or self.run.section is not self:
+            return None
+        self.run.section = None
+        if isinstance(output, tuple):
+            return (matching.unmerge(output[0]), *output[1:])
+        return matching.unmerge(output)
+
+    def _merged(self, layer: Any, x: paddle.Tensor) -> paddle.Tensor | None:
+        """What goes on in place of ``x``; None when it stays."""
+        matching = self.run.matching
+        if matching is None or self._keeps_maps():
+            return None
+        if matching.fits(x):
+            merged = matching.merge(x)
+        elif self.trailing and x.shape[1] > matching.num_tokens:
+            own, others = x[:, : matching.num_tokens], x[:, matching.num_tokens :]
+            merged = paddle.concat([matching.merge(own), others], axis=1)
+        elif self.run.section is self:
+            return None  # a processor's keys may come from elsewhere; its queries are merged already
+        else:
             self.run.leave_block()
             self.run.warn_once(
                 "sublayer",
-                f"{type(sublayer).__name__} got tokens of shape {list(inputs[0].shape)} instead of "
+                f"{type(layer).__name__} got tokens of shape {list(x.shape)} instead of "
                 f"[{matching.batch}, {matching.num_tokens}, channels] (feed-forward chunking does that), so it runs "
                 "unmerged; switch chunking off to merge here",
             )
             return None
-        return (matching.merge(inputs[0]), *inputs[1:])
+        self.run.section = self
+        return merged
 
-    def unmerge(self, sublayer: Any, inputs: tuple, output: paddle.Tensor) -> paddle.Tensor | None:
-        matching = self.run.matching
-        return None if matching is None else matching.unmerge(output)
+    def _keeps_maps(self) -> bool:
+        """True for the processors that pipelines bring along to look at attention maps, of all tokens.
+
+        Self-Attention Guidance, Attend-and-Excite and Pix2Pix Zero read maps as pictures; merged ones differ in size.
+        """
+        processor = type(getattr(self.attention, "processor", None))
+        if not processor.__module__.startswith("ppdiffusers.pipelines."):
+            return False
+        self.run.warn_once(
+            "maps",
+            f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
+        )
+        return True
 
 
 class MaskMerger(_Hooks):
@@ -95,35 +161,54 @@ class MaskMerger(_Hooks):
 
     def __call__(self, mask: paddle.Tensor | None, *args: Any, **kwargs: Any) -> paddle.Tensor | None:
         matching = self.run.matching
-        if matching is not None and mask is not None and mask.shape[-1] == matching.num_tokens:
-            mask = matching.merge_mask(mask)
+        if matching is not None and mask is not None:
+            if self.run.section is None:
+                # Attention on a picture meets its mask before its tokens merge.
+                self.run.leave_block()
+                self.run.warn_once("mask", "attention on a picture got a mask, so it runs unmerged")
+            elif mask.shape[-1] == matching.num_tokens:
+                mask = matching.merge_mask(mask)
         return type(self.attention).prepare_attention_mask(self.attention, mask, *args, **kwargs)
 
 
 def attach(model: Any, sites: Iterable[Site], config: ToMeConfig) -> None:
     """Put ToMe on the given blocks of one denoiser; ``detach`` mirrors it."""
-    run = RunState(config)
     timestep_layer = _timestep_layer(model)
+    run = RunState(config, tells_timestep=timestep_layer is not None)
     if timestep_layer is not None:
         timestep_layer.register_forward_pre_hook(TimestepHooks(run).begin)
+    elif is_a(model, "ModelMixin"):
+        model.register_forward_pre_hook(TimestepHooks(run).begin_model)
     hosts = set()
     for site in sites:
         if id(site.host) not in hosts:
             hosts.add(id(site.host))
-            host_hooks = HostHooks(run, site.adapter.grid)
-            site.host.register_forward_pre_hook(host_hooks.enter)
+            host_hooks = HostHooks(run, site.host, site.adapter)
+            layer_at(site.host, site.adapter.picture).register_forward_pre_hook(host_hooks.enter)
             site.host.register_forward_post_hook(host_hooks.leave)
         block_hooks = BlockHooks(run)
         site.block.register_forward_pre_hook(block_hooks.enter)
         site.block.register_forward_post_hook(block_hooks.leave)
-        for role, name in site.adapter.sublayers.items():
-            sublayer = getattr(site.block, name, None)
-            if sublayer is None or not getattr(config, role):
-                continue
-            sublayer.register_forward_pre_hook(block_hooks.merge)
-            sublayer.register_forward_post_hook(block_hooks.unmerge)
-            if role == ATTENTION and hasattr(sublayer, MaskMerger.NAME):
-                setattr(sublayer, MaskMerger.NAME, MaskMerger(run, sublayer))
+        if site.adapter.metric:
+            layer_at(site.block, site.adapter.metric).register_forward_pre_hook(block_hooks.see)
+        for role, section in site.sections(config):
+            _attach_section(run, site.block, role, section)
+
+
+def _attach_section(run: RunState, block: Any, role: str, section: Section) -> None:
+    around = [layer_at(block, path) for path in (*section.enter, section.leave)]
+    # A section is an attention layer, or within one (such as the block itself).
+    parents = [layer_at(block, section.leave.rpartition(".")[0])]
+    attention = next((layer for layer in (*around, *parents, block) if hasattr(layer, MaskMerger.NAME)), None)
+    hooks = SectionHooks(run, attention, trailing=section.trailing)
+    for layer in around[:-1]:
+        if section.after:
+            layer.register_forward_post_hook(hooks.merge_output)
+        else:
+            layer.register_forward_pre_hook(hooks.merge)
+    around[-1].register_forward_post_hook(hooks.unmerge)
+    if role == ATTENTION and attention is not None:
+        setattr(attention, MaskMerger.NAME, MaskMerger(run, attention))
 
 
 def detach(model: Any) -> None:

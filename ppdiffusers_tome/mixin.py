@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ppdiffusers_tome.blocks import adapters
 from ppdiffusers_tome.blocks.adapter import ROLES
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError
 from ppdiffusers_tome.hooks import attach, attached_configs, detach
 from ppdiffusers_tome.parts import models_of
 from ppdiffusers_tome.port import remove_port
+from ppdiffusers_tome.refused import refusal
 from ppdiffusers_tome.sites import Site, find_sites
 
 T = TypeVar("T")
@@ -178,15 +178,7 @@ def _config(settings: dict[str, Any], config: ToMeConfig | None) -> ToMeConfig:
 def _chosen(sites: list[Site], config: ToMeConfig) -> list[Site]:
     """The sites whose level the settings reach; None reaches the finest that there is."""
     limit = config.max_downsample or min((site.level for site in sites), default=1)
-    return [site for site in sites if site.level <= limit and _merging_sublayers(site, config)]
-
-
-def _merging_sublayers(site: Site, config: ToMeConfig) -> list[str]:
-    return [
-        name
-        for role, name in site.adapter.sublayers.items()
-        if getattr(config, role) and getattr(site.block, name, None) is not None
-    ]
+    return [site for site in sites if site.level <= limit and site.sections(config)]
 
 
 def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Any]], config: ToMeConfig) -> str:
@@ -195,11 +187,12 @@ def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Any]], config: T
     sites = [site for _, layer in denoisers for site in find_sites(layer)]
     if not sites:
         looked_at = ", ".join(f"{key} ({type(layer).__name__})" if key else name for key, layer in denoisers)
-        supported = ", ".join(f"{a.block_class} inside {a.host_class}" for a in adapters())
+        reasons = {type(layer).__name__: refusal(layer) for _, layer in denoisers}
+        why = "".join(f". {cls}: {reason}" for cls, reason in reasons.items() if reason)
         return (
             f"{name} has nothing to merge: looked at {looked_at or 'no model'} and found no block on a grid of image "
-            f"tokens; supported is {supported}. Apply ToMe to a denoiser that has such blocks (a Stable Diffusion "
-            "UNet or ControlNet), or to the pipeline that holds one"
+            f"tokens{why}. Apply ToMe to a denoiser that has such blocks (a UNet, a ControlNet, a diffusion "
+            "transformer), or to the pipeline that holds one; `ppdiffusers-tome doctor` lists which have"
         )
     if _chosen(sites, replace(config, max_downsample=8)):
         finest = min(site.level for site in sites)

@@ -28,10 +28,18 @@ class Partition:
     Attributes:
         sources: int64 ``[S]``, cell by cell, then those in no cell.
         destinations: int64 ``[D]``, one a cell, in the order of the cells.
+        prefix: how many tokens stand before those of the grid; they are neither.
     """
 
     sources: paddle.Tensor
     destinations: paddle.Tensor
+    prefix: int = 0
+
+    def after(self, prefix: int) -> Partition:
+        """The same grid behind ``prefix`` more tokens."""
+        if prefix == 0:
+            return self
+        return Partition(self.sources + prefix, self.destinations + prefix, self.prefix + prefix)
 
 
 def regular_partition(grid: Grid, sx: int, sy: int) -> Partition:

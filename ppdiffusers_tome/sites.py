@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ppdiffusers_tome.blocks import adapters
-from ppdiffusers_tome.blocks.adapter import BlockAdapter
+from ppdiffusers_tome.blocks.adapter import BlockAdapter, Section
+from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.refused import refusal
 
 
 @dataclass(frozen=True)
@@ -27,25 +30,62 @@ class Site:
     adapter: BlockAdapter
     level: int
 
+    def sections(self, config: ToMeConfig) -> list[tuple[str, Section]]:
+        """The sections that merge with these settings, with their roles; a block may lack some layers."""
+        return [
+            (role, section)
+            for role, section in self.adapter.sections.items()
+            if getattr(config, role) and layer_at(self.block, section.leave) is not None
+        ]
 
-def is_a(layer: Any, class_name: str) -> bool:
-    """True when a class of that name is among the layer's; nothing is imported to find out."""
-    return any(cls.__name__ == class_name for cls in type(layer).__mro__)
+
+def layer_at(layer: Any, path: str) -> Any:
+    """The sublayer at a dotted path, "" for the layer itself; None where there is none."""
+    for name in filter(None, path.split(".")):
+        layer = getattr(layer, name, None)
+    return layer
+
+
+def is_a(layer: Any, *class_names: str) -> bool:
+    """True when a class of one of those names is among the layer's; nothing is imported to find out."""
+    return any(cls.__name__ in class_names for cls in type(layer).__mro__)
 
 
 def find_sites(model: Any) -> list[Site]:
     """Every block of a model, or of a part of one, that an adapter knows. Levels count from ``model``."""
     sites, seen = [], set()
-    for path, host in model.named_sublayers(include_self=True):
+    for path, layer in _layers(model):
         for adapter in adapters():
-            if not is_a(host, adapter.host_class):
+            if not is_a(layer, *adapter.inside):
                 continue
-            level = _downsampled(model, path) * adapter.downsample(host)
-            for name, block in host.named_sublayers():
-                if is_a(block, adapter.block_class) and id(block) not in seen:
+            for name, block in layer.named_sublayers():
+                if is_a(block, adapter.block_class) and id(block) not in seen and adapter.usable(block):
                     seen.add(id(block))
+                    host = block if adapter.own_host else layer
+                    level = _downsampled(model, path) * adapter.downsample(host)
                     sites.append(Site(f"{path}.{name}".lstrip("."), block, host, adapter, level))
     return sites
+
+
+def _layers(model: Any) -> Iterator[tuple[str, Any]]:
+    """All layers with their paths, the model first, but for those of which it is known why nothing merges there."""
+    refused: tuple[str, ...] = ()
+    for path, layer in model.named_sublayers(include_self=True):
+        if path.startswith(refused):
+            continue
+        if refusal(layer):
+            if not path:
+                return
+            refused += (f"{path}.",)
+        else:
+            yield path, layer
+
+
+# How the parts of a UNet are called, in the order in which they run: ppdiffusers' way and OpenAI's.
+_PART = re.compile(
+    r"(.*?)(?:(down_blocks|input_blocks)|(mid_block|middle_block)|(up_blocks|output_blocks))(?:\.(\d+))?(?:\.|$)"
+)
+_DOWN = {"mid_block": "down_blocks", "middle_block": "input_blocks"}
 
 
 def _downsampled(model: Any, path: str) -> int:
@@ -53,21 +93,27 @@ def _downsampled(model: Any, path: str) -> int:
 
     Guessing it from token counts, as tomesd does, fails at some sizes (33x36 latents crash it at level 8).
     """
-    part = re.match(r"(.*?)(down_blocks|up_blocks|mid_block)(?:\.(\d+))?(?:\.|$)", path)
+    part = _PART.match(path)
     if part is None:
         return 1
     root = model
     for name in filter(None, part[1].split(".")):
         root = getattr(root, name)
-    halvings = [_halves(block) for block in getattr(root, "down_blocks", None) or ()]
-    if part[2] == "down_blocks":
-        return 2 ** sum(halvings[: int(part[3])])
-    if part[2] == "mid_block":
-        return 2 ** sum(halvings)
-    doublings = [_halves(block) for block in root.up_blocks]
-    return 2 ** sum(doublings[int(part[3]) :])
+    down, middle, up, number = part[2], part[3], part[4], int(part[5] or 0)
+    # Wuerstchen's decoder works on patches, and halves where a level begins; all others where one ends.
+    patches = is_a(root, "WuerstchenDiffNeXt")
+    if up:
+        changes = [_changes_size(block) for block in getattr(root, up)][number:]
+    else:
+        changes = [_changes_size(block) for block in getattr(root, down or _DOWN[middle], None) or ()]
+        changes = changes[: number + patches] if down else changes
+    return 2 ** sum(changes) * (root.config.patch_size if patches else 1)
 
 
-def _halves(block: Any) -> bool:
-    """True when a UNet block changes the resolution by two: ``downsamplers``, or ``upsamplers`` when going up."""
-    return bool(getattr(block, "downsamplers", None) or getattr(block, "upsamplers", None))
+def _changes_size(block: Any) -> bool:
+    """True when a part of a UNet halves the resolution, or doubles it when going up."""
+    if getattr(block, "downsamplers", None) or getattr(block, "upsamplers", None):
+        return True
+    return any(is_a(layer, "Sequential") for layer in block.children()) or any(
+        is_a(layer, "Downsample", "Upsample") for layer in block.sublayers(include_self=True)
+    )

@@ -12,7 +12,7 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.config import ToMeConfig
-from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.grid import Grid, Layout
 from ppdiffusers_tome.matching import Matching
 from ppdiffusers_tome.methods import Matcher, matcher
 from ppdiffusers_tome.partition import Partition, random_partition, regular_partition
@@ -27,13 +27,13 @@ class Call:
 
     Attributes:
         timestep: scalar or ``[batch]``; None where the model has none.
-        matchers: made once a grid and shared by all blocks on it.
-        matchings: what is reused, by block (None for all), grid and batch; None where nothing is.
+        matchers: made once a layout and shared by all blocks on it.
+        matchings: what is reused, by block (None for all), layout and batch; None where nothing is.
     """
 
     timestep: paddle.Tensor | None = None
-    matchers: dict[Grid, Matcher] = field(default_factory=dict)
-    matchings: dict[tuple[Any, Grid, int], Matching] | None = None
+    matchers: dict[Layout, Matcher] = field(default_factory=dict)
+    matchings: dict[tuple[Any, Layout, int], Matching] | None = None
 
 
 class RunState:
@@ -41,22 +41,26 @@ class RunState:
 
     What belongs to a call in progress is kept by thread, so threads may share a model; it is left out of copies and
     pickles, which therefore work on their own.
+
+    Args:
+        config: the settings.
+        tells_timestep: whether the model has a layer that tells when a call begins, also while a program is recorded.
     """
 
-    def __init__(self, config: ToMeConfig) -> None:
-        self._start(config)
+    def __init__(self, config: ToMeConfig, *, tells_timestep: bool = True) -> None:
+        self._start(config, tells_timestep)
 
-    def _start(self, config: ToMeConfig) -> None:
-        self.config = config
+    def _start(self, config: ToMeConfig, tells_timestep: bool) -> None:
+        self.config, self._tells_timestep = config, tells_timestep
         self._warned: set[str] = set()
         self._thread = threading.local()
-        self._inputs: OrderedDict[int, tuple[Call, Grid]] = OrderedDict()
+        self._inputs: OrderedDict[int, tuple[Call, Layout]] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"config": self.config}
+        return {"config": self.config, "tells_timestep": self._tells_timestep}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._start(state["config"])
+        self._start(**state)
 
     @property
     def matching(self) -> Matching | None:
@@ -84,33 +88,56 @@ class RunState:
         elif self.config.reuse_blocks:
             call.matchings = {}
 
-    def enter_host(self, grid: Grid, *, will_rerun: bool) -> None:
-        """Blocks that follow work on ``grid``; ``will_rerun`` when gradient checkpointing will call them again."""
-        self._thread.grid, self._thread.will_rerun = grid, will_rerun
-        if not hasattr(self._thread, "call"):  # a model without a timestep, or a part of one called alone
+    def enter_host(self, grid: Grid, *, prefix: int = 0, will_rerun: bool) -> None:
+        """Blocks that follow work on ``grid`` behind ``prefix`` other tokens.
+
+        ``will_rerun``: gradient checkpointing will call them again.
+        """
+        self._thread.layout, self._thread.will_rerun = Layout(grid, prefix), will_rerun
+        recording_afresh = not self._tells_timestep and not paddle.in_dynamic_mode()
+        if recording_afresh or not hasattr(self._thread, "call"):  # or a part of a model called alone
             self._thread.call = Call()
 
     def leave_host(self) -> None:
-        self._thread.grid = None
+        self._thread.layout = None
 
-    def enter_block(self, block: Hashable, x: paddle.Tensor) -> None:
-        """A block starts on tokens ``x``, ``[batch, tokens, channels]``; ``matching`` is theirs until it ends."""
-        self._thread.block, self._thread.tokens, self._thread.matching = block, x, None
+    def enter_block(self, block: Hashable, x: paddle.Tensor | None) -> None:
+        """A block starts on tokens ``x``, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``.
+
+        ``matching`` is theirs until it ends. None where they are not seen yet; ``see_tokens`` then follows.
+        """
+        self._thread.block, self._thread.input, self._thread.tokens = block, x, x
+        self._thread.matching = self._thread.section = None
+
+    def see_tokens(self, x: paddle.Tensor) -> None:
+        """The tokens of the block that runs now, where they differ from what it was called with."""
+        self._thread.tokens = x
 
     def leave_block(self) -> None:
         """The block has ended, or the rest of it runs unmerged."""
-        self._thread.tokens = self._thread.matching = None
+        self._thread.tokens = self._thread.input = self._thread.matching = self._thread.section = None
+
+    @property
+    def section(self) -> Any:
+        """The section of the block whose tokens are merged now, as it named itself, or None."""
+        return getattr(self._thread, "section", None)
+
+    @section.setter
+    def section(self, section: Any) -> None:
+        self._thread.section = section
 
     def _match(self, x: paddle.Tensor) -> Matching | None:
-        call, grid = self._context(x)
-        if call is None or grid is None:
+        call, layout = self._context(x)
+        if call is None or layout is None:
             return None
-        config = self.config
-        if x.ndim != 3 or x.shape[1] != grid.num_tokens:
+        config, grid, given = self.config, layout.grid, list(x.shape)
+        if x.ndim == 4 and given[2:] == [grid.height, grid.width]:
+            x = x.flatten(2).transpose([0, 2, 1])
+        if x.ndim != 3 or x.shape[1] != layout.num_tokens:
             self.warn_once(
                 "tokens",
-                f"a block got tokens of shape {list(x.shape)} where its picture has {grid.height}x{grid.width} tokens; "
-                "it runs unmerged",
+                f"a block got tokens of shape {given} where its picture has {grid.height}x{grid.width} tokens"
+                f"{f' behind {layout.prefix} others' if layout.prefix else ''}; it runs unmerged",
             )
             return None
         if grid.num_merged(config.ratio) == 0:
@@ -123,16 +150,17 @@ class RunState:
             )
             return None
         if call.matchings is None:
-            return self._matcher(call, grid)(x)
-        key = (None if config.reuse_blocks else self._thread.block, grid, x.shape[0])
+            return self._matcher(call, layout)(x)
+        key = (None if config.reuse_blocks else self._thread.block, layout, x.shape[0])
         if key not in call.matchings:
-            call.matchings[key] = self._matcher(call, grid)(x)
+            call.matchings[key] = self._matcher(call, layout)(x)
         return call.matchings[key]
 
-    def _matcher(self, call: Call, grid: Grid) -> Matcher:
-        if grid not in call.matchers:
-            call.matchers[grid] = matcher(self._partition(call, grid), grid, self.config)
-        return call.matchers[grid]
+    def _matcher(self, call: Call, layout: Layout) -> Matcher:
+        if layout not in call.matchers:
+            partition = self._partition(call, layout.grid).after(layout.prefix)
+            call.matchers[layout] = matcher(partition, layout.grid, self.config)
+        return call.matchers[layout]
 
     @paddle.no_grad()
     def _partition(self, call: Call, grid: Grid) -> Partition:
@@ -141,30 +169,28 @@ class RunState:
             return random_partition(grid, config.sx, config.sy, seed=config.seed, timestep=call.timestep)
         return regular_partition(grid, config.sx, config.sy)
 
-    def _context(self, x: paddle.Tensor) -> tuple[Call, Grid] | tuple[None, None]:
-        """The call and grid that a block's input belongs to.
+    def _context(self, x: paddle.Tensor) -> tuple[Call, Layout] | tuple[None, None]:
+        """The call and layout that a block's tokens belong to.
 
         Gradient checkpointing runs blocks again during the backward pass, outside their host and maybe in another
         thread, after other calls at other sizes. The block's input is then the very memory of the first run, kept
         alive for that purpose, so its address tells the runs apart.
         """
-        grid = getattr(self._thread, "grid", None)
-        if grid is None:
-            return self._inputs.get(_address(x), (None, None))
-        if self._thread.will_rerun:
-            # Out and in again, so that the newest stand last and another thread never drops what is in use.
-            self._inputs.pop(_address(x), None)
-            self._inputs[_address(x)] = (self._thread.call, grid)
-            while len(self._inputs) > _REMEMBERED_INPUTS:
-                self._inputs.popitem(last=False)
-        return self._thread.call, grid
+        layout = getattr(self._thread, "layout", None)
+        if layout is not None and not self._thread.will_rerun:
+            return self._thread.call, layout
+        address = (x if self._thread.input is None else self._thread.input).data_ptr()
+        if layout is None:
+            return self._inputs.get(address, (None, None))
+        # Out and in again, so that the newest stand last and another thread never drops what is in use.
+        self._inputs.pop(address, None)
+        self._inputs[address] = (self._thread.call, layout)
+        while len(self._inputs) > _REMEMBERED_INPUTS:
+            self._inputs.popitem(last=False)
+        return self._thread.call, layout
 
     def warn_once(self, topic: str, message: str) -> None:
         """Say something once a topic, not once a block, for as long as this ToMe is attached."""
         if topic not in self._warned:
             self._warned.add(topic)
             warnings.warn(f"ToMe: {message}", stacklevel=2)
-
-
-def _address(x: paddle.Tensor) -> int:
-    return x.data_ptr()

@@ -11,8 +11,36 @@ from ppdiffusers_tome.grid import Grid
 if TYPE_CHECKING:
     import paddle
 
-# What a sublayer does, named by the setting that switches its merging on.
+# What a section does, named by the setting that switches its merging on.
 ROLES = ATTENTION, CROSS_ATTENTION, MLP = "merge_attn", "merge_crossattn", "merge_mlp"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A stretch of a block that runs on merged tokens. Layers are named by their paths in the block.
+
+    Attributes:
+        enter: tokens merge as they enter these layers, as first positional input.
+        leave: what this layer returns (the first, where it returns several) is unmerged.
+        after: tokens merge as they leave the ``enter`` layers instead: the way in where the next layer gets them by
+            keyword, which Paddle 2.6 does not show to hooks.
+        trailing: more tokens may follow the block's own in what enters; they stay as they are.
+    """
+
+    enter: tuple[str, ...]
+    leave: str
+    after: bool = False
+    trailing: bool = False
+
+
+def around(layer: str) -> Section:
+    """The section that is one layer, called with its tokens as first positional input and returning them."""
+    return Section((layer,), layer)
+
+
+def picture_grid(host: Any, picture: paddle.Tensor) -> Grid:
+    """The grid of ``[..., height, width]``, one token a pixel."""
+    return Grid(*picture.shape[-2:])
 
 
 @dataclass(frozen=True)
@@ -22,16 +50,27 @@ class BlockAdapter:
     Classes are named, not imported: a subclass counts, and a release of ppdiffusers that lacks one does no harm.
 
     Attributes:
-        block_class: the block; called with its tokens ``[batch, tokens, channels]`` as first positional argument.
-        host_class: the layer around the blocks, called with the picture they work on as first positional argument.
-        sublayers: which of the block's sublayers each of ``merge_attn``, ``merge_crossattn`` and ``merge_mlp``
-            merges around; each is called with its tokens as first positional argument.
-        grid: the grid of tokens, from the host and its input.
-        downsample: how many times smaller than the host's input the grid is (a patch size, otherwise 1).
+        block_class: the block; its tokens are ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``.
+        inside: classes of the layer around such blocks, their host. Elsewhere the class is left alone.
+        sections: what each of ``merge_attn``, ``merge_crossattn`` and ``merge_mlp`` merges around.
+        grid: the grid of tokens, from the host and its picture.
+        own_host: the block itself is called with the picture; ``inside`` only says where to look for it.
+        picture: path in the host of the layer that is called with the picture, as first positional input; "" for the
+            host itself.
+        metric: path in the block of the layer that is called with the block's tokens before anything is done to
+            them, as first positional input; "" for the block itself.
+        downsample: how many times smaller than the picture the grid is (a patch size, otherwise 1), from the host.
+        prefix: how many tokens stand before those of the grid, from the host; they never merge.
+        usable: False for a block of the class in which tokens cannot merge.
     """
 
     block_class: str
-    host_class: str
-    sublayers: Mapping[str, str]
-    grid: Callable[[Any, paddle.Tensor], Grid]
-    downsample: Callable[[Any], int]
+    inside: tuple[str, ...]
+    sections: Mapping[str, Section]
+    grid: Callable[[Any, paddle.Tensor], Grid] = picture_grid
+    own_host: bool = False
+    picture: str = ""
+    metric: str = ""
+    downsample: Callable[[Any], int] = lambda host: 1
+    prefix: Callable[[Any], int] = lambda host: 0
+    usable: Callable[[Any], bool] = lambda block: True

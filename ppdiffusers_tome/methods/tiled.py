@@ -104,7 +104,7 @@ def match(x: paddle.Tensor, tiled: TiledPartition, num_merged: int) -> Matching:
 
     Args:
         x: ``[batch, tokens, channels]``, the block's input, any float type.
-        tiled: the sources and destinations of the grid, S + D = tokens.
+        tiled: the sources and destinations of the grid.
         num_merged: how many sources merge, ``1 <= num_merged <= S``.
 
     Returns:
@@ -130,7 +130,7 @@ def match(x: paddle.Tensor, tiled: TiledPartition, num_merged: int) -> Matching:
         similarity = similarity + tiled.demoted
     best = paddle.gather(tiled.number, (best + tiled.first).flatten()).reshape([batch, num_columns])
     return merge_most_alike(
-        similarity, best, tiled.sources, tiled.partition.destinations, num_tokens=num_tokens, num_merged=num_merged
+        similarity, best, tiled.sources, tiled.partition, num_tokens=num_tokens, num_merged=num_merged
     )
 
 

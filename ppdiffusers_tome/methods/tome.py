@@ -18,7 +18,7 @@ def match(x: paddle.Tensor, partition: Partition, num_merged: int) -> Matching:
 
     Args:
         x: ``[batch, tokens, channels]``, the block's input, any float type.
-        partition: the sources and destinations of the grid, S + D = tokens.
+        partition: the sources and destinations of the grid.
         num_merged: how many sources merge, ``1 <= num_merged <= S``.
 
     Returns:
@@ -33,5 +33,5 @@ def match(x: paddle.Tensor, partition: Partition, num_merged: int) -> Matching:
     ]
     similarity, best = (joined(parts) for parts in zip(*found, strict=True))
     return merge_most_alike(
-        similarity, best, partition.sources, partition.destinations, num_tokens=x.shape[1], num_merged=num_merged
+        similarity, best, partition.sources, partition, num_tokens=x.shape[1], num_merged=num_merged
     )

@@ -23,16 +23,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "grid": set(),
     "partition": {"grid"},
     "matching": set(),
-    "bipartite": {"matching"},
+    "bipartite": {"matching", "partition"},
     "methods": {"bipartite", "config", "grid", "matching", "methods", "partition"},
     "blocks": {"blocks", "grid"},
-    "sites": {"blocks"},
+    "refused": set(),
+    "sites": {"blocks", "config", "refused"},
     "reuse": set(),
     "state": {"config", "grid", "matching", "methods", "partition", "reuse"},
-    "hooks": {"blocks", "config", "grid", "sites", "state"},
+    "hooks": {"blocks", "config", "sites", "state"},
     "port": set(),
     "parts": {"errors"},
-    "mixin": {"blocks", "config", "errors", "hooks", "parts", "port", "sites"},
+    "mixin": {"blocks", "config", "errors", "hooks", "parts", "port", "refused", "sites"},
     "chunked_attention": {"errors", "parts"},
     "install": {"mixin"},
     "__init__": {"chunked_attention", "config", "errors", "install", "mixin", "version"},
@@ -41,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # and nothing in the table imports it. Of what stands on top, these may be imported by these alone:
 COMMAND_LINE = {"__main__": set(), "cli": {"__main__"}, "commands": {"cli", "commands"}}
 # These know no framework, so that settings are checked and `--help` is printed in an instant.
-WITHOUT_PADDLE = ("__init__", "version", "errors", "config", "grid", "blocks", "reuse")
+WITHOUT_PADDLE = ("__init__", "version", "errors", "config", "grid", "blocks", "refused", "reuse")
 
 
 def files(unit: str) -> list[Path]:

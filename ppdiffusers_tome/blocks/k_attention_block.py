@@ -1,0 +1,12 @@
+"""KAttentionBlock: the latent upscaler's UNet. It is called with the picture and has no feed-forward layer."""
+
+from __future__ import annotations
+
+from ppdiffusers_tome.blocks.adapter import ATTENTION, CROSS_ATTENTION, BlockAdapter, around
+
+ADAPTER = BlockAdapter(
+    block_class="KAttentionBlock",
+    inside=("KCrossAttnDownBlock2D", "KCrossAttnUpBlock2D"),
+    sections={ATTENTION: around("attn1"), CROSS_ATTENTION: around("attn2")},
+    own_host=True,
+)

@@ -1,0 +1,17 @@
+"""AttnBlock: Wuerstchen's prior and decoder. Keys are the picture's tokens followed by the text's; the latter stay."""
+
+from __future__ import annotations
+
+from ppdiffusers_tome.blocks.adapter import ATTENTION, BlockAdapter, Section
+
+ADAPTER = BlockAdapter(
+    block_class="AttnBlock",
+    inside=("WuerstchenPrior", "WuerstchenDiffNeXt"),
+    sections={
+        ATTENTION: Section(
+            ("attention.to_q", "attention.to_k", "attention.to_v"), "attention.to_out.0", trailing=True
+        )
+    },
+    own_host=True,
+    usable=lambda block: block.self_attn,
+)

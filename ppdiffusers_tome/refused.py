@@ -1,0 +1,37 @@
+"""Models of ppdiffusers in which nothing merges, and why. Nothing inside one is looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_VAE = "it decodes pictures and runs once, not at every step"
+_NO_GRID = "its tokens are embeddings, not a grid of image tokens"
+_ROTARY = (
+    "its positions are applied inside attention (rotary embeddings), and a merged token has no single position"
+)
+
+# Class name -> the reason, a clause.
+REFUSED = {
+    "AutoencoderKL": _VAE,
+    "AsymmetricAutoencoderKL": _VAE,
+    "AutoencoderKLTemporalDecoder": _VAE,
+    "AutoencoderKL_imgtovideo": _VAE,
+    "AutoencoderTiny": _VAE,
+    "ConsistencyDecoderVAE": _VAE,
+    "LVDMAutoencoderKL": _VAE,
+    "VQModel": _VAE,
+    "PaellaVQModel": _VAE,
+    "PriorTransformer": _NO_GRID,
+    "UNetFlatConditionModel": _NO_GRID,
+    "T5FilmDecoder": "its tokens are frames of sound in a row, not a grid",
+    "UNet1DModel": "its signal has one dimension, not a grid of tokens",
+    "DiTLLaMA2DModel": _ROTARY,
+    "DiTLLaMAT2IModel": _ROTARY,
+    "Kandinsky3UNet": "ppdiffusers 0.29 itself cannot run it, so nothing could be checked",
+}
+
+
+def refusal(model: Any) -> str | None:
+    """The reason why nothing merges in a model, or in all models of a class; None where it is none of these."""
+    cls = model if isinstance(model, type) else type(model)
+    return next((REFUSED[base.__name__] for base in cls.__mro__ if base.__name__ in REFUSED), None)
