@@ -5,13 +5,11 @@ Weights are drawn by each parameter's name, and building moves no global generat
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +19,15 @@ import ppdiffusers
 from ppdiffusers import Transformer2DModel
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
-CROSS_DIM, TEXT_TOKENS = 12, 5
+from ppdiffusers_tome.zoo.dit import SETTINGS as DIT
+from ppdiffusers_tome.zoo.specimen import built, normal, picture
+from ppdiffusers_tome.zoo.unet import CROSS_DIM, TEXT_TOKENS
+from ppdiffusers_tome.zoo.unet import SETTINGS as UNET
+
+build = built
 ROOT = Path(__file__).resolve().parents[1]
 Model = paddle.nn.Layer
 Call = Callable[..., np.ndarray]
-
-
-@contextlib.contextmanager
-def untouched_random_state() -> Iterator[None]:
-    """Whatever is drawn inside leaves Paddle's and numpy's global generators where they were."""
-    paddle_state, numpy_state = paddle.get_rng_state(), np.random.get_state()
-    try:
-        yield
-    finally:
-        paddle.set_rng_state(paddle_state)
-        np.random.set_state(numpy_state)
 
 
 def random_states() -> tuple[list[str], list[int]]:
@@ -45,29 +37,13 @@ def random_states() -> tuple[list[str], list[int]]:
     return numbers, np.random.get_state()[1].tolist()
 
 
-def build(cls: type, **settings: Any) -> Any:
-    """A model in eval mode whose weights depend on nothing but their names."""
-    with untouched_random_state():
-        model = cls(**settings)
-        for name, parameter in model.named_parameters():
-            draw = np.asarray(np.random.default_rng(zlib.crc32(name.encode())).standard_normal(parameter.shape))
-            if len(parameter.shape) <= 1:
-                draw = 0.1 * draw + (name.endswith("weight") and "norm" in name)
-            else:
-                draw = draw / np.sqrt(np.prod(parameter.shape) / max(parameter.shape[:2]))
-            parameter.set_value(paddle.to_tensor(draw.astype(np.float32)))
-    model.eval()
-    return model
-
-
 def unet(levels: int = 2, **settings: Any) -> ppdiffusers.UNet2DConditionModel:
     """Stable Diffusion's shape: cross attention at every one of ``levels`` levels, the first at the latent's size."""
-    defaults: dict[str, Any] = dict(
-        sample_size=16, in_channels=4, out_channels=4, block_out_channels=(8, 16, 16, 16)[:levels], layers_per_block=1,
-        down_block_types=("CrossAttnDownBlock2D",) * levels, up_block_types=("CrossAttnUpBlock2D",) * levels,
-        cross_attention_dim=CROSS_DIM, attention_head_dim=2, norm_num_groups=4,
+    shape = dict(
+        block_out_channels=(8, 16, 16, 16)[:levels], down_block_types=("CrossAttnDownBlock2D",) * levels,
+        up_block_types=("CrossAttnUpBlock2D",) * levels,
     )  # fmt: skip
-    return build(ppdiffusers.UNet2DConditionModel, **{**defaults, **settings})
+    return build(ppdiffusers.UNet2DConditionModel, **{**UNET, **shape, **settings})
 
 
 def sdxl_unet() -> ppdiffusers.UNet2DConditionModel:
@@ -91,12 +67,7 @@ def multi_controlnet() -> MultiControlNetModel:
 
 def dit(**settings: Any) -> Transformer2DModel:
     """DiT's shape: patches of two, the timestep embedded in every block's norm."""
-    defaults: dict[str, Any] = dict(
-        num_attention_heads=2, attention_head_dim=8, in_channels=4, out_channels=4, num_layers=2, patch_size=2,
-        sample_size=16, norm_type="ada_norm_zero", num_embeds_ada_norm=10, activation_fn="gelu-approximate",
-        attention_bias=True, norm_elementwise_affine=False,
-    )  # fmt: skip
-    return build(Transformer2DModel, **{**defaults, **settings})
+    return build(Transformer2DModel, **{**DIT, **settings})
 
 
 def vae() -> ppdiffusers.AutoencoderKL:
@@ -133,14 +104,12 @@ def pipeline(cls: type = ppdiffusers.StableDiffusionPipeline, **parts: Any) -> A
 
 def array(shape: tuple[int, ...], seed: int = 0) -> paddle.Tensor:
     """Normal numbers, float32, without any global generator."""
-    return paddle.to_tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+    return normal(*shape, seed=seed)
 
 
 def latent(batch: int = 2, height: int = 16, width: int = 16) -> paddle.Tensor:
     """``[batch, 4, height, width]``; neighbours resemble each other, as in a real one."""
-    coarse = array((batch, 4, height // 2 + 1, width // 2 + 1)).numpy()
-    fine = coarse.repeat(2, axis=2).repeat(2, axis=3)[:, :, :height, :width]
-    return paddle.to_tensor(fine) + 0.3 * array((batch, 4, height, width), seed=1)
+    return picture(batch, 4, height, width)
 
 
 def text(batch: int = 2) -> paddle.Tensor:

@@ -24,6 +24,7 @@ from ppdiffusers.patches import paddle_patch
 
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.zoo.specimen import untouched_random_state
 
 SETTINGS = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
 
@@ -101,7 +102,7 @@ def load_ip_adapter(unet: Any, folder: Path) -> None:
         "proj.weight": tiny.array((6, width), seed=1), "proj.bias": tiny.array((width,), seed=2),
         "norm.weight": paddle.ones([tiny.CROSS_DIM]), "norm.bias": paddle.zeros([tiny.CROSS_DIM]),
     }  # fmt: skip
-    with tiny.untouched_random_state():
+    with untouched_random_state():
         unet._load_ip_adapter_weights({"ip_adapter": weights, "image_proj": projection}, from_diffusers=False)
     assert any(isinstance(processor, IPAdapterAttnProcessor) for processor in unet.attn_processors.values())
 

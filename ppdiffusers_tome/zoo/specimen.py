@@ -1,0 +1,85 @@
+"""A specimen: a tiny model of a class that pipelines of ppdiffusers denoise with, and how they call it."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import paddle
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A tiny real model with random weights.
+
+    Attributes:
+        name: of its file.
+        about: which models look like it, for tables: ``Stable Diffusion 1 and 2``.
+        model_class: the class, as ppdiffusers calls it.
+        build: makes one in evaluation mode, its weights the same every time; moves no global generator.
+        run: calls it as its pipelines do, ``(model, batch=2, height=16, width=16, timestep=500)``; sizes are the
+            latent's. Returns what it predicts, as one tensor.
+        pipelines: a regular expression for names of pipelines whose denoiser of ``model_class`` looks like this one;
+            "" for the usual look of the class.
+        broken: why ppdiffusers itself cannot run it as it is, and what ``build`` and ``run`` do about that; "" where
+            nothing is needed.
+    """
+
+    about: str
+    model_class: str
+    build: Callable[[], Any]
+    run: Callable[..., paddle.Tensor]
+    pipelines: str = ""
+    broken: str = ""
+    name: str = ""
+
+
+@contextlib.contextmanager
+def untouched_random_state() -> Iterator[None]:
+    """Whatever is drawn inside leaves Paddle's and numpy's global generators where they were."""
+    import paddle
+
+    paddle_state, numpy_state = paddle.get_rng_state(), np.random.get_state()
+    try:
+        yield
+    finally:
+        paddle.set_rng_state(paddle_state)
+        np.random.set_state(numpy_state)
+
+
+def built(cls: type, **settings: Any) -> Any:
+    """A model in evaluation mode whose weights depend on nothing but their names."""
+    import paddle
+
+    with untouched_random_state():
+        model = cls(**settings)
+        for name, parameter in model.named_parameters():
+            draw = np.asarray(np.random.default_rng(zlib.crc32(name.encode())).standard_normal(parameter.shape))
+            if len(parameter.shape) <= 1:
+                draw = 0.1 * draw + (name.endswith("weight") and "norm" in name)
+            else:
+                draw = draw / np.sqrt(np.prod(parameter.shape) / max(parameter.shape[:2]))
+            parameter.set_value(paddle.to_tensor(draw.astype(np.float32)))
+    model.eval()
+    return model
+
+
+def normal(*shape: int, seed: int = 0) -> paddle.Tensor:
+    """Normal numbers, float32, without any global generator."""
+    import paddle
+
+    return paddle.to_tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def picture(*shape: int, seed: int = 0) -> paddle.Tensor:
+    """``[..., height, width]`` float32 in which neighbours resemble each other, as in a real latent."""
+    height, width = shape[-2:]
+    coarse = normal(*shape[:-2], height // 2 + 1, width // 2 + 1, seed=seed)
+    fine = coarse.repeat_interleave(2, axis=-2).repeat_interleave(2, axis=-1)[..., :height, :width]
+    return fine + 0.3 * normal(*shape, seed=seed + 1)
