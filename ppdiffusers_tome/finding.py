@@ -15,6 +15,7 @@ from ppdiffusers_tome.errors import UserError
 
 BUNDLED = "bundled"
 
+_DENOISERS = ("unet", "transformer", "prior", "decoder")  # their weights tell the format of all
 _DEMO = Path(__file__).parent / "demo"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _PADDLE_WEIGHTS = ("diffusion_paddle_model*", "model_state*.pdparams*")
@@ -45,11 +46,12 @@ class Source:
         return str(self.folder or self.name), keywords
 
 
-def find_model(name: str) -> Source:
+def find_model(name: str, *, any_kind: bool = False) -> Source:
     """Find a pipeline.
 
     Args:
         name: ``bundled``, a folder, or a hub name such as ``runwayml/stable-diffusion-v1-5``.
+        any_kind: take pipelines too that cannot draw from a prompt.
 
     Raises:
         UserError: there is no such folder, or a part of the pipeline is missing from it.
@@ -59,14 +61,15 @@ def find_model(name: str) -> Source:
         return source
     index = _read_json(source.folder / "model_index.json")
     parts = {key: value for key, value in index.items() if isinstance(value, list) and value[0] is not None}
-    if "unet" not in parts or "vae" not in parts:
+    if not any_kind and not {"unet", "vae"} <= parts.keys():
         raise UserError(
             f"--model {name} is a {index.get('_class_name')} without a unet and a vae; give a text-to-image pipeline "
             "such as Stable Diffusion"
         )
     for part, (_, class_name) in parts.items():
         _check_part(source.folder / part, class_name)
-    return Source(name, source.folder, _is_torch(source.folder / "unet"), source.bundled)
+    denoiser = next((part for part in _DENOISERS if part in parts), next(iter(parts), ""))
+    return Source(name, source.folder, _is_torch(source.folder / denoiser), source.bundled)
 
 
 def find_controlnet(name: str) -> Source:

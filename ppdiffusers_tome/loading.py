@@ -16,12 +16,15 @@ _CONTROLNET_PIPELINES = {
 }
 
 
-def load_pipeline(model: Source, controlnet: Source | None = None, *, dtype: str = "float32") -> Any:
+def load_pipeline(
+    model: Source, controlnet: Source | None = None, *, dtype: str = "float32", any_kind: bool = False
+) -> Any:
     """Load a pipeline, with a ControlNet where one is given.
 
     Args:
         model, controlnet: from ``finding``.
         dtype: ``float32``, ``float16`` or ``bfloat16``; the latter two on a GPU only.
+        any_kind: take pipelines too that cannot draw from a prompt.
 
     Returns:
         A ppdiffusers pipeline in evaluation mode.
@@ -43,6 +46,8 @@ def load_pipeline(model: Source, controlnet: Source | None = None, *, dtype: str
         )  # fmt: skip
         pipeline_class = _controlnet_pipeline(name)
     pipe = _loaded(pipeline_class, "--model", name, keywords)
+    if any_kind:
+        return pipe
     if getattr(pipe, "unet", None) is None or getattr(pipe, "vae", None) is None:
         raise UserError(
             f"--model {model.name} is a {type(pipe).__name__} without a unet and a vae; give a text-to-image pipeline "

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_STATUS, _CLEAR, _MEMORY = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
 NOT_MEASURED = "not measured"
 
 
@@ -121,6 +121,19 @@ def tensor_bytes() -> tuple[int, int]:
     kind, index = _device()
     values = [getattr(core, f"{kind}_memory_stat_{which}_value")("Allocated", index) for which in ("current", "peak")]
     return int(values[0]), int(values[1])
+
+
+def available_bytes() -> int | None:
+    """Bytes that new tensors can take on this device; None when it is not known."""
+    import paddle
+
+    kind, index = _device()
+    if kind == "device":
+        return int(paddle.device.cuda.get_device_properties(index).total_memory - tensor_bytes()[0])
+    with suppress(OSError):
+        found = re.search(r"MemAvailable:\s+(\d+) kB", _MEMORY.read_text())
+        return int(found[1]) * 1024 if found else None
+    return None
 
 
 def resident_meter() -> _ResidentMeter:

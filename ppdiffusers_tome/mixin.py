@@ -13,7 +13,7 @@ from ppdiffusers_tome.hooks import attach, attached_configs, detach
 from ppdiffusers_tome.parts import models_of
 from ppdiffusers_tome.port import remove_port
 from ppdiffusers_tome.refused import refusal
-from ppdiffusers_tome.sites import Site, find_sites
+from ppdiffusers_tome.sites import find_sites, reached
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def apply_tome(
     )  # fmt: skip
     config = _config(settings, config)
     denoisers = list(models_of(model_or_pipe))
-    plan = [(layer, _chosen(find_sites(layer), config)) for _, layer in denoisers]
+    plan = [(layer, reached(find_sites(layer), config)) for _, layer in denoisers]
     if not any(chosen for _, chosen in plan):
         raise NothingToMergeError(_why_nothing(model_or_pipe, denoisers, config))
     # Nothing was touched before this line and nothing can fail after it.
@@ -175,12 +175,6 @@ def _config(settings: dict[str, Any], config: ToMeConfig | None) -> ToMeConfig:
     return config
 
 
-def _chosen(sites: list[Site], config: ToMeConfig) -> list[Site]:
-    """The sites whose level the settings reach; None reaches the finest that there is."""
-    limit = config.max_downsample or min((site.level for site in sites), default=1)
-    return [site for site in sites if site.level <= limit and site.sections(config)]
-
-
 def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Any]], config: ToMeConfig) -> str:
     """The sentence that separates the causes: no block at all, none at this level, none with these flags."""
     name = type(model_or_pipe).__name__
@@ -194,7 +188,7 @@ def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Any]], config: T
             f"tokens{why}. Apply ToMe to a denoiser that has such blocks (a UNet, a ControlNet, a diffusion "
             "transformer), or to the pipeline that holds one; `ppdiffusers-tome doctor` lists which have"
         )
-    if _chosen(sites, replace(config, max_downsample=8)):
+    if reached(sites, replace(config, max_downsample=8)):
         finest = min(site.level for site in sites)
         return (
             f"{name} has nothing to merge at max_downsample={config.max_downsample}: its finest attention is at level "

@@ -9,7 +9,9 @@ from typing import Any
 from ppdiffusers_tome.errors import ToMeTypeError
 
 # Components that may hold transformer blocks but do no denoising.
-_NOT_DENOISERS = ("vae", "vqvae", "movq", "text_encoder", "image_encoder", "safety_checker", "feature_extractor")
+_NOT_DENOISERS = (
+    "vae", "vqvae", "vqgan", "movq", "text_encoder", "image_encoder", "safety_checker", "feature_extractor",
+)  # fmt: skip
 
 
 def models_of(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tuple[str, Any]]:
@@ -32,13 +34,18 @@ def models_of(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tu
     seen = set()
     # Besides registered components, whatever a pipeline of the user's own holds, also in lists.
     for name, value in {**vars(model_or_pipe), **_registered(model_or_pipe)}.items():
-        if denoisers_only and name.startswith(_NOT_DENOISERS):
+        if denoisers_only and not is_denoiser_name(name):
             continue
         several = isinstance(value, (list, tuple))
         for index, layer in enumerate(value if several else [value]):
             if isinstance(layer, paddle.nn.Layer) and id(layer) not in seen:
                 seen.add(id(layer))
                 yield (f"{name}[{index}]" if several else name), layer
+
+
+def is_denoiser_name(name: str) -> bool:
+    """False for what a pipeline calls its VAE, text encoder and the like."""
+    return not name.startswith(_NOT_DENOISERS)
 
 
 def _registered(pipe: Any) -> dict[str, Any]:

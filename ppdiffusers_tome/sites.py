@@ -62,9 +62,19 @@ def find_sites(model: Any) -> list[Site]:
                 if is_a(block, adapter.block_class) and id(block) not in seen and adapter.usable(block):
                     seen.add(id(block))
                     host = block if adapter.own_host else layer
-                    level = _downsampled(model, path) * adapter.downsample(host)
-                    sites.append(Site(f"{path}.{name}".lstrip("."), block, host, adapter, level))
+                    block_path = f"{path}.{name}".lstrip(".")
+                    # A block that is its own host may stand in any part of the layer that it is looked for in.
+                    downsampled = _downsampled(model, block_path if adapter.own_host else path)
+                    level = downsampled * adapter.downsample(host)
+                    sites.append(Site(block_path, block, host, adapter, level))
     return sites
+
+
+def reached(sites: list[Site], config: ToMeConfig) -> list[Site]:
+    """The sites that merge with these settings; ``max_downsample=None`` reaches the finest level that there is."""
+    merging = [site for site in sites if site.sections(config)]
+    limit = config.max_downsample or min((site.level for site in merging), default=1)
+    return [site for site in merging if site.level <= limit]
 
 
 def _layers(model: Any) -> Iterator[tuple[str, Any]]:

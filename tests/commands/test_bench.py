@@ -86,3 +86,17 @@ def test_growth_refuses_bad_input(
     assert main(["bench", "growth", "--output", str(tmp_path), *arguments]) == 2
     assert sentence in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_attach_counts_blocks_and_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "attach", "--model", "sd15-tiny-random", "--repeats", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    # One block a level but the last going down, one in the middle, two a level going up.
+    assert lines[0].startswith("sd15-tiny-random, 10 blocks; device: ")
+    assert [line.split(":")[0] for line in lines[1:]] == ["apply_tome", "remove_tome"]
+    assert all(0 < float(line.split()[1]) < 60_000 for line in lines[1:])
+
+
+def test_attach_refuses_no_repeats(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "attach", "--repeats", "0"]) == 2
+    assert "--repeats 0 must be 1 or more" in capsys.readouterr().err

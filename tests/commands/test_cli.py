@@ -59,7 +59,10 @@ def test_version_is_the_packages(capsys):
 
 
 DRAWING = ("--prompt", "--model", "--controlnet", "--image", "--steps", "--seed", "--sx", "--output")
-ARGUMENTS = {"generate": DRAWING, "compare": DRAWING, "bench": ("--channels", "--ratio", "--repeats", "--output")}
+ARGUMENTS = {
+    "generate": DRAWING, "compare": DRAWING, "bench": ("--channels", "--ratio", "--repeats", "--output"),
+    "doctor": ("--model", "--height", "--ratio", "--tile", "--markdown"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -65,7 +65,7 @@ def settings_from(args: argparse.Namespace, ratio: float, *, edges_drawn: bool =
         UserError, ToMeValueError: something cannot be used; the message says what and what to do.
     """
     for name in ("height", "width"):
-        _check_size(name, getattr(args, name))
+        check_size(name, getattr(args, name))
     model = find_model(args.model)
     steps = args.steps if args.steps is not None else (10 if model.bundled else 20)
     guidance_scale = args.guidance_scale if args.guidance_scale is not None else (3.0 if model.bundled else 7.5)
@@ -81,8 +81,8 @@ def settings_from(args: argparse.Namespace, ratio: float, *, edges_drawn: bool =
         )
     controlnet, edges = _control(args, model, edges_drawn)
     return Settings(
-        model=model, controlnet=controlnet, edges=edges, tome=_tome(args, ratio), height=args.height, width=args.width,
-        steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
+        model=model, controlnet=controlnet, edges=edges, tome=tome_from(args, ratio), height=args.height,
+        width=args.width, steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
         negative_prompt=args.negative_prompt, controlnet_scale=args.controlnet_scale, dtype=args.dtype,
         xformers=args.xformers, chunked_attention=args.chunked_attention,
     )  # fmt: skip
@@ -98,7 +98,8 @@ def check_prompts(prompts: list[str] | None) -> list[str]:
     return prompts
 
 
-def _tome(args: argparse.Namespace, ratio: float) -> ToMeConfig:
+def tome_from(args: argparse.Namespace, ratio: float) -> ToMeConfig:
+    """The settings of token merging that the arguments name."""
     return ToMeConfig(
         ratio=ratio, max_downsample=args.max_downsample, sx=args.sx, sy=args.sy, use_rand=not args.no_rand,
         merge_attn=not args.no_merge_attn, merge_crossattn=args.merge_crossattn, merge_mlp=args.merge_mlp,
@@ -125,7 +126,8 @@ def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tupl
     return find_controlnet(args.controlnet or BUNDLED), edges
 
 
-def _check_size(name: str, pixels: int | None) -> None:
+def check_size(name: str, pixels: int | None) -> None:
+    """A height or width is one that a VAE can make."""
     if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
         nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
         raise UserError(f"--{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")

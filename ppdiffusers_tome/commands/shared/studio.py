@@ -108,7 +108,7 @@ def open_studio(settings: Settings, prompts: list[str]) -> Studio:
     from ppdiffusers_tome.sampling import native_size
     from ppdiffusers_tome.schedulers import make_scheduler
 
-    _check_device(settings)
+    check_device(settings.dtype, xformers=settings.xformers)
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
     if settings.scheduler is not None:
         with no_ppdiffusers_warnings():  # it lists settings that the other scheduler has and this one has not
@@ -132,17 +132,22 @@ def device_name() -> str:
     return paddle.get_device().upper()
 
 
-def _check_device(settings: Settings) -> None:
+def check_device(dtype: str, *, xformers: bool) -> None:
+    """This device can compute in that precision and way.
+
+    Raises:
+        UserError: it cannot.
+    """
     import paddle
 
     if paddle.get_device() != "cpu":
         return
-    if settings.dtype != "float32":
+    if dtype != "float32":
         raise UserError(
-            f"--dtype {settings.dtype} needs a GPU: Paddle's CPU has no half-precision kernels for the operators of a "
+            f"--dtype {dtype} needs a GPU: Paddle's CPU has no half-precision kernels for the operators of a "
             "UNet; use --dtype float32, or a GPU with paddlepaddle-gpu"
         )
-    if settings.xformers:
+    if xformers:
         raise UserError(
             "--xformers needs a GPU: Paddle's memory efficient attention has no CPU kernels; leave it out, or use a "
             "GPU with paddlepaddle-gpu"
