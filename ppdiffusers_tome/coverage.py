@@ -13,15 +13,19 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.parts import is_denoiser_name
-from ppdiffusers_tome.refused import refusal
+from ppdiffusers_tome.refused import refusal, refusal_inside
 from ppdiffusers_tome.sites import find_sites
 from ppdiffusers_tome.zoo import Specimen, specimens
 
 # Pipelines that ppdiffusers ships and does not export from its top level.
 _NOT_EXPORTED = {"HotshotXLPipeline": "ppdiffusers.pipelines.hotshot_xl.hotshot_xl_pipeline"}
 # Pipelines that ppdiffusers 0.29 itself cannot run, and how that shows.
-_BROKEN: dict[str, str] = {}
+_BROKEN = {
+    "StableDiffusionPix2PixZeroPipeline": "ppdiffusers 0.29 itself cannot run it (SGD() got multiple values for "
+    "argument 'learning_rate')",
+}
 # What a pipeline's denoiser is where its signature does not tell, or tells the class that it is made from.
 _DENOISERS = {
     "AnimateDiffPipeline": {"unet": "UNetMotionModel"},
@@ -160,10 +164,11 @@ def _denoiser(pipeline: str, part: str, model_class: str) -> Denoiser:
         reason = "unknown: ppdiffusers_tome has never seen this class"
     if reason is not None or looks_like is None:
         return Denoiser(part, model_class, looks_like, {}, (), reason)
-    sites = _sites(looks_like)
-    blocks = Counter(site[0] for site in sites)
-    levels = tuple(sorted({site[1] for site in sites}))
-    return Denoiser(part, model_class, looks_like, blocks, levels, None if sites else "it has no attention on a grid")
+    sites, inside = _sites(looks_like)
+    blocks = Counter(block for block, _ in sites)
+    levels = tuple(sorted({level for _, level in sites}))
+    reason = None if sites else inside or "it has no attention on a grid"
+    return Denoiser(part, model_class, looks_like, blocks, levels, reason)
 
 
 def _specimen(pipeline: str, model_class: str) -> Specimen | None:
@@ -174,5 +179,8 @@ def _specimen(pipeline: str, model_class: str) -> Specimen | None:
 
 
 @cache
-def _sites(specimen: Specimen) -> tuple[tuple[str, int], ...]:
-    return tuple((site.adapter.block_class, site.level) for site in find_sites(specimen.build()))
+def _sites(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str | None]:
+    """Class and level of every block that merges in a specimen, and what speaks against where none does."""
+    model = specimen.build()
+    sites = [site for site in find_sites(model) if site.sections(ToMeConfig())]
+    return tuple((site.adapter.block_class, site.level) for site in sites), refusal_inside(model)

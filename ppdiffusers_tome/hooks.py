@@ -16,7 +16,7 @@ from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.blocks.adapter import ATTENTION, BlockAdapter, Section
+from ppdiffusers_tome.blocks.adapter import ATTENTION, CROSS_ATTENTION, ROLES, BlockAdapter, Section
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.sites import Site, is_a, layer_at
 from ppdiffusers_tome.state import RunState
@@ -53,6 +53,10 @@ class HostHooks(_Hooks):
         self.grid, self.prefix = adapter.grid, adapter.prefix(host)
 
     def enter(self, layer: Any, inputs: tuple) -> None:
+        if not inputs:
+            _unseen(self.run, layer)
+            self.run.leave_host()
+            return
         rerun = bool(getattr(self.host, "gradient_checkpointing", False))
         self.run.enter_host(self.grid(self.host, inputs[0]), prefix=self.prefix, will_rerun=rerun)
 
@@ -78,16 +82,21 @@ class SectionHooks(_Hooks):
 
     Args:
         run: the state of the denoiser.
+        role: what the section does, one of ``ROLES``.
         attention: the layer of the section that has an attention processor, or None.
         trailing: as in ``Section``.
     """
 
-    def __init__(self, run: RunState, attention: Any, *, trailing: bool) -> None:
+    def __init__(self, run: RunState, role: str, attention: Any, *, trailing: bool) -> None:
         super().__init__(run)
+        self.role = role
         self.attention = attention
         self.trailing = trailing
 
     def merge(self, layer: Any, inputs: tuple) -> tuple | None:
+        if not inputs:
+            _unseen(self.run, layer)
+            return None
         merged = self._merged(layer, inputs[0])
         return None if merged is None else (merged, *inputs[1:])
 
@@ -110,7 +119,7 @@ class SectionHooks(_Hooks):
     def _merged(self, layer: Any, x: paddle.Tensor) -> paddle.Tensor | None:
         """What goes on in place of ``x``; None when it stays."""
         matching = self.run.matching
-        if matching is None or self._keeps_maps():
+        if matching is None or _keeps_maps(self.run, self.role, self.attention):
             return None
         if matching.fits(x):
             merged = matching.merge(x)
@@ -131,19 +140,29 @@ class SectionHooks(_Hooks):
         self.run.section = self
         return merged
 
-    def _keeps_maps(self) -> bool:
-        """True for the processors that pipelines bring along to look at attention maps, of all tokens.
 
-        Self-Attention Guidance, Attend-and-Excite and Pix2Pix Zero read maps as pictures; merged ones differ in size.
-        """
-        processor = type(getattr(self.attention, "processor", None))
-        if not processor.__module__.startswith("ppdiffusers.pipelines."):
-            return False
-        self.run.warn_once(
-            "maps",
-            f"{processor.__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
-        )
-        return True
+def _unseen(run: RunState, layer: Any) -> None:
+    """Paddle 2.6 shows hooks no keywords, and ppdiffusers calls these layers by position."""
+    name = type(layer).__name__
+    run.warn_once("keywords", f"{name} was called by keyword, which ToMe does not see, so it runs unmerged")
+
+
+# Processors that keep attention maps for their pipelines to read as pictures, and the attention whose maps are kept:
+# Self-Attention Guidance, Attend-and-Excite, Pix2Pix Zero. Maps of merged tokens would differ in size.
+_KEEPERS_OF_MAPS = {
+    "CrossAttnStoreProcessor": ROLES,
+    "AttendExciteAttnProcessor": (CROSS_ATTENTION,),
+    "Pix2PixZeroAttnProcessor": ROLES,
+}
+
+
+def _keeps_maps(run: RunState, role: str, attention: Any) -> bool:
+    """True where the attention of a section keeps its maps."""
+    processor = type(getattr(attention, "processor", None)).__name__
+    if role not in _KEEPERS_OF_MAPS.get(processor, ()):
+        return False
+    run.warn_once("maps", f"{processor} keeps attention maps of all tokens, so attention that uses it runs unmerged")
+    return True
 
 
 class MaskMerger(_Hooks):
@@ -159,16 +178,24 @@ class MaskMerger(_Hooks):
         super().__init__(run)
         self.attention = attention
 
-    def __call__(self, mask: paddle.Tensor | None, *args: Any, **kwargs: Any) -> paddle.Tensor | None:
+    def __call__(
+        self, mask: paddle.Tensor | None, target_length: int, *args: Any, **kwargs: Any
+    ) -> paddle.Tensor | None:
         matching = self.run.matching
-        if matching is not None and mask is not None:
-            if self.run.section is None:
+        if matching is not None and mask is not None and not _keeps_maps(self.run, ATTENTION, self.attention):
+            own = mask.shape[-1] == matching.num_tokens
+            if self.run.section is not None:
+                mask = matching.merge_mask(mask) if own else mask
+            elif own:
                 # Attention on a picture meets its mask before its tokens merge.
                 self.run.leave_block()
                 self.run.warn_once("mask", "attention on a picture got a mask, so it runs unmerged")
-            elif mask.shape[-1] == matching.num_tokens:
-                mask = matching.merge_mask(mask)
-        return type(self.attention).prepare_attention_mask(self.attention, mask, *args, **kwargs)
+            else:
+                # The mask of a text whose keys stand before the picture's; those are never left out.
+                seen = paddle.zeros([*mask.shape[:-1], matching.num_left], dtype=mask.dtype)
+                mask = paddle.concat([mask, seen], axis=-1)
+                target_length = mask.shape[-1]
+        return type(self.attention).prepare_attention_mask(self.attention, mask, target_length, *args, **kwargs)
 
 
 def attach(model: Any, sites: Iterable[Site], config: ToMeConfig) -> None:
@@ -200,7 +227,7 @@ def _attach_section(run: RunState, block: Any, role: str, section: Section) -> N
     # A section is an attention layer, or within one (such as the block itself).
     parents = [layer_at(block, section.leave.rpartition(".")[0])]
     attention = next((layer for layer in (*around, *parents, block) if hasattr(layer, MaskMerger.NAME)), None)
-    hooks = SectionHooks(run, attention, trailing=section.trailing)
+    hooks = SectionHooks(run, role, attention, trailing=section.trailing)
     for layer in around[:-1]:
         if section.after:
             layer.register_forward_post_hook(hooks.merge_output)
@@ -221,14 +248,14 @@ def detach(model: Any) -> None:
             delattr(layer, MaskMerger.NAME)
 
 
-def attached_configs(model: Any) -> list[ToMeConfig]:
-    """The settings on every block of a model that ToMe is attached to, one entry a block."""
-    return [
-        hook.__self__.run.config
+def attached_blocks(model: Any) -> dict[int, ToMeConfig]:
+    """The settings of every block of a model that ToMe is attached to, by identity of the block."""
+    return {
+        id(layer): hook.__self__.run.config
         for layer in model.sublayers(include_self=True)
         for hook in layer._forward_pre_hooks.values()
         if isinstance(getattr(hook, "__self__", None), BlockHooks) and hook.__name__ == "enter"
-    ]
+    }
 
 
 def _timestep_layer(model: Any) -> Any | None:

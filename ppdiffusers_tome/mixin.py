@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from ppdiffusers_tome.blocks.adapter import ROLES
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError
-from ppdiffusers_tome.hooks import attach, attached_configs, detach
+from ppdiffusers_tome.hooks import attach, attached_blocks, detach
 from ppdiffusers_tome.parts import models_of
 from ppdiffusers_tome.port import remove_port
-from ppdiffusers_tome.refused import refusal
+from ppdiffusers_tome.refused import refusal_inside
 from ppdiffusers_tome.sites import find_sites, reached
 
 T = TypeVar("T")
@@ -115,9 +115,17 @@ def remove_tome(model_or_pipe: T) -> T:
 
 def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     """What is applied to a pipeline or model, or None."""
-    configs = {name: attached_configs(layer) for name, layer in models_of(model_or_pipe)}
-    blocks = {name: len(found) for name, found in configs.items() if found}
-    return AppliedToMe(next(c[0] for c in configs.values() if c), blocks) if blocks else None
+    config: ToMeConfig | None = None
+    blocks: dict[str, int] = {}
+    seen: set[int] = set()
+    for name, layer in models_of(model_or_pipe):
+        # Two models may hold the same layers (Versatile Diffusion's UNets).
+        found = {block: its for block, its in attached_blocks(layer).items() if block not in seen}
+        seen |= found.keys()
+        if found:
+            config = config or next(iter(found.values()))
+            blocks[name] = len(found)
+    return None if config is None else AppliedToMe(config, blocks)
 
 
 def apply_patch(
@@ -181,15 +189,16 @@ def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Any]], config: T
     sites = [site for _, layer in denoisers for site in find_sites(layer)]
     if not sites:
         looked_at = ", ".join(f"{key} ({type(layer).__name__})" if key else name for key, layer in denoisers)
-        reasons = {type(layer).__name__: refusal(layer) for _, layer in denoisers}
+        reasons = {type(layer).__name__: refusal_inside(layer) for _, layer in denoisers}
         why = "".join(f". {cls}: {reason}" for cls, reason in reasons.items() if reason)
         return (
             f"{name} has nothing to merge: looked at {looked_at or 'no model'} and found no block on a grid of image "
             f"tokens{why}. Apply ToMe to a denoiser that has such blocks (a UNet, a ControlNet, a diffusion "
             "transformer), or to the pipeline that holds one; `ppdiffusers-tome doctor` lists which have"
         )
-    if reached(sites, replace(config, max_downsample=8)):
-        finest = min(site.level for site in sites)
+    finest_sites = reached(sites, replace(config, max_downsample=None))
+    if finest_sites:
+        finest = finest_sites[0].level
         return (
             f"{name} has nothing to merge at max_downsample={config.max_downsample}: its finest attention is at level "
             f"{finest}; give max_downsample={finest} or more, or None for the finest level"

@@ -10,7 +10,8 @@ from ppdiffusers_tome.errors import ToMeTypeError
 
 # Components that may hold transformer blocks but do no denoising.
 _NOT_DENOISERS = (
-    "vae", "vqvae", "vqgan", "movq", "text_encoder", "image_encoder", "safety_checker", "feature_extractor",
+    "vae", "vqvae", "vqgan", "movq", "text_encoder", "language_model", "image_encoder", "img_encoder",
+    "safety_checker", "feature_extractor",
 )  # fmt: skip
 
 

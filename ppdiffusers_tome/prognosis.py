@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,13 +71,16 @@ def latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[tuple
     return (rows if height is None else height // scale, columns if width is None else width // scale), scale
 
 
-def prognoses(model_or_pipe: Any, config: ToMeConfig, height: int, width: int) -> list[Prognosis]:
+def prognoses(
+    model_or_pipe: Any, config: ToMeConfig, height: int, width: int, *, timed: bool = True
+) -> list[Prognosis]:
     """Look at every level of every denoiser, and try one block of each that merges.
 
     Args:
         model_or_pipe: a pipeline or model; it is left as it is.
         config: the settings to look at.
         height, width: of the latent (of the picture, where there is no VAE).
+        timed: False to try none.
 
     Returns:
         By denoiser and level; empty where there is no block on a grid.
@@ -91,7 +94,10 @@ def prognoses(model_or_pipe: Any, config: ToMeConfig, height: int, width: int) -
             by_level.setdefault(site.level, []).append(site)
         for level, alike in sorted(by_level.items()):
             merging = [site for site in alike if id(site) in chosen]
-            found.append(_prognosis(part, level, alike, merging, config, height, width))
+            prognosis = _prognosis(part, level, alike, merging, config, height, width)
+            if timed and prognosis.reason is None:
+                prognosis = _timed(prognosis, merging[0], config)
+            found.append(prognosis)
     return found
 
 
@@ -110,8 +116,7 @@ def _prognosis(
         reason = f"ratio {config.ratio:g} of {grid.num_tokens} tokens is none"
     if reason is not None:
         return Prognosis(part, level, grid, len(alike), 0, reason)
-    seconds, merged_seconds, untimed = _timed(merging[0], grid, config)
-    return Prognosis(part, level, grid, len(merging), num_merged, None, seconds, merged_seconds, untimed)
+    return Prognosis(part, level, grid, len(merging), num_merged)
 
 
 def _grid(site: Site, height: int, width: int) -> Grid:
@@ -123,11 +128,12 @@ def _grid(site: Site, height: int, width: int) -> Grid:
 
 
 @paddle.no_grad()
-def _timed(site: Site, grid: Grid, config: ToMeConfig) -> tuple[float | None, float | None, str | None]:
+def _timed(prognosis: Prognosis, site: Site, config: ToMeConfig) -> Prognosis:
+    grid = prognosis.grid
     section = site.adapter.sections[ATTENTION]
     attention = layer_at(site.block, section.leave)
     if not config.merge_attn or section != around(section.leave) or not hasattr(attention, "to_q"):
-        return None, None, f"self-attention of {type(site.block).__name__} cannot be called on its own"
+        return replace(prognosis, untimed=f"self-attention of {type(site.block).__name__} cannot be called on its own")
     weight = attention.to_q.weight
     # Only the plain processor holds all scores at once; others have other names.
     if type(getattr(attention, "processor", None)).__name__ == "AttnProcessor":
@@ -135,7 +141,8 @@ def _timed(site: Site, grid: Grid, config: ToMeConfig) -> tuple[float | None, fl
         needed = 2 * attention.heads * grid.num_tokens**2 * weight.element_size()
         available = available_bytes()
         if available is not None and needed > _SHARE_OF_MEMORY * available:
-            return None, None, f"unmerged attention needs {needed / 2**30:.1f} GiB a row for its scores alone"
+            untimed = f"unmerged attention needs {needed / 2**30:.1f} GiB a row for its scores alone"
+            return replace(prognosis, untimed=untimed)
     noise = np.random.default_rng(0).standard_normal((1, grid.num_tokens, weight.shape[0]), np.float32)
     x = paddle.to_tensor(noise).astype(weight.dtype)
     partition = random_partition(grid, config.sx, config.sy, seed=config.seed, timestep=None)
@@ -145,7 +152,7 @@ def _timed(site: Site, grid: Grid, config: ToMeConfig) -> tuple[float | None, fl
         matching = match(x)
         return matching.unmerge(attention(matching.merge(x)))
 
-    return _best(lambda: attention(x)), _best(merged), None
+    return replace(prognosis, seconds=_best(lambda: attention(x)), merged_seconds=_best(merged))
 
 
 def _best(work: Callable[[], Any]) -> float:

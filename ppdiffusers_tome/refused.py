@@ -1,4 +1,4 @@
-"""Models of ppdiffusers in which nothing merges, and why. Nothing inside one is looked at."""
+"""Models and blocks of ppdiffusers in which nothing merges, and why. Nothing inside one is looked at."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ REFUSED = {
     "PriorTransformer": _NO_GRID,
     "UNetFlatConditionModel": _NO_GRID,
     "T5FilmDecoder": "its tokens are frames of sound in a row, not a grid",
+    # A block of LVDMUNet3DModel; its unconditional look has no other.
+    "STAttentionBlock": "its attention takes channels before tokens, and ToMe merges rows of tokens",
     "UNet1DModel": "its signal has one dimension, not a grid of tokens",
     "DiTLLaMA2DModel": _ROTARY,
     "DiTLLaMAT2IModel": _ROTARY,
@@ -32,6 +34,13 @@ REFUSED = {
 
 
 def refusal(model: Any) -> str | None:
-    """The reason why nothing merges in a model, or in all models of a class; None where it is none of these."""
+    """The reason why nothing merges in a model, or in models of a class (or its name); None where there is none."""
+    if isinstance(model, str):
+        return REFUSED.get(model)
     cls = model if isinstance(model, type) else type(model)
     return next((REFUSED[base.__name__] for base in cls.__mro__ if base.__name__ in REFUSED), None)
+
+
+def refusal_inside(model: Any) -> str | None:
+    """The reason for a model, or for the first of its layers that has one; for a model in which nothing is found."""
+    return next(filter(None, map(refusal, model.sublayers(include_self=True))), None)

@@ -85,7 +85,13 @@ class RunState:
             if not hasattr(self._thread, "steps"):
                 self._thread.steps = StepReuse(self.config.reuse_steps)
             call.matchings = self._thread.steps.matchings(float(timestep.reshape([-1])[0]))
-        elif self.config.reuse_blocks:
+            return
+        if self.config.reuse_steps > 1 and timestep is None:
+            self.warn_once(
+                "timestep",
+                "this model does not tell its timestep, so reuse_steps has no effect here; reuse_blocks has",
+            )
+        if self.config.reuse_blocks:
             call.matchings = {}
 
     def enter_host(self, grid: Grid, *, prefix: int = 0, will_rerun: bool) -> None:

@@ -36,6 +36,6 @@ ADAPTER = BlockAdapter(
     sections={ATTENTION: around("attn1"), CROSS_ATTENTION: around("attn2"), MLP: around("ff")},
     grid=_grid,
     downsample=_downsample,
-    # ModelScope's block can be built to attend to the text in both attentions.
-    usable=lambda block: not getattr(block, "disable_self_attn", False),
+    # A block can be built to attend to the text in both attentions: ModelScope's, and the x4 upscaler's finer levels.
+    usable=lambda block: not any(getattr(block, name, False) for name in ("disable_self_attn", "only_cross_attention")),
 )

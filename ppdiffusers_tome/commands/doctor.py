@@ -27,8 +27,17 @@ examples:
 """
 
 
+_PAGE = """# What merges in which pipeline
+
+Every pipeline that ppdiffusers {version} exports, as printed by `ppdiffusers-tome doctor --markdown`. What a denoiser
+holds is read off a tiny real model of its kind (`ppdiffusers_tome/zoo`), with the function that `apply_tome` uses. The
+level is how many times smaller than the latent the finest grid of tokens is; `max_downsample=None`, the default, merges
+at that level.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--markdown", action="store_true", help="the table of pipelines as Markdown")
+    parser.add_argument("--markdown", action="store_true", help="the table of pipelines as a page in Markdown")
     group = parser.add_argument_group("one model")
     group.add_argument("--model", metavar="MODEL",
                        help="a pipeline's folder, a hub name, or 'bundled' (default: the table of all pipelines)")
@@ -48,7 +57,12 @@ def run(args: argparse.Namespace) -> None:
         with quiet_libraries():
             from ppdiffusers_tome.coverage import coverage
 
-            print("\n".join(_table(coverage(), markdown=args.markdown)))
+            lines = _table(coverage(), markdown=args.markdown)
+            if args.markdown:
+                import ppdiffusers
+
+                print(_PAGE.format(version=ppdiffusers.__version__))
+            print("\n".join(lines))
         return
     for name in ("height", "width"):
         check_size(name, getattr(args, name))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ppdiffusers_tome.refused import refusal
 
 if TYPE_CHECKING:
     import paddle
@@ -27,8 +30,9 @@ class Specimen:
             latent's. Returns what it predicts, as one tensor.
         pipelines: a regular expression for names of pipelines whose denoiser of ``model_class`` looks like this one;
             "" for the usual look of the class.
-        broken: why ppdiffusers itself cannot run it as it is, and what ``build`` and ``run`` do about that; "" where
-            nothing is needed.
+        broken: where ppdiffusers itself cannot run it as it is, for tables; ``build`` and ``run`` mend what is needed.
+        size: height and width of the latent, where learned positions allow no other number of tokens.
+        refused_block: the class in ``REFUSED`` of the blocks that it has instead of any that merge.
     """
 
     about: str
@@ -37,7 +41,14 @@ class Specimen:
     run: Callable[..., paddle.Tensor]
     pipelines: str = ""
     broken: str = ""
+    size: tuple[int, int] | None = None
+    refused_block: str = ""
     name: str = ""
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing merges in it; None where something does."""
+        return refusal(self.refused_block or self.model_class)
 
 
 @contextlib.contextmanager
@@ -83,3 +94,36 @@ def picture(*shape: int, seed: int = 0) -> paddle.Tensor:
     coarse = normal(*shape[:-2], height // 2 + 1, width // 2 + 1, seed=seed)
     fine = coarse.repeat_interleave(2, axis=-2).repeat_interleave(2, axis=-1)[..., :height, :width]
     return fine + 0.3 * normal(*shape, seed=seed + 1)
+
+
+# Of models whose attention is ``attention_anywhere``.
+GPU_ATTENTION = "on a GPU only, as ppdiffusers defines the attention it calls nowhere else; tested with a plain one"
+
+
+@contextlib.contextmanager
+def attention_anywhere() -> Iterator[None]:
+    """ppdiffusers gives Paddle ``scaled_dot_product_attention_`` only where there is a GPU; here it is everywhere."""
+    import paddle.nn.functional as F
+
+    if hasattr(F, "scaled_dot_product_attention_"):
+        yield
+        return
+    F.scaled_dot_product_attention_ = _attention
+    try:
+        yield
+    finally:
+        del F.scaled_dot_product_attention_
+
+
+def _attention(
+    query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, attn_mask: paddle.Tensor | None = None, **_: Any
+) -> paddle.Tensor:
+    """Plain attention on ``[batch, tokens, heads, channels]``, without dropout, as these models call it."""
+    import paddle
+    import paddle.nn.functional as F
+
+    query, key, value = (x.transpose([0, 2, 1, 3]) for x in (query, key, value))
+    scores = paddle.matmul(query * (1 / math.sqrt(query.shape[-1])), key, transpose_y=True)
+    if attn_mask is not None:
+        scores = scores + attn_mask.astype(scores.dtype)
+    return paddle.matmul(F.softmax(scores, axis=-1), value).transpose([0, 2, 1, 3])

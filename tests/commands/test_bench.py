@@ -100,3 +100,33 @@ def test_attach_counts_blocks_and_milliseconds(capsys: pytest.CaptureFixture[str
 def test_attach_refuses_no_repeats(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "attach", "--repeats", "0"]) == 2
     assert "--repeats 0 must be 1 or more" in capsys.readouterr().err
+
+
+def test_families_tells_tokens_and_times_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["bench", "families", "--side", "16", "--repeats", "1", "--only", "unet", "sdxl", "prior_transformer"]
+    assert main([*asked, "--output", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "families.json").read_text())["rows"]
+    # A prior has no grid, so it is left out.
+    assert [(row["name"], row["tokens"], row["left"]) for row in rows] == [
+        ("sdxl", [64], [32]), ("unet", [256], [128]),
+    ]  # fmt: skip
+    assert all(row["seconds"] > 0 and row["merged_seconds"] > 0 for row in rows)
+    table = (tmp_path / "families.md").read_text()
+    assert "| Stable Diffusion 1 and 2 | 16x16 | 256 -> 128 | " in table
+    assert table in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--side", "8"], "--side 8 must be 16 or more"),
+        (["--repeats", "0"], "--repeats 0 must be 1 or more"),
+        (["--only", "prior_transformer"], "nothing merges in these"),
+        (["--only", "nothing"], "invalid choice: 'nothing'"),
+    ],
+)
+def test_families_refuses(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "families", *arguments, "--output", str(tmp_path)]) == 2
+    assert sentence in capsys.readouterr().err

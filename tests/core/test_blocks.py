@@ -17,6 +17,7 @@ from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.matching import Matching
 from ppdiffusers_tome.methods.tome import match
 from ppdiffusers_tome.partition import regular_partition
+from ppdiffusers_tome.sites import find_sites
 
 SIDE, CHANNELS = 8, 8
 
@@ -207,3 +208,32 @@ def test_vectorised_latents_merge() -> None:
     assert np.abs(merged - plain).max() > 1e-4
     remove_tome(model)
     assert np.array_equal(call(), plain)
+
+
+def test_a_layer_called_by_keyword_runs_unmerged_and_says_so() -> None:
+    """Hooks see no keywords on Paddle 2.6; no pipeline calls these layers so."""
+    model = tiny.unet()
+    host = model.down_blocks[0].attentions[0]
+
+    def run() -> np.ndarray:
+        with paddle.no_grad():
+            return host(hidden_states=tiny.array((2, 8, 16, 16)), encoder_hidden_states=tiny.text()).sample.numpy()
+
+    plain = run()
+    apply_tome(model, 0.5)
+    with pytest.warns(UserWarning, match="Transformer2DModel was called by keyword"):
+        assert np.array_equal(run(), plain)
+
+
+def test_a_sublayer_called_by_keyword_runs_unmerged_and_says_so() -> None:
+    class ByKeyword(BasicTransformerBlock):
+        def forward(self, hidden_states: paddle.Tensor, *args: object, **kwargs: object) -> paddle.Tensor:
+            return self.attn1(hidden_states=self.norm1(hidden_states)) + hidden_states
+
+    model = tiny.unet()
+    for site in find_sites(model):
+        site.block.__class__ = ByKeyword
+    plain = tiny.run_unet(model)
+    apply_tome(model, 0.5)
+    with pytest.warns(UserWarning, match="Attention was called by keyword"):
+        assert np.array_equal(tiny.run_unet(model), plain)

@@ -13,6 +13,7 @@ import pytest
 import tiny
 from ppdiffusers_tome import apply_tome, state
 from ppdiffusers_tome.reuse import StepReuse
+from ppdiffusers_tome.zoo import wuerstchen_prior
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)
 # Two levels: three blocks on 16x16 and three on 8x8, and the middle one there.
@@ -226,3 +227,10 @@ class TestPipelines:
             alone.append(call())
         together = [tiny.run_pipeline(pipe, steps=6), draw(0.5), draw(0.9)]
         assert all(np.array_equal(*pair) for pair in zip(alone, together, strict=True))
+
+
+def test_a_model_that_does_not_tell_its_timestep_says_that_steps_are_not_reused() -> None:
+    """Wuerstchen's prior gets its timestep by keyword."""
+    model = apply_tome(wuerstchen_prior.build(), 0.5, reuse_steps=4)
+    with pytest.warns(UserWarning, match="does not tell its timestep, so reuse_steps has no effect"):
+        wuerstchen_prior.run(model)
