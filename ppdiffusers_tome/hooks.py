@@ -148,7 +148,8 @@ def _unseen(run: RunState, layer: Any) -> None:
 
 
 # Processors that keep attention maps for their pipelines to read as pictures, and the attention whose maps are kept:
-# Self-Attention Guidance, Attend-and-Excite, Pix2Pix Zero. Maps of merged tokens would differ in size.
+# Self-Attention Guidance, Attend-and-Excite (which drops those of self-attention), Pix2Pix Zero. Maps of merged tokens
+# would differ in size.
 _KEEPERS_OF_MAPS = {
     "CrossAttnStoreProcessor": ROLES,
     "AttendExciteAttnProcessor": (CROSS_ATTENTION,),

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ppdiffusers_tome.refused import refusal
 
 if TYPE_CHECKING:
@@ -54,6 +52,7 @@ class Specimen:
 @contextlib.contextmanager
 def untouched_random_state() -> Iterator[None]:
     """Whatever is drawn inside leaves Paddle's and numpy's global generators where they were."""
+    import numpy as np
     import paddle
 
     paddle_state, numpy_state = paddle.get_rng_state(), np.random.get_state()
@@ -66,6 +65,7 @@ def untouched_random_state() -> Iterator[None]:
 
 def built(cls: type, **settings: Any) -> Any:
     """A model in evaluation mode whose weights depend on nothing but their names."""
+    import numpy as np
     import paddle
 
     with untouched_random_state():
@@ -83,6 +83,7 @@ def built(cls: type, **settings: Any) -> Any:
 
 def normal(*shape: int, seed: int = 0) -> paddle.Tensor:
     """Normal numbers, float32, without any global generator."""
+    import numpy as np
     import paddle
 
     return paddle.to_tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
