@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
@@ -121,6 +123,28 @@ class ToMeConfig:
                 f"tile={self.tile} must be at least {max(self.sx, self.sy)} for a {self.sx}x{self.sy} stride, so that "
                 "a tile holds a destination; 16 is a good size, and None compares all with all"
             )
+
+    def save(self, path: str | Path) -> None:
+        """Write the settings to a JSON file that ``load`` and ``--config`` read."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> ToMeConfig:
+        """Read the settings from a JSON file; those that it does not name are the defaults.
+
+        Raises:
+            ToMeValueError: the file cannot be read, or what it holds is not settings.
+            ToMeTypeError: as for the class.
+        """
+        try:
+            settings = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ToMeValueError(f"{path} cannot be read as settings of token merging: {error}") from error
+        if not isinstance(settings, dict):
+            raise ToMeValueError(
+                f'{path} must hold a JSON object such as {{"ratio": 0.5}}; got {type(settings).__name__}'
+            )
+        return cls.from_dict(settings)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, fit for JSON."""

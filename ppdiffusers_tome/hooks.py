@@ -249,14 +249,14 @@ def detach(model: Any) -> None:
             delattr(layer, MaskMerger.NAME)
 
 
-def attached_blocks(model: Any) -> dict[int, ToMeConfig]:
-    """The settings of every block of a model that ToMe is attached to, by identity of the block."""
-    return {
-        id(layer): hook.__self__.run.config
-        for layer in model.sublayers(include_self=True)
+def attached_blocks(model: Any) -> list[tuple[str, Any, BlockHooks]]:
+    """Every block of a model that ToMe is attached to: its path, itself and its hooks."""
+    return [
+        (path, layer, hook.__self__)
+        for path, layer in model.named_sublayers(include_self=True)
         for hook in layer._forward_pre_hooks.values()
         if isinstance(getattr(hook, "__self__", None), BlockHooks) and hook.__name__ == "enter"
-    }
+    ]
 
 
 def _timestep_layer(model: Any) -> Any | None:

@@ -120,7 +120,7 @@ def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     seen: set[int] = set()
     for name, layer in models_of(model_or_pipe):
         # Two models may hold the same layers (Versatile Diffusion's UNets).
-        found = {block: its for block, its in attached_blocks(layer).items() if block not in seen}
+        found = {id(block): hooks.run.config for _, block, hooks in attached_blocks(layer) if id(block) not in seen}
         seen |= found.keys()
         if found:
             config = config or next(iter(found.values()))

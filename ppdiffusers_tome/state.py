@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,10 @@ class RunState:
     Args:
         config: the settings.
         tells_timestep: whether the model has a layer that tells when a call begins, also while a program is recorded.
+
+    Attributes:
+        watch: called whenever a block starts to merge, with what the block named itself, its layout and its matching.
+            None, as it is in copies and pickles too, costs nothing.
     """
 
     def __init__(self, config: ToMeConfig, *, tells_timestep: bool = True) -> None:
@@ -52,6 +56,7 @@ class RunState:
 
     def _start(self, config: ToMeConfig, tells_timestep: bool) -> None:
         self.config, self._tells_timestep = config, tells_timestep
+        self.watch: Callable[[Any, Layout, Matching], None] | None = None
         self._warned: set[str] = set()
         self._thread = threading.local()
         self._inputs: OrderedDict[int, tuple[Call, Layout]] = OrderedDict()
@@ -155,9 +160,15 @@ class RunState:
                 "its blocks run unmerged; use a larger picture or a smaller stride",
             )
             return None
+        matching = self._made_or_reused(call, layout, x)
+        if self.watch is not None:
+            self.watch(self._thread.block, layout, matching)
+        return matching
+
+    def _made_or_reused(self, call: Call, layout: Layout, x: paddle.Tensor) -> Matching:
         if call.matchings is None:
             return self._matcher(call, layout)(x)
-        key = (None if config.reuse_blocks else self._thread.block, layout, x.shape[0])
+        key = (None if self.config.reuse_blocks else self._thread.block, layout, x.shape[0])
         if key not in call.matchings:
             call.matchings[key] = self._matcher(call, layout)(x)
         return call.matchings[key]

@@ -13,7 +13,7 @@ TEXT_DIM, POOLED_DIM, TEXT_TOKENS = 12, 10, 5
 SETTINGS: dict[str, Any] = dict(
     sample_size=16, patch_size=2, in_channels=4, out_channels=4, num_layers=2, num_attention_heads=2,
     attention_head_dim=8, joint_attention_dim=TEXT_DIM, caption_projection_dim=16, pooled_projection_dim=POOLED_DIM,
-    pos_embed_max_size=24,
+    pos_embed_max_size=96,
 )  # fmt: skip
 
 
