@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.methods import methods
 
 LEVELS = (1, 2, 4, 8)
+# A share of the tokens; or several, evenly spaced over the denoising, with straight lines between them.
+Share = float | Sequence[float]
+# The same for all levels, or by level.
+Ratio = Share | Mapping[int, Share]
+PRESETS = Path(__file__).with_name("presets")
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,9 @@ class ToMeConfig:
 
     Args:
         ratio: share of the tokens to merge away, ``0 <= ratio < 1 - 1 / (sx * sy)``. 0.5 halves the tokens that
-            attention sees; 0 leaves the model exactly as it is.
+            attention sees; 0 leaves the model exactly as it is. Several numbers are a ramp over the denoising:
+            ``(0.7, 0.3)`` falls from 0.7 at pure noise to 0.3 at the finished picture. A mapping has a number or a
+            ramp for each level, ``{1: 0.5, 2: 0.25}``; levels that it leaves out do not merge.
         max_downsample: merge in blocks whose grid is at most this many times smaller than the latent's: 1, 2, 4
             or 8. ``None`` means the finest level at which the model has attention (1 on Stable Diffusion 1 and 2,
             2 on SDXL).
@@ -37,6 +45,16 @@ class ToMeConfig:
             all, as the papers do. At least the larger of ``sx`` and ``sy``; 16 is a good size.
         reuse_steps: make a matching and keep it for this many denoising steps; 1 makes it anew in every step.
         reuse_blocks: let all blocks on one grid use the matching of the first of them.
+        method: what becomes of tokens that belong together, a file of ``methods``: ``tome``, ``prune``, ``tofu`` or
+            ``todo``.
+        min_similarity: never merge tokens whose cosine is less, -1 to 1; ``ratio`` is then the most that may merge.
+            All images of a batch merge as many as the one that has fewest such. One number is read on the host for
+            every matching, which makes a GPU wait.
+        start, end: merge from ``start`` to ``end`` of the denoising only, ``0 <= start < end <= 1``.
+
+    Progress of the denoising is read off the timestep, 1000 at pure noise (0) and 0 at the picture (1), whatever the
+    number of steps; so img2img begins in the middle. A ramp, ``start`` and ``end`` read it on the host, once a call of
+    the denoiser.
 
     Raises:
         ToMeTypeError: a setting has the wrong type (also a ``TypeError``).
@@ -47,10 +65,10 @@ class ToMeConfig:
         0.4
 
     See Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023), sections 3 and 4; for ``tile`` and the reuse,
-    ToMA (Lu et al., ICML 2025).
+    ToMA (Lu et al., ICML 2025); for the other methods, their files.
     """
 
-    ratio: float = 0.5
+    ratio: Ratio = 0.5
     max_downsample: int | None = None
     sx: int = 2
     sy: int = 2
@@ -62,6 +80,10 @@ class ToMeConfig:
     tile: int | None = None
     reuse_steps: int = 1
     reuse_blocks: bool = False
+    method: str = "tome"
+    min_similarity: float | None = None
+    start: float = 0.0
+    end: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"):
@@ -75,7 +97,8 @@ class ToMeConfig:
             raise ToMeValueError(
                 "sx=1 and sy=1 make every token a destination, so nothing could merge; use a stride such as sx=2, sy=2"
             )
-        self._check_ratio()
+        self._check_method()
+        object.__setattr__(self, "ratio", self._checked_ratio())
         if self.max_downsample is not None:
             _require_integer("max_downsample", self.max_downsample, "1, 2, 4, 8 or None")
             if self.max_downsample not in LEVELS:
@@ -94,25 +117,122 @@ class ToMeConfig:
         _require_integer("reuse_steps", self.reuse_steps, "a whole number of denoising steps, 1 or more")
         if self.reuse_steps < 1:
             raise ToMeValueError(f"reuse_steps={self.reuse_steps} must be 1 (no reuse) or more, such as 4")
+        self._check_schedule()
         # Plain Python numbers, whatever came (numpy's, say), so that a config compares and serialises as itself.
-        object.__setattr__(self, "ratio", float(self.ratio))
         for name in ("sx", "sy", "seed", "reuse_steps", "max_downsample", "tile"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, int(getattr(self, name)))
 
-    def _check_ratio(self) -> None:
-        if isinstance(self.ratio, bool) or not isinstance(self.ratio, Real):
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_dict()))
+
+    def ratio_at(self, level: int, progress: float | None = None) -> float:
+        """The share of the tokens to merge at a level.
+
+        Args:
+            level: 1, 2, 4 or 8.
+            progress: of the denoising, 0 to 1; may be None unless ``by_progress``.
+        """
+        share = self._share(level)
+        if progress is None or not self.by_progress:
+            return share if isinstance(share, float) else share[0]
+        if not self.start <= progress <= self.end or progress == self.end < 1:
+            return 0.0
+        if isinstance(share, float):
+            return share
+        place = progress * (len(share) - 1)
+        before = min(int(place), len(share) - 2)
+        return share[before] + (place - before) * (share[before + 1] - share[before])
+
+    def highest_ratio(self, level: int) -> float:
+        """The most that merges at a level at any time."""
+        share = self._share(level)
+        return share if isinstance(share, float) else max(share)
+
+    @property
+    def by_progress(self) -> bool:
+        """Whether what merges depends on how far the denoising is."""
+        shares = self.ratio.values() if isinstance(self.ratio, dict) else [self.ratio]
+        return self.start > 0 or self.end < 1 or not all(isinstance(share, float) for share in shares)
+
+    @property
+    def levels(self) -> tuple[int, ...] | None:
+        """The levels that ``ratio`` names, finest first; None where it is for all."""
+        return tuple(sorted(self.ratio)) if isinstance(self.ratio, dict) else None
+
+    def _share(self, level: int) -> float | tuple[float, ...]:
+        return self.ratio.get(level, 0.0) if isinstance(self.ratio, dict) else self.ratio  # type: ignore[return-value]
+
+    def _check_method(self) -> None:
+        known = methods()
+        if not isinstance(self.method, str) or self.method not in known:
+            raise ToMeValueError(f"method={self.method!r} must be one of {', '.join(map(repr, known))}")
+        for name, reason in known[self.method].pointless.items():
+            default = next(field.default for field in fields(self) if field.name == name)
+            if getattr(self, name) != default:
+                raise ToMeValueError(
+                    f"{name}={getattr(self, name)!r} has no effect with method={self.method!r}, as {reason}; leave it "
+                    f"at {default!r}, or choose another method"
+                )
+
+    def _checked_ratio(self) -> float | tuple[float, ...] | dict[int, float | tuple[float, ...]]:
+        """The ratio in plain Python numbers."""
+        if not isinstance(self.ratio, Mapping):
+            return self._checked_share("ratio", self.ratio)
+        if self.max_downsample is not None:
+            raise ToMeValueError(
+                f"ratio={self.ratio} names its levels, so max_downsample={self.max_downsample} says nothing; leave it "
+                "at None"
+            )
+        shares: dict[int, float | tuple[float, ...]] = {}
+        for level, share in self.ratio.items():
+            if isinstance(level, bool) or not isinstance(level, Integral) or level not in LEVELS:
+                raise ToMeValueError(
+                    f"ratio={self.ratio} has level {level!r}; levels are 1, 2, 4 and 8, as in {{1: 0.5, 2: 0.25}}"
+                )
+            shares[int(level)] = self._checked_share(f"ratio[{level}]", share)
+        if not shares:
+            raise ToMeValueError("ratio={} names no level; give one such as {1: 0.5}")
+        return dict(sorted(shares.items()))
+
+    def _checked_share(self, name: str, share: Any) -> float | tuple[float, ...]:
+        if isinstance(share, Sequence) and not isinstance(share, str | bytes):
+            if len(share) < 2:
+                raise ToMeValueError(f"{name}={share!r} must be a number, or a ramp of two or more: (0.7, 0.3)")
+            return tuple(self._checked_number(f"{name}[{place}]", number) for place, number in enumerate(share))
+        return self._checked_number(name, share)
+
+    def _checked_number(self, name: str, ratio: Any) -> float:
+        if isinstance(ratio, bool) or not isinstance(ratio, Real):
             raise ToMeTypeError(
-                f"ratio={self.ratio!r} must be a number, the share of tokens to merge, such as 0.5; "
-                f"got {type(self.ratio).__name__}"
+                f"{name}={ratio!r} must be a number, the share of tokens to merge, such as 0.5, or the name of a "
+                f"preset ({', '.join(presets())}); got {type(ratio).__name__}"
             )
         limit = 1 - 1 / (self.sx * self.sy)
-        if not math.isfinite(self.ratio) or not 0 <= self.ratio < limit:
-            remedy = "raise the ratio to 0 or more" if self.ratio < 0 else "lower the ratio or enlarge the stride"
-            remedy = remedy if math.isfinite(self.ratio) else "give a finite number such as 0.5"
+        # Every destination stays; of keys there may be the destinations alone.
+        within = 0 <= ratio < limit or (ratio == limit and methods()[self.method].keys_only)
+        if not math.isfinite(ratio) or not within:
+            remedy = "raise the ratio to 0 or more" if ratio < 0 else "lower the ratio or enlarge the stride"
+            remedy = remedy if math.isfinite(ratio) else "give a finite number such as 0.5"
             raise ToMeValueError(
-                f"ratio={self.ratio} must be at least 0 and below {limit:g} for a {self.sx}x{self.sy} stride; {remedy}"
+                f"{name}={ratio} must be at least 0 and below {limit:g} for a {self.sx}x{self.sy} stride; {remedy}"
             )
+        return float(ratio)
+
+    def _check_schedule(self) -> None:
+        for name in ("start", "end", "min_similarity"):
+            value = getattr(self, name)
+            if value is None and name == "min_similarity":
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ToMeTypeError(f"{name}={value!r} must be a number; got {type(value).__name__}")
+            object.__setattr__(self, name, float(value))
+        if not 0 <= self.start < self.end <= 1:
+            raise ToMeValueError(
+                f"start={self.start:g} and end={self.end:g} must be shares of the denoising, 0 <= start < end <= 1"
+            )
+        if self.min_similarity is not None and not -1 <= self.min_similarity <= 1:
+            raise ToMeValueError(f"min_similarity={self.min_similarity:g} must be a cosine, from -1 to 1, such as 0.9")
 
     def _check_tile(self) -> None:
         if self.tile is None:
@@ -146,9 +266,24 @@ class ToMeConfig:
             )
         return cls.from_dict(settings)
 
+    @classmethod
+    def preset(cls, name: str) -> ToMeConfig:
+        """The settings that come with this package under a name: ``quality``, ``balanced`` or ``fast``.
+
+        Raises:
+            ToMeValueError: there is none of that name.
+        """
+        names = presets()
+        if name not in names:
+            raise ToMeValueError(f"there is no preset {name!r}; the presets are {', '.join(names)}")
+        return cls.load(PRESETS / f"{name}.json")
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, fit for JSON."""
-        return asdict(self)
+        ratio: Any = self.ratio
+        if isinstance(ratio, dict):
+            ratio = {str(level): _listed(share) for level, share in ratio.items()}
+        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "ratio": _listed(ratio)}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ToMeConfig:
@@ -161,7 +296,20 @@ class ToMeConfig:
         unknown = sorted(set(settings) - set(known))
         if unknown:
             raise ToMeTypeError(f"unknown setting {', '.join(map(repr, unknown))}; the settings are {', '.join(known)}")
+        ratio = settings.get("ratio")
+        if isinstance(ratio, Mapping):  # JSON has no numbers for keys
+            ratio = {int(level) if str(level).isdecimal() else level: share for level, share in ratio.items()}
+            settings = {**settings, "ratio": ratio}
         return cls(**settings)
+
+
+def presets() -> list[str]:
+    """The names of the presets."""
+    return sorted(path.stem for path in PRESETS.glob("*.json"))
+
+
+def _listed(share: Any) -> Any:
+    return list(share) if isinstance(share, tuple) else share
 
 
 def _require_integer(name: str, value: Any, wanted: str) -> None:

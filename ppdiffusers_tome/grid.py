@@ -43,10 +43,17 @@ class Grid:
 
 @dataclass(frozen=True)
 class Layout:
-    """A grid of tokens, and how many other tokens stand before it."""
+    """A grid of tokens and where it stands.
+
+    Attributes:
+        grid: of the tokens.
+        prefix: how many other tokens stand before it.
+        level: how many times smaller than the latent it is.
+    """
 
     grid: Grid
     prefix: int = 0
+    level: int = 1
 
     @property
     def num_tokens(self) -> int:

@@ -16,9 +16,13 @@ from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.blocks.adapter import ATTENTION, CROSS_ATTENTION, ROLES, BlockAdapter, Section
+from ppdiffusers_tome.blocks.adapter import ATTENTION, CROSS_ATTENTION, ROLES, Section
 from ppdiffusers_tome.config import ToMeConfig
-from ppdiffusers_tome.sites import Site, is_a, layer_at
+from ppdiffusers_tome.grid import Layout
+from ppdiffusers_tome.matching import Keys, Matching
+from ppdiffusers_tome.methods import methods
+from ppdiffusers_tome.methods.method import KEEP
+from ppdiffusers_tome.sites import Site, execution_order, is_a, layer_at
 from ppdiffusers_tome.state import RunState
 
 
@@ -47,10 +51,10 @@ class TimestepHooks(_Hooks):
 class HostHooks(_Hooks):
     """On the layer around the blocks, and on the one that sees the picture and so its grid, exact at any shape."""
 
-    def __init__(self, run: RunState, host: Any, adapter: BlockAdapter) -> None:
+    def __init__(self, run: RunState, site: Site) -> None:
         super().__init__(run)
-        self.host = host
-        self.grid, self.prefix = adapter.grid, adapter.prefix(host)
+        self.host, self.level = site.host, site.level
+        self.grid, self.prefix = site.adapter.grid, site.adapter.prefix(site.host)
 
     def enter(self, layer: Any, inputs: tuple) -> None:
         if not inputs:
@@ -58,7 +62,7 @@ class HostHooks(_Hooks):
             self.run.leave_host()
             return
         rerun = bool(getattr(self.host, "gradient_checkpointing", False))
-        self.run.enter_host(self.grid(self.host, inputs[0]), prefix=self.prefix, will_rerun=rerun)
+        self.run.enter_host(Layout(self.grid(self.host, inputs[0]), self.prefix, self.level), will_rerun=rerun)
 
     def leave(self, host: Any, inputs: tuple, output: Any) -> None:
         self.run.leave_host()
@@ -84,13 +88,15 @@ class SectionHooks(_Hooks):
         run: the state of the denoiser.
         role: what the section does, one of ``ROLES``.
         attention: the layer of the section that has an attention processor, or None.
+        how: as in ``Matching.merge``.
         trailing: as in ``Section``.
     """
 
-    def __init__(self, run: RunState, role: str, attention: Any, *, trailing: bool) -> None:
+    def __init__(self, run: RunState, role: str, attention: Any, how: str, *, trailing: bool) -> None:
         super().__init__(run)
         self.role = role
         self.attention = attention
+        self.how = how
         self.trailing = trailing
 
     def merge(self, layer: Any, inputs: tuple) -> tuple | None:
@@ -109,7 +115,7 @@ class SectionHooks(_Hooks):
 
     def unmerge(self, layer: Any, inputs: tuple, output: Any) -> Any:
         matching = self.run.matching
-        if matching is None or self.run.section is not self:
+        if not isinstance(matching, Matching) or self.run.section is not self:
             return None
         self.run.section = None
         if isinstance(output, tuple):
@@ -122,10 +128,10 @@ class SectionHooks(_Hooks):
         if matching is None or _keeps_maps(self.run, self.role, self.attention):
             return None
         if matching.fits(x):
-            merged = matching.merge(x)
+            merged = matching.merge(x, self.how)
         elif self.trailing and x.shape[1] > matching.num_tokens:
             own, others = x[:, : matching.num_tokens], x[:, matching.num_tokens :]
-            merged = paddle.concat([matching.merge(own), others], axis=1)
+            merged = paddle.concat([matching.merge(own, self.how), others], axis=1)
         elif self.run.section is self:
             return None  # a processor's keys may come from elsewhere; its queries are merged already
         else:
@@ -185,7 +191,7 @@ class MaskMerger(_Hooks):
         matching = self.run.matching
         if matching is not None and mask is not None and not _keeps_maps(self.run, ATTENTION, self.attention):
             own = mask.shape[-1] == matching.num_tokens
-            if self.run.section is not None:
+            if self.run.section is not None or isinstance(matching, Keys):
                 mask = matching.merge_mask(mask) if own else mask
             elif own:
                 # Attention on a picture meets its mask before its tokens merge.
@@ -207,11 +213,14 @@ def attach(model: Any, sites: Iterable[Site], config: ToMeConfig) -> None:
         timestep_layer.register_forward_pre_hook(TimestepHooks(run).begin)
     elif is_a(model, "ModelMixin"):
         model.register_forward_pre_hook(TimestepHooks(run).begin_model)
+    method = methods()[config.method]
+    in_order = execution_order(sites)
     hosts = set()
-    for site in sites:
+    for number, site in enumerate(in_order):
+        how = KEEP if method.combine is None else method.combine(number / max(1, len(in_order) - 1))
         if id(site.host) not in hosts:
             hosts.add(id(site.host))
-            host_hooks = HostHooks(run, site.host, site.adapter)
+            host_hooks = HostHooks(run, site)
             layer_at(site.host, site.adapter.picture).register_forward_pre_hook(host_hooks.enter)
             site.host.register_forward_post_hook(host_hooks.leave)
         block_hooks = BlockHooks(run)
@@ -220,21 +229,25 @@ def attach(model: Any, sites: Iterable[Site], config: ToMeConfig) -> None:
         if site.adapter.metric:
             layer_at(site.block, site.adapter.metric).register_forward_pre_hook(block_hooks.see)
         for role, section in site.sections(config):
-            _attach_section(run, site.block, role, section)
+            _attach_section(run, site.block, role, section, how, keys_only=method.keys_only)
 
 
-def _attach_section(run: RunState, block: Any, role: str, section: Section) -> None:
+def _attach_section(run: RunState, block: Any, role: str, section: Section, how: str, *, keys_only: bool) -> None:
     around = [layer_at(block, path) for path in (*section.enter, section.leave)]
     # A section is an attention layer, or within one (such as the block itself).
     parents = [layer_at(block, section.leave.rpartition(".")[0])]
     attention = next((layer for layer in (*around, *parents, block) if hasattr(layer, MaskMerger.NAME)), None)
-    hooks = SectionHooks(run, role, attention, trailing=section.trailing)
-    for layer in around[:-1]:
-        if section.after:
-            layer.register_forward_post_hook(hooks.merge_output)
-        else:
-            layer.register_forward_pre_hook(hooks.merge)
-    around[-1].register_forward_post_hook(hooks.unmerge)
+    hooks = SectionHooks(run, role, attention, how, trailing=section.trailing)
+    if keys_only:
+        for path in section.keys:
+            layer_at(block, path).register_forward_pre_hook(hooks.merge)
+    else:
+        for layer in around[:-1]:
+            if section.after:
+                layer.register_forward_post_hook(hooks.merge_output)
+            else:
+                layer.register_forward_pre_hook(hooks.merge)
+        around[-1].register_forward_post_hook(hooks.unmerge)
     if role == ATTENTION and attention is not None:
         setattr(attention, MaskMerger.NAME, MaskMerger(run, attention))
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import paddle
 
+from ppdiffusers_tome.methods.method import KEEP, MEAN, NORM
+
 HALF = (paddle.float16, paddle.bfloat16)
 
 
@@ -19,7 +21,8 @@ class Matching:
     Attributes:
         owner: int ``[batch * tokens]``, the row of the merged sequence, counted over the whole batch, that holds
             each token.
-        inverse_count: float32 ``[batch * merged, 1]``, one over the size of each group.
+        inverse_count: float32 ``[batch * left, 1]``, one over the size of each group.
+        kept: int64 ``[batch * left]``, of each group its destination, or its only token, counted over the whole batch.
         batch: number of images.
         num_tokens: tokens before merging, N.
         num_merged: tokens merged away; N - num_merged are left.
@@ -27,6 +30,7 @@ class Matching:
 
     owner: paddle.Tensor
     inverse_count: paddle.Tensor
+    kept: paddle.Tensor
     batch: int
     num_tokens: int
     num_merged: int
@@ -40,20 +44,25 @@ class Matching:
         """True when ``x`` is ``[batch, tokens, channels]`` with this matching's batch and tokens."""
         return x.ndim == 3 and x.shape[0] == self.batch and x.shape[1] == self.num_tokens
 
-    def merge(self, x: paddle.Tensor) -> paddle.Tensor:
-        """Replace each group by its mean.
+    def merge(self, x: paddle.Tensor, how: str = MEAN) -> paddle.Tensor:
+        """Make one token of each group.
 
         Args:
             x: ``[batch, tokens, channels]``, any float type.
+            how: ``MEAN``; ``NORM``, the mean at the mean length of the group's tokens; ``KEEP``, the destination alone.
 
         Returns:
             ``[batch, left, channels]`` of the same type.
         """
-        sums = self._sums(x)
-        weights = self.inverse_count.astype("float64") if sums.dtype == paddle.float64 else self.inverse_count
-        means = sums.multiply_(weights) if may_write(x) else sums * weights
-        means = means.astype(x.dtype) if x.dtype in HALF else means
-        return means.reshape([self.batch, self.num_left, x.shape[2]])
+        if how == KEEP:
+            merged = paddle.gather(x.reshape([self.batch * self.num_tokens, x.shape[2]]), self.kept)
+        else:
+            merged = self._means(x)
+            if how == NORM:
+                length = self._means(_length(x))
+                merged = merged * (length / paddle.clip(_length(merged), min=1e-12))
+            merged = merged.astype(x.dtype) if x.dtype in HALF else merged
+        return merged.reshape([self.batch, self.num_left, x.shape[2]])
 
     def unmerge(self, y: paddle.Tensor) -> paddle.Tensor:
         """Give every token of a group the group's value.
@@ -92,6 +101,12 @@ class Matching:
             merged = merged.transpose([0, 2, 1, 3])
         return merged.reshape([self.batch * repeats, -1, self.num_left])
 
+    def _means(self, x: paddle.Tensor) -> paddle.Tensor:
+        """The mean of every group, ``[batch * left, channels]``, float32 for half precision."""
+        sums = self._sums(x)
+        weights = self.inverse_count.astype("float64") if sums.dtype == paddle.float64 else self.inverse_count
+        return sums.multiply_(weights) if may_write(x) else sums * weights
+
     def _sums(self, x: paddle.Tensor) -> paddle.Tensor:
         """The sum of every group, ``[batch * left, channels]``, float32 for half precision."""
         rows = x.reshape([self.batch * self.num_tokens, x.shape[2]])
@@ -106,6 +121,38 @@ class Matching:
         sums = self._sums(bias)
         sums = paddle.maximum(sums, bias.min().astype(sums.dtype))
         return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Which tokens attention asks; all of them ask, so nothing is unmerged.
+
+    Attributes:
+        chosen: int64 ``[left]``, tokens, the same in every image.
+        batch: number of images.
+        num_tokens: all tokens.
+    """
+
+    chosen: paddle.Tensor
+    batch: int
+    num_tokens: int
+
+    @property
+    def num_left(self) -> int:
+        """Tokens that are asked."""
+        return self.chosen.shape[0]
+
+    def fits(self, x: paddle.Tensor) -> bool:
+        """True when ``x`` is ``[batch, tokens, channels]`` with these numbers of both."""
+        return x.ndim == 3 and x.shape[0] == self.batch and x.shape[1] == self.num_tokens
+
+    def merge(self, x: paddle.Tensor, how: str = KEEP) -> paddle.Tensor:
+        """``[batch, tokens, channels]`` to ``[batch, left, channels]``; there is but one way."""
+        return paddle.index_select(x, self.chosen, axis=1)
+
+    def merge_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
+        """An attention bias ``[any, 1 or tokens, tokens]`` to ``[any, same, left]``."""
+        return paddle.index_select(mask, self.chosen, axis=mask.ndim - 1)
 
 
 def scattered(
@@ -125,3 +172,9 @@ def scattered(
 def may_write(x: paddle.Tensor | None = None) -> bool:
     """True when what is made from ``x`` may be made in place: no gradient and no program is recorded."""
     return paddle.in_dynamic_mode() and (x is None or x.stop_gradient or not paddle.is_grad_enabled())
+
+
+def _length(x: paddle.Tensor) -> paddle.Tensor:
+    """The Euclidean length of tokens ``[..., channels]``, ``[..., 1]``, in float32 at least."""
+    wide = x.astype("float32") if x.dtype in HALF else x
+    return paddle.sqrt((wide * wide).sum(axis=-1, keepdim=True))

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ppdiffusers_tome.blocks.adapter import ROLES
-from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.config import Ratio, ToMeConfig, presets
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError
 from ppdiffusers_tome.hooks import attach, attached_blocks, detach
+from ppdiffusers_tome.methods import methods
 from ppdiffusers_tome.parts import models_of
 from ppdiffusers_tome.port import remove_port
 from ppdiffusers_tome.refused import refusal_inside
@@ -38,7 +39,7 @@ class AppliedToMe:
 
 def apply_tome(
     model_or_pipe: T,
-    ratio: float | ToMeConfig = 0.5,
+    ratio: Ratio | str | ToMeConfig = 0.5,
     max_downsample: int | None = None,
     sx: int = 2,
     sy: int = 2,
@@ -51,6 +52,10 @@ def apply_tome(
     tile: int | None = None,
     reuse_steps: int = 1,
     reuse_blocks: bool = False,
+    method: str = "tome",
+    min_similarity: float | None = None,
+    start: float = 0.0,
+    end: float = 1.0,
     config: ToMeConfig | None = None,
 ) -> T:
     """Merge redundant tokens in every denoiser of a pipeline, or in one model. Replaces what was applied before.
@@ -58,10 +63,13 @@ def apply_tome(
     Args:
         model_or_pipe: a ppdiffusers pipeline (its UNet, prior, transformer and ControlNets are reached, its VAE and
             text encoder never), a model, or a part of a model.
-        ratio: share of the tokens to merge away, below ``1 - 1 / (sx * sy)``; or a :class:`ToMeConfig`, which
-            stands for all settings.
+        ratio: share of the tokens to merge away, below ``1 - 1 / (sx * sy)``; several, a ramp over the denoising; a
+            mapping of either by level. Or what stands for all settings: a :class:`ToMeConfig`, or the name of a
+            preset, ``"quality"``, ``"balanced"`` or ``"fast"``.
         max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp, seed: see :class:`ToMeConfig`.
         tile, reuse_steps, reuse_blocks: cheaper matching, see :class:`ToMeConfig`.
+        method: ``"tome"``, ``"prune"``, ``"tofu"`` or ``"todo"``: what becomes of tokens that belong together.
+        min_similarity, start, end: merge only what is alike, and only in a part of the denoising.
         config: the same as giving a :class:`ToMeConfig` first.
 
     Returns:
@@ -79,7 +87,8 @@ def apply_tome(
     settings = dict(
         ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand,
         merge_attn=merge_attn, merge_crossattn=merge_crossattn, merge_mlp=merge_mlp, seed=seed,
-        tile=tile, reuse_steps=reuse_steps, reuse_blocks=reuse_blocks,
+        tile=tile, reuse_steps=reuse_steps, reuse_blocks=reuse_blocks, method=method, min_similarity=min_similarity,
+        start=start, end=end,
     )  # fmt: skip
     config = _config(settings, config)
     denoisers = list(models_of(model_or_pipe))
@@ -167,6 +176,8 @@ class ToMeMixin:
 
 def _config(settings: dict[str, Any], config: ToMeConfig | None) -> ToMeConfig:
     """One config from either way of giving it; both at once is a mistake that would be lost silently."""
+    if settings["ratio"] in presets():
+        settings["ratio"] = ToMeConfig.preset(settings["ratio"])
     if config is None and not isinstance(settings["ratio"], ToMeConfig):
         return ToMeConfig(**settings)
     if config is None:
@@ -177,7 +188,7 @@ def _config(settings: dict[str, Any], config: ToMeConfig | None) -> ToMeConfig:
     extra = [name for name, value in settings.items() if value != defaults[name]]
     if extra:
         raise ToMeTypeError(
-            f"a ToMeConfig was given together with {', '.join(extra)}; give one or the other, "
+            f"a ToMeConfig or preset was given together with {', '.join(extra)}; give one or the other, "
             "or change the config with dataclasses.replace"
         )
     return config
@@ -196,12 +207,21 @@ def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Any]], config: T
             f"tokens{why}. Apply ToMe to a denoiser that has such blocks (a UNet, a ControlNet, a diffusion "
             "transformer), or to the pipeline that holds one; `ppdiffusers-tome doctor` lists which have"
         )
+    if config.levels is not None:
+        found = ", ".join(str(level) for level in sorted({site.level for site in sites if site.sections(config)}))
+        if found:
+            return f"{name} has nothing to merge at the levels of ratio={config.ratio}; its blocks are at {found}"
     finest_sites = reached(sites, replace(config, max_downsample=None))
     if finest_sites:
         finest = finest_sites[0].level
         return (
             f"{name} has nothing to merge at max_downsample={config.max_downsample}: its finest attention is at level "
             f"{finest}; give max_downsample={finest} or more, or None for the finest level"
+        )
+    if methods()[config.method].keys_only and config.merge_attn:
+        return (
+            f"{name} has nothing to merge with method={config.method!r}: no block of it makes keys and values of its "
+            "tokens by layers of their own; choose another method"
         )
     flags = ", ".join(f"{role}=True" for role in ROLES if getattr(config, role))
     return (

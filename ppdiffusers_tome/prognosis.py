@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.blocks.adapter import ATTENTION, around
+from ppdiffusers_tome.blocks.adapter import ATTENTION
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.matchers import matcher
 from ppdiffusers_tome.measure import available_bytes, synchronize
-from ppdiffusers_tome.methods import matcher
+from ppdiffusers_tome.methods import methods
 from ppdiffusers_tome.partition import random_partition
 from ppdiffusers_tome.parts import models_of
 from ppdiffusers_tome.sites import Site, find_sites, layer_at, reached
@@ -34,7 +35,7 @@ class Prognosis:
         level: how many times smaller than the latent the grid is.
         grid: of the tokens.
         num_blocks: how many there are.
-        num_merged: tokens of each picture that merge away; 0 where ``reason`` says why.
+        num_merged: tokens of each picture that merge away, at most; 0 where ``reason`` says why.
         reason: why nothing merges at this level; None where something does.
         seconds: of self-attention in one block for one row of the batch, unmerged.
         merged_seconds: the same with matching, merging and unmerging around it.
@@ -105,18 +106,25 @@ def _prognosis(
     part: str, level: int, alike: list[Site], merging: list[Site], config: ToMeConfig, height: int, width: int
 ) -> Prognosis:
     grid = _grid(alike[0], height, width)
-    num_merged = grid.num_merged(config.ratio) if merging else 0
+    ratio = config.highest_ratio(alike[0].level)
+    num_merged = grid.num_merged(ratio) if merging else 0
     reason = None
     if not merging:
-        level_limit = "the finest level" if config.max_downsample is None else f"level {config.max_downsample}"
-        reason = f"none: max_downsample={config.max_downsample} reaches {level_limit}"
+        reason = _not_reached(config)
     elif grid.num_cells(config.sx, config.sy) == 0:
         reason, num_merged = f"smaller than one cell of {config.sy}x{config.sx} tokens", 0
     elif num_merged == 0:
-        reason = f"ratio {config.ratio:g} of {grid.num_tokens} tokens is none"
+        reason = f"ratio {ratio:g} of {grid.num_tokens} tokens is none"
     if reason is not None:
         return Prognosis(part, level, grid, len(alike), 0, reason)
     return Prognosis(part, level, grid, len(merging), num_merged)
+
+
+def _not_reached(config: ToMeConfig) -> str:
+    if config.levels is not None:
+        return f"none: ratio names level {', '.join(map(str, config.levels))} only"
+    limit = "the finest level" if config.max_downsample is None else f"level {config.max_downsample}"
+    return f"none: max_downsample={config.max_downsample} reaches {limit}"
 
 
 def _grid(site: Site, height: int, width: int) -> Grid:
@@ -132,7 +140,9 @@ def _timed(prognosis: Prognosis, site: Site, config: ToMeConfig) -> Prognosis:
     grid = prognosis.grid
     section = site.adapter.sections[ATTENTION]
     attention = layer_at(site.block, section.leave)
-    if not config.merge_attn or section != around(section.leave) or not hasattr(attention, "to_q"):
+    keys_only = methods()[config.method].keys_only
+    alone = (section.enter, section.leave) == ((section.leave,), section.leave) and not section.after
+    if not config.merge_attn or keys_only or not alone or not hasattr(attention, "to_q"):
         return replace(prognosis, untimed=f"self-attention of {type(site.block).__name__} cannot be called on its own")
     weight = attention.to_q.weight
     # Only the plain processor holds all scores at once; others have other names.
@@ -146,10 +156,11 @@ def _timed(prognosis: Prognosis, site: Site, config: ToMeConfig) -> Prognosis:
     noise = np.random.default_rng(0).standard_normal((1, grid.num_tokens, weight.shape[0]), np.float32)
     x = paddle.to_tensor(noise).astype(weight.dtype)
     partition = random_partition(grid, config.sx, config.sy, seed=config.seed, timestep=None)
-    match = matcher(partition, grid, config)
+    # Noise is nowhere alike.
+    match = matcher(partition, grid, replace(config, min_similarity=None), prognosis.num_merged)
 
     def merged() -> Any:
-        matching = match(x)
+        matching: Any = match(x)
         return matching.unmerge(attention(matching.merge(x)))
 
     return replace(prognosis, seconds=_best(lambda: attention(x)), merged_seconds=_best(merged))

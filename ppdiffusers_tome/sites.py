@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ppdiffusers_tome.blocks import adapters
 from ppdiffusers_tome.blocks.adapter import BlockAdapter, Section
 from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.methods import methods
 from ppdiffusers_tome.refused import refusal
 
 
@@ -36,6 +37,7 @@ class Site:
             (role, section)
             for role, section in self.adapter.sections.items()
             if getattr(config, role) and layer_at(self.block, section.leave) is not None
+            and (section.keys or not methods()[config.method].keys_only)
         ]
 
 
@@ -73,8 +75,20 @@ def find_sites(model: Any) -> list[Site]:
 def reached(sites: list[Site], config: ToMeConfig) -> list[Site]:
     """The sites that merge with these settings; ``max_downsample=None`` reaches the finest level that there is."""
     merging = [site for site in sites if site.sections(config)]
+    if config.levels is not None:
+        return [site for site in merging if site.level in config.levels]
     limit = config.max_downsample or min((site.level for site in merging), default=1)
     return [site for site in merging if site.level <= limit]
+
+
+def execution_order(sites: Iterable[Site]) -> list[Site]:
+    """Sites as their blocks run: a UNet's way down, its middle, its way up; elsewhere the order they stand in."""
+
+    def stage(site: Site) -> int:
+        part = _PART.match(site.name)
+        return 0 if part is None or part[2] else 1 if part[3] else 2
+
+    return sorted(sites, key=stage)
 
 
 def _layers(model: Any) -> Iterator[tuple[str, Any]]:

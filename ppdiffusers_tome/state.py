@@ -12,13 +12,15 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.grid import Grid, Layout
-from ppdiffusers_tome.matching import Matching
-from ppdiffusers_tome.methods import Matcher, matcher
+from ppdiffusers_tome.matchers import Matcher, matcher
+from ppdiffusers_tome.matching import Keys, Matching
 from ppdiffusers_tome.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.reuse import StepReuse
 
 _REMEMBERED_INPUTS = 4096
+_TIMESTEPS = 1000  # of training: what timestep pure noise has, in all samplers but Wuerstchen's
 
 
 @dataclass
@@ -27,13 +29,15 @@ class Call:
 
     Attributes:
         timestep: scalar or ``[batch]``; None where the model has none.
+        progress: of the denoising, 0 to 1; None where no setting asks for it, or the model does not tell.
         matchers: made once a layout and shared by all blocks on it.
         matchings: what is reused, by block (None for all), layout and batch; None where nothing is.
     """
 
     timestep: paddle.Tensor | None = None
+    progress: float | None = None
     matchers: dict[Layout, Matcher] = field(default_factory=dict)
-    matchings: dict[tuple[Any, Layout, int], Matching] | None = None
+    matchings: dict[tuple[Any, Layout, int], Matching | Keys | None] | None = None
 
 
 class RunState:
@@ -56,7 +60,7 @@ class RunState:
 
     def _start(self, config: ToMeConfig, tells_timestep: bool) -> None:
         self.config, self._tells_timestep = config, tells_timestep
-        self.watch: Callable[[Any, Layout, Matching], None] | None = None
+        self.watch: Callable[[Any, Layout, Matching | Keys], None] | None = None
         self._warned: set[str] = set()
         self._thread = threading.local()
         self._inputs: OrderedDict[int, tuple[Call, Layout]] = OrderedDict()
@@ -68,7 +72,7 @@ class RunState:
         self._start(**state)
 
     @property
-    def matching(self) -> Matching | None:
+    def matching(self) -> Matching | Keys | None:
         """The matching of the block that runs now, or None when it runs unmerged.
 
         Made when first asked for, not when the block starts: a DiT embeds its timestep in its first block's norm.
@@ -82,9 +86,14 @@ class RunState:
     def begin_call(self, timestep: paddle.Tensor | None, *, training: bool = False) -> None:
         """A call of the denoiser starts. ``timestep``: scalar or ``[batch]``; it stays on its device.
 
-        But for reuse over steps: then it is read, which waits for the device once a call.
+        But for a schedule and reuse over steps: then it is read, which waits for the device once a call.
+
+        Raises:
+            ToMeValueError: a program is being recorded that would have to read it.
         """
         self._thread.call = call = Call(timestep)
+        if self.config.by_progress:
+            call.progress = self._progress(timestep)
         # Training draws its timesteps and pictures at random; a program that is being recorded has no values yet.
         if self.config.reuse_steps > 1 and timestep is not None and not training and paddle.in_dynamic_mode():
             if not hasattr(self._thread, "steps"):
@@ -99,12 +108,24 @@ class RunState:
         if self.config.reuse_blocks:
             call.matchings = {}
 
-    def enter_host(self, grid: Grid, *, prefix: int = 0, will_rerun: bool) -> None:
-        """Blocks that follow work on ``grid`` behind ``prefix`` other tokens.
+    def _progress(self, timestep: paddle.Tensor | None) -> float | None:
+        if timestep is None:
+            self.warn_once(
+                "progress",
+                "this model does not tell its timestep, so a ratio that changes, start and end cannot be followed and "
+                "it runs unmerged; give one ratio for the whole denoising",
+            )
+            return None
+        _refuse_recording("a ratio that changes over the denoising, start or end")
+        progress = 1 - float(timestep.reshape([-1])[0]) / _TIMESTEPS
+        return min(max(progress, 0.0), 1.0)
+
+    def enter_host(self, layout: Layout, *, will_rerun: bool) -> None:
+        """Blocks that follow work on tokens laid out so.
 
         ``will_rerun``: gradient checkpointing will call them again.
         """
-        self._thread.layout, self._thread.will_rerun = Layout(grid, prefix), will_rerun
+        self._thread.layout, self._thread.will_rerun = layout, will_rerun
         recording_afresh = not self._tells_timestep and not paddle.in_dynamic_mode()
         if recording_afresh or not hasattr(self._thread, "call"):  # or a part of a model called alone
             self._thread.call = Call()
@@ -137,7 +158,7 @@ class RunState:
     def section(self, section: Any) -> None:
         self._thread.section = section
 
-    def _match(self, x: paddle.Tensor) -> Matching | None:
+    def _match(self, x: paddle.Tensor) -> Matching | Keys | None:
         call, layout = self._context(x)
         if call is None or layout is None:
             return None
@@ -151,8 +172,10 @@ class RunState:
                 f"{f' behind {layout.prefix} others' if layout.prefix else ''}; it runs unmerged",
             )
             return None
-        if grid.num_merged(config.ratio) == 0:
+        if grid.num_merged(self._ratio(call, layout)) == 0:
             return None
+        if config.min_similarity is not None:
+            _refuse_recording("min_similarity")
         if grid.num_cells(config.sx, config.sy) == 0:
             self.warn_once(
                 "cell",
@@ -161,11 +184,16 @@ class RunState:
             )
             return None
         matching = self._made_or_reused(call, layout, x)
-        if self.watch is not None:
+        if self.watch is not None and matching is not None:
             self.watch(self._thread.block, layout, matching)
         return matching
 
-    def _made_or_reused(self, call: Call, layout: Layout, x: paddle.Tensor) -> Matching:
+    def _ratio(self, call: Call, layout: Layout) -> float:
+        if self.config.by_progress and call.progress is None:
+            return 0.0
+        return self.config.ratio_at(layout.level, call.progress)
+
+    def _made_or_reused(self, call: Call, layout: Layout, x: paddle.Tensor) -> Matching | Keys | None:
         if call.matchings is None:
             return self._matcher(call, layout)(x)
         key = (None if self.config.reuse_blocks else self._thread.block, layout, x.shape[0])
@@ -176,7 +204,8 @@ class RunState:
     def _matcher(self, call: Call, layout: Layout) -> Matcher:
         if layout not in call.matchers:
             partition = self._partition(call, layout.grid).after(layout.prefix)
-            call.matchers[layout] = matcher(partition, layout.grid, self.config)
+            num_merged = layout.grid.num_merged(self._ratio(call, layout))
+            call.matchers[layout] = matcher(partition, layout.grid, self.config, num_merged)
         return call.matchers[layout]
 
     @paddle.no_grad()
@@ -211,3 +240,12 @@ class RunState:
         if topic not in self._warned:
             self._warned.add(topic)
             warnings.warn(f"ToMe: {message}", stacklevel=2)
+
+
+def _refuse_recording(what: str) -> None:
+    """A program that is being recorded has no values yet, and its shapes are fixed."""
+    if not paddle.in_dynamic_mode():
+        raise ToMeValueError(
+            f"{what} cannot become part of a program, which fixes how many tokens merge; apply_tome with one ratio and "
+            "without it before exporting"
+        )

@@ -127,7 +127,7 @@ def _put_port(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> N
 
 
 def _put_free(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> None:
-    from ppdiffusers_tome.blocks.adapter import ATTENTION, around
+    from ppdiffusers_tome.blocks.adapter import ATTENTION
     from ppdiffusers_tome.sites import layer_at
 
     zeros: dict[tuple, paddle.Tensor] = {}
@@ -135,7 +135,7 @@ def _put_free(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> N
         section = site.adapter.sections[ATTENTION]
         sublayer = layer_at(site.block, section.leave)
         # A section that begins and ends in different layers needs the tokens between them to be kept in step.
-        if sublayer is not None and section == around(section.leave):
+        if sublayer is not None and section.enter == (section.leave,):
             hooks = _FreeHooks(ratio, zeros)
             sublayer.register_forward_pre_hook(hooks.drop)
             sublayer.register_forward_post_hook(hooks.restore)

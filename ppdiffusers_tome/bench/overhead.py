@@ -135,12 +135,13 @@ def _stages(name: str, problem: Problem) -> Callable[[Callable[[str], None]], No
     if name == PORT:
         match_tokens = _port_matching(x, problem)
     else:
-        from ppdiffusers_tome.methods import matcher
+        from ppdiffusers_tome.matchers import matcher
         from ppdiffusers_tome.partition import random_partition
 
         def match_tokens() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
             partition = random_partition(problem.grid, 2, 2, seed=0, timestep=timestep)
-            matching = matcher(partition, problem.grid, _config(name, problem))(x)
+            num_merged = problem.grid.num_merged(problem.ratio)
+            matching: Any = matcher(partition, problem.grid, _config(name, problem), num_merged)(x)
             return matching.merge, matching.unmerge
 
     def run(done: Callable[[str], None]) -> None:

@@ -18,10 +18,10 @@ from unittest import mock
 
 import paddle
 
-from ppdiffusers_tome import bipartite, matching
+from ppdiffusers_tome import matching
 from ppdiffusers_tome.bench.overhead import Problem
 from ppdiffusers_tome.config import ToMeConfig
-from ppdiffusers_tome.methods import matcher
+from ppdiffusers_tome.matchers import bipartite, matcher
 from ppdiffusers_tome.partition import random_partition
 
 # A contender works on the tokens and the timestep and yields the name of every stage as soon as it has ended.
@@ -77,9 +77,10 @@ class Operator:
 
 def ours(problem: Problem, x: Any, timestep: Any, *, tile: int | None = None) -> Iterator[str]:
     partition = random_partition(problem.grid, 2, 2, seed=0, timestep=timestep)
-    match = matcher(partition, problem.grid, ToMeConfig(ratio=problem.ratio, tile=tile))
+    num_merged = problem.grid.num_merged(problem.ratio)
+    match = matcher(partition, problem.grid, ToMeConfig(ratio=problem.ratio, tile=tile), num_merged)
     yield "partition"
-    found = match(x)
+    found: Any = match(x)
     yield "match"
     merged = found.merge(x)
     yield "merge"

@@ -25,17 +25,23 @@ class Section:
         after: tokens merge as they leave the ``enter`` layers instead: the way in where the next layer gets them by
             keyword, which Paddle 2.6 does not show to hooks.
         trailing: more tokens may follow the block's own in what enters; they stay as they are.
+        keys: of self-attention, the layers that make keys and values from its tokens, given as first positional input.
     """
 
     enter: tuple[str, ...]
     leave: str
     after: bool = False
     trailing: bool = False
+    keys: tuple[str, ...] = ()
 
 
-def around(layer: str) -> Section:
+def around(layer: str, *, keys: tuple[str, ...] = ()) -> Section:
     """The section that is one layer, called with its tokens as first positional input and returning them."""
-    return Section((layer,), layer)
+    return Section((layer,), layer, keys=tuple(f"{layer}.{name}" for name in keys))
+
+
+# How ppdiffusers' ``Attention`` calls the layers that make its keys and values.
+KEYS = ("to_k", "to_v")
 
 
 def picture_grid(host: Any, picture: paddle.Tensor) -> Grid:

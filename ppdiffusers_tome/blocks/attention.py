@@ -6,7 +6,7 @@ projections and are unmerged where they leave the last one. Every processor of p
 
 from __future__ import annotations
 
-from ppdiffusers_tome.blocks.adapter import ATTENTION, BlockAdapter, Section
+from ppdiffusers_tome.blocks.adapter import ATTENTION, KEYS, BlockAdapter, Section
 
 ADAPTER = BlockAdapter(
     block_class="Attention",
@@ -14,7 +14,7 @@ ADAPTER = BlockAdapter(
         "AttnDownBlock2D", "AttnUpBlock2D", "AttnSkipDownBlock2D", "AttnSkipUpBlock2D", "UNetMidBlock2D",
         "SimpleCrossAttnDownBlock2D", "SimpleCrossAttnUpBlock2D", "UNetMidBlock2DSimpleCrossAttn",
     ),
-    sections={ATTENTION: Section(("to_q", "to_k", "to_v"), "to_out.0")},
+    sections={ATTENTION: Section(("to_q", *KEYS), "to_out.0", keys=KEYS)},
     own_host=True,
     usable=lambda block: not getattr(block, "only_cross_attention", False),
 )  # fmt: skip

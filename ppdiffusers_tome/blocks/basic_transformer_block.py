@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.blocks.adapter import ATTENTION, CROSS_ATTENTION, MLP, BlockAdapter, around
+from ppdiffusers_tome.blocks.adapter import ATTENTION, CROSS_ATTENTION, KEYS, MLP, BlockAdapter, around
 from ppdiffusers_tome.grid import Grid
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ ADAPTER = BlockAdapter(
     block_class="BasicTransformerBlock",
     # The last is ModelScope's, with a block class of its own under the same name.
     inside=("Transformer2DModel", "TransformerSpatioTemporalModel", "SpatialTransformer"),
-    sections={ATTENTION: around("attn1"), CROSS_ATTENTION: around("attn2"), MLP: around("ff")},
+    sections={ATTENTION: around("attn1", keys=KEYS), CROSS_ATTENTION: around("attn2"), MLP: around("ff")},
     grid=_grid,
     downsample=_downsample,
     # A block can be built to attend to the text in both attentions: ModelScope's, and the x4 upscaler's finer levels.

@@ -22,7 +22,7 @@ def _grid(host: Any, latent: paddle.Tensor) -> Grid:
 ADAPTER = BlockAdapter(
     block_class="JointTransformerBlock",
     inside=("SD3Transformer2DModel",),
-    sections={ATTENTION: Section(("norm1",), "attn", after=True), MLP: around("ff")},
+    sections={ATTENTION: Section(("norm1",), "attn", after=True, keys=("attn.to_k", "attn.to_v")), MLP: around("ff")},
     grid=_grid,
     picture="pos_embed",
     metric="norm1",

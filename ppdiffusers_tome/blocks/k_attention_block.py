@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ppdiffusers_tome.blocks.adapter import ATTENTION, CROSS_ATTENTION, BlockAdapter, around
+from ppdiffusers_tome.blocks.adapter import ATTENTION, CROSS_ATTENTION, KEYS, BlockAdapter, around
 
 ADAPTER = BlockAdapter(
     block_class="KAttentionBlock",
     inside=("KCrossAttnDownBlock2D", "KCrossAttnUpBlock2D"),
-    sections={ATTENTION: around("attn1"), CROSS_ATTENTION: around("attn2")},
+    sections={ATTENTION: around("attn1", keys=KEYS), CROSS_ATTENTION: around("attn2")},
     own_host=True,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.blocks.adapter import ATTENTION, MLP, BlockAdapter, around
+from ppdiffusers_tome.blocks.adapter import ATTENTION, KEYS, MLP, BlockAdapter, around
 from ppdiffusers_tome.grid import Grid
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _prefix(host: Any) -> int:
 ADAPTER = BlockAdapter(
     block_class="UniDiffuserBlock",
     inside=("UniDiffuserModel",),
-    sections={ATTENTION: around("attn1"), MLP: around("ff")},
+    sections={ATTENTION: around("attn1", keys=KEYS), MLP: around("ff")},
     grid=_grid,
     picture="vae_img_in",
     downsample=_patch,

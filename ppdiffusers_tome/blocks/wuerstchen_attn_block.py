@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from ppdiffusers_tome.blocks.adapter import ATTENTION, BlockAdapter, Section
 
+_KEYS = ("attention.to_k", "attention.to_v")
+
 ADAPTER = BlockAdapter(
     block_class="AttnBlock",
     inside=("WuerstchenPrior", "WuerstchenDiffNeXt"),
     sections={
         ATTENTION: Section(
-            ("attention.to_q", "attention.to_k", "attention.to_v"), "attention.to_out.0", trailing=True
+            ("attention.to_q", *_KEYS), "attention.to_out.0", trailing=True, keys=_KEYS
         )
     },
     own_host=True,

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
     group.add_argument("--chunked-attention", action="store_true", help="exact attention in less memory on a CPU")
     tome = add_tome_arguments(parser)
-    tome.add_argument("--ratio", type=float, default=0.5, metavar="X", help="share of the tokens (default: 0.5)")
+    tome.add_argument("--ratio", type=float, metavar="X", help="share of the tokens (default: 0.5)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
         found = prognoses(pipe, config, height, width)
         attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
         print(
-            f"{source.name}: {type(pipe).__name__}, {height * scale}x{width * scale}, ratio {config.ratio:g}, "
+            f"{source.name}: {type(pipe).__name__}, {height * scale}x{width * scale}, ratio {config.ratio}, "
             f"{args.dtype}, {attention} attention, on {device_name()}"
         )
         if found:

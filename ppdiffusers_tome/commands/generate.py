@@ -25,7 +25,7 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_picture_arguments(parser)
     tome = add_tome_arguments(parser)
-    tome.add_argument("--ratio", type=float, default=0.5, metavar="X",
+    tome.add_argument("--ratio", type=float, metavar="X",
                       help="share of the tokens to merge, below 0.75 for a 2x2 stride; 0: none (default: 0.5)")
     add_controlnet_arguments(parser)
     add_output_arguments(parser)

@@ -1,37 +1,7 @@
-"""ToMe's bipartite soft matching (Token Merging for Fast Stable Diffusion, Bolya & Hoffman 2023, section 3).
-
-Every source finds its most similar destination (cosine) among all; the most similar sources merge into theirs.
-"""
+"""ToMe (Token Merging for Fast Stable Diffusion, Bolya & Hoffman 2023): a group of like tokens becomes its mean."""
 
 from __future__ import annotations
 
-import paddle
+from ppdiffusers_tome.methods.method import MEAN, Method
 
-from ppdiffusers_tome.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
-from ppdiffusers_tome.matching import Matching
-from ppdiffusers_tome.partition import Partition
-
-
-@paddle.no_grad()
-def match(x: paddle.Tensor, partition: Partition, num_merged: int) -> Matching:
-    """Decide which tokens merge.
-
-    Args:
-        x: ``[batch, tokens, channels]``, the block's input, any float type.
-        partition: the sources and destinations of the grid.
-        num_merged: how many sources merge, ``1 <= num_merged <= S``.
-
-    Returns:
-        The matching of ``num_merged`` sources with their destinations.
-    """
-    destinations = unit(paddle.index_select(x, partition.destinations, axis=1))
-    num_sources = partition.sources.shape[0]
-    rows = rows_at_once(num_sources, on_a_cpu=512)
-    found = [
-        nearest(paddle.index_select(x, partition.sources[start : start + rows], axis=1), destinations)
-        for start in range(0, num_sources, rows)
-    ]
-    similarity, best = (joined(parts) for parts in zip(*found, strict=True))
-    return merge_most_alike(
-        similarity, best, partition.sources, partition, num_tokens=x.shape[1], num_merged=num_merged
-    )
+METHOD = Method(about="like tokens become their mean, and all get its result", combine=lambda depth: MEAN)

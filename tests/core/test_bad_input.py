@@ -32,7 +32,10 @@ STRIDE = r"must be a whole number of tokens, 1 or more, such as 2; got "
 LEVELS = r"must be 1, 2, 4, 8 or None \(the finest level of the model\)"
 INTEGER_LEVEL = r"must be 1, 2, 4, 8 or None; got "
 SEED = r"must be a whole number from 0 to 2\*\*63 - 1; got "
-NUMBER = r"must be a number, the share of tokens to merge, such as 0\.5; got "
+NUMBER = (
+    r"must be a number, the share of tokens to merge, such as 0\.5, or the name of a preset "
+    r"\(balanced, fast, quality\); got "
+)
 
 # Settings, the kind of error, its sentence.
 BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
@@ -49,10 +52,32 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=True), ToMeTypeError, rf"ratio=True {NUMBER}bool"),
     (dict(ratio="0.5"), ToMeTypeError, rf"ratio='0\.5' {NUMBER}str"),
     (dict(ratio=None), ToMeTypeError, rf"ratio=None {NUMBER}NoneType"),
-    (dict(ratio=[0.5]), ToMeTypeError, rf"ratio=\[0\.5\] {NUMBER}list"),
+    (dict(ratio=[0.5]), ToMeValueError, r"ratio=\[0\.5\] must be a number, or a ramp of two or more: \(0\.7, 0\.3\)"),
+    (dict(ratio=[0.5, 0.8]), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
+    (dict(ratio=[0.5, "0.4"]), ToMeTypeError, rf"ratio\[1\]='0\.4' {NUMBER}str"),
+    (dict(ratio={}), ToMeValueError, r"ratio=\{\} names no level; give one such as \{1: 0\.5\}"),
+    (dict(ratio={3: 0.5}), ToMeValueError, r"has level 3; levels are 1, 2, 4 and 8"),
+    (dict(ratio={"1": 0.5}), ToMeValueError, r"has level '1'; levels are 1, 2, 4 and 8"),
+    (dict(ratio={1: 0.8}), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
+    (dict(ratio={1: 0.5}, max_downsample=1), ToMeValueError, r"max_downsample=1 says nothing; leave it at None"),
+    (dict(method="merge"), ToMeValueError, r"method='merge' must be one of 'prune', 'todo', 'tofu', 'tome'"),
+    (dict(method=None), ToMeValueError, r"method=None must be one of"),
+    (dict(method="todo", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as this method"),
+    (dict(method="todo", reuse_steps=4), ToMeValueError, r"reuse_steps=4 has no effect with method='todo'"),
+    (dict(method="todo", merge_mlp=True), ToMeValueError, r"merge_mlp=True .* as a feed-forward layer has no keys"),
+    (dict(method="todo", merge_crossattn=True), ToMeValueError, r"as the keys of cross-attention are the text's"),
+    (dict(method="todo", min_similarity=0.5), ToMeValueError, r"min_similarity=0\.5 has no effect with method='todo'"),
+    (dict(method="todo", ratio=0.76), ToMeValueError, r"ratio=0\.76 must be at least 0 and below 0\.75"),
+    (dict(min_similarity=1.5), ToMeValueError, r"min_similarity=1\.5 must be a cosine, from -1 to 1, such as 0\.9"),
+    (dict(min_similarity=math.nan), ToMeValueError, r"min_similarity=nan must be a cosine"),
+    (dict(min_similarity="0.9"), ToMeTypeError, r"min_similarity='0\.9' must be a number; got str"),
+    (dict(start=0.5, end=0.5), ToMeValueError, r"start=0\.5 and end=0\.5 must be shares .*0 <= start < end <= 1"),
+    (dict(end=1.5), ToMeValueError, r"start=0 and end=1\.5 must be shares of the denoising"),
+    (dict(start=math.nan), ToMeValueError, r"must be shares of the denoising"),
+    (dict(start=None), ToMeTypeError, r"start=None must be a number; got NoneType"),
     (dict(ratio=0.5 + 0j), ToMeTypeError, rf"{NUMBER}complex"),
     (dict(ratio=np.array(0.5)), ToMeTypeError, rf"{NUMBER}ndarray"),
-    (dict(ratio=dict(ratio=0.5)), ToMeTypeError, rf"{NUMBER}dict"),
+    (dict(ratio=dict(ratio=0.5)), ToMeValueError, r"has level 'ratio'; levels are 1, 2, 4 and 8"),
     (dict(sx=0), ToMeValueError, r"sx=0 must be 1 or more; the usual stride is 2"),
     (dict(sy=-1), ToMeValueError, r"sy=-1 must be 1 or more; the usual stride is 2"),
     (dict(sx=1.5), ToMeTypeError, rf"sx=1\.5 {STRIDE}float"),
@@ -92,8 +117,8 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(config=0.5), ToMeTypeError, r"config=0\.5 must be a ToMeConfig; got float"),
     (dict(config=dict(ratio=0.5)), ToMeTypeError, r"must be a ToMeConfig; got dict"),
     (dict(config=ToMeConfig), ToMeTypeError, r"must be a ToMeConfig; got type"),
-    (dict(config=ToMeConfig(), ratio=0.4), ToMeTypeError, r"a ToMeConfig was given together with ratio; give one"),
-    (dict(ratio=ToMeConfig(), seed=4, sx=4), ToMeTypeError, r"a ToMeConfig was given together with sx, seed; give one"),
+    (dict(config=ToMeConfig(), ratio=0.4), ToMeTypeError, r"or preset was given together with ratio; give one"),
+    (dict(ratio=ToMeConfig(), seed=4, sx=4), ToMeTypeError, r"or preset was given together with sx, seed; give one"),
 ]  # fmt: skip
 
 
@@ -144,7 +169,8 @@ def test_config_is_frozen_and_round_trips() -> None:
     )  # fmt: skip
     assert ToMeConfig.from_dict(config.to_dict()) == config
     plain = {key: type(value) for key, value in config.to_dict().items()}
-    assert plain.pop("ratio") is float
+    assert {plain.pop(name) for name in ("ratio", "start", "end")} == {float}
+    assert (plain.pop("method"), plain.pop("min_similarity")) == (str, type(None))
     flags = {"use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"}
     assert plain == {key: bool if key in flags else int for key in plain}
     with pytest.raises(AttributeError):

@@ -14,8 +14,8 @@ from ppdiffusers.models.attention import BasicTransformerBlock
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.matchers.exact import match
 from ppdiffusers_tome.matching import Matching
-from ppdiffusers_tome.methods.tome import match
 from ppdiffusers_tome.partition import regular_partition
 from ppdiffusers_tome.sites import find_sites
 

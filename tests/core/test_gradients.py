@@ -11,8 +11,8 @@ import pytest
 import tiny
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.matchers.exact import match
 from ppdiffusers_tome.matching import Matching
-from ppdiffusers_tome.methods.tome import match
 from ppdiffusers_tome.partition import regular_partition
 
 SETTINGS = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)

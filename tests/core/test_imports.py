@@ -19,21 +19,21 @@ PACKAGE = Path(ppdiffusers_tome.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "version": set(),
     "errors": set(),
-    "config": {"errors"},
+    "methods": {"methods"},
+    "config": {"errors", "methods"},
     "grid": set(),
     "partition": {"grid"},
-    "matching": set(),
-    "bipartite": {"matching", "partition"},
-    "methods": {"bipartite", "config", "grid", "matching", "methods", "partition"},
+    "matching": {"methods"},
+    "matchers": {"config", "grid", "matchers", "matching", "methods", "partition"},
     "blocks": {"blocks", "grid"},
     "refused": set(),
-    "sites": {"blocks", "config", "refused"},
+    "sites": {"blocks", "config", "methods", "refused"},
     "reuse": set(),
-    "state": {"config", "grid", "matching", "methods", "partition", "reuse"},
-    "hooks": {"blocks", "config", "sites", "state"},
+    "state": {"config", "errors", "grid", "matchers", "matching", "partition", "reuse"},
+    "hooks": {"blocks", "config", "grid", "matching", "methods", "sites", "state"},
     "port": set(),
     "parts": {"errors"},
-    "mixin": {"blocks", "config", "errors", "hooks", "parts", "port", "refused", "sites"},
+    "mixin": {"blocks", "config", "errors", "hooks", "methods", "parts", "port", "refused", "sites"},
     "chunked_attention": {"errors", "parts"},
     "install": {"mixin"},
     "__init__": {"chunked_attention", "config", "errors", "install", "mixin", "version"},
@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # and nothing in the table imports it. Of what stands on top, these may be imported by these alone:
 COMMAND_LINE = {"__main__": set(), "cli": {"__main__"}, "commands": {"cli", "commands"}}
 # These know no framework, so that settings are checked and `--help` is printed in an instant.
-WITHOUT_PADDLE = ("__init__", "version", "errors", "config", "grid", "blocks", "refused", "reuse")
+WITHOUT_PADDLE = ("__init__", "version", "errors", "config", "grid", "methods", "blocks", "refused", "reuse")
 
 
 def files(unit: str) -> list[Path]:

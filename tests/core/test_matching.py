@@ -13,8 +13,8 @@ import tiny
 from core.contract import groups
 from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.matchers.exact import match
 from ppdiffusers_tome.matching import Matching
-from ppdiffusers_tome.methods.tome import match
 from ppdiffusers_tome.partition import random_partition, regular_partition
 from ppdiffusers_tome.state import RunState
 

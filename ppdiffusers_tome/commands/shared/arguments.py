@@ -6,14 +6,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.config import LEVELS
+from ppdiffusers_tome.config import LEVELS, presets
 from ppdiffusers_tome.finding import BUNDLED
 from ppdiffusers_tome.loading import DTYPES
+from ppdiffusers_tome.methods import methods
 from ppdiffusers_tome.schedulers import SCHEDULERS
 
 
-def add_picture_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to draw and with which model."""
+def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
+    """What to draw and with which model; one seed, or with ``several_seeds`` each prompt from several."""
     group = parser.add_argument_group("the picture")
     group.add_argument("--prompt", action="append", metavar="TEXT", help="what to draw; repeat it for more pictures")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the picture")
@@ -26,7 +27,11 @@ def add_picture_arguments(parser: argparse.ArgumentParser) -> None:
                        help=f"{', '.join(SCHEDULERS)} (default: the model's own)")
     group.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's native size")
     group.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's native size")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="picture i uses seed N + i (default: 0)")
+    if several_seeds:
+        group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N",
+                           help="every prompt is drawn from each of them (default: 0)")
+    else:
+        group.add_argument("--seed", type=int, default=0, metavar="N", help="picture i uses seed N + i (default: 0)")
     group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
     group.add_argument("--chunked-attention", action="store_true",
@@ -50,20 +55,32 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
 def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
     """How tokens merge, apart from the ratio; returns the group so that a command can add its own."""
     group = parser.add_argument_group("token merging")
+    group.add_argument("--config", metavar="FILE", help="settings to begin with: a JSON file, or a preset ("
+                       f"{', '.join(presets())}); options beside it replace what it says")
+    group.add_argument("--method", choices=list(methods()), metavar="NAME",
+                       help="what becomes of tokens that belong together (default: tome). "
+                       + "; ".join(f"{name}: {method.about}" for name, method in methods().items()))
     group.add_argument("--max-downsample", type=int, choices=LEVELS, metavar="LEVEL",
                        help="merge down to this level: 1, 2, 4 or 8 (default: the finest level only)")
-    group.add_argument("--sx", type=int, default=2, metavar="N", help="stride in columns (default: 2)")
-    group.add_argument("--sy", type=int, default=2, metavar="N", help="stride in rows (default: 2)")
-    group.add_argument("--no-rand", action="store_true", help="fixed destinations instead of random ones")
-    group.add_argument("--no-merge-attn", action="store_true", help="do not merge around self-attention")
-    group.add_argument("--merge-crossattn", action="store_true", help="merge around cross-attention too")
-    group.add_argument("--merge-mlp", action="store_true", help="merge around the feed-forward layers too")
-    group.add_argument("--tome-seed", type=int, default=0, metavar="N", help="which random destinations (default: 0)")
+    group.add_argument("--sx", type=int, metavar="N", help="stride in columns (default: 2)")
+    group.add_argument("--sy", type=int, metavar="N", help="stride in rows (default: 2)")
+    group.add_argument("--no-rand", action="store_const", const=False, dest="use_rand",
+                       help="fixed destinations instead of random ones")
+    group.add_argument("--no-merge-attn", action="store_const", const=False, dest="merge_attn",
+                       help="do not merge around self-attention")
+    group.add_argument("--merge-crossattn", action="store_const", const=True, help="merge around cross-attention too")
+    group.add_argument("--merge-mlp", action="store_const", const=True, help="merge around the feed-forward layers too")
+    group.add_argument("--tome-seed", type=int, metavar="N", help="which random destinations (default: 0)")
     group.add_argument("--tile", type=int, metavar="N",
                        help="match within tiles of N by N tokens only (default: all with all); 16 is a good size")
-    group.add_argument("--reuse-steps", type=int, default=1, metavar="N",
+    group.add_argument("--reuse-steps", type=int, metavar="N",
                        help="keep a matching for N denoising steps (default: 1)")
-    group.add_argument("--reuse-blocks", action="store_true", help="blocks on one grid share their matching")
+    group.add_argument("--reuse-blocks", action="store_const", const=True,
+                       help="blocks on one grid share their matching")
+    group.add_argument("--min-similarity", type=float, metavar="X",
+                       help="never merge tokens less alike, -1 to 1 (default: no limit); the ratio is then the most")
+    group.add_argument("--start", type=float, metavar="X", help="merge from this share of the denoising (default: 0)")
+    group.add_argument("--end", type=float, metavar="X", help="and up to this one (default: 1)")
     return group
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
-from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.config import Ratio, ToMeConfig, presets
 from ppdiffusers_tome.edges import EdgeSource
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.finding import BUNDLED, Source, find_controlnet, find_model
@@ -49,16 +49,16 @@ class Settings:
     xformers: bool
     chunked_attention: bool
 
-    def with_ratio(self, ratio: float) -> Settings:
+    def with_ratio(self, ratio: Ratio) -> Settings:
         return replace(self, tome=replace(self.tome, ratio=ratio))
 
 
-def settings_from(args: argparse.Namespace, ratio: float, *, edges_drawn: bool = False) -> Settings:
+def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn: bool = False) -> Settings:
     """Check the arguments, alone and together.
 
     Args:
         args: with the arguments of ``arguments``.
-        ratio: share of the tokens to merge.
+        ratio: share of the tokens to merge; None for that of ``--config``, or the default.
         edges_drawn: True when the command draws edges of its own where a ControlNet is given without any.
 
     Raises:
@@ -98,13 +98,19 @@ def check_prompts(prompts: list[str] | None) -> list[str]:
     return prompts
 
 
-def tome_from(args: argparse.Namespace, ratio: float) -> ToMeConfig:
-    """The settings of token merging that the arguments name."""
-    return ToMeConfig(
-        ratio=ratio, max_downsample=args.max_downsample, sx=args.sx, sy=args.sy, use_rand=not args.no_rand,
-        merge_attn=not args.no_merge_attn, merge_crossattn=args.merge_crossattn, merge_mlp=args.merge_mlp,
-        seed=args.tome_seed, tile=args.tile, reuse_steps=args.reuse_steps, reuse_blocks=args.reuse_blocks,
-    )  # fmt: skip
+def tome_from(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
+    """The settings of token merging that the arguments name.
+
+    Args:
+        args: with those of ``add_tome_arguments``; what was not given is None.
+        ratio: None for that of ``--config``, or the default.
+    """
+    config = ToMeConfig()
+    if args.config is not None:
+        config = ToMeConfig.preset(args.config) if args.config in presets() else ToMeConfig.load(args.config)
+    given = {field.name: getattr(args, field.name, None) for field in fields(ToMeConfig) if field.name != "seed"}
+    given |= {"ratio": ratio, "seed": args.tome_seed}
+    return replace(config, **{name: value for name, value in given.items() if value is not None})
 
 
 def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tuple[Source | None, EdgeSource | None]:

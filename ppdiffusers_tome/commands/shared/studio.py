@@ -13,6 +13,7 @@ from ppdiffusers_tome.errors import UserError
 if TYPE_CHECKING:
     from PIL import Image
 
+    from ppdiffusers_tome.config import Ratio
     from ppdiffusers_tome.measure import Measured
 
 
@@ -31,8 +32,8 @@ class Studio:
     height: int
     width: int
 
-    def set_ratio(self, ratio: float) -> None:
-        """Apply ToMe with a ratio; 0 takes it off."""
+    def set_ratio(self, ratio: Ratio) -> None:
+        """Apply ToMe with a ratio and the settings; 0 takes it off."""
         from ppdiffusers_tome import apply_tome, remove_tome
 
         if ratio == 0:
@@ -58,15 +59,16 @@ class Studio:
             )
         )  # fmt: skip
 
-    def describe(self, prompt: str, number: int, ratio: float) -> dict[str, Any]:
+    def describe(self, prompt: str, number: int, ratio: Ratio) -> dict[str, Any]:
         """All that a picture was made with, as plain values; the same for the same picture, so nothing measured."""
         settings = self.settings
+        tome = self.settings.with_ratio(ratio).tome.to_dict()
         described = {
             "prompt": prompt,
             "negative_prompt": settings.negative_prompt,
             "seed": settings.seed + number,
-            "ratio": ratio,
-            "tome": settings.with_ratio(ratio).tome.to_dict() if ratio else None,
+            "ratio": tome["ratio"],
+            "tome": tome if ratio != 0 else None,
             **self.describe_run(),
         }
         return described

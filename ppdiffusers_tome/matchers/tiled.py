@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
 from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.matchers.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
 from ppdiffusers_tome.matching import Matching
 from ppdiffusers_tome.partition import Partition
 
@@ -99,16 +99,19 @@ def by_tiles(partition: Partition, tiles: Tiles) -> TiledPartition:
 
 
 @paddle.no_grad()
-def match(x: paddle.Tensor, tiled: TiledPartition, num_merged: int) -> Matching:
+def match(
+    x: paddle.Tensor, tiled: TiledPartition, num_merged: int, min_similarity: float | None = None
+) -> Matching | None:
     """Decide which tokens merge.
 
     Args:
         x: ``[batch, tokens, channels]``, the block's input, any float type.
         tiled: the sources and destinations of the grid.
         num_merged: how many sources merge, ``1 <= num_merged <= S``.
+        min_similarity: the least cosine at which they do; fewer may then merge.
 
     Returns:
-        The matching of ``num_merged`` sources with destinations of their tiles.
+        The matching of the sources with destinations of their tiles; None where none are alike enough.
     """
     batch, num_tokens, channels = x.shape
 
@@ -130,8 +133,9 @@ def match(x: paddle.Tensor, tiled: TiledPartition, num_merged: int) -> Matching:
         similarity = similarity + tiled.demoted
     best = paddle.gather(tiled.number, (best + tiled.first).flatten()).reshape([batch, num_columns])
     return merge_most_alike(
-        similarity, best, tiled.sources, tiled.partition, num_tokens=num_tokens, num_merged=num_merged
-    )
+        similarity, best, tiled.sources, tiled.partition, num_tokens=num_tokens, num_merged=num_merged,
+        min_similarity=min_similarity,
+    )  # fmt: skip
 
 
 def _split(cells: int, at_most: int) -> np.ndarray:

@@ -56,8 +56,8 @@ def joined(parts: Sequence[paddle.Tensor]) -> paddle.Tensor:
 
 def merge_most_alike(
     similarity: paddle.Tensor, best: paddle.Tensor, sources: paddle.Tensor, partition: Partition,
-    *, num_tokens: int, num_merged: int,
-) -> Matching:  # fmt: skip
+    *, num_tokens: int, num_merged: int, min_similarity: float | None = None,
+) -> Matching | None:  # fmt: skip
     """Merge the sources that are most like their destinations into them.
 
     Args:
@@ -68,7 +68,17 @@ def merge_most_alike(
         partition: the grid's D destinations, and the P tokens before it, which stay.
         num_tokens: P + S + D.
         num_merged: how many sources merge, ``1 <= num_merged <= S``.
+        min_similarity: sources less like their destinations do not merge. All images then merge as many as the one
+            that has fewest, so that they stay one tensor. Read on the host, so it waits for the device.
+
+    Returns:
+        The matching; None where ``min_similarity`` leaves nothing to merge.
     """
+    if min_similarity is not None:
+        alike = (similarity >= min_similarity).astype("int32").sum(axis=1)
+        num_merged = min(num_merged, int(alike.min()))
+        if num_merged == 0:
+            return None
     stay = partition.destinations
     if partition.prefix:
         stay = paddle.concat([stay, paddle.arange(partition.prefix, dtype="int64")])
@@ -85,10 +95,11 @@ def merge_most_alike(
     by_rank = paddle.gather(sources, order.flatten()).reshape([batch, num_sources])
     tokens = paddle.concat([by_rank, stay.unsqueeze(0).expand([batch, num_stay])], axis=1)
     tokens = tokens + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
+    kept = tokens[:, num_merged:].flatten()
     places = paddle.concat([into, rows], axis=1).flatten().astype("int32")
     owner = scattered(places, tokens.flatten(), batch * num_tokens, in_place=may_write())
     count = scattered(paddle.ones([batch * num_tokens]), owner, batch * num_left, add=True, in_place=may_write())
-    return Matching(owner, paddle.reciprocal(count).unsqueeze(1), batch, num_tokens, num_merged)
+    return Matching(owner, paddle.reciprocal(count).unsqueeze(1), kept, batch, num_tokens, num_merged)
 
 
 def _highest(sources: paddle.Tensor, destinations: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
