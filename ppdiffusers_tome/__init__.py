@@ -10,35 +10,34 @@ from ppdiffusers_tome.install import install, uninstall
 from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
+    from ppdiffusers_tome.applying import AppliedToMe, applied_tome, remove_tome
     from ppdiffusers_tome.chunked_attention import (
         ChunkedAttnProcessor,
         disable_chunked_attention,
         enable_chunked_attention,
     )
-    from ppdiffusers_tome.mixin import (
-        AppliedToMe,
-        ToMeMixin,
-        applied_tome,
-        apply_patch,
-        apply_tome,
-        remove_patch,
-        remove_tome,
-    )
+    from ppdiffusers_tome.mixin import ToMeMixin, apply_patch, apply_tome, remove_patch
+    from ppdiffusers_tome.tuning import Target, Trial, Tuned, tune, tune_call
 
 _LAZY = {
+    "applying": ("AppliedToMe", "applied_tome", "remove_tome"),
     "chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
-    "mixin": ("AppliedToMe", "ToMeMixin", "apply_patch", "apply_tome", "applied_tome", "remove_patch", "remove_tome"),
+    "mixin": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch"),
+    "tuning": ("Target", "Trial", "Tuned", "tune", "tune_call"),
 }
 
 __all__ = [
     "AppliedToMe",
     "ChunkedAttnProcessor",
     "NothingToMergeError",
+    "Target",
     "ToMeConfig",
     "ToMeError",
     "ToMeMixin",
     "ToMeTypeError",
     "ToMeValueError",
+    "Trial",
+    "Tuned",
     "__version__",
     "applied_tome",
     "apply_patch",
@@ -48,6 +47,8 @@ __all__ = [
     "install",
     "remove_patch",
     "remove_tome",
+    "tune",
+    "tune_call",
     "uninstall",
 ]
 

@@ -32,13 +32,14 @@ def picture_name(number: int, prompt: str) -> str:
     return f"{number:04d}-{slug(prompt)}.png"
 
 
-def prepare_folder(folder: Path, names: list[str], *, overwrite: bool) -> list[Path]:
+def prepare_folder(folder: Path, names: list[str], *, overwrite: bool, option: str = "--output") -> list[Path]:
     """Make sure, before any work starts, that files can be written.
 
     Args:
         folder: where to; made where it does not exist.
         names: the files that will be written.
         overwrite: whether existing files may be replaced.
+        option: what the folder was given as, to be named in errors.
 
     Returns:
         The paths of the files.
@@ -51,14 +52,14 @@ def prepare_folder(folder: Path, names: list[str], *, overwrite: bool) -> list[P
         with tempfile.TemporaryFile(dir=folder):
             pass
     except FileExistsError as error:
-        raise UserError(f"--output {folder} is a file; give a folder") from error
+        raise UserError(f"{option} {folder} is a file; give a folder") from error
     except OSError as error:
         raise UserError(
-            f"--output {folder} cannot be written ({error.strerror}); give a folder that you may write to"
+            f"{option} {folder} cannot be written ({error.strerror}); give a folder that you may write to"
         ) from error
     paths = [folder / name for name in names]
     for path in paths:
-        _refuse_existing(path, overwrite)
+        _refuse_existing(path, overwrite, option)
     return paths
 
 
@@ -114,8 +115,8 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool
         temporary.unlink(missing_ok=True)
 
 
-def _refuse_existing(path: Path, overwrite: bool) -> None:
+def _refuse_existing(path: Path, overwrite: bool, option: str = "--output") -> None:
     if path.is_dir():
-        raise UserError(f"{path} is a folder, so no file can be written there; choose another --output")
+        raise UserError(f"{path} is a folder, so no file can be written there; choose another {option}")
     if path.exists() and not overwrite:
-        raise UserError(f"{path} exists already; choose another --output, or replace it with --overwrite")
+        raise UserError(f"{path} exists already; choose another {option}, or replace it with --overwrite")

@@ -62,6 +62,8 @@ DRAWING = ("--prompt", "--model", "--controlnet", "--image", "--steps", "--seed"
 ARGUMENTS = {
     "generate": DRAWING, "compare": DRAWING, "bench": ("--channels", "--ratio", "--repeats", "--output"),
     "doctor": ("--model", "--height", "--ratio", "--tile", "--markdown"),
+    "visualize": (*DRAWING, "--ratio", "--ratios", "--at", "--blocks", "--visualdl"),
+    "evaluate": ("--prompts", "--seeds", "--ratios", "--port-ratios", "--configs", "--suite", "--clip", "--output"),
 }  # fmt: skip
 
 

@@ -32,11 +32,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "state": {"config", "errors", "grid", "matchers", "matching", "partition", "reuse"},
     "hooks": {"blocks", "config", "grid", "matching", "methods", "sites", "state"},
     "port": set(),
+    "measure": set(),
+    "quality": set(),
     "parts": {"errors"},
-    "mixin": {"blocks", "config", "errors", "hooks", "methods", "parts", "port", "refused", "sites"},
+    "applying": {"blocks", "config", "errors", "hooks", "methods", "parts", "port", "refused", "sites"},
+    "tuning": {"applying", "config", "errors", "measure", "quality"},
+    "mixin": {"applying", "config", "errors", "tuning"},
     "chunked_attention": {"errors", "parts"},
     "install": {"mixin"},
-    "__init__": {"chunked_attention", "config", "errors", "install", "mixin", "version"},
+    "__init__": {"applying", "chunked_attention", "config", "errors", "install", "mixin", "tuning", "version"},
 }
 # Whatever is not in the table (demo, commands and their helpers) stands on top of it: it may import all of the table,
 # and nothing in the table imports it. Of what stands on top, these may be imported by these alone:

@@ -102,14 +102,15 @@ def tome_from(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
     """The settings of token merging that the arguments name.
 
     Args:
-        args: with those of ``add_tome_arguments``; what was not given is None.
+        args: with those of ``add_tome_arguments``, or without; what was not given is None.
         ratio: None for that of ``--config``, or the default.
     """
     config = ToMeConfig()
-    if args.config is not None:
-        config = ToMeConfig.preset(args.config) if args.config in presets() else ToMeConfig.load(args.config)
+    named = getattr(args, "config", None)
+    if named is not None:
+        config = ToMeConfig.preset(named) if named in presets() else ToMeConfig.load(named)
     given = {field.name: getattr(args, field.name, None) for field in fields(ToMeConfig) if field.name != "seed"}
-    given |= {"ratio": ratio, "seed": args.tome_seed}
+    given |= {"ratio": ratio, "seed": getattr(args, "tome_seed", None)}
     return replace(config, **{name: value for name, value in given.items() if value is not None})
 
 
