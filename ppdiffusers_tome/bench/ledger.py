@@ -15,30 +15,34 @@ from ppdiffusers_tome.errors import UserError
 TIME, MEMORY = "time", "memory"
 
 
-class Ledger:
+class Findings:
     """Findings on disk and in memory. A line that was cut off in the middle is as if it had never been written.
 
     Args:
         path: the file; made by the first finding.
-        plan: what is to be measured; what an existing file holds must have been measured alike.
+        identity: how everything in the file is measured, as plain values; what an existing file holds must have been
+            measured alike.
         overwrite: begin anew whatever is there.
+
+    Attributes:
+        lines: all that the file holds.
 
     Raises:
         UserError: the file holds something else.
     """
 
-    def __init__(self, path: Path, plan: Plan, *, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, identity: Mapping[str, Any], *, overwrite: bool = False) -> None:
         self.path = path
-        self._lines: list[dict[str, Any]] = []
+        self.lines: list[dict[str, Any]] = []
         if overwrite:
             path.unlink(missing_ok=True)
         if not path.exists():
-            self.add({"plan": plan.identity})
+            self.add({"plan": identity})
             return
-        self._lines = _read(path)
-        if not self._lines:
-            self.add({"plan": plan.identity})
-        self._refuse_other("plan", plan.identity)
+        self.lines = _read(path)
+        if not self.lines:
+            self.add({"plan": identity})
+        self._refuse_other("plan", identity)
 
     @property
     def on(self) -> dict[str, Any]:
@@ -58,11 +62,38 @@ class Ledger:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Append a finding; it is on the disk when this returns."""
-        self._lines.append(dict(line))
+        self.lines.append(dict(line))
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def _first(self, key: str) -> dict[str, Any]:
+        return next((line[key] for line in self.lines if key in line), {})
+
+    def _refuse_other(self, key: str, now: Mapping[str, Any]) -> None:
+        then = self._first(key)
+        for name in now:
+            if then.get(name) != now[name]:
+                raise UserError(
+                    f"{self.path} was measured with {name}={then.get(name)!r} and this run has {now[name]!r}; give "
+                    "the same arguments on the same machine to go on, another --output, or --overwrite to begin anew"
+                )
+
+
+class Ledger(Findings):
+    """Findings of a benchmark.
+
+    Args:
+        path, overwrite: as in ``Findings``.
+        plan: what is to be measured.
+
+    Raises:
+        UserError: the file holds something else.
+    """
+
+    def __init__(self, path: Path, plan: Plan, *, overwrite: bool = False) -> None:
+        super().__init__(path, plan.identity, overwrite=overwrite)
 
     def add_round(self, setting: Setting, number: int, seconds: Mapping[str, float]) -> None:
         """Seconds by entry of one round."""
@@ -89,20 +120,8 @@ class Ledger:
         return {name: found[-1][name] for name in ("peak_bytes", "resident_peak_bytes")} if found else None
 
     def _about(self, setting: Setting, entry: Entry | None = None) -> list[dict[str, Any]]:
-        lines = [line for line in self._lines if line.get("setting") == asdict(setting)]
+        lines = [line for line in self.lines if line.get("setting") == asdict(setting)]
         return lines if entry is None else [line for line in lines if line.get("entry") == entry.name]
-
-    def _first(self, key: str) -> dict[str, Any]:
-        return next((line[key] for line in self._lines if key in line), {})
-
-    def _refuse_other(self, key: str, now: Mapping[str, Any]) -> None:
-        then = self._first(key)
-        for name in now:
-            if then.get(name) != now[name]:
-                raise UserError(
-                    f"{self.path} was measured with {name}={then.get(name)!r} and this run has {now[name]!r}; give "
-                    "the same arguments on the same machine to go on, another --output, or --overwrite to begin anew"
-                )
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

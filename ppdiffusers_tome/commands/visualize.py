@@ -15,6 +15,7 @@ from ppdiffusers_tome.commands.shared.arguments import (
 )
 from ppdiffusers_tome.commands.shared.settings import Settings, check_prompts, settings_from
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.methods import methods
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -64,6 +65,10 @@ def run(args: argparse.Namespace) -> None:
     settings = settings_from(args, args.ratio)
     if settings.tome.ratio == 0:
         raise UserError("--ratio 0 merges nothing, so there is nothing to show; give a ratio such as 0.5")
+    if methods()[settings.tome.method].keys_only:
+        raise UserError(
+            f"method {settings.tome.method} merges no tokens, so there are no groups to show; choose another --method"
+        )
     if args.at and min(args.at) < 1:
         raise UserError(f"--at {min(args.at)} must be 1 or more: calls of the denoiser are counted from 1")
     from ppdiffusers_tome.pictures import prepare_folder

@@ -63,6 +63,7 @@ ARGUMENTS = {
     "generate": DRAWING, "compare": DRAWING, "bench": ("--channels", "--ratio", "--repeats", "--output"),
     "doctor": ("--model", "--height", "--ratio", "--tile", "--markdown"),
     "visualize": (*DRAWING, "--ratio", "--ratios", "--at", "--blocks", "--visualdl"),
+    "tune": ("--model", "--prompt", "--target-psnr", "--target-speedup", "--max-memory", "--output"),
     "evaluate": ("--prompts", "--seeds", "--ratios", "--port-ratios", "--configs", "--suite", "--clip", "--output"),
 }  # fmt: skip
 
