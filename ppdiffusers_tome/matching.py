@@ -22,7 +22,8 @@ class Matching:
         owner: int ``[batch * tokens]``, the row of the merged sequence, counted over the whole batch, that holds
             each token.
         inverse_count: float32 ``[batch * left, 1]``, one over the size of each group.
-        kept: int64 ``[batch * left]``, of each group its destination, or its only token, counted over the whole batch.
+        order: int64 ``[batch, tokens]``, tokens counted over the whole batch: those merged away, then of each group its
+            destination, or its only token, in the order of the merged sequence.
         batch: number of images.
         num_tokens: tokens before merging, N.
         num_merged: tokens merged away; N - num_merged are left.
@@ -30,7 +31,7 @@ class Matching:
 
     owner: paddle.Tensor
     inverse_count: paddle.Tensor
-    kept: paddle.Tensor
+    order: paddle.Tensor
     batch: int
     num_tokens: int
     num_merged: int
@@ -55,7 +56,8 @@ class Matching:
             ``[batch, left, channels]`` of the same type.
         """
         if how == KEEP:
-            merged = paddle.gather(x.reshape([self.batch * self.num_tokens, x.shape[2]]), self.kept)
+            kept = self.order[:, self.num_merged :].flatten()
+            merged = paddle.gather(x.reshape([self.batch * self.num_tokens, x.shape[2]]), kept)
         else:
             merged = self._means(x)
             if how == NORM:

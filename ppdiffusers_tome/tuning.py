@@ -26,11 +26,11 @@ Draw = Callable[[], Measured[Any]]
 # have no layers for keys.
 FAMILIES: dict[str, tuple[ToMeConfig, ...]] = {
     "todo": (
-        ToMeConfig(0.5, method="todo", use_rand=False),
-        ToMeConfig(0.75, method="todo", use_rand=False),
-        ToMeConfig(8 / 9, method="todo", sx=3, sy=3, use_rand=False),
-        ToMeConfig(15 / 16, method="todo", sx=4, sy=4, use_rand=False),
-        ToMeConfig({1: 15 / 16, 2: 15 / 16, 4: 0.75}, method="todo", sx=4, sy=4, use_rand=False),
+        ToMeConfig(0.5, method="todo"),
+        ToMeConfig(0.75, method="todo"),
+        ToMeConfig(8 / 9, method="todo", sx=3, sy=3),
+        ToMeConfig(15 / 16, method="todo", sx=4, sy=4),
+        ToMeConfig({1: 15 / 16, 2: 15 / 16}, method="todo", sx=4, sy=4),
     ),
     "tofu": (ToMeConfig(0.3, method="tofu"), ToMeConfig(0.5, method="tofu"), ToMeConfig(0.7, method="tofu")),
     "tome": (ToMeConfig(0.3), ToMeConfig(0.5), ToMeConfig(0.7)),

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.sites import Site
 
-NONE, RATIO_0, REMOVED, PORT, OURS, OURS_FAST, FREE = (
-    "none", "ratio-0", "removed", "port", "ours", "ours-fast", "free",
+NONE, RATIO_0, REMOVED, PORT, OURS, OURS_FAST, OURS_TODO, FREE = (
+    "none", "ratio-0", "removed", "port", "ours", "ours-fast", "ours-todo", "free",
 )  # fmt: skip
 TILE, REUSE_STEPS = 16, 4
 _REMOVED_RATIO = 0.5
@@ -108,6 +108,12 @@ def _put_ours_fast(model_or_pipe: Any, ratio: float, max_downsample: int | None)
     apply_tome(model_or_pipe, ratio, max_downsample, tile=TILE, reuse_steps=REUSE_STEPS, reuse_blocks=True)
 
 
+def _put_ours_todo(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> None:
+    from ppdiffusers_tome.mixin import apply_tome
+
+    apply_tome(model_or_pipe, ratio, max_downsample, method="todo")
+
+
 def _put_and_remove_ours(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> None:
     from ppdiffusers_tome.mixin import remove_tome
 
@@ -161,6 +167,10 @@ CONTENDERS = {
         Contender(
             OURS_FAST, f"this package with tile={TILE}, reuse_steps={REUSE_STEPS}, reuse_blocks=True; a run begins "
             "with matchings of its own, so one of few steps reuses less than a picture of many", True, _put_ours_fast,
+        ),
+        Contender(
+            OURS_TODO, "this package with method='todo': as many keys and values fewer, but all queries, so less is "
+            "saved at one ratio and less lost", True, _put_ours_todo,
         ),
         Contender(
             FREE, "the limit: as many tokens dropped by slicing; no matching, no merging, and zeros in place of "

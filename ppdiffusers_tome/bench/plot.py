@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from ppdiffusers_tome.bench.contenders import FREE, NONE, OURS, OURS_FAST, PORT
+from ppdiffusers_tome.bench.contenders import FREE, NONE, OURS, OURS_FAST, OURS_TODO, PORT
 from ppdiffusers_tome.bench.plan import Plan
 from ppdiffusers_tome.bench.summary import OUT_OF_MEMORY, UNITS, Result, format_seconds
 from ppdiffusers_tome.measure import NOT_MEASURED, format_memory
 
 _PAPER, _INK, _FAINT, _OTHER = "#ffffff", "#1c1c1c", "#8c8c8c", "#b8bec6"
-_COLOURS = {NONE: "#6d7681", PORT: "#c98a3a", OURS: "#3a78c9", OURS_FAST: "#1f4f94", FREE: "#5aa469"}
+_COLOURS = {
+    NONE: "#6d7681", PORT: "#c98a3a", OURS: "#3a78c9", OURS_FAST: "#1f4f94", OURS_TODO: "#8a5fb0", FREE: "#5aa469",
+}  # fmt: skip
 _MARGIN, _LINE, _NAMES, _BARS, _VALUES = 24, 26, 150, 360, 220
 _WIDTH = _NAMES + _BARS + _VALUES
 _COLUMNS = 2

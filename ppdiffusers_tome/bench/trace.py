@@ -88,6 +88,19 @@ def ours(problem: Problem, x: Any, timestep: Any, *, tile: int | None = None) ->
     yield "unmerge"
 
 
+def todo(problem: Problem, x: Any, timestep: Any) -> Iterator[str]:
+    """Attention with fewer keys: what its layers for keys and values get is chosen, and nothing is put back."""
+    partition = random_partition(problem.grid, 2, 2, seed=0, timestep=timestep)
+    num_merged = problem.grid.num_merged(problem.ratio)
+    match = matcher(partition, problem.grid, ToMeConfig(ratio=problem.ratio, method="todo"), num_merged)
+    yield "partition"
+    found: Any = match(x)
+    yield "match"
+    found.merge(x)
+    found.merge(x)
+    yield "merge"
+
+
 def port(problem: Problem, x: Any, timestep: Any) -> Iterator[str]:
     """ppdiffusers' own; its partition belongs to its matching, so it is made anew in every block."""
     from ppdiffusers.patches.tomesd_patch_utils import bipartite_soft_matching_random2d
@@ -113,6 +126,7 @@ def free(problem: Problem, x: Any, timestep: Any) -> Iterator[str]:
 CONTENDERS: dict[str, Contender] = {
     "ours": ours,
     "ours, tile=16": partial(ours, tile=16),
+    "ours, method=todo": todo,
     "port": port,
     "free": free,
 }

@@ -95,11 +95,10 @@ def merge_most_alike(
     by_rank = paddle.gather(sources, order.flatten()).reshape([batch, num_sources])
     tokens = paddle.concat([by_rank, stay.unsqueeze(0).expand([batch, num_stay])], axis=1)
     tokens = tokens + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
-    kept = tokens[:, num_merged:].flatten()
     places = paddle.concat([into, rows], axis=1).flatten().astype("int32")
     owner = scattered(places, tokens.flatten(), batch * num_tokens, in_place=may_write())
     count = scattered(paddle.ones([batch * num_tokens]), owner, batch * num_left, add=True, in_place=may_write())
-    return Matching(owner, paddle.reciprocal(count).unsqueeze(1), kept, batch, num_tokens, num_merged)
+    return Matching(owner, paddle.reciprocal(count).unsqueeze(1), tokens, batch, num_tokens, num_merged)
 
 
 def _highest(sources: paddle.Tensor, destinations: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:

@@ -10,7 +10,7 @@ import paddle
 import pytest
 
 import tiny
-from ppdiffusers_tome import ToMeConfig, applied_tome, mixin
+from ppdiffusers_tome import ToMeConfig, applied_tome, applying
 from ppdiffusers_tome.bench import work as works
 from ppdiffusers_tome.bench.contenders import CONTENDERS, put_on, take_off
 from ppdiffusers_tome.bench.plan import Entry, Plan, Setting
@@ -30,7 +30,7 @@ UNMERGED = ("none", "ratio-0", "removed")
 EXPECTED = {"none": TOKENS, "ratio-0": TOKENS, "removed": TOKENS} | {
     f"{name} {ratio}": TOKENS - int(TOKENS * ratio)
     for ratio in PLAN.ratios
-    for name in ("port", "ours", "ours-fast", "free")
+    for name in ("port", "ours", "ours-fast", "ours-todo", "free")
 }
 
 
@@ -41,13 +41,17 @@ def unet() -> Any:
 
 @pytest.fixture
 def seen(unet: Any) -> Iterator[dict[int, set[int]]]:
-    """How many tokens self-attention got, by level; a run adds to it."""
+    """How many keys self-attention got, by level; a run adds to it."""
     tokens: dict[int, set[int]] = {}
     for site in find_sites(unet):
-        site.block.attn1.to_q.register_forward_pre_hook(
-            lambda layer, inputs, level=site.level: tokens.setdefault(level, set()).add(inputs[0].shape[1])
+        site.block.attn1.to_k.register_forward_post_hook(
+            lambda layer, inputs, output, level=site.level: _add(tokens, level, output.shape[1])
         )
     return tokens
+
+
+def _add(tokens: dict[int, set[int]], level: int, number: int) -> None:
+    tokens.setdefault(level, set()).add(number)
 
 
 def run(unet: Any) -> np.ndarray:
@@ -60,7 +64,8 @@ def who(unet: Any) -> str:
     applied = applied_tome(unet)
     if applied is not None:
         fast = ToMeConfig(ratio=applied.config.ratio, tile=16, reuse_steps=4, reuse_blocks=True)
-        name = {fast: "ours-fast", ToMeConfig(ratio=applied.config.ratio): "ours"}[applied.config]
+        todo = ToMeConfig(ratio=applied.config.ratio, method="todo")
+        name = {fast: "ours-fast", todo: "ours-todo", ToMeConfig(ratio=applied.config.ratio): "ours"}[applied.config]
         return "ratio-0" if applied.config.ratio == 0 else f"{name} {applied.config.ratio}"
     if any(type(site.block).__name__.startswith("ToMe") for site in find_sites(unet)):
         return f"port {unet._tome_info['args']['ratio']}"
@@ -104,14 +109,14 @@ def test_contender_replaces_another_and_leaves_nothing_behind(unet: Any) -> None
 
 def test_removed_was_applied_before(unet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     applied: list[float] = []
-    monkeypatch.setattr(mixin, "attach", lambda model, sites, config: applied.append(config.ratio))
+    monkeypatch.setattr(applying, "attach", lambda model, sites, config: applied.append(config.ratio))
     for name in ("none", "removed", "ratio-0"):
         put_on(unet, name, None, None)
     assert applied == [0.5, 0]
 
 
 def test_levels_are_those_of_the_setting(unet: Any, seen: dict[int, set[int]]) -> None:
-    for name in ("port", "ours", "ours-fast", "free"):
+    for name in ("port", "ours", "ours-fast", "ours-todo", "free"):
         seen.clear()
         put_on(unet, name, 0.5, 2)
         run(unet)
@@ -122,8 +127,8 @@ def test_model_without_attention_at_its_finest_level_is_compared_at_the_same_lev
     model = tiny.sdxl_unet()
     widths: list[int] = []
     for site in find_sites(model):
-        site.block.attn1.to_q.register_forward_pre_hook(lambda layer, inputs: widths.append(inputs[0].shape[1]))
-    for name in ("port", "ours", "ours-fast", "free"):
+        site.block.attn1.to_k.register_forward_post_hook(lambda _, inputs, output: widths.append(output.shape[1]))
+    for name in ("port", "ours", "ours-fast", "ours-todo", "free"):
         widths.clear()
         put_on(model, name, 0.5, None)
         tiny.run_unet(model)

@@ -12,7 +12,7 @@ from ppdiffusers.models.attention_processor import Attention
 import tiny
 from core.contract import groups
 from ppdiffusers_tome import ToMeConfig, apply_tome
-from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.grid import Grid, Layout
 from ppdiffusers_tome.matchers.exact import match
 from ppdiffusers_tome.matching import Matching
 from ppdiffusers_tome.partition import random_partition, regular_partition
@@ -26,7 +26,8 @@ def matching_of(x: paddle.Tensor, grid: Grid, num_merged: int) -> Matching:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_sums_neither_overflow_nor_stop_growing(dtype: str) -> None:
     """2,000 tokens of 60 add up to 120,000: more than float16 holds, and bfloat16 would stop at 16,384."""
-    one_group = Matching(paddle.zeros([2000], dtype="int32"), paddle.full([1, 1], 1 / 2000), 1, 2000, 1999)
+    order = paddle.arange(2000, dtype="int64").unsqueeze(0)
+    one_group = Matching(paddle.zeros([2000], dtype="int32"), paddle.full([1, 1], 1 / 2000), order, 1, 2000, 1999)
     merged = one_group.merge(paddle.full([1, 2000, 4], 60.0).astype(dtype))
     assert merged.dtype == getattr(paddle, dtype)
     np.testing.assert_array_equal(merged.astype("float32").numpy(), np.full((1, 1, 4), 60.0))
@@ -121,7 +122,7 @@ class TestWarnings:
     def test_token_mismatch_warns_once_and_runs_unmerged(self) -> None:
         run = RunState(ToMeConfig())
         run.begin_call(None)
-        run.enter_host(Grid(4, 4), will_rerun=False)
+        run.enter_host(Layout(Grid(4, 4)), will_rerun=False)
 
         def matchings() -> list[Matching | None]:
             found = []

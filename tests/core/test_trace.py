@@ -21,6 +21,8 @@ PADDLE_2 = paddle.__version__.startswith("2.")
 HALF, ANY = ("float16", "float16") if PADDLE_2 else ("bfloat16", "float32")
 RESHAPE, MULTIPLY = ("reshape2", "elementwise_mul") if PADDLE_2 else ("reshape", "multiply")
 OURS = [name for name in CONTENDERS if name.startswith("ours")]
+FEWER_KEYS = "ours, method=todo"
+MATCHING = [name for name in OURS if name != FEWER_KEYS]
 
 
 @pytest.fixture
@@ -38,7 +40,8 @@ def reused(problem: Problem, x: Any, timestep: Any) -> Iterator[str]:
     num_left = problem.grid.num_tokens // 2
     owner = paddle.static.data("owner", [TOKENS], "int32")
     inverse_count = paddle.static.data("inverse_count", [problem.batch * num_left, 1], "float32")
-    matching = Matching(owner, inverse_count, problem.batch, problem.grid.num_tokens, num_left)
+    order = paddle.static.data("order", [problem.batch, problem.grid.num_tokens], "int64")
+    matching = Matching(owner, inverse_count, order, problem.batch, problem.grid.num_tokens, num_left)
     merged = matching.merge(x)
     yield "merge"
     matching.unmerge(merged)
@@ -65,10 +68,16 @@ def test_merging_and_unmerging_run_exactly_these_operators() -> None:
     assert names(operators, "unmerge") == [RESHAPE, "gather", RESHAPE]
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", MATCHING)
 def test_matching_compares_all_at_once_as_a_gpu_should(name: str) -> None:
     products = [operator for operator in trace(CONTENDERS[name], PROBLEM, ANY) if operator.name.startswith("matmul")]
     assert len(products) == 1
+
+
+def test_fewer_keys_are_two_gathers_in_a_block() -> None:
+    operators = trace(CONTENDERS[FEWER_KEYS], PROBLEM, ANY)
+    assert names(operators, "match") == []
+    assert names(operators, "merge") == ["index_select"] * 2
 
 
 @pytest.mark.parametrize("name", OURS)
