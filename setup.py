@@ -17,10 +17,13 @@ setup(
     license_files=["LICENSE", "NOTICE"],
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["ppdiffusers_tome", "ppdiffusers_tome.*"]),
-    package_data={"ppdiffusers_tome": ["py.typed"], "ppdiffusers_tome.demo": ["model/**/*", "controlnet/**/*"]},
+    package_data={
+        "ppdiffusers_tome": ["py.typed", "presets/*.json"],
+        "ppdiffusers_tome.demo": ["model/**/*", "controlnet/**/*"],
+    },
     install_requires=[
-        "ppdiffusers==0.29.0",
-        "paddlenlp==2.8.1",
+        "ppdiffusers>=0.24.1,<=0.29.0",
+        "paddlenlp>=2.7.2,<=2.8.1",  # 2.7.2 is the one that ppdiffusers 0.24.1 insists on
         "numpy>=1.24,<2",
         "scikit-image>=0.22,<0.25",
         "pillow>=10",

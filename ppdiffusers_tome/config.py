@@ -285,6 +285,13 @@ class ToMeConfig:
             ratio = {str(level): _listed(share) for level, share in ratio.items()}
         return {**{field.name: getattr(self, field.name) for field in fields(self)}, "ratio": _listed(ratio)}
 
+    @property
+    def summary(self) -> str:
+        """The ratio and whatever else is not the default, for people: ``ratio 0.75, method todo``."""
+        usual = type(self)().to_dict()
+        differs = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != usual[name]}
+        return ", ".join(f"{name} {_rounded(value)}" for name, value in differs.items())
+
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ToMeConfig:
         """Build a config from plain values.
@@ -310,6 +317,14 @@ def presets() -> list[str]:
 
 def _listed(share: Any) -> Any:
     return list(share) if isinstance(share, tuple) else share
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def _require_integer(name: str, value: Any, wanted: str) -> None:

@@ -13,6 +13,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+import paddle
+
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.parts import is_denoiser_name
 from ppdiffusers_tome.refused import refusal, refusal_inside
@@ -120,13 +122,20 @@ def _covered(name: str, package: ModuleType) -> PipelineCoverage:
         module = importlib.import_module(_NOT_EXPORTED[name]) if name in _NOT_EXPORTED else package
         cls = getattr(module, name)
     except Exception as error:  # whatever ppdiffusers' import ran into
-        cause = " ".join(str(error.__cause__ or error).split())
-        return PipelineCoverage(name, (), f"ppdiffusers cannot import it with this Paddle: {cause}")
+        reason = f"ppdiffusers cannot import it with Paddle {paddle.__version__}: {_cause(error)}"
+        return PipelineCoverage(name, (), reason)
     denoisers = tuple(_denoiser(name, part, model_class) for part, model_class in _denoisers(name, cls))
     if any(denoiser.reason is None for denoiser in denoisers):
         return PipelineCoverage(name, denoisers, None)
     reasons = {f"{denoiser.part} ({denoiser.model_class}): {denoiser.reason}" for denoiser in denoisers}
     return PipelineCoverage(name, denoisers, "; ".join(sorted(reasons)) or "unknown: no denoiser was found")
+
+
+def _cause(error: BaseException) -> str:
+    """What the first of chained errors says, in one line, without the file's place on this machine."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split()).replace(f" ({getattr(error, 'path', None)})", "")
 
 
 def _denoisers(name: str, cls: type) -> Iterator[tuple[str, str]]:

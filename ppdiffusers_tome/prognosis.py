@@ -140,9 +140,8 @@ def _timed(prognosis: Prognosis, site: Site, config: ToMeConfig) -> Prognosis:
     grid = prognosis.grid
     section = site.adapter.sections[ATTENTION]
     attention = layer_at(site.block, section.leave)
-    keys_only = methods()[config.method].keys_only
     alone = (section.enter, section.leave) == ((section.leave,), section.leave) and not section.after
-    if not config.merge_attn or keys_only or not alone or not hasattr(attention, "to_q"):
+    if not config.merge_attn or not alone or not hasattr(attention, "to_q"):
         return replace(prognosis, untimed=f"self-attention of {type(site.block).__name__} cannot be called on its own")
     weight = attention.to_q.weight
     # Only the plain processor holds all scores at once; others have other names.
@@ -163,7 +162,20 @@ def _timed(prognosis: Prognosis, site: Site, config: ToMeConfig) -> Prognosis:
         matching: Any = match(x)
         return matching.unmerge(attention(matching.merge(x)))
 
-    return replace(prognosis, seconds=_best(lambda: attention(x)), merged_seconds=_best(merged))
+    def with_fewer_keys() -> Any:
+        keys: Any = match(x)
+        hooks = [
+            layer_at(site.block, path).register_forward_pre_hook(lambda layer, inputs: (keys.merge(inputs[0]),))
+            for path in section.keys
+        ]
+        try:
+            return attention(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    timed = with_fewer_keys if methods()[config.method].keys_only else merged
+    return replace(prognosis, seconds=_best(lambda: attention(x)), merged_seconds=_best(timed))
 
 
 def _best(work: Callable[[], Any]) -> float:

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
         found = prognoses(pipe, config, height, width)
         attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
         print(
-            f"{source.name}: {type(pipe).__name__}, {height * scale}x{width * scale}, ratio {config.ratio}, "
+            f"{source.name}: {type(pipe).__name__}, {height * scale}x{width * scale}, {config.summary}, "
             f"{args.dtype}, {attention} attention, on {device_name()}"
         )
         if found:

@@ -126,20 +126,6 @@ def _markdown(told: dict[str, Any], tuned: Tuned) -> str:
     for trial, best in zip(tuned.trials, frontier, strict=True):
         mark = "chosen" if trial.config == tuned.config else "frontier" if best else ""
         cells = f"{trial.speed_up:.2f}x | {format_psnr(trial.psnr)} | {format_memory(trial.peak_bytes)}"
-        lines.append(f"| {_named(trial)} | {cells} | {mark} |")
+        lines.append(f"| {trial.config.summary} | {cells} | {mark} |")
     return "\n".join(lines) + "\n"
 
-
-def _named(trial: Trial) -> str:
-    """What differs from the defaults."""
-    from ppdiffusers_tome.config import ToMeConfig
-
-    usual, settings = ToMeConfig().to_dict(), trial.config.to_dict()
-    differs = {name: value for name, value in settings.items() if name == "ratio" or value != usual[name]}
-    return ", ".join(f"{name}={_rounded(value)}" for name, value in differs.items())
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    return round(value, 4) if isinstance(value, float) else value

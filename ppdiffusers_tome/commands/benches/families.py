@@ -15,8 +15,8 @@ from ppdiffusers_tome.zoo import Specimen, specimens
 
 HELP = "Measure one call of a model of every kind, unmerged and merged."
 EXAMPLES = """models are the tiny ones of the zoo, with random weights, on a larger latent. Their channels are few, so
-attention is nearly all of their time: the speed-up tells that merging works in a kind of model, not what a full-sized
-one gains. Writes families.md and families.json.
+attention is most of their time where tokens are many, and matching where they are few: the speed-up tells that merging
+works in a kind of model, not what a full-sized one gains. Writes families.md and families.json.
 
 examples:
   ppdiffusers-tome bench families
@@ -104,7 +104,7 @@ def _markdown(told: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     lines = [
         "# What merging saves in every kind of model", "",
         "- " + ", ".join(f"{name}: {value}" for name, value in told.items()),
-        "- tiny models of the zoo: few channels, so attention is nearly all of their time", "",
+        "- tiny models of the zoo, of few channels: shows that merging works, not what a full-sized model gains", "",
         "| model | grids that merge | tokens that attention sees | seconds of a call | speed-up |",
         "|---|---|---|---|---:|",
     ]  # fmt: skip
