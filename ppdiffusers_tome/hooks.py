@@ -78,6 +78,12 @@ class BlockHooks(_Hooks):
         self.run.see_tokens(inputs[0])
 
     def leave(self, block: Any, inputs: tuple, output: Any) -> None:
+        if self.run.unasked:
+            self.run.warn_once(
+                "unasked",
+                f"{type(block).__name__} did not call the layers at which its tokens merge (an attention processor of "
+                "your own may make keys by other layers), so it runs unmerged; method='tome' needs no such layers",
+            )
         self.run.leave_block()
 
 

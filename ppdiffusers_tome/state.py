@@ -83,6 +83,11 @@ class RunState:
             self._thread.matching = self._match(tokens)
         return getattr(self._thread, "matching", None)
 
+    @property
+    def unasked(self) -> bool:
+        """True when the block that runs now has not asked for its matching."""
+        return getattr(self._thread, "tokens", None) is not None
+
     def begin_call(self, timestep: paddle.Tensor | None, *, training: bool = False) -> None:
         """A call of the denoiser starts. ``timestep``: scalar or ``[batch]``; it stays on its device.
 

@@ -255,6 +255,20 @@ def _counting(seen: list[int]) -> Any:
     return lambda layer, inputs, output: seen.append(output.shape[1])
 
 
+def test_a_processor_that_makes_keys_elsewhere_is_told() -> None:
+    def processor(attention: Any, hidden_states: paddle.Tensor, **given: Any) -> paddle.Tensor:
+        return attention.to_out[0](hidden_states @ attention.to_v.weight)
+
+    unet = tiny.unet()
+    for block in (site.block for site in find_sites(unet)):
+        block.attn1.processor = processor
+    plain = tiny.run_unet(unet)
+    apply_tome(unet, 0.5, method="todo")
+    with pytest.warns(UserWarning, match=r"BasicTransformerBlock did not call the layers at which its tokens merge"):
+        assert np.array_equal(tiny.run_unet(unet), plain)
+    assert not np.array_equal(tiny.run_unet(apply_tome(unet, 0.5)), plain)
+
+
 def test_todo_merges_masks_of_its_keys() -> None:
     """Left out tokens stay left out, whichever are asked."""
     chosen = some_keys.chosen(regular_partition(GRID, 2, 2), 36)
