@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,14 @@ from ppdiffusers_tome.commands.shared.arguments import (
     add_picture_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.commands.shared.settings import Settings, check_prompts, settings_from
+from ppdiffusers_tome.commands.shared.settings import (
+    Settings,
+    check_prompts,
+    named_config,
+    settings_from,
+    tome_from,
+)
+from ppdiffusers_tome.config import ToMeConfig, presets
 from ppdiffusers_tome.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ examples:
   ppdiffusers-tome compare
   ppdiffusers-tome compare --ratios 0.5 --steps 5 --prompt "a yellow star on a purple background"
   ppdiffusers-tome compare --controlnet bundled
+  ppdiffusers-tome compare --ratios 0.5 --configs quality balanced fast
 """
 
 # Three that the bundled model never saw in training, and, for a ControlNet, three ways to colour the same shapes.
@@ -50,19 +59,17 @@ WARM_UP_STEPS = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_picture_arguments(parser)
     tome = add_tome_arguments(parser)
-    tome.add_argument("--ratios", type=float, nargs="+", default=list(RATIOS), metavar="X",
-                      help=f"shares of the tokens to merge (default: {' '.join(map(str, RATIOS))})")
+    tome.add_argument("--ratios", type=float, nargs="*", metavar="X",
+                      help=f"shares of the tokens to merge (default: {' '.join(map(str, RATIOS))}, without --configs)")
+    tome.add_argument("--configs", nargs="+", default=[], metavar="FILE",
+                      help="settings to compare as well, each a column: JSON files, or presets")
     add_controlnet_arguments(parser)
     add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    ratios = list(dict.fromkeys([0.0, *args.ratios]))
-    if ratios == [0.0]:
-        raise UserError("--ratios 0 leaves nothing to compare with the unmerged pictures; add another, such as 0.5")
-    drawn_edges = args.controlnet is not None
-    for ratio in ratios:
-        settings = settings_from(args, ratio, edges_drawn=drawn_edges)
+    settings = settings_from(args, None, edges_drawn=args.controlnet is not None)
+    columns = _columns(args)
     default = PROMPTS if settings.controlnet is None else CONTROLNET_PROMPTS
     prompts = check_prompts(list(default) if args.prompt is None else args.prompt)
     from ppdiffusers_tome.pictures import prepare_folder
@@ -72,13 +79,29 @@ def run(args: argparse.Namespace) -> None:
     from ppdiffusers_tome.commands.shared.quiet import quiet_libraries
 
     with quiet_libraries():
-        _compare(settings, prompts, ratios, paths, overwrite=args.overwrite)
+        _compare(settings, prompts, columns, paths, overwrite=args.overwrite)
+
+
+def _columns(args: argparse.Namespace) -> dict[str, ToMeConfig | None]:
+    """What is compared, by name: the unmerged pictures first."""
+    ratios = args.ratios if args.ratios is not None else [] if args.configs else RATIOS
+    columns: dict[str, ToMeConfig | None] = {"unmerged": None}
+    columns |= {f"ratio {ratio:g}": tome_from(args, ratio) for ratio in ratios if ratio != 0}
+    for named in args.configs:
+        name = named if named in presets() else Path(named).stem
+        if name in columns:
+            raise UserError(f"--configs {named}: another column is called {name!r} already; rename one of the files")
+        columns[name] = named_config(named)
+    if len(columns) == 1:
+        raise UserError("--ratios 0 leaves nothing to compare with the unmerged pictures; add another, such as 0.5")
+    return columns
 
 
 def _compare(
-    settings: Settings, prompts: list[str], ratios: list[float], paths: list[Path], *, overwrite: bool
-) -> None:
-    from ppdiffusers_tome.commands.shared.comparison import as_json, by_ratio, markdown
+    settings: Settings, prompts: list[str], columns: Mapping[str, ToMeConfig | None], paths: list[Path], *,
+    overwrite: bool,
+) -> None:  # fmt: skip
+    from ppdiffusers_tome.commands.shared.comparison import as_json, by_setting, markdown
     from ppdiffusers_tome.commands.shared.quiet import say
     from ppdiffusers_tome.commands.shared.showing import sheet, words
     from ppdiffusers_tome.commands.shared.studio import open_studio
@@ -87,11 +110,11 @@ def _compare(
 
     studio = open_studio(settings, prompts)
     edges = _edges(studio, prompts)
-    pictures = _draw_all(studio, prompts, ratios, edges)
+    pictures = _draw_all(studio, prompts, columns, edges)
     results = [result for result, _ in pictures]
-    summary = by_ratio(results)
-    tome = {name: value for name, value in settings.tome.to_dict().items() if name != "ratio"}
-    run = {**studio.describe_run(), "seed": settings.seed, "tome": tome, "memory": memory_meaning()}
+    summary = by_setting(results)
+    tomes = {name: None if tome is None else tome.to_dict() for name, tome in columns.items()}
+    run = {**studio.describe_run(), "seed": settings.seed, "tome": tomes, "memory": memory_meaning()}
     title, notes = words(run)
     table = markdown(title, notes, summary)
     text = json.dumps({"run": run, **as_json(summary, results)}, indent=2, allow_nan=False) + "\n"
@@ -115,12 +138,12 @@ def _edges(studio: Studio, prompts: list[str]) -> Image.Image | None:
 
 
 def _draw_all(
-    studio: Studio, prompts: list[str], ratios: list[float], edges: Image.Image | None
+    studio: Studio, prompts: list[str], columns: Mapping[str, ToMeConfig | None], edges: Image.Image | None
 ) -> list[tuple[PictureResult, Image.Image]]:
-    """Draw every prompt at every ratio, unmerged first, all from the same noise.
+    """Draw every prompt with all settings, unmerged first, all from the same noise.
 
-    Every ratio is warmed up before anything is timed, and a prompt is drawn at all ratios before the next one's turn,
-    so that what slows the machine down for a while slows all ratios.
+    All are warmed up before anything is timed, and a prompt is drawn with all before the next one's turn, so that what
+    slows the machine down for a while slows all of them.
     """
     import numpy as np
     from tqdm import tqdm
@@ -128,19 +151,20 @@ def _draw_all(
     from ppdiffusers_tome.commands.shared.comparison import PictureResult
     from ppdiffusers_tome.quality import compare_pictures
 
-    for ratio in tqdm(ratios, desc="warming up", position=0, leave=False, disable=None):
-        studio.set_ratio(ratio)
+    for tome in tqdm(columns.values(), desc="warming up", position=0, leave=False, disable=None):
+        studio.put_on(tome)
         studio.draw(prompts[0], 0, edges, steps=WARM_UP_STEPS)
     pictures = []
-    with tqdm(total=len(ratios) * len(prompts), desc="pictures", position=0, disable=None) as bar:
+    with tqdm(total=len(columns) * len(prompts), desc="pictures", position=0, disable=None) as bar:
         for number, prompt in enumerate(prompts):
-            for ratio in ratios:
-                studio.set_ratio(ratio)
+            for name, tome in columns.items():
+                studio.put_on(tome)
                 drawn = studio.draw(prompt, number, edges)
-                if ratio == 0:
+                if tome is None:
                     unmerged = np.asarray(drawn.result)
-                quality = compare_pictures(unmerged, np.asarray(drawn.result)) if ratio else None
+                quality = None if tome is None else compare_pictures(unmerged, np.asarray(drawn.result))
+                ratio = 0.0 if tome is None else tome.to_dict()["ratio"]
                 peaks = drawn.peak_bytes_at_mark, drawn.peak_bytes
-                pictures.append((PictureResult(prompt, ratio, drawn.seconds, *peaks, quality), drawn.result))
+                pictures.append((PictureResult(prompt, name, ratio, drawn.seconds, *peaks, quality), drawn.result))
                 bar.update()
     return pictures

@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 from commands.conftest import PROMPT, SMALL, pixels_of
+from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.cli import main
 from ppdiffusers_tome.commands import compare
-from ppdiffusers_tome.commands.shared.comparison import PictureResult, as_json, by_ratio, format_psnr, markdown
+from ppdiffusers_tome.commands.shared.comparison import PictureResult, as_json, by_setting, format_psnr, markdown
 from ppdiffusers_tome.demo.scenes import parse_prompt
 from ppdiffusers_tome.pictures import read_settings
 from ppdiffusers_tome.quality import Quality
@@ -73,6 +74,26 @@ def test_chunked_attention_is_among_the_settings(tmp_path):
     assert json.loads((tmp_path / "compare.json").read_text())["run"]["chunked_attention"] is True
 
 
+def test_presets_and_files_are_columns_too(tmp_path):
+    ToMeConfig(0.3, method="prune").save(tmp_path / "mine.json")
+    arguments = ["compare", *SMALL, "--prompt", PROMPT, "--configs", "fast", str(tmp_path / "mine.json")]
+    assert main([*arguments, "--ratios", "0.5", "--output", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [row["name"] for row in found["ratios"]] == ["unmerged", "ratio 0.5", "fast", "mine"]
+    assert found["run"]["tome"]["mine"]["method"] == "prune"
+    assert found["run"]["tome"]["unmerged"] is None
+    assert main([*arguments, "--output", str(tmp_path / "alone")]) == 0
+    found = json.loads((tmp_path / "alone" / "compare.json").read_text())
+    assert [row["name"] for row in found["ratios"]] == ["unmerged", "fast", "mine"]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path, capsys):
+    ToMeConfig(0.3).save(tmp_path / "fast.json")
+    arguments = ["--configs", "fast", str(tmp_path / "fast.json"), "--output", str(tmp_path / "out")]
+    assert main(["compare", *SMALL, *arguments]) == 2
+    assert "another column is called 'fast' already" in capsys.readouterr().err
+
+
 def test_both_comparisons_fit_in_one_folder(tmp_path):
     few = [*SMALL, "--ratios", "0.5", "--prompt", PROMPT, "--output", str(tmp_path)]
     assert main(["compare", *few]) == 0
@@ -114,14 +135,14 @@ def test_default_prompts_are_new_to_the_model():
 
 def test_results_are_summed_up_by_medians_and_highest_peak():
     def result(ratio: float, seconds: float, peak: int | None, quality: Quality | None) -> PictureResult:
-        return PictureResult("p", ratio, seconds, peak, peak, quality)
+        return PictureResult("p", f"ratio {ratio:g}" if ratio else "unmerged", ratio, seconds, peak, peak, quality)
 
     pictures = [
         result(0.0, 2.0, 5 * MIB, None), result(0.0, 4.0, 6 * MIB, None), result(0.0, 9.0, 4 * MIB, None),
         result(0.5, 1.0, 3 * MIB, Quality(20.0, 0.8)), result(0.5, 2.0, None, Quality(math.inf, 1.0)),
         result(0.5, 3.0, 3 * MIB, Quality(30.0, 0.9)),
     ]  # fmt: skip
-    unmerged, half = summary = by_ratio(pictures)
+    unmerged, half = summary = by_setting(pictures)
     assert (unmerged.seconds, unmerged.speed_up, unmerged.peak_bytes, unmerged.psnr) == (4.0, 1.0, 6 * MIB, None)
     assert (half.seconds, half.speed_up, half.psnr, half.ssim) == (2.0, 2.0, 30.0, 0.9)
     assert half.peak_bytes is None

@@ -1,4 +1,4 @@
-"""What ``compare`` found out: a result a picture, summed up by ratio, as a table for people and for programs."""
+"""What ``compare`` found out: a result a picture, summed up by settings, as a table for people and for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class PictureResult:
     """One picture.
 
     Attributes:
-        prompt, ratio: what it shows and how much was merged.
+        prompt: what it shows.
+        name, ratio: what was put on the pipeline, and how much that merges, as plain values; ratio 0 is unmerged.
         seconds: the whole call of the pipeline, decoding included.
         denoising_peak_bytes: most memory in use until the last denoising step was done, or None when that could not
             be measured.
@@ -26,7 +27,8 @@ class PictureResult:
     """
 
     prompt: str
-    ratio: float
+    name: str
+    ratio: Any
     seconds: float
     denoising_peak_bytes: int | None
     peak_bytes: int | None
@@ -34,10 +36,11 @@ class PictureResult:
 
 
 @dataclass(frozen=True)
-class RatioResult:
-    """All pictures of one ratio: medians over the prompts, and the highest peak."""
+class SettingResult:
+    """All pictures of one setting: medians over the prompts, and the highest peak."""
 
-    ratio: float
+    name: str
+    ratio: Any
     seconds: float
     speed_up: float
     denoising_peak_bytes: int | None
@@ -45,24 +48,21 @@ class RatioResult:
     psnr: float | None
     ssim: float | None
 
-    @property
-    def name(self) -> str:
-        return "unmerged" if self.ratio == 0 else f"ratio {self.ratio:g}"
 
-
-def by_ratio(pictures: Sequence[PictureResult]) -> list[RatioResult]:
-    """Sum up by ratio, in the order in which they came; ratio 0 must be among them."""
-    groups: dict[float, list[PictureResult]] = {}
+def by_setting(pictures: Sequence[PictureResult]) -> list[SettingResult]:
+    """Sum up by name, in the order in which they came; the unmerged pictures come first."""
+    groups: dict[str, list[PictureResult]] = {}
     for picture in pictures:
-        groups.setdefault(picture.ratio, []).append(picture)
-    unmerged = statistics.median(picture.seconds for picture in groups[0.0])
+        groups.setdefault(picture.name, []).append(picture)
+    unmerged = statistics.median(picture.seconds for picture in groups[pictures[0].name])
     results = []
-    for ratio, group in groups.items():
+    for name, group in groups.items():
         seconds = statistics.median(picture.seconds for picture in group)
         qualities = [picture.quality for picture in group if picture.quality is not None]
         results.append(
-            RatioResult(
-                ratio=ratio,
+            SettingResult(
+                name=name,
+                ratio=group[0].ratio,
                 seconds=seconds,
                 speed_up=unmerged / seconds,
                 denoising_peak_bytes=highest(picture.denoising_peak_bytes for picture in group),
@@ -74,7 +74,7 @@ def by_ratio(pictures: Sequence[PictureResult]) -> list[RatioResult]:
     return results
 
 
-def markdown(title: str, notes: Sequence[str], results: Sequence[RatioResult]) -> str:
+def markdown(title: str, notes: Sequence[str], results: Sequence[SettingResult]) -> str:
     """The table as Markdown."""
     lines = [
         f"# {title}",
@@ -94,11 +94,12 @@ def markdown(title: str, notes: Sequence[str], results: Sequence[RatioResult]) -
     return "\n".join(lines) + "\n"
 
 
-def as_json(results: Sequence[RatioResult], pictures: Sequence[PictureResult]) -> dict[str, Any]:
+def as_json(results: Sequence[SettingResult], pictures: Sequence[PictureResult]) -> dict[str, Any]:
     """Everything as plain values. An infinite PSNR, of identical pictures, is null beside an SSIM of 1."""
     return {
         "ratios": [
             {
+                "name": result.name,
                 "ratio": result.ratio,
                 "seconds_per_image": result.seconds,
                 "speed_up": result.speed_up,
@@ -112,6 +113,7 @@ def as_json(results: Sequence[RatioResult], pictures: Sequence[PictureResult]) -
         "pictures": [
             {
                 "prompt": picture.prompt,
+                "name": picture.name,
                 "ratio": picture.ratio,
                 "seconds": picture.seconds,
                 "denoising_peak_bytes": picture.denoising_peak_bytes,

@@ -106,12 +106,16 @@ def tome_from(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
         ratio: None for that of ``--config``, or the default.
     """
     config = ToMeConfig()
-    named = getattr(args, "config", None)
-    if named is not None:
-        config = ToMeConfig.preset(named) if named in presets() else ToMeConfig.load(named)
+    if getattr(args, "config", None) is not None:
+        config = named_config(args.config)
     given = {field.name: getattr(args, field.name, None) for field in fields(ToMeConfig) if field.name != "seed"}
     given |= {"ratio": ratio, "seed": getattr(args, "tome_seed", None)}
     return replace(config, **{name: value for name, value in given.items() if value is not None})
+
+
+def named_config(name: str) -> ToMeConfig:
+    """Settings by the name of a preset, or from a JSON file."""
+    return ToMeConfig.preset(name) if name in presets() else ToMeConfig.load(name)
 
 
 def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tuple[Source | None, EdgeSource | None]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from ppdiffusers_tome.commands.shared.comparison import PictureResult, RatioResult, format_psnr
+from ppdiffusers_tome.commands.shared.comparison import PictureResult, SettingResult, format_psnr
 from ppdiffusers_tome.commands.shared.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.commands.shared.studio import device_name
 from ppdiffusers_tome.measure import format_memory
@@ -31,16 +31,16 @@ def sheet(
     title: str,
     notes: Sequence[str],
     edges: Image.Image | None,
-    summary: Sequence[RatioResult],
+    summary: Sequence[SettingResult],
     pictures: Sequence[tuple[PictureResult, Image.Image]],
 ) -> Image.Image:
-    """All pictures: a row a prompt, a column a ratio, and the edges on the left where there are any.
+    """All pictures: a row a prompt, a column a setting, and the edges on the left where there are any.
 
     Args:
         title, notes: from ``words``.
         edges: what guided the ControlNet.
-        summary: by ratio, in the order of the columns.
-        pictures: prompt by prompt, each at every ratio.
+        summary: by setting, in the order of the columns.
+        pictures: prompt by prompt, each with every setting.
     """
     first = [] if edges is None else [Cell(edges)]
     rows = []
@@ -52,7 +52,7 @@ def sheet(
     return make_sheet(Label(title, (notes[0], notes[-1])), columns, rows)
 
 
-def _column(result: RatioResult) -> Label:
+def _column(result: SettingResult) -> Label:
     memory = f"{format_memory(result.denoising_peak_bytes)} denoising"
     if result.psnr is None:
         return Label(result.name, (f"{result.seconds:.2f} s", memory))

@@ -13,7 +13,7 @@ from ppdiffusers_tome.errors import UserError
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ppdiffusers_tome.config import Ratio
+    from ppdiffusers_tome.config import Ratio, ToMeConfig
     from ppdiffusers_tome.measure import Measured
 
 
@@ -34,12 +34,16 @@ class Studio:
 
     def set_ratio(self, ratio: Ratio) -> None:
         """Apply ToMe with a ratio and the settings; 0 takes it off."""
+        self.put_on(self.settings.with_ratio(ratio).tome if ratio != 0 else None)
+
+    def put_on(self, tome: ToMeConfig | None) -> None:
+        """Apply ToMe with other settings; None takes it off."""
         from ppdiffusers_tome import apply_tome, remove_tome
 
-        if ratio == 0:
+        if tome is None:
             remove_tome(self.pipe)
         else:
-            apply_tome(self.pipe, self.settings.with_ratio(ratio).tome)
+            apply_tome(self.pipe, tome)
 
     def draw(self, prompt: str, number: int, edges: Image.Image | None, *, steps: int | None = None) -> Measured:
         """Draw picture ``number`` (from 0), which has the seed of the settings plus that number, and measure it.
