@@ -7,6 +7,8 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 	$$p -c '$(FITS)' >/dev/null 2>&1 && echo $$p && break; done)
 PADDLE ?= 3.3.1
 VENV ?= .venv
+# Processes that share the tests, a file each at a time.
+JOBS ?= 2
 BIN := $(VENV)/bin
 CORES := $(shell nproc 2>/dev/null || echo 2)
 export OMP_NUM_THREADS ?= $(CORES)
@@ -15,14 +17,14 @@ export OMP_NUM_THREADS ?= $(CORES)
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
-	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --output outputs/demo/text-to-image --overwrite \
+	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/text-to-image --overwrite \
 		--prompt "a purple triangle above a green circle on a white background" \
 		--prompt "a blue triangle right of a red star on an orange background"
-	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --output outputs/demo/controlnet --overwrite \
+	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/controlnet --overwrite \
 		--controlnet bundled --prompt "a red star left of a blue circle on a white background"
 
 test: lint
-	$(BIN)/python -m pytest tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile
 
 lint: $(VENV)/ready-for-tests
 	$(BIN)/ruff check .

@@ -73,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        f"compared: {' '.join(map(str, RATIOS))})")
     group.add_argument("--port-ratios", type=float, nargs="+", default=[], metavar="X",
                        help="the same for ppdiffusers' own port of tomesd")
-    group.add_argument("--configs", type=Path, nargs="+", default=[], metavar="FILE",
-                       help="JSON files of settings, as ToMeConfig.save writes them; called by their names")
+    group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
+                       help="presets, or JSON files of settings as ToMeConfig.save writes them; called by their names")
     group.add_argument("--suite", type=Path, metavar="FILE", help="a file with one configuration a line, see below")
     add_tome_arguments(parser)
     group = parser.add_argument_group("scores of networks (nothing is ever downloaded)")

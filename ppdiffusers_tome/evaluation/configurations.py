@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.bench.contenders import OURS, PORT
-from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.config import ToMeConfig, presets
 from ppdiffusers_tome.errors import ToMeError, UserError
 
 UNMERGED = "unmerged"
@@ -82,8 +82,8 @@ def port(
     raise UserError(f"ratio={ratio!r} must be one number for the port, such as 0.5")
 
 
-def from_files(paths: Iterable[Path]) -> list[Configuration]:
-    """Ours with the settings of JSON files that ``ToMeConfig.save`` wrote, each called by its file's stem.
+def from_files(paths: Iterable[str | Path]) -> list[Configuration]:
+    """Ours with presets, or the settings of JSON files that ``ToMeConfig.save`` wrote, called by their stems.
 
     Raises:
         UserError: a file cannot be read or holds something else.
@@ -91,7 +91,9 @@ def from_files(paths: Iterable[Path]) -> list[Configuration]:
     found = []
     for path in paths:
         try:
-            found.append(ours(ToMeConfig.load(path), path.stem))
+            preset = str(path) in presets()
+            config = ToMeConfig.preset(str(path)) if preset else ToMeConfig.load(path)
+            found.append(ours(config, Path(path).stem))
         except ToMeError as error:
             raise UserError(f"--configs {path}: {error}") from error
     return found

@@ -13,7 +13,10 @@ from ppdiffusers_tome.evaluation.configurations import UNMERGED
 from ppdiffusers_tome.evaluation.summary import Row
 
 _PAPER, _INK, _FAINT, _RULE, _FRONTIER = "#ffffff", "#1c1c1c", "#8c8c8c", "#e4e7ea", "#1c1c1c"
-_COLOURS = ("#3a78c9", "#c98a3a", "#5aa469", "#b0507a", "#7a63b8", "#2d9aa6", "#8a6d4b", "#6d7681")
+_COLOURS = (
+    "#3a78c9", "#c98a3a", "#5aa469", "#b0507a", "#7a63b8", "#2d9aa6", "#8a6d4b", "#6d7681", "#c9432e", "#a8b820",
+    "#1f3c6b", "#e08ab4",
+)  # fmt: skip
 _PANEL, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 640, 460, 70, 90, 30, 70
 _KEY, _KEYS_A_ROW = 24, 3
 _TICKS = 6

@@ -111,6 +111,7 @@ def test_names_and_families_tell_settings_apart() -> None:
 
 def test_files_of_settings_are_called_by_their_stems(tmp_path: Path) -> None:
     ToMeConfig(ratio=0.3, tile=8).save(tmp_path / "careful.json")
+    assert from_files(["quality"])[0].tome == ToMeConfig.preset("quality")
     (found,) = from_files([tmp_path / "careful.json"])
     assert (found.name, found.tome, found.family) == ("careful", ToMeConfig(ratio=0.3, tile=8), "ours, tile 8")
 
