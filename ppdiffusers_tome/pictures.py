@@ -8,6 +8,7 @@ import re
 import tempfile
 import unicodedata
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -108,11 +109,22 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool
             os.fsync(file.fileno())
         _refuse_existing(path, overwrite)
         temporary.replace(path)
+        _keep_name(path.parent)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{path} cannot be written ({reason}); make room or choose another --output") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _keep_name(folder: Path) -> None:
+    """Should the power fail now, what was renamed keeps its new name; where a folder can be told so."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _refuse_existing(path: Path, overwrite: bool, option: str = "--output") -> None:

@@ -1,8 +1,10 @@
-"""One picture from a pipeline, the same for the same seed whatever else is drawn and whether tokens merge or not."""
+"""Pictures from a pipeline, the same for the same seed whatever else is drawn and whether tokens merge or not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,21 +55,92 @@ def draw(
         controlnet_scale: how strongly it does.
         after_step: called after every denoising step, before the picture is decoded.
     """
+    (picture,) = draw_together(
+        pipe, [prompt], height=height, width=width, seeds=[seed], steps=steps, guidance_scale=guidance_scale,
+        negative_prompts=None if negative_prompt is None else [negative_prompt],
+        edges=None if edges is None else [edges], controlnet_scale=controlnet_scale, after_step=after_step,
+    )  # fmt: skip
+    return picture
+
+
+def draw_together(
+    pipe: Any,
+    prompts: Sequence[str],
+    *,
+    height: int,
+    width: int,
+    seeds: Sequence[int],
+    steps: int,
+    guidance_scale: float,
+    negative_prompts: Sequence[str] | None = None,
+    edges: Sequence[Image.Image] | None = None,
+    controlnet_scale: float = 1.0,
+    after_step: Callable[[], None] = lambda: None,
+) -> list[Image.Image]:
+    """Draw pictures in one batch, each from the noise that it has when drawn alone.
+
+    Args:
+        prompts, seeds, negative_prompts, edges: one for every picture; the last two may be None for all.
+        pipe, height, width, steps, guidance_scale, controlnet_scale, after_step: as in ``draw``.
+    """
 
     def step_ended(*_: Any) -> dict[str, Any]:
         after_step()
         return {}
 
-    paddle.seed(seed)
-    control = {} if edges is None else {"image": edges, "controlnet_conditioning_scale": float(controlnet_scale)}
-    return pipe(
-        prompt=prompt,
-        negative_prompt=negative_prompt,
-        height=height,
-        width=width,
-        num_inference_steps=steps,
-        guidance_scale=guidance_scale,
-        latents=initial_noise(pipe, height, width, seed),
-        callback_on_step_end=step_ended,
-        **control,
-    ).images[0]
+    alone = len(prompts) == 1
+    control = {}
+    if edges is not None:
+        control = {
+            "image": edges[0] if alone else list(edges),
+            "controlnet_conditioning_scale": float(controlnet_scale),
+        }
+    negative = None
+    if negative_prompts is not None:
+        negative = negative_prompts[0] if alone else list(negative_prompts)
+    noise = paddle.concat([initial_noise(pipe, height, width, seed) for seed in seeds])
+    paddle.seed(seeds[0])
+    with nullcontext() if alone else _own_noise(pipe.scheduler, seeds):
+        return pipe(
+            prompt=prompts[0] if alone else list(prompts),
+            negative_prompt=negative,
+            height=height,
+            width=width,
+            num_inference_steps=steps,
+            guidance_scale=guidance_scale,
+            latents=noise,
+            callback_on_step_end=step_ended,
+            **control,
+        ).images
+
+
+@contextmanager
+def _own_noise(scheduler: Any, seeds: Sequence[int]) -> Iterator[None]:
+    """Schedulers that add noise on the way give each picture of a batch that of its own seed.
+
+    ppdiffusers takes a list of generators for that, which works on GPUs only. So for this long the function by which
+    the scheduler's module draws noise draws it picture by picture, each from its own state of the global generator.
+    """
+    module = sys.modules[type(scheduler).__module__]
+    drawing = getattr(module, "randn_tensor", None)
+    if drawing is None:
+        yield
+        return
+    states = []
+    for seed in seeds:
+        paddle.seed(seed)
+        states.append(paddle.get_rng_state())
+
+    def draw_each(shape: Sequence[int], *_: Any, dtype: Any = None, **__: Any) -> paddle.Tensor:
+        rows = []
+        for index, state in enumerate(states):
+            paddle.set_rng_state(state)
+            rows.append(drawing([1, *shape[1:]], dtype=dtype))
+            states[index] = paddle.get_rng_state()
+        return paddle.concat(rows)
+
+    module.randn_tensor = draw_each  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        module.randn_tensor = drawing  # type: ignore[attr-defined]

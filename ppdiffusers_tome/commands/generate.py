@@ -13,12 +13,21 @@ from ppdiffusers_tome.commands.shared.arguments import (
     add_tome_arguments,
 )
 from ppdiffusers_tome.commands.shared.settings import Settings, check_prompts, settings_from
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.many.prompts import SKIP, STOP
 
 HELP = "Draw pictures from prompts with token merging."
-EXAMPLES = """examples:
+EXAMPLES = """a file of prompts (--prompts) has one picture a line, and each may have its own seed, height, width,
+ratio, image or control_image, negative_prompt and output, the name of its file; see docs/many_prompts.md:
+  {"prompt": "a red circle on a blue background", "seed": 7, "height": 256, "width": 256, "ratio": 0.5}
+manifest.jsonl gets a line for every finished picture. Stopped at any moment, the same command goes on where it was.
+
+examples:
   ppdiffusers-tome generate --prompt "a red circle above a blue square on a green background"
   ppdiffusers-tome generate --prompt "a white star on a black background" --image photo.png
   ppdiffusers-tome generate --model runwayml/stable-diffusion-v1-5 --dtype float16 --xformers --prompt "a black cat"
+  ppdiffusers-tome generate --prompts prompts.jsonl --batch-size 4 --on-error skip --output outputs/many
+  python -m paddle.distributed.launch --nproc_per_node 2 ppdiffusers-tome generate --prompts prompts.csv
 """
 
 
@@ -28,10 +37,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tome.add_argument("--ratio", type=float, metavar="X",
                       help="share of the tokens to merge, below 0.75 for a 2x2 stride; 0: none (default: 0.5)")
     add_controlnet_arguments(parser)
+    group = parser.add_argument_group("many pictures")
+    group.add_argument("--prompts", type=Path, metavar="FILE",
+                       help="one picture a line: .txt (prompts), .csv or .jsonl, see below")
+    group.add_argument("--batch-size", type=int, metavar="N", help="draw N at once (default: 1); needs --prompts")
+    group.add_argument("--on-error", choices=(STOP, SKIP),
+                       help="what follows a line that cannot be drawn (default: stop); needs --prompts")
     add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.prompts is not None:
+        from ppdiffusers_tome.commands.shared.many_pictures import draw_file
+
+        draw_file(args)
+        return
+    for option, given in (("--batch-size", args.batch_size), ("--on-error", args.on_error)):
+        if given is not None:
+            raise UserError(f"{option} {given} is for files of prompts; give one with --prompts")
     prompts = check_prompts(args.prompt)
     settings = settings_from(args, args.ratio)
     from ppdiffusers_tome.pictures import picture_name, prepare_folder
