@@ -9,7 +9,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ppdiffusers_tome.commands import commands
 from ppdiffusers_tome.errors import ToMeError, UserError
@@ -46,6 +46,12 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # Of "--prompt=--" argparse makes an empty list, which is no value of any type.
+        if action.nargs is None and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "'--' is no value")
+        return super()._get_values(action, arg_strings)
 
 
 def _parser() -> tuple[_Parser, dict[str, _Parser]]:

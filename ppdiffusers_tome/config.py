@@ -211,9 +211,9 @@ class ToMeConfig:
         limit = 1 - 1 / (self.sx * self.sy)
         # Every destination stays; of keys there may be the destinations alone.
         within = 0 <= ratio < limit or (ratio == limit and methods()[self.method].keys_only)
-        if not math.isfinite(ratio) or not within:
+        if not math.isfinite(_float(ratio)) or not within:
             remedy = "raise the ratio to 0 or more" if ratio < 0 else "lower the ratio or enlarge the stride"
-            remedy = remedy if math.isfinite(ratio) else "give a finite number such as 0.5"
+            remedy = remedy if math.isfinite(_float(ratio)) else "give a finite number such as 0.5"
             raise ToMeValueError(
                 f"{name}={ratio} must be at least 0 and below {limit:g} for a {self.sx}x{self.sy} stride; {remedy}"
             )
@@ -226,7 +226,7 @@ class ToMeConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise ToMeTypeError(f"{name}={value!r} must be a number; got {type(value).__name__}")
-            object.__setattr__(self, name, float(value))
+            object.__setattr__(self, name, _float(value))
         if not 0 <= self.start < self.end <= 1:
             raise ToMeValueError(
                 f"start={self.start:g} and end={self.end:g} must be shares of the denoising, 0 <= start < end <= 1"
@@ -258,7 +258,7 @@ class ToMeConfig:
         """
         try:
             settings = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ToMeValueError(f"{path} cannot be read as settings of token merging: {error}") from error
         if not isinstance(settings, dict):
             raise ToMeValueError(
@@ -313,6 +313,14 @@ class ToMeConfig:
 def presets() -> list[str]:
     """The names of the presets."""
     return sorted(path.stem for path in PRESETS.glob("*.json"))
+
+
+def _float(number: Any) -> float:
+    """A number as a float; a whole one too large for that is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def _listed(share: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ class EdgeSource:
     def _read(self) -> Image.Image:
         from PIL import Image, ImageOps, UnidentifiedImageError
 
-        if not self.path.exists():
+        if not os.path.exists(self.path):  # Path raises at names that are too long
             raise UserError(f"{self.option} {self.path} does not exist; give the path of a picture file")
         try:
             with Image.open(self.path) as file:

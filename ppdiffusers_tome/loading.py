@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,21 @@ def load_pipeline(
     Returns:
         A ppdiffusers pipeline in evaluation mode.
 
+    Warns where weights in a folder are pickles.
+
     Raises:
         UserError: it cannot be fetched or its files cannot be read.
     """
     import paddle
     import ppdiffusers
 
+    for source in (model, controlnet):
+        if source is not None and source.pickles:
+            warnings.warn(
+                f"{source.pickles[0]} is a pickle, which can run any code when it is loaded; load only models that you "
+                "trust, or have them as safetensors",
+                stacklevel=2,
+            )
     name, keywords = model.arguments
     keywords["paddle_dtype"] = getattr(paddle, dtype)
     pipeline_class = ppdiffusers.DiffusionPipeline

@@ -24,7 +24,7 @@ class Matching:
         inverse_count: float32 ``[batch * left, 1]``, one over the size of each group.
         order: int64 ``[batch, tokens]``, tokens counted over the whole batch: those merged away, then of each group its
             destination, or its only token, in the order of the merged sequence.
-        batch: number of images.
+        batch: number of images; -1 in a program that is recorded for any number.
         num_tokens: tokens before merging, N.
         num_merged: tokens merged away; N - num_merged are left.
     """
@@ -57,7 +57,7 @@ class Matching:
         """
         if how == KEEP:
             kept = self.order[:, self.num_merged :].flatten()
-            merged = paddle.gather(x.reshape([self.batch * self.num_tokens, x.shape[2]]), kept)
+            merged = paddle.gather(x.reshape([-1, x.shape[2]]), kept)
         else:
             merged = self._means(x)
             if how == NORM:
@@ -76,7 +76,7 @@ class Matching:
             ``[batch, tokens, channels]`` of the same type.
         """
         channels = y.shape[2]
-        rows = paddle.gather(y.reshape([self.batch * self.num_left, channels]), self.owner)
+        rows = paddle.gather(y.reshape([-1, channels]), self.owner)
         return rows.reshape([self.batch, self.num_tokens, channels])
 
     def merge_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
@@ -111,12 +111,12 @@ class Matching:
 
     def _sums(self, x: paddle.Tensor) -> paddle.Tensor:
         """The sum of every group, ``[batch * left, channels]``, float32 for half precision."""
-        rows = x.reshape([self.batch * self.num_tokens, x.shape[2]])
+        rows = x.reshape([-1, x.shape[2]])
         if x.dtype in HALF:
             # A flat background may put thousands of tokens in one group: in half precision the sum would overflow
             # or stop growing.
             rows = rows.astype("float32")
-        return scattered(rows, self.owner, self.batch * self.num_left, add=True, in_place=may_write(x))
+        return scattered(rows, self.owner, size(self.inverse_count, 0), add=True, in_place=may_write(x))
 
     def _strongest(self, bias: paddle.Tensor) -> paddle.Tensor:
         """The bias of every group, no weaker than any of its tokens': a mean would fade out in a large group."""
@@ -158,8 +158,9 @@ class Keys:
 
 
 def scattered(
-    updates: paddle.Tensor, index: paddle.Tensor, num_rows: int, *, add: bool = False, in_place: bool = False
-) -> paddle.Tensor:
+    updates: paddle.Tensor, index: paddle.Tensor, num_rows: int | paddle.Tensor,
+    *, add: bool = False, in_place: bool = False,
+) -> paddle.Tensor:  # fmt: skip
     """``num_rows`` rows; row ``index[i]`` is ``updates[i]`` or, to ``add``, the sum of all such. Each must be named.
 
     ``in_place`` takes one buffer where otherwise there are two.
@@ -169,6 +170,11 @@ def scattered(
         # Paddle sets the rows that it adds to, here all, to zero first.
         return paddle.scatter_(paddle.empty(shape, dtype=updates.dtype), index, updates, overwrite=not add)
     return paddle.scatter(paddle.zeros(shape, dtype=updates.dtype), index, updates, overwrite=not add)
+
+
+def size(x: paddle.Tensor, axis: int) -> int | paddle.Tensor:
+    """How long ``x`` is along an axis; int32 ``[]`` in a program that is recorded for any length of it."""
+    return x.shape[axis] if x.shape[axis] >= 0 else paddle.shape(x)[axis]
 
 
 def may_write(x: paddle.Tensor | None = None) -> bool:

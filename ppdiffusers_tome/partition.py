@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 import paddle
 
+from ppdiffusers_tome.constants import constant
 from ppdiffusers_tome.grid import Grid
 
 # A prime below 2**31: a product of two residues stays inside int64.
@@ -44,7 +45,7 @@ class Partition:
 
 def regular_partition(grid: Grid, sx: int, sy: int) -> Partition:
     """Choose the top left token of every cell (``use_rand=False``)."""
-    return Partition(*(paddle.to_tensor(array) for array in _regular_arrays(grid, sx, sy)))
+    return Partition(*(constant(array) for array in _regular_arrays(grid, sx, sy)))
 
 
 def random_partition(grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddle.Tensor | None) -> Partition:
@@ -59,7 +60,7 @@ def random_partition(grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddl
     """
     arrays = _random_arrays(grid, sx, sy, seed)
     # A tensor: Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31.
-    prime = paddle.to_tensor(_PRIME_ARRAY)
+    prime = constant(_PRIME_ARRAY)
     if timestep is None:
         key = paddle.zeros([1], dtype="int64")
     else:
@@ -67,15 +68,15 @@ def random_partition(grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddl
         key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % prime
     # A quadratic in the key (mod p) with random coefficients a cell: a hash by which cells are independent and so
     # are any three timesteps. (A line would let the evenly spaced steps of a schedule fall into a short cycle.)
-    hashed, linear, constant = (paddle.to_tensor(row) for row in arrays.coefficients)
-    for coefficient in (linear, constant):
+    hashed, linear, offset = map(constant, arrays.coefficients)
+    for coefficient in (linear, offset):
         hashed = (hashed * key + coefficient) % prime
     chosen = hashed % (sx * sy)
-    corner = paddle.to_tensor(arrays.corner)
-    destinations = paddle.gather(paddle.to_tensor(arrays.within), chosen) + corner
-    sources = (paddle.gather(paddle.to_tensor(arrays.others), chosen) + corner.unsqueeze(1)).flatten()
+    corner = constant(arrays.corner)
+    destinations = paddle.gather(constant(arrays.within), chosen) + corner
+    sources = (paddle.gather(constant(arrays.others), chosen) + corner.unsqueeze(1)).flatten()
     if len(arrays.rest):
-        sources = paddle.concat([sources, paddle.to_tensor(arrays.rest)])
+        sources = paddle.concat([sources, constant(arrays.rest)])
     return Partition(sources, destinations)
 
 
@@ -88,14 +89,14 @@ class _Arrays:
         within: ``[sx * sy]``, what to add to it for each token of the cell.
         others: ``[sx * sy, sx * sy - 1]``, row c: the same for all tokens but the c-th.
         rest: tokens in no cell.
-        coefficients: ``[3, cells]`` of the hash.
+        coefficients: three of the hash, each ``[cells]``.
     """
 
     corner: np.ndarray
     within: np.ndarray
     others: np.ndarray
     rest: np.ndarray
-    coefficients: np.ndarray
+    coefficients: tuple[np.ndarray, ...]
 
 
 @lru_cache(maxsize=32)
@@ -110,4 +111,5 @@ def _random_arrays(grid: Grid, sx: int, sy: int, seed: int) -> _Arrays:
     within = np.array([row * grid.width + column for row in range(sy) for column in range(sx)], np.int64)
     others = np.stack([np.roll(within, -first)[1:] for first in range(sx * sy)])
     draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy])
-    return _Arrays(cells[:, 0], within, others, rest, draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64))
+    coefficients = tuple(draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64))
+    return _Arrays(cells[:, 0], within, others, rest, coefficients)

@@ -129,7 +129,12 @@ class RunState:
         """Blocks that follow work on tokens laid out so.
 
         ``will_rerun``: gradient checkpointing will call them again.
+
+        Raises:
+            ToMeValueError: a program is being recorded for any height or width.
         """
+        if min(layout.grid.height, layout.grid.width) < 0:
+            _refuse_recording("an open height or width")
         self._thread.layout, self._thread.will_rerun = layout, will_rerun
         recording_afresh = not self._tells_timestep and not paddle.in_dynamic_mode()
         if recording_afresh or not hasattr(self._thread, "call"):  # or a part of a model called alone

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import paddle
 
-from ppdiffusers_tome.matching import HALF, Matching, may_write, scattered
+from ppdiffusers_tome.matching import HALF, Matching, may_write, scattered, size
 from ppdiffusers_tome.partition import Partition
 
 
@@ -37,7 +37,8 @@ def nearest(sources: paddle.Tensor, destinations: paddle.Tensor) -> tuple[paddle
         destinations: ``[groups, D, channels]`` of length one, the same type.
 
     Returns:
-        The cosine, ``[groups, S]`` float32, and the destination's number in its group, ``[groups, S]`` int64.
+        The cosine, ``[groups, S]`` float32 (float64 for such sources), and the destination's number in its group,
+        ``[groups, S]`` int64.
     """
     if sources.dtype == paddle.float16:  # a product of what is longer could overflow
         highest, best = _highest(unit(sources), destinations)
@@ -82,23 +83,23 @@ def merge_most_alike(
     stay = partition.destinations
     if partition.prefix:
         stay = paddle.concat([stay, paddle.arange(partition.prefix, dtype="int64")])
-    batch, num_stay = similarity.shape[0], stay.shape[0]
+    batch, num_stay = size(similarity, 0), stay.shape[0]
     num_sources, num_left = num_tokens - num_stay, num_tokens - num_merged
     order = paddle.argsort(similarity, axis=1, descending=True)
     if order.shape[1] > num_sources:
         order = order[:, :num_sources]
     # The merged sequence of an image is [kept sources by rank, destinations, what stood before the grid]; a merged
     # source goes where its destination stands.
-    rows = paddle.arange(batch * num_left, dtype="int64").reshape([batch, num_left])
+    rows = paddle.arange(batch * num_left, dtype="int64").reshape([-1, num_left])
     first_destination = num_left - num_stay
     into = _taken(best, order[:, :num_merged]) + rows[:, first_destination : first_destination + 1]
-    by_rank = paddle.gather(sources, order.flatten()).reshape([batch, num_sources])
+    by_rank = paddle.gather(sources, order.flatten()).reshape([-1, num_sources])
     tokens = paddle.concat([by_rank, stay.unsqueeze(0).expand([batch, num_stay])], axis=1)
     tokens = tokens + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
     places = paddle.concat([into, rows], axis=1).flatten().astype("int32")
     owner = scattered(places, tokens.flatten(), batch * num_tokens, in_place=may_write())
     count = scattered(paddle.ones([batch * num_tokens]), owner, batch * num_left, add=True, in_place=may_write())
-    return Matching(owner, paddle.reciprocal(count).unsqueeze(1), tokens, batch, num_tokens, num_merged)
+    return Matching(owner, paddle.reciprocal(count).unsqueeze(1), tokens, similarity.shape[0], num_tokens, num_merged)
 
 
 def _highest(sources: paddle.Tensor, destinations: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
@@ -114,9 +115,9 @@ def _taken(x: paddle.Tensor, index: paddle.Tensor) -> paddle.Tensor:
 
     Not ``take_along_axis``, which copies ``x`` and on Paddle 2.6 waits for the device to check the index.
     """
-    num_rows = math.prod(x.shape[:-1])
+    num_rows = size(x, 0) * math.prod(x.shape[1:-1])
     first = paddle.arange(0, num_rows * x.shape[-1], x.shape[-1], dtype="int64").unsqueeze(-1)
-    places = index.reshape([num_rows, -1]) + first
+    places = index.reshape([-1, index.shape[-1] if index.ndim == x.ndim else 1]) + first
     return paddle.gather(x.flatten(), places.flatten()).reshape(index.shape)
 
 

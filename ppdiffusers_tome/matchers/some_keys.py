@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import paddle
 
+from ppdiffusers_tome.constants import constant
 from ppdiffusers_tome.matching import Keys
 from ppdiffusers_tome.partition import Partition
 
@@ -20,9 +23,7 @@ def chosen(partition: Partition, num_dropped: int) -> paddle.Tensor:
     num_sources = partition.sources.shape[0]
     parts = [partition.destinations]
     if num_dropped < num_sources:
-        num_kept = num_sources - num_dropped
-        even = np.arange(num_kept, dtype=np.int64) * num_sources // num_kept
-        parts.append(paddle.gather(partition.sources, paddle.to_tensor(even)))
+        parts.append(paddle.gather(partition.sources, constant(_evenly(num_sources, num_sources - num_dropped))))
     if partition.prefix:
         parts.append(paddle.arange(partition.prefix, dtype="int64"))
     return paddle.concat(parts) if len(parts) > 1 else parts[0]
@@ -31,3 +32,9 @@ def chosen(partition: Partition, num_dropped: int) -> paddle.Tensor:
 def match(x: paddle.Tensor, chosen: paddle.Tensor) -> Keys:
     """``chosen`` of the block's input ``[batch, tokens, channels]``."""
     return Keys(chosen, x.shape[0], x.shape[1])
+
+
+@lru_cache(maxsize=32)
+def _evenly(number: int, some: int) -> np.ndarray:
+    """``some`` of the numbers below ``number``, spread evenly, int64."""
+    return np.arange(some, dtype=np.int64) * number // some

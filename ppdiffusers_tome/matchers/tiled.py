@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 import paddle
 
+from ppdiffusers_tome.constants import constant
 from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.matchers.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
 from ppdiffusers_tome.matching import Matching
@@ -85,16 +86,16 @@ def tiles_of(grid: Grid, sx: int, sy: int, tile: int) -> Tiles:
 @paddle.no_grad()
 def by_tiles(partition: Partition, tiles: Tiles) -> TiledPartition:
     """Sort a partition by tiles of the same grid and stride."""
-    (number, num_sources), num_destinations = tiles.sources.shape, tiles.destinations.shape[1]
-    first = np.repeat(np.arange(number) * num_destinations, num_sources)
+    sources, destinations, first, demoted = _in_a_row(tiles)
+    number = constant(destinations)
     return TiledPartition(
         partition,
-        paddle.gather(partition.sources, paddle.to_tensor(tiles.sources.ravel())),
-        paddle.gather(partition.destinations, paddle.to_tensor(tiles.destinations.ravel())),
-        paddle.to_tensor(tiles.destinations.ravel()),
-        paddle.to_tensor(first[None]),
-        paddle.to_tensor(np.where(tiles.repeated.ravel(), np.float32(-4), 0)) if tiles.repeated.any() else None,
+        paddle.gather(partition.sources, constant(sources)),
+        paddle.gather(partition.destinations, number),
         number,
+        constant(first),
+        constant(demoted) if tiles.repeated.any() else None,
+        tiles.number,
     )
 
 
@@ -127,15 +128,27 @@ def match(
     for start in range(0, tiled.num_tiles, step):
         stop = min(start + step, tiled.num_tiles)
         similarity, best = nearest(tokens(tiled.sources, start, stop), unit(tokens(tiled.destinations, start, stop)))
-        found.append((similarity.reshape([batch, -1]), best.reshape([batch, -1])))
+        columns = (stop - start) * num_columns // tiled.num_tiles
+        found.append((similarity.reshape([batch, columns]), best.reshape([batch, columns])))
     similarity, best = (joined(parts) for parts in zip(*found, strict=True))
     if tiled.demoted is not None:
+        # What is no number (of latents that overflowed) would rank anywhere, also behind what is repeated.
+        similarity = paddle.where(paddle.isfinite(similarity), similarity, paddle.full_like(similarity, -2))
         similarity = similarity + tiled.demoted
     best = paddle.gather(tiled.number, (best + tiled.first).flatten()).reshape([batch, num_columns])
     return merge_most_alike(
         similarity, best, tiled.sources, tiled.partition, num_tokens=num_tokens, num_merged=num_merged,
         min_similarity=min_similarity,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=32)
+def _in_a_row(tiles: Tiles) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Sources and destinations tile by tile, and ``first`` and ``demoted`` of a ``TiledPartition``."""
+    (number, num_sources), num_destinations = tiles.sources.shape, tiles.destinations.shape[1]
+    first = np.repeat(np.arange(number) * num_destinations, num_sources)
+    demoted = np.where(tiles.repeated.ravel(), np.float32(-4), np.float32(0))
+    return tiles.sources.ravel(), tiles.destinations.ravel(), first[None], demoted
 
 
 def _split(cells: int, at_most: int) -> np.ndarray:

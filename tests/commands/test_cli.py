@@ -65,6 +65,7 @@ ARGUMENTS = {
     "visualize": (*DRAWING, "--ratio", "--ratios", "--at", "--blocks", "--visualdl"),
     "tune": ("--model", "--prompt", "--target-psnr", "--target-speedup", "--max-memory", "--output"),
     "evaluate": ("--prompts", "--seeds", "--ratios", "--port-ratios", "--configs", "--suite", "--clip", "--output"),
+    "export": ("--model", "--controlnet", "--height", "--rows", "--ratio", "--onnx", "--tolerance", "--output"),
 }  # fmt: skip
 
 

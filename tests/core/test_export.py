@@ -1,46 +1,182 @@
-"""A merging UNet as a static program: saved, loaded and run, it gives what it gives in dynamic mode."""
+"""A merging model as a static program: saved, loaded and run, it gives what it gives in dynamic mode."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
+import ppdiffusers
 import pytest
-from paddle.static import InputSpec
 
 import tiny
-from ppdiffusers_tome import apply_tome
+from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome
+from ppdiffusers_tome.exporting.checks import require_exportable, require_onnx
+from ppdiffusers_tome.exporting.onnx import Onnx
+from ppdiffusers_tome.exporting.pipelines import export_pipeline
+from ppdiffusers_tome.exporting.programs import PROGRAM, Part, denoiser_part, load_program
+from ppdiffusers_tome.grid import Grid, Layout
+from ppdiffusers_tome.state import RunState
+from ppdiffusers_tome.zoo.unet import CROSS_DIM, TEXT_TOKENS
+
+# Settings that decide how matching is computed; between them every way there is.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "regular": dict(use_rand=False, method="prune", merge_crossattn=True),
+    "all": dict(tile=4, reuse_steps=4, reuse_blocks=True, method="tofu", merge_mlp=True),
+    "keys": dict(method="todo"),
+}
 
 
-class Positional(paddle.nn.Layer):
-    """A UNet that takes and gives plain tensors."""
+def small_unet() -> tiny.Model:
+    """Recording a program takes long for each layer, so there are few: three blocks that merge."""
+    return tiny.unet(levels=1, mid_block_type=None)
 
-    def __init__(self, unet: tiny.Model) -> None:
-        super().__init__()
-        self.unet = unet
 
-    def forward(self, latent: paddle.Tensor, timestep: paddle.Tensor, text: paddle.Tensor) -> paddle.Tensor:
-        return self.unet(latent, timestep, text, return_dict=False)[0]
+def unet_of(name: str) -> tiny.Model:
+    return apply_tome(small_unet(), 0.5, **SETTINGS[name])
+
+
+def part_of(unet: tiny.Model, rows: int | None = None) -> Part:
+    return denoiser_part(unet, height=128, width=128, rows=rows, text_tokens=TEXT_TOKENS)
+
+
+def guided_part(unet: tiny.Model, controlnet: tiny.Model) -> Part:
+    """The tiny ControlNet's edges are two times as large as its latent, not eight."""
+    part = denoiser_part(unet, controlnet, height=32, width=32, text_tokens=TEXT_TOKENS)
+    return replace(part, inputs={**part.inputs, "sample": ([None, 4, 16, 16], "float32")})
+
+
+def inputs(rows: int, timestep: float) -> dict[str, paddle.Tensor]:
+    """Rows that differ, neighbours that resemble each other."""
+    return {
+        "sample": tiny.latent(rows),
+        "timestep": paddle.to_tensor([timestep], dtype="float32"),
+        "encoder_hidden_states": tiny.array((rows, TEXT_TOKENS, CROSS_DIM), seed=2),
+    }
+
+
+@pytest.fixture(scope="module")
+def default_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The UNet with the default settings as a program for any batch."""
+    folder = tmp_path_factory.mktemp("default")
+    part_of(unet_of("default")).save(folder)
+    return folder / "unet"
+
+
+def differences(folder: Path, part: Part, example: dict[str, paddle.Tensor]) -> dict[str, float]:
+    """How far the program in a folder is from the model, through ``paddle.jit.load`` and Paddle Inference."""
+    wanted = part.run(example)
+    with paddle.no_grad():
+        loaded = paddle.jit.load(str(folder / PROGRAM))(*example.values()).numpy()
+    inferred = load_program(folder)(**example)[0].numpy()
+    return {"load": np.abs(loaded - wanted).max(), "inference": np.abs(inferred - wanted).max()}
+
+
+def test_one_program_takes_any_batch_and_follows_the_timestep(default_folder: Path) -> None:
+    part = part_of(unet_of("default"))
+    outputs = []
+    for rows, timestep in ((1, 500), (3, 3), (2, 981.5)):
+        example = inputs(rows, timestep)
+        assert max(differences(default_folder, part, example).values()) <= 1e-4
+        outputs.append(load_program(default_folder)(**example)[0].numpy())
+    assert [len(output) for output in outputs] == [1, 3, 2]
+
+
+def test_destinations_in_a_program_depend_on_seed_and_timestep_alone(default_folder: Path) -> None:
+    program, example = load_program(default_folder), inputs(1, 500)
+    first = program(**example)[0].numpy()
+    paddle.seed(1234)
+    np.testing.assert_array_equal(program(**example)[0].numpy(), first)
+    other_seed = part_of(apply_tome(small_unet(), 0.5, seed=1)).run(example)
+    assert np.abs(other_seed - first).max() > 1e-3
+    # With the timestep the plain model changes too; what ToMe adds changes with it only where destinations do.
+    added = [
+        load_program(default_folder)(**inputs(1, step))[0].numpy() - part_of(small_unet()).run(inputs(1, step))
+        for step in (500, 3)
+    ]
+    assert np.abs(added[0] - added[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "default"])
+def test_every_way_of_matching_is_exported(name: str, tmp_path: Path) -> None:
+    part = part_of(unet_of(name), rows=2 if name == "regular" else None)
+    part.save(tmp_path)
+    assert max(differences(tmp_path / "unet", part, inputs(2, 500)).values()) <= 1e-4
+
+
+def test_a_controlnet_is_exported_with_its_unet(tmp_path: Path) -> None:
+    unmerged = guided_part(small_unet(), tiny.controlnet(levels=1))
+    part = guided_part(apply_tome(small_unet(), 0.5), apply_tome(tiny.controlnet(levels=1), 0.5))
+    part.save(tmp_path)
+    examples = part.examples()
+    assert [len(example["sample"]) for example in examples] == [1, 2]
+    for example in examples:
+        assert max(differences(tmp_path / "unet", part, example).values()) <= 1e-4
+    assert np.abs(unmerged.run(examples[0]) - part.run(examples[0])).max() > 1e-3
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{}, dict(use_rand=False), dict(tile=4), dict(reuse_blocks=True), dict(reuse_steps=4, reuse_blocks=True, tile=4)],
-    ids=["default", "regular", "tile", "blocks", "all"],
+    ("settings", "words"),
+    [
+        (dict(ratio=(0.7, 0.3)), "a ratio that changes"),
+        (dict(start=0.2), "start or end"),
+        (dict(min_similarity=0.9), "min_similarity"),
+    ],
 )
-def test_saved_program_equals_dynamic_mode(settings: dict[str, Any], tmp_path: Path) -> None:
-    unet = apply_tome(tiny.unet(), 0.5, max_downsample=2, merge_mlp=True, **settings)
-    model = Positional(unet)
-    model.eval()
-    specs = [InputSpec([2, 4, 16, 16], "float32"), InputSpec([1], "int64"), InputSpec(tiny.text().shape, "float32")]
-    paddle.jit.save(paddle.jit.to_static(model, input_spec=specs, full_graph=True), str(tmp_path / "unet"))
-    loaded = paddle.jit.load(str(tmp_path / "unet"))
-    outputs = []
-    for timestep in (500, 3):  # destinations follow the timestep in the program too
-        with paddle.no_grad():
-            output = loaded(tiny.latent(), paddle.to_tensor([timestep]), tiny.text()).numpy()
-        assert np.abs(output - tiny.run_unet(unet, timestep=timestep)).max() <= 1e-6
-        outputs.append(output)
-    assert not np.array_equal(*outputs)
+def test_what_reads_the_host_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ToMeValueError, match=words):
+        require_exportable(ToMeConfig(**settings))
+
+
+def test_an_open_size_is_refused_while_it_is_recorded() -> None:
+    run = RunState(ToMeConfig())
+    paddle.enable_static()
+    try:
+        with pytest.raises(ToMeValueError, match="an open height or width cannot become part of a program"):
+            run.enter_host(Layout(Grid(-1, 16)), will_rerun=False)
+    finally:
+        paddle.disable_static()
+
+
+@pytest.mark.parametrize("kind", ["img2img", "half", "scale"])
+def test_what_the_deploy_pipelines_do_not_take_is_refused(kind: str, tmp_path: Path) -> None:
+    name = "StableDiffusionImg2ImgPipeline" if kind == "img2img" else "StableDiffusionPipeline"
+    pipe = tiny.pipeline(getattr(ppdiffusers, name))
+    words = {"img2img": "a StableDiffusionImg2ImgPipeline cannot", "half": "load it in float32", "scale": "at 1/8"}
+    if kind == "half":
+        pipe.vae_scale_factor = 8
+        pipe.unet.to(dtype=paddle.float64)
+    with pytest.raises(ToMeValueError, match=words[kind]):
+        export_pipeline(pipe, tmp_path, height=64, width=64)
+    assert not list(tmp_path.iterdir())
+
+
+class TestOnnx:
+    """Converted by paddle2onnx and run by onnxruntime; both are optional, and for Paddle 2."""
+
+    @pytest.fixture(autouse=True)
+    def _needs_onnx(self) -> None:
+        try:
+            require_onnx()
+        except Exception as error:
+            pytest.skip(str(error))
+
+    def test_any_batch(self, default_folder: Path) -> None:
+        self.check(default_folder, part_of(unet_of("default")), (1, 3))
+
+    def test_fixed_batch(self, tmp_path: Path) -> None:
+        part = part_of(unet_of("default"), rows=2)
+        part.save(tmp_path)
+        self.check(tmp_path / "unet", part, (2,))
+
+    def check(self, folder: Path, part: Part, batches: tuple[int, ...]) -> None:
+        program = Onnx(folder / PROGRAM)
+        program.convert()
+        for rows in batches:
+            for timestep in (500, 3):
+                example = inputs(rows, timestep)
+                output = program.run({name: value.numpy() for name, value in example.items()})
+                assert np.abs(output - part.run(example)).max() <= 1e-4

@@ -1,0 +1,54 @@
+"""What can be exported and with what, told before anything slow is imported. Knows no Paddle."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib import metadata
+
+from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.errors import ToMeValueError, UserError
+
+TOLERANCE = 1e-4
+INSTALL = 'pip install "paddle2onnx>=1.3,<2" onnxruntime'
+
+
+def require_exportable(config: ToMeConfig) -> None:
+    """A program fixes how many tokens merge, so what decides it while it runs cannot be part of one.
+
+    Raises:
+        ToMeValueError: the settings hold such a thing.
+    """
+    for found, what, remedy in (
+        (config.by_progress, "a ratio that changes over the denoising, start or end", "give one ratio for all of it"),
+        (config.min_similarity is not None, "min_similarity", "leave it out"),
+    ):
+        if found:
+            raise ToMeValueError(f"{what} cannot be exported: a program fixes how many tokens merge; {remedy}")
+
+
+def require_onnx() -> None:
+    """What is installed converts programs. Imports none of it, so that it is told at once.
+
+    Raises:
+        UserError: it does not.
+    """
+    paddle = _version("paddlepaddle") or _version("paddlepaddle-gpu") or "none"
+    if not paddle.startswith("2."):
+        raise UserError(
+            f"Paddle {paddle} cannot export for ONNX: paddle2onnx for Paddle 3 converts no UNet, merged or not; export "
+            f"with Paddle 2.6.2, and {INSTALL}"
+        )
+    converter = _version("paddle2onnx") or "none"
+    if not converter.startswith("1."):
+        raise UserError(
+            f"exporting for ONNX with Paddle {paddle} takes paddle2onnx 1.3, and {converter} is installed; {INSTALL}"
+        )
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise UserError(f"exporting for ONNX checks what it wrote with onnxruntime, which is not installed; {INSTALL}")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

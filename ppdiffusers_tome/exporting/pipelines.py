@@ -1,0 +1,237 @@
+"""A pipeline as static programs, in the layout that ppdiffusers' deploy pipelines read; merging is part of the graph.
+
+The layout is that of ppdiffusers' ``deploy/*/export_model.py``: ``model_index.json``, ``tokenizer``, ``scheduler``, and
+a program each in ``text_encoder``, ``unet`` (with the ControlNet, where there is one), ``vae_encoder`` and
+``vae_decoder``. Beside it stand ``tome.json``, the settings (for ``ToMeConfig.load``), and ``export.json``, what was
+exported and how it was checked.
+
+Height and width are fixed, as they decide how many tokens merge; the batch may stay open. Random destinations are a
+hash of seed, timestep and grid that is computed in the graph (see ``partition.py``), so a program gives the same for
+the same inputs, whatever a generator holds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+
+from ppdiffusers_tome import applied_tome
+from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.exporting.checks import TOLERANCE, require_exportable, require_onnx
+from ppdiffusers_tome.exporting.onnx import Onnx, norms_on_pictures
+from ppdiffusers_tome.exporting.programs import (
+    CHANNELS,
+    PROGRAM,
+    VAE_SCALE,
+    Part,
+    TextEncoder,
+    VaeDecoder,
+    VaeEncoder,
+    denoiser_part,
+    load_program,
+)
+from ppdiffusers_tome.pictures import prepare_folder
+
+_RUNTIME = "PaddleInferRuntimeModel"
+
+
+def parts_of(pipe: Any, *, height: int, width: int, rows: int | None = None) -> list[Part]:
+    """The programs that a pipeline becomes; of all but the UNet the batch stays open."""
+    text_tokens, vae = pipe.tokenizer.model_max_length, pipe.vae
+    latent: list[int | None] = [None, CHANNELS, height // VAE_SCALE, width // VAE_SCALE]
+    return [
+        Part("text_encoder", lambda: TextEncoder(pipe.text_encoder), {"input_ids": ([None, None], "int64")},
+             text_tokens),
+        denoiser_part(pipe.unet, getattr(pipe, "controlnet", None), height=height, width=width, rows=rows,
+                      text_tokens=text_tokens),
+        Part("vae_encoder", lambda: VaeEncoder(vae), {"sample": ([None, 3, height, width], "float32")}),
+        Part("vae_decoder", lambda: VaeDecoder(vae), {"latent_sample": (latent, "float32")}),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A part that was written and run.
+
+    Attributes:
+        name: of its folder.
+        files: its programs.
+        rows: it was run with.
+        difference: the largest from the model itself, of any program, as a share of the largest output above 1.
+    """
+
+    name: str
+    files: list[str]
+    rows: list[int]
+    difference: float
+
+
+def export_pipeline(
+    pipe: Any, folder: str | Path, *, height: int, width: int, rows: int | None = None, onnx: bool = False,
+    overwrite: bool = False, tolerance: float = TOLERANCE, about: dict[str, Any] | None = None,
+    done: Callable[[str], None] = lambda name: None,
+) -> list[Checked]:  # fmt: skip
+    """Write a pipeline as static programs, run each, and put them in place when they give what the models give.
+
+    Args:
+        pipe: a ``StableDiffusionPipeline`` or ``StableDiffusionControlNetPipeline``, float32, with ToMe applied or not.
+        folder: where to; made where it does not exist.
+        height, width: of the pictures in pixels, multiples of 8; the programs are for this size alone.
+        rows: of the UNet's input, two a picture with guidance. None leaves them open.
+        onnx: write every part for ONNX too, which takes Paddle 2 with paddle2onnx and onnxruntime.
+        overwrite: replace files that exist.
+        tolerance: how far outputs may be from the models'.
+        about: more to be recorded in ``export.json``.
+        done: told each part's name when it is written.
+
+    Raises:
+        ToMeValueError: the deploy pipelines do not take such a pipeline, its settings of ToMe cannot become part of a
+            program, or a program differs; nothing is written then.
+        UserError: a file cannot be written, or exists and must not be replaced.
+    """
+    folder, config = Path(folder), _config_of(pipe)
+    require_exportable(config)
+    _require_deployable(pipe)
+    if onnx:
+        require_onnx()
+    prepare_folder(folder, ["model_index.json", "tome.json", "export.json"], overwrite=overwrite)
+    parts = parts_of(pipe, height=height, width=width, rows=rows)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as unfinished:
+        work = Path(unfinished)
+        for part in parts:
+            with norms_on_pictures(pipe.vae):
+                part.save(work)
+            if onnx:
+                Onnx(work / part.name / PROGRAM).convert()
+            done(part.name)
+        _write_pipeline(pipe, work)
+        deployed = load_exported(work)
+        checked = [_checked(part, deployed, work, tolerance) for part in parts]
+        told = {
+            **(about or {}), "height": height, "width": width, "rows": rows, "paddle": paddle.__version__,
+            "tolerance": tolerance,
+            "parts": [{**vars(each), "inputs": _plain(part)} for each, part in zip(checked, parts, strict=True)],
+        }  # fmt: skip
+        _write_json(work / "export.json", told)
+        _write_json(work / "tome.json", config.to_dict())
+        _put_in_place(work, folder, overwrite=overwrite)
+    return checked
+
+
+def load_exported(folder: str | Path) -> Any:
+    """Load what ``export_pipeline`` wrote into ppdiffusers' deploy pipeline that it is for.
+
+    That pipeline's own ``from_pretrained`` does, on Paddle 3 with what Paddle 2 exported. Otherwise it fails: Paddle 3
+    names its programs as ppdiffusers does not look for, and its oneDNN, on by default, runs no UNet that it exported;
+    Paddle 2.6.2 ends where ppdiffusers hands it tensors (see ``Program``).
+    """
+    import ppdiffusers
+
+    folder = Path(folder)
+    index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+    programs = {name: load_program(folder / name) for name, (_, kind) in _listed(index) if kind == _RUNTIME}
+    return getattr(ppdiffusers, index["_class_name"]).from_pretrained(str(folder), **programs)
+
+
+def _listed(index: dict[str, Any]) -> Sequence[tuple[str, list[Any]]]:
+    return [(name, value) for name, value in index.items() if isinstance(value, list) and value[0] is not None]
+
+
+def _config_of(pipe: Any) -> ToMeConfig:
+    """The settings that a pipeline merges with; ratio 0 where it does not."""
+    applied = applied_tome(pipe)
+    return ToMeConfig(0) if applied is None else applied.config
+
+
+def _require_deployable(pipe: Any) -> None:
+    kind, config = type(pipe).__name__, pipe.unet.config
+    if kind not in ("StableDiffusionPipeline", "StableDiffusionControlNetPipeline"):
+        raise ToMeValueError(
+            f"a {kind} cannot be exported; give a StableDiffusionPipeline or StableDiffusionControlNetPipeline, or "
+            "export its denoiser with paddle.jit.save"
+        )
+    control = getattr(pipe, "controlnet", None)
+    if control is not None and type(control).__name__ != "ControlNetModel":
+        raise ToMeValueError(f"a {type(control).__name__} cannot be exported; the deploy pipelines take one ControlNet")
+    found = (config.in_channels, pipe.vae.config.latent_channels, pipe.vae_scale_factor)
+    if found != (CHANNELS, CHANNELS, VAE_SCALE):
+        raise ToMeValueError(
+            f"a UNet of {found[0]} and a VAE of {found[1]} channels at 1/{found[2]} of the size cannot be exported; "
+            f"the deploy pipelines take {CHANNELS} and {CHANNELS} channels at 1/{VAE_SCALE}"
+        )
+    if pipe.unet.dtype != paddle.float32:
+        raise ToMeValueError(
+            f"a model in {pipe.unet.dtype} cannot be exported; load it in float32, and let Paddle Inference convert it"
+        )
+
+
+def _write_pipeline(pipe: Any, folder: Path) -> None:
+    """Everything but the programs; it is written as ppdiffusers itself writes it."""
+    import ppdiffusers
+
+    guided = getattr(pipe, "controlnet", None) is not None
+    cls = getattr(ppdiffusers, f"PaddleInferStableDiffusion{'ControlNet' if guided else ''}Pipeline")
+    programs = {
+        name: ppdiffusers.PaddleInferRuntimeModel() for name in ("text_encoder", "unet", "vae_encoder", "vae_decoder")
+    }
+    deployed = cls(
+        **programs, tokenizer=pipe.tokenizer, scheduler=pipe.scheduler, safety_checker=None, feature_extractor=None,
+        image_encoder=None, requires_safety_checker=False,
+    )  # fmt: skip
+    deployed.save_config(str(folder))
+    pipe.tokenizer.save_pretrained(str(folder / "tokenizer"))
+    pipe.scheduler.save_pretrained(str(folder / "scheduler"))
+
+
+def _checked(part: Part, deployed: Any, folder: Path, tolerance: float) -> Checked:
+    """Run a part and compare it with the model."""
+    program, found = getattr(deployed, part.name), []
+    examples = part.examples()
+    converted = Onnx(folder / part.name / PROGRAM)
+    for example in examples:
+        wanted = part.run(example)
+        outputs = [program(**example)[0].numpy()]
+        if converted.file.exists():
+            outputs.append(converted.run({name: value.numpy() for name, value in example.items()}))
+        found += [np.abs(output - wanted).max() / max(1.0, np.abs(wanted).max()) for output in outputs]
+    difference = float(max(found))
+    if not difference <= tolerance:
+        raise ToMeValueError(
+            f"{part.name} as exported differs from the model by {difference:.1e}, more than {tolerance:g}, so nothing "
+            "was written; allow more if that is what this device's own kernels differ by"
+        )
+    ends = (".pdmodel", ".json", ".onnx")
+    files = [f"{PROGRAM}{end}" for end in ends if (folder / part.name / f"{PROGRAM}{end}").exists()]
+    rows = [next(iter(example.values())).shape[0] for example in examples]
+    return Checked(part.name, files, rows, difference)
+
+
+def _plain(part: Part) -> dict[str, Any]:
+    return {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in part.inputs.items()}
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _put_in_place(work: Path, folder: Path, *, overwrite: bool) -> None:
+    """Move what is finished where it belongs, the file that makes it a pipeline last."""
+    files = sorted(path.relative_to(work) for path in work.rglob("*") if path.is_file())
+    prepare_folder(folder, [str(path) for path in files], overwrite=overwrite)
+    index = Path("model_index.json")
+    (folder / index).unlink(missing_ok=True)
+    for path in {path.parent for path in files if path.parent != Path()}:
+        if overwrite:  # or a program of another Paddle would stay beside the new one
+            shutil.rmtree(folder / path, ignore_errors=True)
+        (folder / path).mkdir(parents=True, exist_ok=True)
+    for path in [*(path for path in files if path != index), index]:
+        (work / path).replace(folder / path)
