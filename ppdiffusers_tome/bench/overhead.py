@@ -19,7 +19,7 @@ from ppdiffusers_tome.bench.out_of_memory import die_first, ran_out_of_memory
 from ppdiffusers_tome.bench.spread import Spread
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.grid import Grid, Layout
 from ppdiffusers_tome.measure import synchronize
 
 STAGES = ("match", "merge", "unmerge")
@@ -201,7 +201,7 @@ def _step(name: str, problem: Problem) -> Callable[[], float]:
 
 def _blocks(state: Any, problem: Problem, x: Any, timestep: Any) -> None:
     state.begin_call(timestep)
-    state.enter_host(problem.grid, will_rerun=False)
+    state.enter_host(Layout(problem.grid), will_rerun=False)
     for block in range(problem.blocks):
         state.enter_block(block, x)
         state.matching.unmerge(state.matching.merge(x))
