@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> None:
         raise UserError("--ratio 0 merges nothing, so there is nothing to show; give a ratio such as 0.5")
     if methods()[settings.tome.method].keys_only:
         raise UserError(
-            f"method {settings.tome.method} merges no tokens, so there is nothing to show; choose a --method that makes "
-            "groups, such as tome"
+            f"method {settings.tome.method} merges no tokens, so there is nothing to show; choose a --method that "
+            "makes groups, such as tome"
         )
     if args.at and min(args.at) < 1:
         raise UserError(f"--at {min(args.at)} must be 1 or more: calls of the denoiser are counted from 1")
