@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.commands.shared.studio import Studio
     from ppdiffusers_tome.evaluation.ledger import EvaluationLedger, Turn
     from ppdiffusers_tome.evaluation.turns import Hall
+    from ppdiffusers_tome.many.ranks import Ranks
 
 HELP = "Draw many prompts with many settings; measure speed, memory and likeness, and plot one against the other."
 EXAMPLES = """writes evaluate.md, evaluate.json and evaluate.png (likeness against speed-up), the unmerged pictures in
@@ -193,26 +194,25 @@ def _evaluate(
 ) -> None:
     from tqdm import tqdm
 
-    from ppdiffusers_tome.bench.overhead import measured_on
-    from ppdiffusers_tome.commands.shared.studio import device_name, open_studio
+    from ppdiffusers_tome.commands.shared.studio import open_studio
     from ppdiffusers_tome.evaluation.block_clock import merging_levels
     from ppdiffusers_tome.evaluation.ledger import EvaluationLedger
     from ppdiffusers_tome.evaluation.scores import Scoring
     from ppdiffusers_tome.evaluation.turns import Evaluation
-    from ppdiffusers_tome.measure import memory_meaning
+    from ppdiffusers_tome.many.ranks import Ranks
 
+    ranks = Ranks.from_environment()
     prompts = list(dict.fromkeys(turn.prompt for turn in turns))
     scoring = None
-    if networks.wanted:  # before anything is drawn, so that a network that does not fit is told at once
+    if networks.wanted and ranks.is_first:  # before anything is drawn: one that does not fit is told at once
         scoring = Scoring(networks.clip, networks.inception, networks.real, len(turns))
     studio = open_studio(settings, prompts)
     _check_port(configurations, studio)
     described = studio.describe_run()
     versions = described.pop("versions")
     run = {**described, "negative_prompt": settings.negative_prompt}
-    ledger = EvaluationLedger(hall.folder / "evaluate.jsonl", run, overwrite=overwrite)
-    ledger.note_machine({**measured_on(), **versions, "device": device_name(), "memory": memory_meaning()})
-    ledger.note_configurations(configurations)
+    ranks.join()
+    ledger = _ledger(ranks, hall.folder / "evaluate.jsonl", run, versions, configurations, overwrite=overwrite)
     with tqdm(desc="pictures", position=0, disable=None) as bar:
 
         def tell(text: str) -> None:
@@ -221,15 +221,43 @@ def _evaluate(
 
         evaluation = Evaluation(
             studio.pipe, lambda turn, steps: studio.draw(turn.prompt, turn.seed, None, steps=steps), configurations,
-            turns, ledger, hall, _judge(settings), tell,
+            ranks.share(turns), ledger, hall, _judge(settings), tell,
         )  # fmt: skip
         bar.total = evaluation.num_pictures
         evaluation.run()
+    ranks.total([evaluation.num_pictures], "all is drawn")
+    if not ranks.is_first:
+        return
+    ledger = EvaluationLedger(ledger.path, run)  # with what the other ranks wrote
     tomes = [configuration.tome for configuration in configurations if configuration.tome is not None]
     levels = merging_levels(studio.pipe, tomes)
     run |= {"prompts": prompts, "seeds": list(dict.fromkeys(turn.seed for turn in turns))}
     scores = scoring.scores([each.name for each in configurations], turns, hall) if scoring else {}
     _write(configurations, turns, levels, ledger, scores, run, hall.folder)
+
+
+def _ledger(
+    ranks: Ranks, path: Path, run: dict[str, Any], versions: dict[str, str], configurations: Sequence[Configuration],
+    *, overwrite: bool,
+) -> EvaluationLedger:  # fmt: skip
+    """The file that all ranks write to, a line at a time.
+
+    Rank 0 puts it in order, then the others read it, and only when all have read does anyone write.
+    """
+    from ppdiffusers_tome.bench.overhead import measured_on
+    from ppdiffusers_tome.commands.shared.studio import device_name
+    from ppdiffusers_tome.evaluation.ledger import EvaluationLedger
+    from ppdiffusers_tome.measure import memory_meaning
+
+    if not ranks.is_first:
+        ranks.total([0], "the ledger is in order")
+    ledger = EvaluationLedger(path, run, overwrite=overwrite and ranks.is_first)
+    ledger.note_machine({**measured_on(), **versions, "device": device_name(), "memory": memory_meaning()})
+    ledger.note_configurations(configurations)
+    if ranks.is_first:
+        ranks.total([0], "the ledger is in order")
+    ranks.total([0], "all have read the ledger")
+    return ledger
 
 
 def _check_port(configurations: Sequence[Configuration], studio: Studio) -> None:

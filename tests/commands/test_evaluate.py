@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -334,3 +337,18 @@ def test_files_of_others_are_not_replaced(
     assert "exists already" in capsys.readouterr().err
     assert path.read_bytes() == b"mine"
     assert not (tmp_path / "evaluate.jsonl").exists()
+
+
+def test_two_ranks_divide_the_turns_and_find_the_same(whole: Path, tmp_path: Path) -> None:
+    """Paddle's own launcher; each turn is drawn once, and rank 0 sums up."""
+    arguments = ["evaluate", *SMALL, "--output", str(tmp_path / "out"), *TWO, *BOTH]
+    launched = subprocess.run(
+        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", str(tmp_path / "log"),
+         sys.executable, "-m", "ppdiffusers_tome", *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert launched.returncode == 0, launched.stdout + launched.stderr
+    assert likeness_in(tmp_path / "out") == likeness_in(whole)
+    drawn = drawn_in(tmp_path / "out")
+    assert sorted(drawn) == sorted(set(drawn)) == sorted(drawn_in(whole))
+    assert launched.stdout.count("# Fidelity and speed of token merging") == 1
