@@ -61,7 +61,7 @@ def test_threads_share_a_patched_pipeline(name: str) -> None:
     together = threading.Barrier(len(SIZES))
 
     def call(number: int) -> list[np.ndarray]:
-        together.wait(timeout=60)
+        together.wait(timeout=300)
         return [draw(pipe, number) for _ in range(3)]
 
     with ThreadPoolExecutor(len(SIZES)) as pool:
@@ -105,7 +105,7 @@ class TestTwoPipelinesOfOneUNet:
         together = threading.Barrier(2)
 
         def call(index: int) -> list[np.ndarray]:
-            together.wait(timeout=60)
+            together.wait(timeout=300)
             return [draw(pipes[index], 0, num_inference_steps=2 + index) for _ in range(3)]
 
         with ThreadPoolExecutor(2) as pool:
