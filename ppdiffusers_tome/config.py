@@ -158,7 +158,7 @@ class ToMeConfig:
     @property
     def levels(self) -> tuple[int, ...] | None:
         """The levels that ``ratio`` names, finest first; None where it is for all."""
-        return tuple(sorted(self.ratio)) if isinstance(self.ratio, dict) else None
+        return tuple(self.ratio) if isinstance(self.ratio, dict) else None
 
     def _share(self, level: int) -> float | tuple[float, ...]:
         return self.ratio.get(level, 0.0) if isinstance(self.ratio, dict) else self.ratio  # type: ignore[return-value]
@@ -168,7 +168,7 @@ class ToMeConfig:
         if not isinstance(self.method, str) or self.method not in known:
             raise ToMeValueError(f"method={self.method!r} must be one of {', '.join(map(repr, known))}")
         for name, reason in known[self.method].pointless.items():
-            default = next(field.default for field in fields(self) if field.name == name)
+            default = getattr(type(self), name)
             if getattr(self, name) != default:
                 raise ToMeValueError(
                     f"{name}={getattr(self, name)!r} has no effect with method={self.method!r}, as {reason}; leave it "
@@ -246,7 +246,7 @@ class ToMeConfig:
 
     def save(self, path: str | Path) -> None:
         """Write the settings to a JSON file that ``load`` and ``--config`` read."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        Path(path).write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> ToMeConfig:
@@ -278,12 +278,21 @@ class ToMeConfig:
             raise ToMeValueError(f"there is no preset {name!r}; the presets are {', '.join(names)}")
         return cls.load(PRESETS / f"{name}.json")
 
+    @classmethod
+    def named(cls, name: str | Path) -> ToMeConfig:
+        """The settings of a preset, or of a JSON file; the errors are those of ``load``."""
+        return cls.preset(str(name)) if str(name) in presets() else cls.load(name)
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, fit for JSON."""
         ratio: Any = self.ratio
         if isinstance(ratio, dict):
             ratio = {str(level): _listed(share) for level, share in ratio.items()}
         return {**{field.name: getattr(self, field.name) for field in fields(self)}, "ratio": _listed(ratio)}
+
+    def to_json(self) -> str:
+        """The settings as the text of a file that ``load`` reads."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
 
     @property
     def summary(self) -> str:

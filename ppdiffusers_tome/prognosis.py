@@ -140,8 +140,7 @@ def _timed(prognosis: Prognosis, site: Site, config: ToMeConfig) -> Prognosis:
     grid = prognosis.grid
     section = site.adapter.sections[ATTENTION]
     attention = layer_at(site.block, section.leave)
-    alone = (section.enter, section.leave) == ((section.leave,), section.leave) and not section.after
-    if not config.merge_attn or not alone or not hasattr(attention, "to_q"):
+    if not config.merge_attn or not section.is_one_layer or not hasattr(attention, "to_q"):
         return replace(prognosis, untimed=f"self-attention of {type(site.block).__name__} cannot be called on its own")
     weight = attention.to_q.weight
     # Only the plain processor holds all scores at once; others have other names.

@@ -19,6 +19,7 @@ from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.measure import Measured, highest, measured
 from ppdiffusers_tome.quality import compare_pictures
+from ppdiffusers_tome.random_state import untouched_random_state
 
 Draw = Callable[[], Measured[Any]]
 
@@ -27,10 +28,10 @@ Draw = Callable[[], Measured[Any]]
 FAMILIES: dict[str, tuple[ToMeConfig, ...]] = {
     "todo": (
         ToMeConfig(0.5, method="todo"),
-        ToMeConfig(0.75, method="todo"),
-        ToMeConfig(8 / 9, method="todo", sx=3, sy=3),
+        ToMeConfig.preset("quality"),
+        ToMeConfig.preset("balanced"),
         ToMeConfig(15 / 16, method="todo", sx=4, sy=4),
-        ToMeConfig({1: 15 / 16, 2: 15 / 16}, method="todo", sx=4, sy=4),
+        ToMeConfig.preset("fast"),
     ),
     "tofu": (ToMeConfig(0.3, method="tofu"), ToMeConfig(0.5, method="tofu"), ToMeConfig(0.7, method="tofu")),
     "tome": (ToMeConfig(0.3), ToMeConfig(0.5), ToMeConfig(0.7)),
@@ -174,12 +175,8 @@ def tune_call(pipe: Any, call: Mapping[str, Any], target: Target, **given: Any) 
         np.random.seed(0)
         return measured(lambda mark: _first_image(pipe(**call)))
 
-    paddle_state, numpy_state = paddle.get_rng_state(), np.random.get_state()
-    try:
+    with untouched_random_state():
         return tune(pipe, [draw], target, **given)
-    finally:
-        paddle.set_rng_state(paddle_state)
-        np.random.set_state(numpy_state)
 
 
 def _first_image(output: Any) -> np.ndarray:

@@ -141,7 +141,7 @@ def _put_free(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> N
         section = site.adapter.sections[ATTENTION]
         sublayer = layer_at(site.block, section.leave)
         # A section that begins and ends in different layers needs the tokens between them to be kept in step.
-        if sublayer is not None and section.enter == (section.leave,):
+        if sublayer is not None and section.is_one_layer:
             hooks = _FreeHooks(ratio, zeros)
             sublayer.register_forward_pre_hook(hooks.drop)
             sublayer.register_forward_post_hook(hooks.restore)

@@ -34,6 +34,11 @@ class Section:
     trailing: bool = False
     keys: tuple[str, ...] = ()
 
+    @property
+    def is_one_layer(self) -> bool:
+        """Whether tokens merge around a layer that can be called on its own."""
+        return self.enter == (self.leave,) and not self.after
+
 
 def around(layer: str, *, keys: tuple[str, ...] = ()) -> Section:
     """The section that is one layer, called with its tokens as first positional input and returning them."""

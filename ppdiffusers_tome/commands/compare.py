@@ -17,11 +17,10 @@ from ppdiffusers_tome.commands.shared.arguments import (
 from ppdiffusers_tome.commands.shared.settings import (
     Settings,
     check_prompts,
-    named_config,
     settings_from,
     tome_from,
 )
-from ppdiffusers_tome.config import ToMeConfig, presets
+from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 
 if TYPE_CHECKING:
@@ -88,10 +87,10 @@ def _columns(args: argparse.Namespace) -> dict[str, ToMeConfig | None]:
     columns: dict[str, ToMeConfig | None] = {"unmerged": None}
     columns |= {f"ratio {ratio:g}": tome_from(args, ratio) for ratio in ratios if ratio != 0}
     for named in args.configs:
-        name = named if named in presets() else Path(named).stem
+        name = Path(named).stem
         if name in columns:
             raise UserError(f"--configs {named}: another column is called {name!r} already; rename one of the files")
-        columns[name] = named_config(named)
+        columns[name] = ToMeConfig.named(named)
     if len(columns) == 1:
         raise UserError("--ratios 0 leaves nothing to compare with the unmerged pictures; add another, such as 0.5")
     return columns

@@ -70,18 +70,14 @@ def run(args: argparse.Namespace) -> None:
 def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, overwrite: bool) -> None:
     from tqdm import tqdm
 
-    from ppdiffusers_tome.commands.shared.quiet import say, warn
+    from ppdiffusers_tome.commands.shared.quiet import say
     from ppdiffusers_tome.commands.shared.studio import device_name, open_studio
     from ppdiffusers_tome.measure import format_memory, highest, memory_meaning
     from ppdiffusers_tome.pictures import write_picture
 
     studio = open_studio(settings, prompts)
     studio.set_ratio(settings.tome.ratio)
-    edges = None
-    if settings.edges is not None:
-        edges = settings.edges.load(studio.height, studio.width)
-        if edges.getextrema() == ((0, 0),) * 3:
-            warn(f"{settings.edges.option} {settings.edges.path} gives no edges; lower --canny-low and --canny-high")
+    edges = None if settings.edges is None else studio.load_edges(settings.edges)
     drawings = []
     for number, prompt in enumerate(tqdm(prompts, desc="pictures", position=0, disable=None)):
         drawn = studio.draw(prompt, number, edges)

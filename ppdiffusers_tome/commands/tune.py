@@ -90,7 +90,7 @@ def _tune(settings: Settings, prompts: list[str], target: Any, paths: list[Path]
     text = json.dumps(found, indent=2, allow_nan=False) + "\n"
     written = [(paths[1], table), (paths[2], text)]
     if tuned.config is not None:
-        written.insert(0, (paths[0], json.dumps(tuned.config.to_dict(), indent=2) + "\n"))
+        written.insert(0, (paths[0], tuned.config.to_json()))
     say(table)
     for path, content in written:
         _write(path, content, overwrite=overwrite)

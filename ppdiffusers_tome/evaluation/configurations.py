@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.bench.contenders import OURS, PORT
-from ppdiffusers_tome.config import ToMeConfig, presets
+from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import ToMeError, UserError
 
 UNMERGED = "unmerged"
@@ -91,9 +91,7 @@ def from_files(paths: Iterable[str | Path]) -> list[Configuration]:
     found = []
     for path in paths:
         try:
-            preset = str(path) in presets()
-            config = ToMeConfig.preset(str(path)) if preset else ToMeConfig.load(path)
-            found.append(ours(config, Path(path).stem))
+            found.append(ours(ToMeConfig.named(path), Path(path).stem))
         except ToMeError as error:
             raise UserError(f"--configs {path}: {error}") from error
     return found

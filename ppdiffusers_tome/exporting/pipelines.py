@@ -122,7 +122,7 @@ def export_pipeline(
             "parts": [{**vars(each), "inputs": _plain(part)} for each, part in zip(checked, parts, strict=True)],
         }  # fmt: skip
         _write_json(work / "export.json", told)
-        _write_json(work / "tome.json", config.to_dict())
+        config.save(work / "tome.json")
         _put_in_place(work, folder, overwrite=overwrite)
     return checked
 

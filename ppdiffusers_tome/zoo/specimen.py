@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.random_state import untouched_random_state
 from ppdiffusers_tome.refused import refusal
 
 if TYPE_CHECKING:
@@ -47,20 +48,6 @@ class Specimen:
     def reason(self) -> str | None:
         """Why nothing merges in it; None where something does."""
         return refusal(self.refused_block or self.model_class)
-
-
-@contextlib.contextmanager
-def untouched_random_state() -> Iterator[None]:
-    """Whatever is drawn inside leaves Paddle's and numpy's global generators where they were."""
-    import numpy as np
-    import paddle
-
-    paddle_state, numpy_state = paddle.get_rng_state(), np.random.get_state()
-    try:
-        yield
-    finally:
-        paddle.set_rng_state(paddle_state)
-        np.random.set_state(numpy_state)
 
 
 def built(cls: type, **settings: Any) -> Any:

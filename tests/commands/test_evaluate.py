@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import paddle
 import pytest
 from PIL import Image
 
-from commands.conftest import PROMPT, SMALL, pixels_of
+from commands.conftest import PROMPT, SMALL, pixels_of, two_ranks
 from ppdiffusers_tome import ToMeConfig, sampling
 from ppdiffusers_tome.cli import main
 from ppdiffusers_tome.finding import find_model
@@ -343,8 +342,7 @@ def test_two_ranks_divide_the_turns_and_find_the_same(whole: Path, tmp_path: Pat
     """Paddle's own launcher; each turn is drawn once, and rank 0 sums up."""
     arguments = ["evaluate", *SMALL, "--output", str(tmp_path / "out"), *TWO, *BOTH]
     launched = subprocess.run(
-        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", str(tmp_path / "log"),
-         sys.executable, "-m", "ppdiffusers_tome", *arguments],
+        two_ranks(tmp_path, *arguments),
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     assert launched.returncode == 0, launched.stdout + launched.stderr

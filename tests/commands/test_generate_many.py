@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands.conftest import PROMPT, SMALL, pixels_of
+from commands.conftest import PROMPT, SMALL, pixels_of, two_ranks
 from ppdiffusers_tome.cli import main
 from ppdiffusers_tome.pictures import read_settings
 
@@ -213,8 +213,7 @@ def test_killed_in_the_middle_the_same_command_ends_as_if_it_had_not_been(many, 
 def launched(folder: Path, *arguments: str) -> subprocess.Popen:
     """Two ranks of Paddle's own launcher."""
     return subprocess.Popen(
-        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", str(folder / "log"),
-         sys.executable, "-m", "ppdiffusers_tome", "generate", *SMALL, *arguments],
+        two_ranks(folder, "generate", *SMALL, *arguments),
         env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 

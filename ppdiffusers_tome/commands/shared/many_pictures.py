@@ -248,7 +248,7 @@ class Painter:
 
         studio, settings = self._of_kind(kind), self._settings
         studio.set_ratio(settings.tome.ratio if kind.ratio is None else kind.ratio)
-        edges = [self._load_edges(line, studio) for line in lines] if kind.controlled else None
+        edges = [studio.load_edges(self._edges(line)) for line in lines] if kind.controlled else None
         negatives = [self._negative(line) or "" for line in lines] if kind.has_negative_prompt else None
         return measured(
             lambda mark: draw_together(
@@ -295,15 +295,6 @@ class Painter:
 
     def _negative(self, line: Line) -> str | None:
         return self._settings.negative_prompt if line.negative_prompt is None else line.negative_prompt
-
-    def _load_edges(self, line: Line, studio: Studio) -> Image.Image:
-        from ppdiffusers_tome.commands.shared.quiet import warn
-
-        source = self._edges(line)
-        edges = source.load(studio.height, studio.width)
-        if edges.getextrema() == ((0, 0),) * 3:
-            warn(f"{source.option} {source.path} gives no edges; lower --canny-low and --canny-high")
-        return edges
 
     def _edges(self, line: Line) -> EdgeSource:
         if line.control is None:

@@ -9,7 +9,7 @@ import argparse
 import math
 from dataclasses import dataclass, fields, replace
 
-from ppdiffusers_tome.config import Ratio, ToMeConfig, presets
+from ppdiffusers_tome.config import Ratio, ToMeConfig
 from ppdiffusers_tome.edges import EdgeSource
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.finding import BUNDLED, Source, find_controlnet, find_model
@@ -107,15 +107,10 @@ def tome_from(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
     """
     config = ToMeConfig()
     if getattr(args, "config", None) is not None:
-        config = named_config(args.config)
+        config = ToMeConfig.named(args.config)
     given = {field.name: getattr(args, field.name, None) for field in fields(ToMeConfig) if field.name != "seed"}
     given |= {"ratio": ratio, "seed": getattr(args, "tome_seed", None)}
     return replace(config, **{name: value for name, value in given.items() if value is not None})
-
-
-def named_config(name: str) -> ToMeConfig:
-    """Settings by the name of a preset, or from a JSON file."""
-    return ToMeConfig.preset(name) if name in presets() else ToMeConfig.load(name)
 
 
 def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tuple[Source | None, EdgeSource | None]:

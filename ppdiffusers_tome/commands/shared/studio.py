@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from ppdiffusers_tome.config import Ratio, ToMeConfig
+    from ppdiffusers_tome.edges import EdgeSource
     from ppdiffusers_tome.measure import Measured
 
 
@@ -62,6 +63,13 @@ class Studio:
                 negative_prompt=settings.negative_prompt, edges=edges, controlnet_scale=settings.controlnet_scale,
             )
         )  # fmt: skip
+
+    def load_edges(self, source: EdgeSource) -> Image.Image:
+        """Edges at the size of the pictures; warns where there are none."""
+        edges = source.load(self.height, self.width)
+        if edges.getextrema() == ((0, 0),) * 3:
+            warn(f"{source.option} {source.path} gives no edges; lower --canny-low and --canny-high")
+        return edges
 
     def describe(self, prompt: str, number: int, ratio: Ratio) -> dict[str, Any]:
         """All that a picture was made with, as plain values; the same for the same picture, so nothing measured."""
