@@ -43,5 +43,5 @@ setup(
         "gpu": ["paddlepaddle-gpu>=2.6.2,<=3.3.1"],
         "onnx": ["paddle2onnx>=1.3,<2", "onnxruntime>=1.17,<1.20"],  # with Paddle 2.6; for Paddle 3 nothing converts
     },
-    entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.cli:main"]},
+    entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.cli:program"]},
 )

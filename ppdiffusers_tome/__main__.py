@@ -1,8 +1,6 @@
 """``python -m ppdiffusers_tome`` is the program ``ppdiffusers-tome``."""
 
-import sys
-
-from ppdiffusers_tome.cli import main
+from ppdiffusers_tome.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from ppdiffusers_tome.commands import commands
 from ppdiffusers_tome.errors import ToMeError, UserError
+from ppdiffusers_tome.many.ranks import end
 from ppdiffusers_tome.version import __version__
 
 PROGRAM = "ppdiffusers-tome"
@@ -39,6 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\n{PROGRAM}: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def program() -> NoReturn:
+    """The process ``ppdiffusers-tome``: ``main``, and then its end."""
+    end(main())
 
 
 class _Parser(argparse.ArgumentParser):

@@ -38,13 +38,7 @@ def load_pipeline(
     import paddle
     import ppdiffusers
 
-    for source in (model, controlnet):
-        if source is not None and source.pickles:
-            warnings.warn(
-                f"{source.pickles[0]} is a pickle, which can run any code when it is loaded; load only models that you "
-                "trust, or have them as safetensors",
-                stacklevel=2,
-            )
+    _warn_of_pickles(model, controlnet)
     name, keywords = model.arguments
     keywords["paddle_dtype"] = getattr(paddle, dtype)
     pipeline_class = ppdiffusers.DiffusionPipeline
@@ -64,6 +58,42 @@ def load_pipeline(
             "such as Stable Diffusion"
         )
     return pipe
+
+
+def load_unet(model: Source, *, dtype: str = "float32") -> Any:
+    """Load the UNet of a pipeline alone, so that the rest takes no memory.
+
+    Args:
+        model: from ``finding``.
+        dtype: ``float32``, ``float16`` or ``bfloat16``; the latter two on a GPU only.
+
+    Returns:
+        A ``UNet2DConditionModel`` in evaluation mode.
+
+    Warns where weights in the folder are pickles.
+
+    Raises:
+        UserError: it cannot be fetched or its files cannot be read.
+    """
+    import paddle
+    import ppdiffusers
+
+    _warn_of_pickles(model)
+    name, keywords = model.arguments
+    keywords |= {"subfolder": "unet", "paddle_dtype": getattr(paddle, dtype)}
+    unet = _loaded(ppdiffusers.UNet2DConditionModel, "--model", name, keywords)
+    unet.eval()
+    return unet
+
+
+def _warn_of_pickles(*sources: Source | None) -> None:
+    for source in sources:
+        if source is not None and source.pickles:
+            warnings.warn(
+                f"{source.pickles[0]} is a pickle, which can run any code when it is loaded; load only models that you "
+                "trust, or have them as safetensors",
+                stacklevel=3,
+            )
 
 
 def _loaded(cls: Any, option: str, name: str, keywords: dict[str, Any]) -> Any:

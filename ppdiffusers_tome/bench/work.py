@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.bench.attention import set_attention
@@ -55,7 +54,12 @@ def _unet_work(plan: Plan, setting: Setting) -> Work:
     import numpy as np
     import paddle
 
-    unet = random_unet(plan.model, dtype=plan.dtype) if plan.model in RANDOM_UNETS else _load_unet(plan)
+    from ppdiffusers_tome.loading import load_unet
+
+    if plan.model in RANDOM_UNETS:
+        unet = random_unet(plan.model, dtype=plan.dtype)
+    else:
+        unet = load_unet(find_model(plan.model), dtype=plan.dtype)
     side, config = setting.size // 8, unet.config
     rng = np.random.default_rng(plan.seed)
 
@@ -79,26 +83,6 @@ def _unet_work(plan: Plan, setting: Setting) -> Work:
                 unet(latent, timestep, text, **more)
 
     return Work(unet, run, plan.steps)
-
-
-def _load_unet(plan: Plan) -> Any:
-    """The UNet alone, so that the rest of its pipeline takes no memory."""
-    import paddle
-    import ppdiffusers
-
-    name, keywords = find_model(plan.model).arguments
-    try:
-        unet = ppdiffusers.UNet2DConditionModel.from_pretrained(
-            name, subfolder="unet", paddle_dtype=getattr(paddle, plan.dtype), **keywords
-        )
-    except Exception as error:  # whatever ppdiffusers, safetensors or the network came up with
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        remedy = "check that its files are whole" if Path(name).is_dir() else "check the name and the network"
-        raise UserError(
-            f"the UNet of --model {plan.model} could not be loaded; {remedy} ({type(error).__name__}: {reason})"
-        ) from error
-    unet.eval()
-    return unet
 
 
 def _pipeline_work(plan: Plan, setting: Setting) -> Work:

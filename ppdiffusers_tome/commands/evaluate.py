@@ -226,6 +226,7 @@ def _evaluate(
         bar.total = evaluation.num_pictures
         evaluation.run()
     ranks.total([evaluation.num_pictures], "all is drawn")
+    ranks.leave()
     if not ranks.is_first:
         return
     ledger = EvaluationLedger(ledger.path, run)  # with what the other ranks wrote

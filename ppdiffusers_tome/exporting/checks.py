@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from importlib import metadata
 
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import ToMeValueError, UserError
+from ppdiffusers_tome.installed import installed_version
 
 TOLERANCE = 1e-4
 INSTALL = 'pip install "paddle2onnx>=1.3,<2" onnxruntime'
@@ -32,23 +32,16 @@ def require_onnx() -> None:
     Raises:
         UserError: it does not.
     """
-    paddle = _version("paddlepaddle") or _version("paddlepaddle-gpu") or "none"
+    paddle = installed_version("paddlepaddle") or installed_version("paddlepaddle-gpu") or "none"
     if not paddle.startswith("2."):
         raise UserError(
             f"Paddle {paddle} cannot export for ONNX: paddle2onnx for Paddle 3 converts no UNet, merged or not; export "
             f"with Paddle 2.6.2, and {INSTALL}"
         )
-    converter = _version("paddle2onnx") or "none"
+    converter = installed_version("paddle2onnx") or "none"
     if not converter.startswith("1."):
         raise UserError(
             f"exporting for ONNX with Paddle {paddle} takes paddle2onnx 1.3, and {converter} is installed; {INSTALL}"
         )
     if importlib.util.find_spec("onnxruntime") is None:
         raise UserError(f"exporting for ONNX checks what it wrote with onnxruntime, which is not installed; {INSTALL}")
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None

@@ -1,17 +1,20 @@
 """The processes that ``python -m paddle.distributed.launch`` started, and what they tell each other.
 
-Dividing the batches needs no messages, but two moments do: nobody counts what is left before rank 0 has put the folder
-in order, and rank 0 reports only when all are finished. Both use Paddle's own process group and the store behind it.
+Dividing the batches needs no messages, but some moments do: nobody counts what is left before rank 0 has put the folder
+in order, rank 0 reports only when all are finished, and nobody ends while another still listens. They use Paddle's own
+process group and the store behind it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ppdiffusers_tome.errors import UserError
 
@@ -69,30 +72,80 @@ class Ranks:
         import paddle
 
         tensor = paddle.to_tensor(list(numbers), dtype="int64")
-        try:
-            self._meet(moment)
+        with _all_there():
+            # However long one draws: gloo's all_reduce gives up after 30 seconds.
+            _store().add(_key(moment), 1)
+            self._wait_for(moment, self.size)
             paddle.distributed.all_reduce(tensor)
-        except (RuntimeError, ValueError, OSError) as error:  # a broken connection is a ValueError of Paddle's
-            raise UserError(
-                "the process that is rank 0, or another, is gone; give the same command again, which goes on from here"
-            ) from error
         return [int(number) for number in tensor.numpy()]
 
-    def _meet(self, moment: str) -> None:
-        """Wait until all ranks are there, however long one draws: gloo's ``all_reduce`` gives up after 30 seconds."""
-        from paddle.base import core
+    def leave(self) -> None:
+        """After the last ``total``: returns when this process may end and leave the others unharmed.
 
-        store = core.create_or_get_global_tcp_store()  # the one that the process group was made with
-        key, waited = f"ppdiffusers_tome/{moment}", 0.0
-        arrived = store.add(key, 1)
-        while arrived < self.size:
+        One that ends closes its connections, and gloo then fails an ``all_reduce`` that another has not yet returned
+        from although its numbers are there; rank 0 takes the store with it. So nobody ends before all have the sum,
+        and rank 0 is the last.
+
+        Raises:
+            UserError: a rank is gone.
+        """
+        if self.size == 1:
+            return
+        with _all_there():
+            _store().add(_key("has the sum"), 1)
+            self._wait_for("has the sum", self.size)
+            if self.is_first:
+                self._wait_for("ends", self.size - 1)
+            else:
+                _store().add(_key("ends"), 1)
+
+    def _wait_for(self, moment: str, number: int) -> None:
+        """Wait until so many ranks are there."""
+        store, waited = _store(), 0.0
+        while (arrived := store.add(_key(moment), 0)) < number:
             time.sleep(_PAUSE)
             waited += _PAUSE
             if waited == _PATIENCE:
-                told = f"rank {self.rank} waits for {self.size - arrived} others; should a machine be gone, stop all"
+                told = f"rank {self.rank} waits for {number - arrived} others; should a machine be gone, stop all"
                 print(f"{told} and give the same command again", file=sys.stderr, flush=True)
-            arrived = store.add(key, 0)
 
     def share(self, things: Sequence[T]) -> list[T]:
         """Every ``size``-th of the things, so that all ranks have as many, to one."""
         return list(things[self.rank :: self.size])
+
+
+def end(code: int) -> NoReturn:
+    """End the process with an exit code.
+
+    In a process group at once, when what was said is written: the store of Paddle 2.6.2 runs on in its thread while the
+    C++ libraries take apart what it uses, and now and then, on a busy machine, it aborted a rank that had done all its
+    work, so that the launcher called the whole run failed.
+    """
+    distributed = sys.modules.get("paddle.distributed")
+    if distributed is None or not distributed.is_initialized():
+        sys.exit(code)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # nobody reads any more
+            stream.flush()
+    os._exit(code)
+
+
+def _store() -> Any:
+    from paddle.base import core
+
+    return core.create_or_get_global_tcp_store()  # the one that the process group was made with
+
+
+def _key(moment: str) -> str:
+    return f"ppdiffusers_tome/{moment}"
+
+
+@contextmanager
+def _all_there() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError, OSError) as error:  # a broken connection is a ValueError of Paddle's
+        raise UserError(
+            "the process that is rank 0, or another, is gone; give the same command again, which goes on from here"
+        ) from error

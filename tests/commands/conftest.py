@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,14 +13,6 @@ from ppdiffusers_tome.cli import main
 
 PROMPT = "a red circle on a blue background"
 SMALL = ["--height", "64", "--width", "64", "--steps", "1"]
-
-
-def two_ranks(folder: Path, *arguments: str) -> list[str]:
-    """The command that runs ours on two ranks of Paddle's own launcher; what they say goes to ``folder``."""
-    return [
-        sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", str(folder / "log"),
-        sys.executable, "-m", "ppdiffusers_tome", *arguments,
-    ]  # fmt: skip
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import paddle
 import pytest
 from PIL import Image
 
-from commands.conftest import PROMPT, SMALL, pixels_of, two_ranks
+from commands.conftest import PROMPT, SMALL, pixels_of
+from launching import on_ranks
 from ppdiffusers_tome import ToMeConfig, sampling
 from ppdiffusers_tome.cli import main
 from ppdiffusers_tome.finding import find_model
@@ -342,7 +343,7 @@ def test_two_ranks_divide_the_turns_and_find_the_same(whole: Path, tmp_path: Pat
     """Paddle's own launcher; each turn is drawn once, and rank 0 sums up."""
     arguments = ["evaluate", *SMALL, "--output", str(tmp_path / "out"), *TWO, *BOTH]
     launched = subprocess.run(
-        two_ranks(tmp_path, *arguments),
+        on_ranks(2, tmp_path, "-m", "ppdiffusers_tome", *arguments),
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     assert launched.returncode == 0, launched.stdout + launched.stderr

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands.conftest import PROMPT, SMALL, pixels_of, two_ranks
+from commands.conftest import PROMPT, SMALL, pixels_of
+from launching import on_ranks
 from ppdiffusers_tome.cli import main
 from ppdiffusers_tome.pictures import read_settings
 
@@ -213,7 +214,7 @@ def test_killed_in_the_middle_the_same_command_ends_as_if_it_had_not_been(many, 
 def launched(folder: Path, *arguments: str) -> subprocess.Popen:
     """Two ranks of Paddle's own launcher."""
     return subprocess.Popen(
-        two_ranks(folder, "generate", *SMALL, *arguments),
+        on_ranks(2, folder, "-m", "ppdiffusers_tome", "generate", *SMALL, *arguments),
         env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -260,6 +261,7 @@ def test_two_ranks_share_the_lines_and_the_next_run_finishes_a_killed_ones(many,
 # The limit is what one picture at a time needed, and a little; more where freed memory cannot be used again.
 SHORT_OF_MEMORY = """
 import re, resource, sys
+from launching import on_ranks
 from ppdiffusers_tome.cli import main
 prompts, output = sys.argv[1:]
 arguments = ["generate", "--height", "256", "--width", "256", "--steps", "1", "--ratio", "0", "--prompts", prompts]

@@ -25,7 +25,6 @@ from ppdiffusers_tome.many.folder import (
     with_checksum,
 )
 from ppdiffusers_tome.many.prompts import BadLine, Line, check_file_name, read_prompts
-from ppdiffusers_tome.many.ranks import Ranks
 from ppdiffusers_tome.pictures import write_picture
 
 RUN = {"model": "bundled", "batch_size": 2}
@@ -181,22 +180,6 @@ def test_batches_follow_from_the_file_alone(tmp_path):
     longer = lines_of(tmp_path, edges, small, large, small, small, large, {"width": 64}, {"ratio": 0.1}, small)
     found = [[line.number for line in batch.lines] for batch in form_batches(longer, 2)]
     assert found == [[2, 4], [3, 6], [5, 9], [7], [8], [1]]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_ranks_share_everything_once(size):
-    shares = [Ranks(rank, size).share(list(range(10))) for rank in range(size)]
-    assert sorted(number for share in shares for number in share) == list(range(10))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def test_ranks_are_what_the_launcher_says(monkeypatch):
-    assert Ranks.from_environment() == Ranks(0, 1)
-    monkeypatch.setenv("PADDLE_TRAINER_ID", "1")
-    with pytest.raises(UserError, match="name no rank"):
-        Ranks.from_environment()
-    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
-    assert Ranks.from_environment() == Ranks(1, 2)
 
 
 def finish(path: Path, line: Line) -> dict:

@@ -6,7 +6,6 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from ppdiffusers_tome.commands.shared.settings import Settings, settings_from
 from ppdiffusers_tome.edges import EdgeSource
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.finding import BUNDLED, find_controlnet
+from ppdiffusers_tome.installed import installed_version
 from ppdiffusers_tome.many.batches import Batch, Kind, form_batches
 from ppdiffusers_tome.many.prompts import SKIP, STOP, BadLine, Line, read_prompts
 from ppdiffusers_tome.many.ranks import Ranks
@@ -110,13 +110,8 @@ def _identity(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     """Of all packages that decide over a picture's bits, as far as they are installed."""
-    found = {}
-    for name in ("ppdiffusers-tome", "ppdiffusers", "paddlepaddle", "paddlepaddle-gpu"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    names = ("ppdiffusers-tome", "ppdiffusers", "paddlepaddle", "paddlepaddle-gpu")
+    return {name: version for name in names if (version := installed_version(name)) is not None}
 
 
 def _draw(
@@ -148,7 +143,9 @@ def _draw(
         start = time.perf_counter()
         drawn = _draw_share(args, settings, artist, part, mine, done)
     (drawn,) = ranks.total([drawn], "finished")
-    return drawn, drawn / (time.perf_counter() - start) if drawn else None
+    seconds = time.perf_counter() - start
+    ranks.leave()
+    return drawn, drawn / seconds if drawn else None
 
 
 def _draw_share(
@@ -232,12 +229,12 @@ class Painter:
 
     def check(self, kind: Kind, line: Line) -> None:
         """As ``share.Artist`` says."""
-        tokenizer = self.open(kind).pipe.tokenizer
-        limit = tokenizer.model_max_length
+        from ppdiffusers_tome.commands.shared.studio import too_long
+
+        pipe = self.open(kind).pipe
         for name, text in (("prompt", line.prompt), ("negative_prompt", self._negative(line))):
-            count = 0 if text is None else len(tokenizer(text).input_ids)
-            if count > limit:
-                raise UserError(f"{name} has {count} tokens and the model reads {limit}; shorten it")
+            if complaint := too_long(pipe, text):
+                raise UserError(f"{name} {complaint}; shorten it")
         if kind.controlled:
             self._edges(line).check()
 

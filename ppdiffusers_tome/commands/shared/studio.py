@@ -168,13 +168,18 @@ def check_device(dtype: str, *, xformers: bool) -> None:
         )
 
 
+def too_long(pipe: Any, prompt: str | None) -> str | None:
+    """In words, how much longer a prompt is than the text encoder reads; None where it is not, or there is none."""
+    limit = pipe.tokenizer.model_max_length
+    count = 0 if prompt is None else len(pipe.tokenizer(prompt).input_ids)
+    return f"has {count} tokens and the model reads {limit}" if count > limit else None
+
+
 def _warn_of_prompts(pipe: Any, settings: Settings, prompts: list[str]) -> None:
     """Say which prompts are longer than the text encoder reads, and which the bundled model was not taught to read."""
-    limit = pipe.tokenizer.model_max_length
     for prompt in [*prompts, settings.negative_prompt or ""]:
-        count = len(pipe.tokenizer(prompt).input_ids)
-        if count > limit:
-            warn(f"prompt {prompt[:40]!r}... has {count} tokens and the model reads {limit}; the rest is ignored")
+        if complaint := too_long(pipe, prompt):
+            warn(f"prompt {prompt[:40]!r}... {complaint}; the rest is ignored")
     if settings.model.bundled:
         from ppdiffusers_tome.demo.scenes import parse_prompt
 

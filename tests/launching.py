@@ -1,0 +1,17 @@
+"""Programs on many ranks of Paddle's own launcher."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def on_ranks(number: int, folder: Path, *program: str) -> list[str]:
+    """The command that runs a Python program, ``-m MODULE`` or a file, on so many ranks.
+
+    What the ranks say goes to ``folder/log/workerlog.RANK``, and what rank 0 says to standard output too.
+    """
+    return [
+        sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", str(number),
+        "--log_dir", str(folder / "log"), sys.executable, *program,
+    ]  # fmt: skip
