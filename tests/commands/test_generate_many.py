@@ -261,7 +261,6 @@ def test_two_ranks_share_the_lines_and_the_next_run_finishes_a_killed_ones(many,
 # The limit is what one picture at a time needed, and a little; more where freed memory cannot be used again.
 SHORT_OF_MEMORY = """
 import re, resource, sys
-from launching import on_ranks
 from ppdiffusers_tome.cli import main
 prompts, output = sys.argv[1:]
 arguments = ["generate", "--height", "256", "--width", "256", "--steps", "1", "--ratio", "0", "--prompts", prompts]
