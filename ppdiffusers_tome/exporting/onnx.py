@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from ppdiffusers_tome.exporting.programs import num_threads
+
 OPSET = 16
 
 
@@ -47,7 +49,7 @@ class Onnx:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
+        options.intra_op_num_threads = num_threads()
         session = onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
         return session.run(None, inputs)[0]
 

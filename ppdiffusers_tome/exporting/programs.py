@@ -198,5 +198,10 @@ def inference_config() -> Any:
     device, _, index = paddle.get_device().partition(":")
     if device == "gpu":
         config.enable_use_gpu(256, int(index or 0))
-    config.set_cpu_math_library_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+    config.set_cpu_math_library_num_threads(num_threads())
     return config
+
+
+def num_threads() -> int:
+    """How many threads those who run programs are given: ``OMP_NUM_THREADS``, or one."""
+    return int(os.environ.get("OMP_NUM_THREADS") or 1)

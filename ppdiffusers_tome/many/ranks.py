@@ -74,8 +74,7 @@ class Ranks:
         tensor = paddle.to_tensor(list(numbers), dtype="int64")
         with _all_there():
             # However long one draws: gloo's all_reduce gives up after 30 seconds.
-            _store().add(_key(moment), 1)
-            self._wait_for(moment, self.size)
+            self._meet(moment)
             paddle.distributed.all_reduce(tensor)
         return [int(number) for number in tensor.numpy()]
 
@@ -92,12 +91,16 @@ class Ranks:
         if self.size == 1:
             return
         with _all_there():
-            _store().add(_key("has the sum"), 1)
-            self._wait_for("has the sum", self.size)
+            self._meet("has the sum")
             if self.is_first:
                 self._wait_for("ends", self.size - 1)
             else:
                 _store().add(_key("ends"), 1)
+
+    def _meet(self, moment: str) -> None:
+        """Wait until all ranks are there."""
+        _store().add(_key(moment), 1)
+        self._wait_for(moment, self.size)
 
     def _wait_for(self, moment: str, number: int) -> None:
         """Wait until so many ranks are there."""
