@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ppdiffusers_tome.blocks.adapter import ROLES
 from ppdiffusers_tome.config import ToMeConfig
-from ppdiffusers_tome.errors import NothingToMergeError
+from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.hooks import attach, attached_blocks, detach
 from ppdiffusers_tome.methods import methods
 from ppdiffusers_tome.parts import models_of
@@ -20,21 +21,60 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class AppliedToMe:
-    """What is applied to a pipeline or model.
+class AppliedBlocks:
+    """Blocks of one denoiser that merge with the same settings.
 
     Attributes:
+        denoiser: its name in the pipeline, ``unet``; "" for a model.
         config: the settings.
-        blocks: how many blocks merge, by denoiser: ``{"unet": 16, "controlnet": 7}``; the key is "" for a model.
+        paths: where the blocks are in the denoiser, ``down_blocks.0.attentions.0.transformer_blocks.0``; one or more.
     """
 
+    denoiser: str
     config: ToMeConfig
-    blocks: Mapping[str, int]
+    paths: tuple[str, ...]
+
+    def __str__(self) -> str:
+        several = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
+        return f"{self.denoiser or 'the model'} has {self.config.summary} at {self.paths[0] or 'itself'}{several}"
+
+
+@dataclass(frozen=True)
+class AppliedToMe:
+    """What is applied to a pipeline or model; denoisers, and parts of one, may have settings of their own.
+
+    Attributes:
+        entries: which blocks merge with which settings, one or more; denoisers that do not merge have none.
+    """
+
+    entries: tuple[AppliedBlocks, ...]
+
+    @property
+    def config(self) -> ToMeConfig:
+        """The settings, where all blocks that merge have the same.
+
+        Raises:
+            ToMeValueError: they have not.
+        """
+        if any(entry.config != self.entries[0].config for entry in self.entries):
+            raise ToMeValueError(
+                f"there is no one config, as settings differ: {'; '.join(map(str, self.entries))}. Look at .entries, "
+                "which has the denoiser, the config and the paths of each, or apply_tome to the whole to make them one"
+            )
+        return self.entries[0].config
+
+    @property
+    def blocks(self) -> dict[str, int]:
+        """How many blocks merge, by denoiser: ``{"unet": 16, "controlnet": 7}``; the key is "" for a model."""
+        found: dict[str, int] = {}
+        for entry in self.entries:
+            found[entry.denoiser] = found.get(entry.denoiser, 0) + len(entry.paths)
+        return found
 
     @property
     def num_blocks(self) -> int:
         """Blocks that merge, over all denoisers."""
-        return sum(self.blocks.values())
+        return sum(len(entry.paths) for entry in self.entries)
 
 
 def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
@@ -72,17 +112,17 @@ def remove_tome(model_or_pipe: T) -> T:
 
 def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     """What is applied to a pipeline or model, or None."""
-    config: ToMeConfig | None = None
-    blocks: dict[str, int] = {}
+    entries: list[AppliedBlocks] = []
     seen: set[int] = set()
     for name, layer in models_of(model_or_pipe):
-        # Two models may hold the same layers (Versatile Diffusion's UNets).
-        found = {id(block): hooks.run.config for _, block, hooks in attached_blocks(layer) if id(block) not in seen}
-        seen |= found.keys()
-        if found:
-            config = config or next(iter(found.values()))
-            blocks[name] = len(found)
-    return None if config is None else AppliedToMe(config, blocks)
+        paths: dict[ToMeConfig, list[str]] = {}
+        for path, block, hooks in attached_blocks(layer):
+            # Two models may hold the same layers (Versatile Diffusion's UNets).
+            if id(block) not in seen:
+                seen.add(id(block))
+                paths.setdefault(hooks.run.config, []).append(path)
+        entries += [AppliedBlocks(name, config, tuple(found)) for config, found in paths.items()]
+    return AppliedToMe(tuple(entries)) if entries else None
 
 
 def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Any]], config: ToMeConfig) -> str:
@@ -119,3 +159,56 @@ def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Any]], config: T
         f"{name} has nothing to merge: no block of it has the sublayer that {flags} merges around; "
         "try merge_attn=True"
     )
+
+
+@contextmanager
+def tome_set_aside(model_or_pipe: Any) -> Iterator[None]:
+    """Inside, a pipeline or model is without ToMe, whatever is applied to it there; afterwards it has its own back.
+
+    That is the very ToMe it had, however it was applied: by denoisers, on a part of one, or ppdiffusers' own port; and
+    also where what runs inside fails or is interrupted.
+
+    Raises:
+        ToMeTypeError: it is neither a pipeline nor a model.
+    """
+    models = [model for _, model in models_of(model_or_pipe, denoisers_only=False)]
+    layers = [layer for model in models for layer in model.sublayers(include_self=True)]
+    layers = list({id(layer): layer for layer in layers}.values())
+    before, bare = [_Held(layer) for layer in layers], None
+    try:
+        remove_tome(model_or_pipe)
+        bare = [_Held(layer) for layer in layers]
+        yield
+    finally:
+        remove_tome(model_or_pipe)
+        for held, without in zip(before, bare or map(_Held, layers), strict=True):
+            held.put_back_what_is_not_in(without)
+
+
+class _Held:
+    """What a layer holds itself: its class, its attributes, and the dictionaries in which Paddle keeps hooks.
+
+    What ToMe put on a layer is told by what its removal takes, not by what it is.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self.layer, self.cls, self.attributes = layer, type(layer), dict(vars(layer))
+        self.hooks = {
+            name: dict(value) for name, value in vars(layer).items() if "hooks" in name and isinstance(value, dict)
+        }
+
+    def put_back_what_is_not_in(self, other: _Held) -> None:
+        """``other`` is of the same layer, later."""
+        if self.cls is not other.cls:
+            self.layer.__class__ = self.cls
+        for name, value in self.attributes.items():
+            if name not in other.attributes or value is not other.attributes[name]:
+                vars(self.layer)[name] = value
+        for name, hooks in self.hooks.items():
+            taken = hooks.keys() - other.hooks[name].keys()
+            now = vars(self.layer)[name]
+            if taken:  # in the order they were in, which is the order they run in; hooks put on since come last
+                in_order = {number: hook for number, hook in hooks.items() if number in taken or number in now}
+                in_order |= {number: hook for number, hook in now.items() if number not in in_order}
+                now.clear()
+                now.update(in_order)

@@ -1,7 +1,7 @@
 """Attach ToMe to a model and take it off again.
 
-ToMe before and after a sublayer, ``unmerge(attn1(merge(norm1(x)))) + x``, needs only the sublayer's input and output
-and the block's input. So it is attached with Paddle's forward hooks and no ``forward`` is copied or replaced:
+ToMe before and after a sublayer needs only the sublayer's input and output and the block's input (what happens to them
+is in ``merged_section.py``). So it is attached with Paddle's forward hooks and no ``forward`` is copied or replaced:
 whatever norm, processor, LoRA or GLIGEN a block holds goes on as before.
 
 Nothing is stored on the model but hooks, and each hook is a method of a small object; what is attached is found by
@@ -11,80 +11,168 @@ part leaves the rest working.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import paddle
 
+from ppdiffusers_tome.attachment import Attachment
 from ppdiffusers_tome.blocks.adapter import ATTENTION, CROSS_ATTENTION, ROLES, Section
+from ppdiffusers_tome.call import BlockCall, Call
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.grid import Layout
 from ppdiffusers_tome.matching import Keys, Matching
+from ppdiffusers_tome.merged_section import Given
 from ppdiffusers_tome.methods import methods
 from ppdiffusers_tome.methods.method import KEEP
+from ppdiffusers_tome.paddle_calls import RunningCall, after, before, keywords_of, remove_hooks
 from ppdiffusers_tome.sites import Site, execution_order, is_a, layer_at
-from ppdiffusers_tome.state import RunState
 
 
 class _Hooks:
     """The hooks on one layer, block or host; ``run`` is shared by all of one denoiser."""
 
-    def __init__(self, run: RunState) -> None:
+    def __init__(self, run: Attachment) -> None:
         self.run = run
+
+    def _call_around(self, layer: Any, x: Any) -> tuple[Call | None, Layout | None]:
+        """The call that a layer which begins with ``x`` belongs to, noted for a backward pass that runs it again.
+
+        None where the layer is called alone. The layout is that of its own first run, where it is one more.
+        """
+        call = self.run.call()
+        if call is not None:
+            if call.in_a_graph and isinstance(x, paddle.Tensor):
+                self.run.note(x, call, call.layout)
+            return call, call.layout
+        found = self.run.noted(x) if isinstance(x, paddle.Tensor) else None
+        if found is None:
+            return None, None
+        self.run.begin(self, layer, found[0])
+        return found
+
+
+# What denoisers call the argument that is their timestep.
+_TIMESTEPS = ("timestep", "timesteps", "t", "r")
+
+
+class DenoiserHooks(_Hooks):
+    """On the denoiser itself, or the part of a model that ToMe is applied to: a call begins and ends.
+
+    Args:
+        run: the state of the denoiser.
+        parameters: of its ``forward``, by position.
+        tells: whether it tells its timestep itself, as it has no layer that embeds it.
+    """
+
+    def __init__(self, run: Attachment, parameters: Sequence[str], *, tells: bool) -> None:
+        super().__init__(run)
+        self.parameters, self.tells = parameters, tells
+
+    def begin(self, model: Any, inputs: tuple, keywords: Mapping[str, Any] | None = None) -> None:
+        given = {**dict(zip(self.parameters, inputs, strict=False)), **keywords_of(keywords)}
+        latents = given.pop(self.parameters[0], None)
+        timesteps = [given.pop(name) for name in _TIMESTEPS if name in given]
+        call = Call(
+            self.run,
+            latents=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
+            conditioning=list(_tensors(given)) if self.run.config.reuse_steps > 1 else (),
+            training=model.training,
+        )
+        self.run.begin(self, model, call)
+        if self.tells and timesteps:
+            timestep = timesteps[0]
+            if isinstance(timestep, (int, float)):
+                timestep = paddle.to_tensor([timestep])
+            if isinstance(timestep, paddle.Tensor) and timestep.ndim <= 1:
+                call.tell_timestep(timestep)
+
+    def end(self, model: Any, inputs: tuple, output: Any) -> None:
+        self.run.end(self, failed=output is None)
 
 
 class TimestepHooks(_Hooks):
-    """On the layer that embeds the timestep, called first and with the timestep; else on the model itself."""
+    """On the layer that embeds the timestep, called with it."""
 
-    def begin(self, layer: Any, inputs: tuple) -> None:
-        self.run.begin_call(inputs[0] if inputs else None, training=layer.training)
+    def __init__(self, run: Attachment, model: Any) -> None:
+        super().__init__(run)
+        self.model = model
 
-    def begin_model(self, model: Any, inputs: tuple) -> None:
-        """Every denoiser without such a layer is called with the picture and the timestep, some with keywords."""
-        timestep = inputs[1] if len(inputs) > 1 else None
-        if isinstance(timestep, (int, float)):
-            timestep = paddle.to_tensor([timestep])
-        known = isinstance(timestep, paddle.Tensor) and timestep.ndim <= 1
-        self.run.begin_call(timestep if known else None, training=model.training)
+    def tell(self, layer: Any, inputs: tuple) -> None:
+        # While a program is recorded, and where a user calls it so, a model's ``forward`` runs without its hooks: its
+        # call then begins here, and nobody says that it ends.
+        self.run.end(self)
+        call = self.run.call()
+        if call is None and RunningCall(self.model).runs:
+            call = Call(self.run, training=self.model.training)
+            self.run.begin(self, self.model, call)
+        if call is not None and inputs:
+            call.tell_timestep(inputs[0])
+
+
+class PathHooks(_Hooks):
+    """On a layer between the denoiser and the hosts: a backward pass may run it again."""
+
+    def enter(self, layer: Any, inputs: tuple, keywords: Mapping[str, Any] | None = None) -> None:
+        self._call_around(layer, next(_tensors((inputs, keywords_of(keywords))), None))
+
+    def leave(self, layer: Any, inputs: tuple, output: Any) -> None:
+        self.run.end(self)
 
 
 class HostHooks(_Hooks):
     """On the layer around the blocks, and on the one that sees the picture and so its grid, exact at any shape."""
 
-    def __init__(self, run: RunState, site: Site) -> None:
+    def __init__(self, run: Attachment, site: Site) -> None:
         super().__init__(run)
         self.host, self.level = site.host, site.level
         self.grid, self.prefix = site.adapter.grid, site.adapter.prefix(site.host)
 
     def enter(self, layer: Any, inputs: tuple) -> None:
+        call, _ = self._call_around(self.host, inputs[0] if inputs else None)
+        if call is None:  # a part of a model, called alone
+            call = Call(self.run)
+            self.run.begin(self, self.host, call)
         if not inputs:
             _unseen(self.run, layer)
-            self.run.leave_host()
+            call.layout = None
             return
-        rerun = bool(getattr(self.host, "gradient_checkpointing", False))
-        self.run.enter_host(Layout(self.grid(self.host, inputs[0]), self.prefix, self.level), will_rerun=rerun)
+        call.see_picture(Layout(self.grid(self.host, inputs[0]), self.prefix, self.level))
 
     def leave(self, host: Any, inputs: tuple, output: Any) -> None:
-        self.run.leave_host()
+        call = self.run.call()
+        if call is not None:
+            call.layout = None
+        self.run.end(self)
 
 
 class BlockHooks(_Hooks):
     """On one block, and on the layer that sees its tokens first where that is another."""
 
     def enter(self, block: Any, inputs: tuple) -> None:
-        self.run.enter_block(self, inputs[0] if inputs else None)
+        x = inputs[0] if inputs else None
+        call, layout = self._call_around(block, x)
+        if call is not None:
+            call.block = None if layout is None else BlockCall(call, block, self, layout, x)
 
     def see(self, layer: Any, inputs: tuple) -> None:
-        self.run.see_tokens(inputs[0])
+        block = self.run.block()
+        if block is not None and not block.matched:
+            block.tokens = inputs[0]
 
-    def leave(self, block: Any, inputs: tuple, output: Any) -> None:
-        if self.run.unasked:
-            self.run.warn_once(
-                "unasked",
-                f"{type(block).__name__} did not call the layers at which its tokens merge (an attention processor of "
-                "your own may make keys by other layers), so it runs unmerged; method='tome' needs no such layers",
-            )
-        self.run.leave_block()
+    def leave(self, layer: Any, inputs: tuple, output: Any) -> None:
+        block = self.run.block()
+        if block is not None and block.name is self:
+            if not block.matched:
+                self.run.warn_once(
+                    "unasked",
+                    f"{type(layer).__name__} did not call the layers at which its tokens merge (an attention processor "
+                    "of your own may make keys by other layers), so it runs unmerged; method='tome' needs no such "
+                    "layers",
+                )
+            block.call.block = None
+        self.run.end(self)
 
 
 class SectionHooks(_Hooks):
@@ -98,7 +186,7 @@ class SectionHooks(_Hooks):
         trailing: as in ``Section``.
     """
 
-    def __init__(self, run: RunState, role: str, attention: Any, how: str, *, trailing: bool) -> None:
+    def __init__(self, run: Attachment, role: str, attention: Any, how: str, *, trailing: bool) -> None:
         super().__init__(run)
         self.role = role
         self.attention = attention
@@ -120,40 +208,47 @@ class SectionHooks(_Hooks):
         return (merged, *output[1:]) if several else merged
 
     def unmerge(self, layer: Any, inputs: tuple, output: Any) -> Any:
-        matching = self.run.matching
-        if not isinstance(matching, Matching) or self.run.section is not self:
+        block = self.run.block()
+        section = None if block is None else block.closed(self)
+        if section is None:
             return None
-        self.run.section = None
         if isinstance(output, tuple):
-            return (matching.unmerge(output[0]), *output[1:])
-        return matching.unmerge(output)
+            return (section.send(Given(output[0], leaves=True)), *output[1:])
+        return section.send(Given(output, leaves=True))
 
     def _merged(self, layer: Any, x: paddle.Tensor) -> paddle.Tensor | None:
         """What goes on in place of ``x``; None when it stays."""
-        matching = self.run.matching
-        if matching is None or _keeps_maps(self.run, self.role, self.attention):
+        block = self.run.block()
+        matching = None if block is None else block.match()
+        if block is None or matching is None or _keeps_maps(self.run, self.role, self.attention):
             return None
-        if matching.fits(x):
-            merged = matching.merge(x, self.how)
-        elif self.trailing and x.shape[1] > matching.num_tokens:
-            own, others = x[:, : matching.num_tokens], x[:, matching.num_tokens :]
-            merged = paddle.concat([matching.merge(own, self.how), others], axis=1)
-        elif self.run.section is self:
+        if matching.fits(x) or (self.trailing and x.shape[1] > matching.num_tokens):
+            return block.opened(self, self.how).send(Given(x))
+        if block.section is not None and block.section[0] is self:
             return None  # a processor's keys may come from elsewhere; its queries are merged already
-        else:
-            self.run.leave_block()
-            self.run.warn_once(
-                "sublayer",
-                f"{type(layer).__name__} got tokens of shape {list(x.shape)} instead of "
-                f"[{matching.batch}, {matching.num_tokens}, channels] (feed-forward chunking does that), so it runs "
-                "unmerged; switch chunking off to merge here",
-            )
-            return None
-        self.run.section = self
-        return merged
+        block.run_unmerged()
+        self.run.warn_once(
+            "sublayer",
+            f"{type(layer).__name__} got tokens of shape {list(x.shape)} instead of "
+            f"[{matching.batch}, {matching.num_tokens}, channels] (feed-forward chunking does that), so it runs "
+            "unmerged; switch chunking off to merge here",
+        )
+        return None
 
 
-def _unseen(run: RunState, layer: Any) -> None:
+def _tensors(given: Any) -> Iterator[paddle.Tensor]:
+    """Every tensor of a call's arguments, also in dictionaries and lists."""
+    if isinstance(given, paddle.Tensor):
+        yield given
+    elif isinstance(given, Mapping):
+        for value in given.values():
+            yield from _tensors(value)
+    elif isinstance(given, (list, tuple)):
+        for value in given:
+            yield from _tensors(value)
+
+
+def _unseen(run: Attachment, layer: Any) -> None:
     """Paddle 2.6 shows hooks no keywords, and ppdiffusers calls these layers by position."""
     name = type(layer).__name__
     run.warn_once("keywords", f"{name} was called by keyword, which ToMe does not see, so it runs unmerged")
@@ -169,12 +264,14 @@ _KEEPERS_OF_MAPS = {
 }
 
 
-def _keeps_maps(run: RunState, role: str, attention: Any) -> bool:
+def _keeps_maps(run: Attachment, role: str, attention: Any) -> bool:
     """True where the attention of a section keeps its maps."""
-    processor = type(getattr(attention, "processor", None)).__name__
-    if role not in _KEEPERS_OF_MAPS.get(processor, ()):
+    processor = getattr(attention, "processor", None)
+    keepers = [name for name, roles in _KEEPERS_OF_MAPS.items() if role in roles and is_a(processor, name)]
+    if not keepers:
         return False
-    run.warn_once("maps", f"{processor} keeps attention maps of all tokens, so attention that uses it runs unmerged")
+    name = type(processor).__name__
+    run.warn_once("maps", f"{name} keeps attention maps of all tokens, so attention that uses it runs unmerged")
     return True
 
 
@@ -183,62 +280,97 @@ class MaskMerger(_Hooks):
 
     Every attention processor hands its mask to that method. Paddle 2.6 shows hooks no keyword arguments, so it is
     where the mask can be met on every version.
+
+    Args:
+        run: the state of the denoiser.
+        attention: the layer.
     """
 
     NAME = "prepare_attention_mask"
 
-    def __init__(self, run: RunState, attention: Any) -> None:
+    def __init__(self, run: Attachment, attention: Any) -> None:
         super().__init__(run)
         self.attention = attention
+        # A user may have put one of their own on the layer: it is called, and put back by ``remove``.
+        self.own = vars(attention).get(self.NAME)
+
+    def put(self) -> None:
+        setattr(self.attention, self.NAME, self)
+
+    def remove(self) -> None:
+        if self.own is None:
+            delattr(self.attention, self.NAME)
+        else:
+            setattr(self.attention, self.NAME, self.own)
 
     def __call__(
         self, mask: paddle.Tensor | None, target_length: int, *args: Any, **kwargs: Any
     ) -> paddle.Tensor | None:
-        matching = self.run.matching
-        if matching is not None and mask is not None and not _keeps_maps(self.run, ATTENTION, self.attention):
-            own = mask.shape[-1] == matching.num_tokens
-            if self.run.section is not None or isinstance(matching, Keys):
-                mask = matching.merge_mask(mask) if own else mask
-            elif own:
-                # Attention on a picture meets its mask before its tokens merge.
-                self.run.leave_block()
-                self.run.warn_once("mask", "attention on a picture got a mask, so it runs unmerged")
-            else:
-                # The mask of a text whose keys stand before the picture's; those are never left out.
-                seen = paddle.zeros([*mask.shape[:-1], matching.num_left], dtype=mask.dtype)
-                mask = paddle.concat([mask, seen], axis=-1)
-                target_length = mask.shape[-1]
+        block = None if mask is None else self.run.block()
+        matching = None if block is None else block.match()
+        keeps_maps = matching is not None and _keeps_maps(self.run, ATTENTION, self.attention)
+        if mask is not None and block is not None and matching is not None and not keeps_maps:
+            mask, target_length = self._merged(mask, target_length, block, matching)
+        if self.own is not None:
+            return self.own(mask, target_length, *args, **kwargs)
         return type(self.attention).prepare_attention_mask(self.attention, mask, target_length, *args, **kwargs)
+
+    def _merged(
+        self, mask: paddle.Tensor, target_length: int, block: BlockCall, matching: Matching | Keys
+    ) -> tuple[paddle.Tensor, int]:
+        own = mask.shape[-1] == matching.num_tokens
+        if isinstance(matching, Keys):
+            # Its keys are chosen later on, so the processor counts all tokens.
+            return (matching.merge_mask(mask), matching.num_left) if own else (mask, target_length)
+        if block.section is not None:
+            return (matching.merge_mask(mask) if own else mask), target_length
+        if own:
+            # Attention on a picture meets its mask before its tokens merge.
+            block.run_unmerged()
+            self.run.warn_once("mask", "attention on a picture got a mask, so it runs unmerged")
+            return mask, target_length
+        # The mask of a text whose keys stand before the picture's; those are never left out.
+        seen = paddle.zeros([*mask.shape[:-1], matching.num_left], dtype=mask.dtype)
+        return paddle.concat([mask, seen], axis=-1), mask.shape[-1] + matching.num_left
 
 
 def attach(model: Any, sites: Iterable[Site], config: ToMeConfig) -> None:
     """Put ToMe on the given blocks of one denoiser; ``detach`` mirrors it."""
-    timestep_layer = _timestep_layer(model)
-    run = RunState(config, tells_timestep=timestep_layer is not None)
-    if timestep_layer is not None:
-        timestep_layer.register_forward_pre_hook(TimestepHooks(run).begin)
-    elif is_a(model, "ModelMixin"):
-        model.register_forward_pre_hook(TimestepHooks(run).begin_model)
-    method = methods()[config.method]
     in_order = execution_order(sites)
-    hosts = set()
+    run = Attachment(config, noisiest=in_order[0].adapter.noisiest)
+    timestep_layer = _timestep_layer(model)
+    parameters = tuple(inspect.signature(type(model).forward).parameters)[1:]
+    denoiser_hooks = DenoiserHooks(run, parameters, tells=timestep_layer is None and is_a(model, "ModelMixin"))
+    before(model, denoiser_hooks.begin, with_keywords=True)
+    if timestep_layer is not None:
+        before(timestep_layer, TimestepHooks(run, model).tell)
+    for layer in _layers_between(model, in_order):
+        path_hooks = PathHooks(run)
+        before(layer, path_hooks.enter, with_keywords=True)
+        after(layer, path_hooks.leave, always=True)
+    method = methods()[config.method]
+    hosts: dict[int, HostHooks] = {}
     for number, site in enumerate(in_order):
         how = KEEP if method.combine is None else method.combine(number / max(1, len(in_order) - 1))
         if id(site.host) not in hosts:
-            hosts.add(id(site.host))
-            host_hooks = HostHooks(run, site)
-            layer_at(site.host, site.adapter.picture).register_forward_pre_hook(host_hooks.enter)
-            site.host.register_forward_post_hook(host_hooks.leave)
+            hosts[id(site.host)] = host_hooks = HostHooks(run, site)
+            before(layer_at(site.host, site.adapter.picture), host_hooks.enter)
         block_hooks = BlockHooks(run)
-        site.block.register_forward_pre_hook(block_hooks.enter)
-        site.block.register_forward_post_hook(block_hooks.leave)
+        before(site.block, block_hooks.enter)
+        after(site.block, block_hooks.leave)
         if site.adapter.metric:
-            layer_at(site.block, site.adapter.metric).register_forward_pre_hook(block_hooks.see)
+            before(layer_at(site.block, site.adapter.metric), block_hooks.see)
         for role, section in site.sections(config):
             _attach_section(run, site.block, role, section, how, keys_only=method.keys_only)
+    # What begins first ends last, also where one layer is a block, its host and the denoiser.
+    for host_hooks in hosts.values():
+        after(host_hooks.host, host_hooks.leave, always=True)
+    after(model, denoiser_hooks.end, always=True)
 
 
-def _attach_section(run: RunState, block: Any, role: str, section: Section, how: str, *, keys_only: bool) -> None:
+def _attach_section(
+    run: Attachment, block: Any, role: str, section: Section, how: str, *, keys_only: bool
+) -> None:
     around = [layer_at(block, path) for path in (*section.enter, section.leave)]
     # A section is an attention layer, or within one (such as the block itself).
     parents = [layer_at(block, section.leave.rpartition(".")[0])]
@@ -246,26 +378,25 @@ def _attach_section(run: RunState, block: Any, role: str, section: Section, how:
     hooks = SectionHooks(run, role, attention, how, trailing=section.trailing)
     if keys_only:
         for path in section.keys:
-            layer_at(block, path).register_forward_pre_hook(hooks.merge)
+            before(layer_at(block, path), hooks.merge)
     else:
         for layer in around[:-1]:
             if section.after:
-                layer.register_forward_post_hook(hooks.merge_output)
+                after(layer, hooks.merge_output)
             else:
-                layer.register_forward_pre_hook(hooks.merge)
-        around[-1].register_forward_post_hook(hooks.unmerge)
+                before(layer, hooks.merge)
+        after(around[-1], hooks.unmerge)
     if role == ATTENTION and attention is not None:
-        setattr(attention, MaskMerger.NAME, MaskMerger(run, attention))
+        MaskMerger(run, attention).put()
 
 
 def detach(model: Any) -> None:
     """Take off whatever ``attach`` put on a model or a part of one; harmless where nothing is attached."""
     for layer in model.sublayers(include_self=True):
-        for hooks in (layer._forward_pre_hooks, layer._forward_post_hooks):
-            for hook_id in [i for i, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), _Hooks)]:
-                del hooks[hook_id]
-        if isinstance(vars(layer).get(MaskMerger.NAME), MaskMerger):
-            delattr(layer, MaskMerger.NAME)
+        remove_hooks(layer, lambda hook: isinstance(getattr(hook, "__self__", None), _Hooks))
+        merger = vars(layer).get(MaskMerger.NAME)
+        if isinstance(merger, MaskMerger):
+            merger.remove()
 
 
 def attached_blocks(model: Any) -> list[tuple[str, Any, BlockHooks]]:
@@ -276,6 +407,21 @@ def attached_blocks(model: Any) -> list[tuple[str, Any, BlockHooks]]:
         for hook in layer._forward_pre_hooks.values()
         if isinstance(getattr(hook, "__self__", None), BlockHooks) and hook.__name__ == "enter"
     ]
+
+
+def _layers_between(model: Any, sites: Iterable[Site]) -> list[Any]:
+    """Every layer that is around a host and inside the model, each once."""
+    hosts = {id(site.host) for site in sites}
+    found: dict[int, Any] = {}
+    for site in sites:
+        layer = model
+        for name in site.name.split(".")[:-1]:
+            layer = getattr(layer, name)
+            if id(layer) in hosts:
+                break
+            if type(layer).forward is not paddle.nn.Layer.forward:  # a list of layers is never called
+                found[id(layer)] = layer
+    return list(found.values())
 
 
 def _timestep_layer(model: Any) -> Any | None:

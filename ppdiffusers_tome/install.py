@@ -10,7 +10,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -49,8 +49,37 @@ def _install_now() -> None:
     # `pipe.unet.mid_block.apply_tome()`, must not reach the port. `tome` is a property, for our own classes only.
     for cls, names in ((Layer, _METHODS[:2]), (ModelMixin, _METHODS[2:]), (DiffusionPipeline, _METHODS)):
         for name in names:
-            _originals.setdefault((cls, name), vars(cls).get(name, _ABSENT))
-            setattr(cls, name, vars(ToMeMixin)[name])
+            _put(cls, name, vars(ToMeMixin)[name])
+    # Classes that there are, and through ``__init_subclass__`` those to come: ppdiffusers imports its pipelines when
+    # they are asked for.
+    for cls in _subclasses(DiffusionPipeline):
+        _tell_of_calls(cls)
+
+    def init_subclass(cls: type, **kwargs: Any) -> None:
+        super(DiffusionPipeline, cls).__init_subclass__(**kwargs)
+        _tell_of_calls(cls)
+
+    _put(DiffusionPipeline, "__init_subclass__", classmethod(init_subclass))
+
+
+def _put(cls: type, name: str, value: Any) -> None:
+    _originals.setdefault((cls, name), vars(cls).get(name, _ABSENT))
+    setattr(cls, name, value)
+
+
+def _tell_of_calls(cls: type) -> None:
+    """Let calls of a pipeline class be known for as long as they run, see ``pipeline_call``."""
+    from ppdiffusers_tome.pipeline_call import telling
+
+    call = vars(cls).get("__call__")
+    if call is not None and (cls, "__call__") not in _originals:
+        _put(cls, "__call__", telling(call))
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

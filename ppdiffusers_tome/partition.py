@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.constants import constant
+from ppdiffusers_tome.constants import Constants
 from ppdiffusers_tome.grid import Grid
 
 # A prime below 2**31: a product of two residues stays inside int64.
@@ -43,12 +43,15 @@ class Partition:
         return Partition(self.sources + prefix, self.destinations + prefix, self.prefix + prefix)
 
 
-def regular_partition(grid: Grid, sx: int, sy: int) -> Partition:
-    """Choose the top left token of every cell (``use_rand=False``)."""
+def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None) -> Partition:
+    """Choose the top left token of every cell (``use_rand=False``); ``constants`` as in ``random_partition``."""
+    constant = constants or Constants()
     return Partition(*(constant(array) for array in _regular_arrays(grid, sx, sy)))
 
 
-def random_partition(grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddle.Tensor | None) -> Partition:
+def random_partition(
+    grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddle.Tensor | None, constants: Constants | None = None
+) -> Partition:
     """Choose one token of every cell at random (Token Merging for Fast Stable Diffusion, section 4.1).
 
     Args:
@@ -57,7 +60,9 @@ def random_partition(grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddl
         seed: which random choice.
         timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
             destinations. ``None`` where a model has no timestep.
+        constants: where tensors are kept that the next partition of this grid needs again; None keeps none.
     """
+    constant = constants or Constants()
     arrays = _random_arrays(grid, sx, sy, seed)
     # A tensor: Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31.
     prime = constant(_PRIME_ARRAY)

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import paddle
 
+from ppdiffusers_tome.call import BlockCall
 from ppdiffusers_tome.errors import NothingToMergeError
-from ppdiffusers_tome.grid import Grid, Layout
-from ppdiffusers_tome.hooks import BlockHooks, TimestepHooks, attached_blocks
+from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.hooks import attached_blocks
+from ppdiffusers_tome.matching import Matching
 from ppdiffusers_tome.parts import models_of
 from ppdiffusers_tome.sites import find_sites
 
@@ -139,8 +141,7 @@ class _Watcher:
     @contextmanager
     def attached(self, records: list[MergeRecord]) -> Iterator[None]:
         before = [(run, run.watch) for run in self._runs]
-        helpers = [self._model.register_forward_pre_hook(self._begin)]
-        helpers += [layer.register_forward_pre_hook(see) for layer, see in self._timestep_layers()]
+        helper = self._model.register_forward_pre_hook(self._begin)
         for run, watch in before:
             run.watch = self._listener(records, watch)
         try:
@@ -148,47 +149,29 @@ class _Watcher:
         finally:
             for run, watch in before:
                 run.watch = watch
-            for helper in helpers:
-                helper.remove()
+            helper.remove()
 
     def _listener(self, records: list[MergeRecord], watch: Any) -> Any:
-        def listen(block: BlockHooks, layout: Layout, matching: Any) -> None:
+        def listen(block: BlockCall) -> None:
             if watch is not None:
-                watch(block, layout, matching)
-            owner = getattr(matching, "owner", None)
+                watch(block)
             # Methods that drop keys have no owners, and a program that is being recorded no values.
-            if owner is not None and id(block) in self.blocks and paddle.in_dynamic_mode():
-                records.append(self._record(block, layout, owner))
+            if isinstance(block.matching, Matching) and id(block.name) in self.blocks and paddle.in_dynamic_mode():
+                records.append(self._record(block, block.matching))
 
         return listen
 
-    def _record(self, block: BlockHooks, layout: Layout, owner: paddle.Tensor) -> MergeRecord:
-        of_image = owner.reshape([-1, layout.num_tokens])[self._image].numpy()
+    def _record(self, block: BlockCall, matching: Matching) -> MergeRecord:
+        layout = block.layout
+        of_image = matching.owner.reshape([-1, layout.num_tokens])[self._image].numpy()
         _, groups = np.unique(of_image[layout.prefix :], return_inverse=True)
-        call = getattr(self._thread, "call", 0)
-        timestep = _number(getattr(self._thread, "timestep", None))
-        return MergeRecord(self.blocks[id(block)], layout.grid, call, timestep, groups.astype(np.int32))
+        number, timestep = getattr(self._thread, "call", 0), _number(block.call.timestep)
+        return MergeRecord(self.blocks[id(block.name)], layout.grid, number, timestep, groups.astype(np.int32))
 
     def _begin(self, model: Any, inputs: tuple) -> None:
         self._thread.call = next(self._calls)
-        self._thread.timestep = None
-
-    def _timestep_layers(self) -> Iterator[tuple[Any, Any]]:
-        """The layer that is told the timestep, as ``TimestepHooks`` found it, and what listens there."""
-        for layer in self._model.sublayers(include_self=True):
-            for hook in list(layer._forward_pre_hooks.values()):
-                if isinstance(getattr(hook, "__self__", None), TimestepHooks):
-                    yield layer, self._see_first if hook.__name__ == "begin" else self._see_second
-
-    def _see_first(self, layer: Any, inputs: tuple) -> None:
-        self._thread.timestep = inputs[0] if inputs else None
-
-    def _see_second(self, model: Any, inputs: tuple) -> None:
-        self._thread.timestep = inputs[1] if len(inputs) > 1 else None
 
 
-def _number(timestep: Any) -> float | None:
+def _number(timestep: paddle.Tensor | None) -> float | None:
     """A timestep, of one image or of several (the first counts), as a plain number."""
-    if isinstance(timestep, paddle.Tensor) and timestep.ndim <= 1:
-        return float(timestep.reshape([-1])[0])
-    return float(timestep) if isinstance(timestep, (int, float)) else None
+    return None if timestep is None else float(timestep.reshape([-1])[0])

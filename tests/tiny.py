@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,9 @@ def latent(batch: int = 2, height: int = 16, width: int = 16) -> paddle.Tensor:
     return picture(batch, 4, height, width)
 
 
+@lru_cache
 def text(batch: int = 2) -> paddle.Tensor:
+    """The same tensor at every call, as a pipeline gives its denoiser in every step."""
     return array((batch, TEXT_TOKENS, CROSS_DIM), seed=2)
 
 

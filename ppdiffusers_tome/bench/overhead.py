@@ -6,7 +6,6 @@ import contextlib
 import gc
 import itertools
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -15,12 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.bench.out_of_memory import die_first, ran_out_of_memory
+from ppdiffusers_tome.bench.out_of_memory import die_first, ran_out_of_memory, was_killed
 from ppdiffusers_tome.bench.spread import Spread
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.grid import Grid, Layout
-from ppdiffusers_tome.measure import synchronize
+from ppdiffusers_tome.measure import synchronize, usable_cores
 
 STAGES = ("match", "merge", "unmerge")
 SUMS = {"merge + unmerge": ("merge", "unmerge"), "all": STAGES}
@@ -107,7 +106,7 @@ def peaks(problem: Problem) -> dict[str, Peak | None]:
 def _peak(name: str, problem: Problem) -> Peak | None:
     command = [sys.executable, "-m", __name__, name, json.dumps(asdict(problem))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == -signal.SIGKILL or ran_out_of_memory(done.stderr):
+    if was_killed(done.returncode) or ran_out_of_memory(done.stderr):
         return None
     done.check_returncode()
     return Peak(**json.loads(done.stdout.splitlines()[-1]))
@@ -180,33 +179,37 @@ def _step(name: str, problem: Problem) -> Callable[[], float]:
             return time.perf_counter() - start
 
         return port
-    from ppdiffusers_tome.state import RunState
+    from ppdiffusers_tome.attachment import Attachment
 
-    state, steps = RunState(_config(name, problem)), problem.reuse_steps if name == FAST else 1
+    attachment, steps = Attachment(_config(name, problem)), problem.reuse_steps if name == FAST else 1
     # One run of a sampler without an end; its first two steps make their matchings, then every n-th.
     timesteps = (paddle.to_tensor([value]) for value in itertools.count(2**22, -1))
     if name == FAST:
         for _ in range(1 + steps):
-            _blocks(state, problem, x, next(timesteps))
+            _blocks(attachment, problem, x, next(timesteps))
 
     def ours() -> float:
         start = time.perf_counter()
         for _ in range(steps):
-            _blocks(state, problem, x, next(timesteps))
+            _blocks(attachment, problem, x, next(timesteps))
         synchronize()
         return (time.perf_counter() - start) / steps
 
     return ours
 
 
-def _blocks(state: Any, problem: Problem, x: Any, timestep: Any) -> None:
-    state.begin_call(timestep)
-    state.enter_host(Layout(problem.grid), will_rerun=False)
-    for block in range(problem.blocks):
-        state.enter_block(block, x)
-        state.matching.unmerge(state.matching.merge(x))
-        state.leave_block()
-    state.leave_host()
+def _blocks(attachment: Any, problem: Problem, x: Any, timestep: Any) -> None:
+    """One call of a denoiser whose blocks do nothing but merge and unmerge."""
+    from ppdiffusers_tome.call import BlockCall, Call
+    from ppdiffusers_tome.merged_section import Given, on_merged_tokens
+
+    call, layout = Call(attachment), Layout(problem.grid)
+    call.tell_timestep(timestep)
+    for number in range(problem.blocks):
+        matching: Any = BlockCall(call, None, number, layout, x).match()
+        section = on_merged_tokens(matching, "mean")
+        next(section)
+        section.send(Given(section.send(Given(x)), leaves=True))
 
 
 @contextlib.contextmanager
@@ -297,7 +300,7 @@ def measured_on() -> dict[str, Any]:
     return {
         "device": paddle.get_device(),
         "processor": platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "threads": os.environ.get("OMP_NUM_THREADS", "unset"),
         "paddle": paddle.__version__,
         "ppdiffusers": ppdiffusers.__version__,

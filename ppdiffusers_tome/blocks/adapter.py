@@ -72,6 +72,7 @@ class BlockAdapter:
             them, as first positional input; "" for the block itself.
         downsample: how many times smaller than the picture the grid is (a patch size, otherwise 1), from the host.
         prefix: how many tokens stand before those of the grid, from the host; they never merge.
+        noisiest: the timestep that such models are given for pure noise.
         usable: False for a block of the class in which tokens cannot merge.
     """
 
@@ -84,4 +85,5 @@ class BlockAdapter:
     metric: str = ""
     downsample: Callable[[Any], int] = lambda host: 1
     prefix: Callable[[Any], int] = lambda host: 0
+    noisiest: float = 1000
     usable: Callable[[Any], bool] = lambda block: True

@@ -15,5 +15,6 @@ ADAPTER = BlockAdapter(
         )
     },
     own_host=True,
+    noisiest=1,
     usable=lambda block: block.self_attn,
 )

@@ -9,6 +9,7 @@ from ppdiffusers_tome.commands.shared.arguments import add_output_arguments, add
 from ppdiffusers_tome.commands.shared.settings import check_size, tome_from
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.exporting.checks import TOLERANCE, require_exportable, require_onnx
+from ppdiffusers_tome.exporting.placing import require_place
 from ppdiffusers_tome.finding import BUNDLED, Source, find_controlnet, find_model
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ EXAMPLES = """writes what ppdiffusers' PaddleInferStableDiffusion*Pipeline reads
 scheduler, and programs in text_encoder, unet (with the ControlNet), vae_encoder and vae_decoder; also tome.json (the
 settings, for --config) and export.json (what was exported, and how far it is from the model). The programs are for one
 height and width; the batch is open unless --rows is given. Every program is run before it is put in place.
+--overwrite replaces an earlier export and nothing else: other files stay, and a model's own folder is refused.
 
 examples:
   ppdiffusers-tome export --ratio 0.5 --output outputs/exported
@@ -59,9 +61,7 @@ def run(args: argparse.Namespace) -> None:
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     if args.onnx:
         require_onnx()
-    from ppdiffusers_tome.pictures import prepare_folder
-
-    prepare_folder(args.output, ["model_index.json", "tome.json", "export.json"], overwrite=args.overwrite)
+    require_place(args.output, overwrite=args.overwrite)
     from ppdiffusers_tome.commands.shared.quiet import quiet_libraries
 
     with quiet_libraries():

@@ -12,8 +12,12 @@ TOLERANCE = 1e-4
 INSTALL = 'pip install "paddle2onnx>=1.3,<2" onnxruntime'
 
 
-def require_exportable(config: ToMeConfig) -> None:
+def require_exportable(config: ToMeConfig, whose: str = "") -> None:
     """A program fixes how many tokens merge, so what decides it while it runs cannot be part of one.
+
+    Args:
+        config: the settings.
+        whose: they are, to be named in the error, such as " of controlnet".
 
     Raises:
         ToMeValueError: the settings hold such a thing.
@@ -23,7 +27,7 @@ def require_exportable(config: ToMeConfig) -> None:
         (config.min_similarity is not None, "min_similarity", "leave it out"),
     ):
         if found:
-            raise ToMeValueError(f"{what} cannot be exported: a program fixes how many tokens merge; {remedy}")
+            raise ToMeValueError(f"{what}{whose} cannot be exported: a program fixes how many tokens merge; {remedy}")
 
 
 def require_onnx() -> None:

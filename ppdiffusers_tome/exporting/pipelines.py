@@ -2,8 +2,8 @@
 
 The layout is that of ppdiffusers' ``deploy/*/export_model.py``: ``model_index.json``, ``tokenizer``, ``scheduler``, and
 a program each in ``text_encoder``, ``unet`` (with the ControlNet, where there is one), ``vae_encoder`` and
-``vae_decoder``. Beside it stand ``tome.json``, the settings (for ``ToMeConfig.load``), and ``export.json``, what was
-exported and how it was checked.
+``vae_decoder``. Beside it stand ``tome.json``, the settings (for ``ToMeConfig.load``; ``tome.unet.json`` and
+``tome.controlnet.json`` where they differ), and ``export.json``, what was exported and how it was checked.
 
 Height and width are fixed, as they decide how many tokens merge; the batch may stay open. Random destinations are a
 hash of seed, timestep and grid that is computed in the graph (see ``partition.py``), so a program gives the same for
@@ -13,9 +13,9 @@ the same inputs, whatever a generator holds.
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,12 @@ from typing import Any
 import numpy as np
 import paddle
 
-from ppdiffusers_tome import applied_tome
-from ppdiffusers_tome.config import ToMeConfig
-from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.exporting.checks import TOLERANCE, require_exportable, require_onnx
+from ppdiffusers_tome.errors import ToMeValueError, UserError
+from ppdiffusers_tome.exporting.checks import TOLERANCE, require_onnx
 from ppdiffusers_tome.exporting.onnx import Onnx, norms_on_pictures
+from ppdiffusers_tome.exporting.placing import INDEX, PROGRAM, PROGRAMS, TOLD, files_in, put_in_place, require_place
 from ppdiffusers_tome.exporting.programs import (
     CHANNELS,
-    PROGRAM,
     VAE_SCALE,
     Part,
     TextEncoder,
@@ -39,7 +37,7 @@ from ppdiffusers_tome.exporting.programs import (
     denoiser_part,
     load_program,
 )
-from ppdiffusers_tome.pictures import prepare_folder
+from ppdiffusers_tome.exporting.settings import denoisers_of, require_all_exportable, settings_files, told
 
 _RUNTIME = "PaddleInferRuntimeModel"
 
@@ -88,7 +86,7 @@ def export_pipeline(
         height, width: of the pictures in pixels, multiples of 8; the programs are for this size alone.
         rows: of the UNet's input, two a picture with guidance. None leaves them open.
         onnx: write every part for ONNX too, which takes Paddle 2 with paddle2onnx and onnxruntime.
-        overwrite: replace files that exist.
+        overwrite: replace an earlier export; whatever else is in the folder stays.
         tolerance: how far outputs may be from the models'.
         about: more to be recorded in ``export.json``.
         done: told each part's name when it is written.
@@ -96,34 +94,39 @@ def export_pipeline(
     Raises:
         ToMeValueError: the deploy pipelines do not take such a pipeline, its settings of ToMe cannot become part of a
             program, or a program differs; nothing is written then.
-        UserError: a file cannot be written, or exists and must not be replaced.
+        UserError: a file cannot be written, or something is there that must not be replaced.
     """
-    folder, config = Path(folder), _config_of(pipe)
-    require_exportable(config)
+    folder = Path(folder)
     _require_deployable(pipe)
+    models = denoisers_of(pipe)
+    require_all_exportable(models)
     if onnx:
         require_onnx()
-    prepare_folder(folder, ["model_index.json", "tome.json", "export.json"], overwrite=overwrite)
+    require_place(folder, overwrite=overwrite)
     parts = parts_of(pipe, height=height, width=width, rows=rows)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as unfinished:
-        work = Path(unfinished)
+    with _unfinished(folder) as work:
+        _write_pipeline(pipe, work)
+        require_place(folder, files_in(work), overwrite=overwrite)
         for part in parts:
             with norms_on_pictures(pipe.vae):
                 part.save(work)
             if onnx:
                 Onnx(work / part.name / PROGRAM).convert()
+            # On a full disk Paddle writes what fits and says nothing; this would not fit either, and says so.
+            (work / ".room").write_bytes(bytes(2**16))
+            (work / ".room").unlink()
             done(part.name)
-        _write_pipeline(pipe, work)
         deployed = load_exported(work)
         checked = [_checked(part, deployed, work, tolerance) for part in parts]
-        told = {
+        export = {
             **(about or {}), "height": height, "width": width, "rows": rows, "paddle": paddle.__version__,
-            "tolerance": tolerance,
+            "tolerance": tolerance, "tome": told(models),
             "parts": [{**vars(each), "inputs": _plain(part)} for each, part in zip(checked, parts, strict=True)],
         }  # fmt: skip
-        _write_json(work / "export.json", told)
-        config.save(work / "tome.json")
-        _put_in_place(work, folder, overwrite=overwrite)
+        (work / TOLD).write_text(json.dumps(export, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        for name, config in settings_files(models).items():
+            config.save(work / name)
+        put_in_place(work, folder, overwrite=overwrite)
     return checked
 
 
@@ -137,7 +140,7 @@ def load_exported(folder: str | Path) -> Any:
     import ppdiffusers
 
     folder = Path(folder)
-    index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     programs = {name: load_program(folder / name) for name, (_, kind) in _listed(index) if kind == _RUNTIME}
     return getattr(ppdiffusers, index["_class_name"]).from_pretrained(str(folder), **programs)
 
@@ -146,20 +149,32 @@ def _listed(index: dict[str, Any]) -> Sequence[tuple[str, list[Any]]]:
     return [(name, value) for name, value in index.items() if isinstance(value, list) and value[0] is not None]
 
 
-def _config_of(pipe: Any) -> ToMeConfig:
-    """The settings that a pipeline merges with; ratio 0 where it does not."""
-    applied = applied_tome(pipe)
-    return ToMeConfig(0) if applied is None else applied.config
+@contextmanager
+def _unfinished(folder: Path) -> Iterator[Path]:
+    """A folder to write into, on the same disk; it is gone afterwards.
+
+    Raises:
+        UserError: writing into it failed.
+    """
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as work:
+            yield Path(work)
+    except OSError as error:
+        if error.strerror is None:  # not the system's; ppdiffusers says by them what it cannot load
+            raise
+        raise UserError(
+            f"--output {folder} cannot be written ({error.strerror}); make room or choose another --output"
+        ) from error
 
 
 def _require_deployable(pipe: Any) -> None:
-    kind, config = type(pipe).__name__, pipe.unet.config
+    kind = type(pipe).__name__
     if kind not in ("StableDiffusionPipeline", "StableDiffusionControlNetPipeline"):
         raise ToMeValueError(
             f"a {kind} cannot be exported; give a StableDiffusionPipeline or StableDiffusionControlNetPipeline, or "
             "export its denoiser with paddle.jit.save"
         )
-    control = getattr(pipe, "controlnet", None)
+    config, control = pipe.unet.config, getattr(pipe, "controlnet", None)
     if control is not None and type(control).__name__ != "ControlNetModel":
         raise ToMeValueError(f"a {type(control).__name__} cannot be exported; the deploy pipelines take one ControlNet")
     found = (config.in_channels, pipe.vae.config.latent_channels, pipe.vae_scale_factor)
@@ -180,9 +195,7 @@ def _write_pipeline(pipe: Any, folder: Path) -> None:
 
     guided = getattr(pipe, "controlnet", None) is not None
     cls = getattr(ppdiffusers, f"PaddleInferStableDiffusion{'ControlNet' if guided else ''}Pipeline")
-    programs = {
-        name: ppdiffusers.PaddleInferRuntimeModel() for name in ("text_encoder", "unet", "vae_encoder", "vae_decoder")
-    }
+    programs = {name: ppdiffusers.PaddleInferRuntimeModel() for name in PROGRAMS}
     deployed = cls(
         **programs, tokenizer=pipe.tokenizer, scheduler=pipe.scheduler, safety_checker=None, feature_extractor=None,
         image_encoder=None, requires_safety_checker=False,
@@ -217,21 +230,3 @@ def _checked(part: Part, deployed: Any, folder: Path, tolerance: float) -> Check
 
 def _plain(part: Part) -> dict[str, Any]:
     return {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in part.inputs.items()}
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _put_in_place(work: Path, folder: Path, *, overwrite: bool) -> None:
-    """Move what is finished where it belongs, the file that makes it a pipeline last."""
-    files = sorted(path.relative_to(work) for path in work.rglob("*") if path.is_file())
-    prepare_folder(folder, [str(path) for path in files], overwrite=overwrite)
-    index = Path("model_index.json")
-    (folder / index).unlink(missing_ok=True)
-    for path in {path.parent for path in files if path.parent != Path()}:
-        if overwrite:  # or a program of another Paddle would stay beside the new one
-            shutil.rmtree(folder / path, ignore_errors=True)
-        (folder / path).mkdir(parents=True, exist_ok=True)
-    for path in [*(path for path in files if path != index), index]:
-        (work / path).replace(folder / path)

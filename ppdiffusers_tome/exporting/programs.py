@@ -12,7 +12,8 @@ import numpy as np
 import paddle
 from ppdiffusers import PaddleInferRuntimeModel
 
-PROGRAM = "inference"
+from ppdiffusers_tome.exporting.placing import PROGRAM
+
 # Numbers that the deploy pipelines take for granted (``PaddleInferDiffusionPipelineMixin``).
 SCALING, VAE_SCALE, CHANNELS, CONTROL_SCALES = 0.18215, 8, 4, 13
 _TIMESTEPS = (981.0, 1.0)

@@ -8,6 +8,7 @@ from functools import partial
 import paddle
 
 from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.constants import Constants
 from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.matchers import exact, some_keys, tiled
 from ppdiffusers_tome.matching import Keys, Matching
@@ -17,7 +18,9 @@ from ppdiffusers_tome.partition import Partition
 Matcher = Callable[[paddle.Tensor], Matching | Keys | None]
 
 
-def matcher(partition: Partition, grid: Grid, config: ToMeConfig, num_merged: int) -> Matcher:
+def matcher(
+    partition: Partition, grid: Grid, config: ToMeConfig, num_merged: int, constants: Constants | None = None
+) -> Matcher:
     """What decides which tokens of a block's input ``[batch, tokens, channels]`` merge.
 
     Made once a call of the denoiser and grid; all blocks on the grid share it. It answers None where none merge.
@@ -27,12 +30,13 @@ def matcher(partition: Partition, grid: Grid, config: ToMeConfig, num_merged: in
         grid: of the tokens.
         config: the settings; of its ratio only ``num_merged`` counts.
         num_merged: how many of S sources merge, ``1 <= num_merged <= S``; at most, with ``min_similarity``.
+        constants: as in ``partition.random_partition``.
     """
     if methods()[config.method].keys_only:
-        return partial(some_keys.match, chosen=some_keys.chosen(partition, num_merged))
+        return partial(some_keys.match, chosen=some_keys.chosen(partition, num_merged, constants))
     how_many = dict(num_merged=num_merged, min_similarity=config.min_similarity)
     if config.tile is not None:
         tiles = tiled.tiles_of(grid, config.sx, config.sy, config.tile)
         if tiles.number > 1:
-            return partial(tiled.match, tiled=tiled.by_tiles(partition, tiles), **how_many)
+            return partial(tiled.match, tiled=tiled.by_tiles(partition, tiles, constants), **how_many)
     return partial(exact.match, partition=partition, **how_many)

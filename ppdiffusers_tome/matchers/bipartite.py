@@ -18,9 +18,11 @@ def rows_at_once(num_sources: int, *, on_a_cpu: int) -> int:
     """How many of ``num_sources`` sources of each image to compare at once.
 
     On a CPU few enough that their products stay in the cache and no large block of memory is taken and given back in
-    every block of the model. Elsewhere, where launches count, all.
+    every block of the model. Elsewhere, where launches count, all; and in a program that is being recorded, which would
+    hold the operators of every turn.
     """
-    return min(on_a_cpu, num_sources) if paddle.get_device() == "cpu" else num_sources
+    few = paddle.in_dynamic_mode() and paddle.get_device() == "cpu"
+    return min(on_a_cpu, num_sources) if few else num_sources
 
 
 def unit(x: paddle.Tensor) -> paddle.Tensor:

@@ -7,23 +7,25 @@ from functools import lru_cache
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.constants import constant
+from ppdiffusers_tome.constants import Constants
 from ppdiffusers_tome.matching import Keys
 from ppdiffusers_tome.partition import Partition
 
 
 @paddle.no_grad()
-def chosen(partition: Partition, num_dropped: int) -> paddle.Tensor:
+def chosen(partition: Partition, num_dropped: int, constants: Constants | None = None) -> paddle.Tensor:
     """The tokens that stay keys, int64 ``[tokens - num_dropped]``: destinations, evenly spread sources, and the prefix.
 
     Args:
         partition: of the grid; its sources stand cell by cell.
         num_dropped: how many of S sources are no keys, ``1 <= num_dropped <= S``.
+        constants: as in ``partition.random_partition``.
     """
     num_sources = partition.sources.shape[0]
     parts = [partition.destinations]
     if num_dropped < num_sources:
-        parts.append(paddle.gather(partition.sources, constant(_evenly(num_sources, num_sources - num_dropped))))
+        evenly = (constants or Constants())(_evenly(num_sources, num_sources - num_dropped))
+        parts.append(paddle.gather(partition.sources, evenly))
     if partition.prefix:
         parts.append(paddle.arange(partition.prefix, dtype="int64"))
     return paddle.concat(parts) if len(parts) > 1 else parts[0]

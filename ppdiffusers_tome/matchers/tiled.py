@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.constants import constant
+from ppdiffusers_tome.constants import Constants
 from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.matchers.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
 from ppdiffusers_tome.matching import Matching
@@ -84,8 +84,9 @@ def tiles_of(grid: Grid, sx: int, sy: int, tile: int) -> Tiles:
 
 
 @paddle.no_grad()
-def by_tiles(partition: Partition, tiles: Tiles) -> TiledPartition:
-    """Sort a partition by tiles of the same grid and stride."""
+def by_tiles(partition: Partition, tiles: Tiles, constants: Constants | None = None) -> TiledPartition:
+    """Sort a partition by tiles of the same grid and stride; ``constants`` as in ``partition.random_partition``."""
+    constant = constants or Constants()
     sources, destinations, first, demoted = _in_a_row(tiles)
     number = constant(destinations)
     return TiledPartition(

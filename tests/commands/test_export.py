@@ -16,7 +16,7 @@ from commands.conftest import PROMPT
 from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.bench.random_unets import RANDOM_UNETS
 from ppdiffusers_tome.cli import main
-from ppdiffusers_tome.exporting.pipelines import load_exported
+from ppdiffusers_tome.exporting.pipelines import export_pipeline, load_exported
 from ppdiffusers_tome.finding import find_model
 from ppdiffusers_tome.loading import load_pipeline
 from ppdiffusers_tome.sampling import initial_noise
@@ -55,6 +55,8 @@ def test_what_is_written_and_recorded(exported: Path, model: Path) -> None:
         for name in (*part["files"], "inference.pdiparams"):
             assert (exported / part["name"] / name).stat().st_size > 0
     assert told["parts"][1]["inputs"]["sample"]["shape"] == [None, 4, 8, 8]
+    (merging,) = told["tome"]["unet"]
+    assert (ToMeConfig.from_dict(merging["settings"]), len(merging["blocks"])) == (ToMeConfig(0.6), 3)
     index = json.loads((exported / "model_index.json").read_text())
     assert index["_class_name"] == "PaddleInferStableDiffusionPipeline"
     assert index["unet"] == ["ppdiffusers", "PaddleInferRuntimeModel"]
@@ -82,6 +84,61 @@ def test_nothing_is_replaced_unasked(exported: Path, capsys: pytest.CaptureFixtu
     assert main(["export", *SIZE, "--output", str(exported)]) == 2
     assert "model_index.json exists already" in capsys.readouterr().err
     assert (exported / "export.json").read_bytes() == before
+
+
+def test_a_models_own_folder_is_refused_at_once(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main(["export", *SIZE, "--model", str(model), "--output", str(folder), "--overwrite"]) == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert "that no export of this program wrote (StableDiffusionPipeline)" in error
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_overwriting_replaces_an_earlier_export_and_keeps_all_else(exported: Path, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "exported"
+    shutil.copytree(exported, folder)
+    others = ["unet/model_state.pdparams", "tokenizer/notes.txt", "picture.png"]
+    stale = ["unet/inference.pdmodel", "vae_decoder/inference.onnx", "tome.unet.json"]
+    for name in (*others, *stale):
+        (folder / name).write_text("somebody's")
+    given = ["--model", str(model), "--ratio", "0.3", "--output", str(folder)]
+    assert main(["export", *SIZE, *given, "--overwrite"]) == 0
+    assert [(folder / name).read_text() for name in others] == ["somebody's"] * len(others)
+    assert ToMeConfig.load(folder / "tome.json") == ToMeConfig(0.3)
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    written = {path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()}
+    assert files == written | set(others)
+    assert load_exported(folder).unet is not None
+
+
+def test_denoisers_of_different_settings_are_told_apart(exported: Path, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "exported"
+    shutil.copytree(exported, folder)
+    plain = load_pipeline(find_model(str(model)))
+    # The UNet's shape, and edges eight times as large as the latent.
+    controlnet = tiny.build(
+        ppdiffusers.ControlNetModel, in_channels=4, block_out_channels=(8,), layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D",), conditioning_embedding_out_channels=(8, 8, 8, 8),
+        cross_attention_dim=128, attention_head_dim=2, norm_num_groups=4,
+    )  # fmt: skip
+    parts = {name: part for name, part in plain.components.items() if name != "image_encoder"}
+    pipe = ppdiffusers.StableDiffusionControlNetPipeline(**parts, controlnet=controlnet, requires_safety_checker=False)
+    pipe.unet.apply_tome(0.5)
+    pipe.controlnet.apply_tome(0.3, method="prune")
+    export_pipeline(pipe, folder, height=64, width=64, overwrite=True)
+    assert {path.name for path in folder.iterdir()} == (FILES - {"tome.json"}) | {
+        "tome.unet.json", "tome.controlnet.json",
+    }  # fmt: skip
+    tomes = {"unet": ToMeConfig(0.5), "controlnet": ToMeConfig(0.3, method="prune")}
+    told = json.loads((folder / "export.json").read_text())["tome"]
+    for name, tome in tomes.items():
+        assert ToMeConfig.load(folder / f"tome.{name}.json") == tome
+        assert [ToMeConfig.from_dict(entry["settings"]) for entry in told[name]] == [tome]
+    assert type(load_exported(folder)) is ppdiffusers.PaddleInferStableDiffusionControlNetPipeline
 
 
 @pytest.mark.parametrize(

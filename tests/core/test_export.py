@@ -12,13 +12,16 @@ import ppdiffusers
 import pytest
 
 import tiny
-from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome
+from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
+from ppdiffusers_tome.attachment import Attachment
+from ppdiffusers_tome.bench.contenders import PORT, put_on
+from ppdiffusers_tome.call import Call
 from ppdiffusers_tome.exporting.checks import require_exportable, require_onnx
 from ppdiffusers_tome.exporting.onnx import Onnx
 from ppdiffusers_tome.exporting.pipelines import export_pipeline
 from ppdiffusers_tome.exporting.programs import PROGRAM, Part, denoiser_part, load_program
+from ppdiffusers_tome.exporting.settings import settings_files, told
 from ppdiffusers_tome.grid import Grid, Layout
-from ppdiffusers_tome.state import RunState
 from ppdiffusers_tome.zoo.unet import CROSS_DIM, TEXT_TOKENS
 
 # Settings that decide how matching is computed; between them every way there is.
@@ -132,11 +135,11 @@ def test_what_reads_the_host_is_refused(settings: dict[str, Any], words: str) ->
 
 
 def test_an_open_size_is_refused_while_it_is_recorded() -> None:
-    run = RunState(ToMeConfig())
+    call = Call(Attachment(ToMeConfig()))
     paddle.enable_static()
     try:
         with pytest.raises(ToMeValueError, match="an open height or width cannot become part of a program"):
-            run.enter_host(Layout(Grid(-1, 16)), will_rerun=False)
+            call.see_picture(Layout(Grid(-1, 16)))
     finally:
         paddle.disable_static()
 
@@ -152,6 +155,83 @@ def test_what_the_deploy_pipelines_do_not_take_is_refused(kind: str, tmp_path: P
     with pytest.raises(ToMeValueError, match=words[kind]):
         export_pipeline(pipe, tmp_path, height=64, width=64)
     assert not list(tmp_path.iterdir())
+
+
+class TestSettings:
+    """What is told of an exported pipeline is what its models merge with, whoever has which settings."""
+
+    HALF, LESS, OFF = ToMeConfig(0.5), ToMeConfig(0.3), ToMeConfig(0)
+
+    @pytest.fixture
+    def models(self) -> dict[str, tiny.Model]:
+        return {"unet": small_unet(), "controlnet": tiny.controlnet()}
+
+    @staticmethod
+    def blocks(models: dict[str, tiny.Model]) -> dict[str, Any]:
+        """How many blocks have which ratio, as ``export.json`` tells it."""
+        return {
+            name: entries and [(entry["settings"]["ratio"], len(entry["blocks"])) for entry in entries]
+            for name, entries in told(models).items()
+        }
+
+    def test_one_file_speaks_for_all_that_have_the_same(self, models: dict[str, tiny.Model]) -> None:
+        assert settings_files(models) == {"tome.json": self.OFF}
+        assert self.blocks(models) == {"unet": None, "controlnet": None}
+        for model in models.values():
+            model.apply_tome(0.5)
+        assert settings_files(models) == {"tome.json": self.HALF}
+        assert self.blocks(models) == {"unet": [(0.5, 3)], "controlnet": [(0.5, 1)]}
+        (entry,) = told(models)["controlnet"]
+        assert entry == {"settings": self.HALF.to_dict(), "blocks": ["down_blocks.0.attentions.0.transformer_blocks.0"]}
+        assert settings_files({"unet": models["unet"]}) == {"tome.json": self.HALF}
+
+    def test_a_file_each_where_they_differ(self, models: dict[str, tiny.Model]) -> None:
+        models["unet"].apply_tome(0.5)
+        assert settings_files(models) == {"tome.unet.json": self.HALF, "tome.controlnet.json": self.OFF}
+        models["controlnet"].apply_tome(0.3)
+        assert settings_files(models) == {"tome.unet.json": self.HALF, "tome.controlnet.json": self.LESS}
+        remove_tome(models["unet"])
+        assert settings_files(models) == {"tome.unet.json": self.OFF, "tome.controlnet.json": self.LESS}
+        assert self.blocks(models) == {"unet": None, "controlnet": [(0.3, 1)]}
+
+    def test_settings_that_do_not_reach_a_model_speak_for_it_too(self, models: dict[str, tiny.Model]) -> None:
+        coarse = ToMeConfig(ratio={2: 0.5})
+        models["controlnet"].apply_tome(coarse)  # which the UNet's one level is not in
+        assert settings_files(models) == {"tome.json": coarse}
+
+    def test_no_file_speaks_for_a_model_whose_parts_differ(self, models: dict[str, tiny.Model]) -> None:
+        for model in models.values():
+            model.apply_tome(0.5)
+        models["unet"].up_blocks[0].apply_tome(0.3)
+        assert settings_files(models) == {"tome.controlnet.json": self.HALF}
+        assert self.blocks(models)["unet"] == [(0.5, 1), (0.3, 2)]
+        remove_tome(models["unet"].up_blocks[0])
+        assert settings_files(models) == {"tome.controlnet.json": self.HALF}
+        assert self.blocks(models)["unet"] == [(0.5, 1)]
+
+    @pytest.mark.parametrize("settings", [dict(min_similarity=0.9), dict(start=0.2), dict(ratio=(0.7, 0.3))])
+    def test_every_denoiser_is_checked_before_anything_is_written(
+        self, settings: dict[str, Any], tmp_path: Path
+    ) -> None:
+        pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
+        pipe.vae_scale_factor = 8
+        pipe.unet.apply_tome(0.5)
+        pipe.controlnet.apply_tome(**settings)
+        with pytest.raises(ToMeValueError, match=" of controlnet cannot be exported"):
+            export_pipeline(pipe, tmp_path / "out", height=64, width=64)
+        pipe.controlnet.remove_tome()
+        pipe.unet.up_blocks[1].apply_tome(**settings)
+        with pytest.raises(ToMeValueError, match=" of unet cannot be exported"):
+            export_pipeline(pipe, tmp_path / "out", height=64, width=64)
+        assert not list(tmp_path.iterdir())
+
+    def test_the_port_is_not_exported_as_unmerged(self, tmp_path: Path) -> None:
+        pipe = tiny.pipeline()
+        pipe.vae_scale_factor = 8
+        put_on(pipe, PORT, 0.5, None)
+        with pytest.raises(ToMeValueError, match="own port of token merging is on unet"):
+            export_pipeline(pipe, tmp_path / "out", height=64, width=64)
+        assert not list(tmp_path.iterdir())
 
 
 class TestOnnx:

@@ -12,11 +12,12 @@ from ppdiffusers.models.attention_processor import Attention
 import tiny
 from core.contract import groups
 from ppdiffusers_tome import ToMeConfig, apply_tome
+from ppdiffusers_tome.attachment import Attachment
+from ppdiffusers_tome.call import BlockCall, Call
 from ppdiffusers_tome.grid import Grid, Layout
 from ppdiffusers_tome.matchers.exact import match
 from ppdiffusers_tome.matching import Matching
 from ppdiffusers_tome.partition import random_partition, regular_partition
-from ppdiffusers_tome.state import RunState
 
 
 def matching_of(x: paddle.Tensor, grid: Grid, num_merged: int) -> Matching:
@@ -120,25 +121,16 @@ class TestWarnings:
             assert np.array_equal(tiny.run_unet(unet), expected)
 
     def test_token_mismatch_warns_once_and_runs_unmerged(self) -> None:
-        run = RunState(ToMeConfig())
-        run.begin_call(None)
-        run.enter_host(Layout(Grid(4, 4)), will_rerun=False)
+        call = Call(Attachment(ToMeConfig()))
 
-        def matchings() -> list[Matching | None]:
-            found = []
-            for tokens in (17, 17, 18):
-                run.enter_block(self, paddle.ones([1, tokens, 6]))
-                found.append(run.matching)
-            return found
+        def matched(tokens: int) -> Matching | None:
+            return BlockCall(call, None, self, Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()
 
         sentence = r"tokens of shape \[1, 17, 6\] where its picture has 4x4 tokens"
         with pytest.warns(UserWarning, match=sentence) as caught:
-            assert matchings() == [None] * 3
+            assert [matched(tokens) for tokens in (17, 17, 18)] == [None] * 3
         assert len(caught) == 1
-        run.enter_block(self, paddle.ones([1, 16, 6]))
-        assert run.matching is not None
-        run.leave_block()
-        assert run.matching is None
+        assert matched(16) is not None
 
     def test_usual_call_warns_of_nothing(self) -> None:
         unet = apply_tome(tiny.unet(), 0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from ppdiffusers import (
 import ppdiffusers_tome
 import tiny
 from ppdiffusers_tome import (
-    AppliedToMe,
     ToMeConfig,
     ToMeMixin,
     ToMeTypeError,
+    ToMeValueError,
     applied_tome,
     apply_patch,
     apply_tome,
@@ -84,8 +85,8 @@ def test_pipeline_reaches_unet_and_nothing_else(pipe: Any) -> None:
     plain = tiny.run_pipeline(pipe)
     assert pipe.tome is None
     pipe.apply_tome(ratio=0.5)
-    assert pipe.tome == AppliedToMe(ToMeConfig(ratio=0.5), {"unet": 3})
-    assert pipe.unet.tome == AppliedToMe(ToMeConfig(ratio=0.5), {"": 3})
+    assert (pipe.tome.config, pipe.tome.blocks) == (ToMeConfig(ratio=0.5), {"unet": 3})
+    assert (pipe.unet.tome.config, pipe.unet.tome.blocks) == (ToMeConfig(ratio=0.5), {"": 3})
     assert {name: tiny.snapshot(layer) for name, layer in others.items()} == before
     merged = tiny.run_pipeline(pipe)
     assert np.isfinite(merged).all()
@@ -135,6 +136,71 @@ def test_applying_to_the_unet_reaches_only_it() -> None:
     assert pipe.controlnet.tome is None
 
 
+class TestDifferentSettings:
+    """Denoisers, and parts of one, may each have settings of their own; nothing speaks for all of them then."""
+
+    FIRST = "down_blocks.0.attentions.0.transformer_blocks.0"
+    LAST = tuple(f"up_blocks.1.attentions.{number}.transformer_blocks.0" for number in (0, 1))
+
+    @staticmethod
+    def entries(model_or_pipe: Any) -> list[tuple[str, ToMeConfig, tuple[str, ...]]]:
+        return [(each.denoiser, each.config, each.paths) for each in applied_tome(model_or_pipe).entries]
+
+    def test_of_denoisers(self) -> None:
+        pipe = control_pipeline(tiny.controlnet())
+        pipe.unet.apply_tome(0.5)
+        pipe.controlnet.apply_tome(0.3, method="todo")
+        tomes = ToMeConfig(0.5), ToMeConfig(0.3, method="todo")
+        assert self.entries(pipe) == [
+            ("unet", tomes[0], (self.FIRST, *self.LAST)),
+            ("controlnet", tomes[1], (self.FIRST,)),
+        ]
+        assert pipe.tome.blocks == {"unet": 3, "controlnet": 1}
+        words = rf"unet has ratio 0.5 at {self.FIRST} and 2 more; controlnet has ratio 0.3, method todo at {self.FIRST}"
+        with pytest.raises(ToMeValueError, match=rf"no one config, as settings differ: {words}\. Look at \.entries"):
+            _ = pipe.tome.config
+        assert (pipe.unet.tome.config, pipe.controlnet.tome.config) == tomes
+        remove_tome(pipe.unet)
+        assert (pipe.tome.config, pipe.tome.blocks) == (tomes[1], {"controlnet": 1})
+
+    def test_of_parts_of_a_denoiser(self, pipe: Any) -> None:
+        unet = pipe.unet
+        unet.down_blocks[0].apply_tome(0.5)
+        unet.up_blocks[1].apply_tome(0.3)
+        assert self.entries(pipe) == [
+            ("unet", ToMeConfig(0.5), (self.FIRST,)),
+            ("unet", ToMeConfig(0.3), self.LAST),
+        ]
+        assert (pipe.tome.blocks, pipe.tome.num_blocks) == ({"unet": 3}, 3)
+        with pytest.raises(ToMeValueError, match=f"the model has ratio 0.3 at {self.LAST[0]} and 1 more. Look"):
+            _ = unet.tome.config
+        remove_tome(unet.down_blocks[0])
+        assert self.entries(pipe) == [("unet", ToMeConfig(0.3), self.LAST)]
+        assert pipe.tome.config == ToMeConfig(0.3)
+        remove_tome(unet.up_blocks[1])
+        assert pipe.tome is None
+
+    def test_of_a_part_that_is_changed_and_changed_back(self, pipe: Any) -> None:
+        before = pipe.apply_tome(0.5).tome
+        pipe.unet.up_blocks[1].attentions[0].apply_tome(0.3)
+        assert self.entries(pipe) == [
+            ("unet", ToMeConfig(0.5), (self.FIRST, self.LAST[1])),
+            ("unet", ToMeConfig(0.3), (self.LAST[0],)),
+        ]
+        pipe.unet.up_blocks[1].attentions[0].apply_tome(0.5)
+        assert pipe.tome == before
+        assert pipe.tome.config == ToMeConfig(0.5)
+
+    def test_of_one_of_two_controlnets(self) -> None:
+        pipe = control_pipeline(tiny.multi_controlnet())
+        pipe.controlnet.nets[1].apply_tome(0.3)
+        assert self.entries(pipe) == [("controlnet", ToMeConfig(0.3), (f"nets.1.{self.FIRST}",))]
+        pipe.controlnet.nets[0].apply_tome(0.5)
+        assert pipe.tome.blocks == {"controlnet": 2}
+        with pytest.raises(ToMeValueError, match="there is no one config"):
+            _ = pipe.tome.config
+
+
 def test_mixin_gives_a_class_its_methods() -> None:
     assert MyPipeline.apply_tome is ToMeMixin.apply_tome
     pipe = tiny.pipeline(MyPipeline)
@@ -163,7 +229,8 @@ class TestWaysOfAsking:
     )
     def test_all_agree(self, unet: tiny.Model, apply: Any) -> None:
         assert apply(unet) is unet
-        assert applied_tome(unet) == AppliedToMe(ToMeConfig(ratio=0.6, sx=4, seed=2), {"": 3})
+        applied = applied_tome(unet)
+        assert (applied.config, applied.blocks) == (ToMeConfig(ratio=0.6, sx=4, seed=2), {"": 3})
 
     def test_apply_patch_has_tomesds_defaults(self, unet: tiny.Model) -> None:
         assert apply_patch(unet) is unet
@@ -177,12 +244,12 @@ class TestWaysOfAsking:
         "settings",
         [dict(sx=4), dict(ratio=0.3), dict(seed=1), dict(max_downsample=1), dict(use_rand=False)],
     )
-    def test_config_and_settings_together_are_refused(self, unet: tiny.Model, settings: dict[str, Any]) -> None:
-        with pytest.raises(ToMeTypeError, match=f"together with {next(iter(settings))}; give one or the other"):
-            apply_tome(unet, config=ToMeConfig(), **settings)
+    def test_settings_beside_a_config_hold(self, unet: tiny.Model, settings: dict[str, Any]) -> None:
+        config = ToMeConfig(0.6, max_downsample=2, seed=2)
+        assert apply_tome(unet, config=config, **settings).tome.config == replace(config, **settings)
 
     def test_first_and_keyword_config_together_are_refused(self, unet: tiny.Model) -> None:
-        with pytest.raises(ToMeTypeError, match="together with ratio"):
+        with pytest.raises(ToMeTypeError, match="a ToMeConfig was given first and another ToMeConfig as config="):
             apply_tome(unet, ToMeConfig(), config=ToMeConfig())
 
     def test_every_name_of_the_package_is_there(self) -> None:

@@ -11,7 +11,9 @@ import ppdiffusers
 import pytest
 
 import tiny
-from ppdiffusers_tome import apply_tome, state
+from ppdiffusers_tome import apply_tome
+from ppdiffusers_tome import call as calls
+from ppdiffusers_tome.denoising import GuessedSteps
 from ppdiffusers_tome.reuse import StepReuse
 from ppdiffusers_tome.zoo import wuerstchen_prior
 
@@ -25,7 +27,7 @@ FALLING = (900, 800, 700, 600, 500, 400, 300)
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Batch and tokens of every matching that is made."""
     found: list[tuple[int, int]] = []
-    real = state.matcher
+    real = calls.matcher
 
     def counting(*args: Any) -> Any:
         match = real(*args)
@@ -36,7 +38,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
         return counted
 
-    monkeypatch.setattr(state, "matcher", counting)
+    monkeypatch.setattr(calls, "matcher", counting)
     return found
 
 
@@ -49,14 +51,27 @@ def made_by_step(made: list, unet: tiny.Model, timesteps: tuple[int, ...] = FALL
     return counts
 
 
-class TestStepReuse:
-    """The rule itself: which steps share, told by the timesteps."""
+class Bare:
+    """The steps of a denoiser without a pipeline, and what they share."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.reuse = GuessedSteps(), StepReuse(steps)
+
+    def matchings(self, timestep: float, text: object = "a cat") -> dict:
+        step = self.steps.at(timestep)
+        if step.starts:
+            self.reuse.start_step(follows=step.follows)
+        return self.reuse.matchings((1, 4, 8, 8), [text], alone=step.told)
+
+
+class TestGuessedSteps:
+    """Which steps share is told by the timesteps."""
 
     def fresh(self, steps: int, timesteps: list[float]) -> list[int]:
         """Indices of the calls that get nothing from before."""
-        reuse, indices = StepReuse(steps), []
+        bare, indices = Bare(steps), []
         for index, timestep in enumerate(timesteps):
-            kept = reuse.matchings(timestep)
+            kept = bare.matchings(timestep)
             if not kept:
                 indices.append(index)
             kept[index] = True
@@ -87,20 +102,56 @@ class TestStepReuse:
     def test_rising_timesteps_are_never_reused(self) -> None:
         assert self.fresh(10, [100, 200, 300, 400]) == [0, 1, 2, 3]
 
-    def test_calls_of_a_step_keep_to_themselves(self) -> None:
-        reuse = StepReuse(10)
-        for timestep in (900, 800):
-            for call in ("prompted", "unprompted"):
-                reuse.matchings(timestep)[call] = timestep
-        assert [reuse.matchings(700) for _ in range(3)] == [{"prompted": 800}, {"unprompted": 800}, {}]
+    def test_same_timestep_for_ever_shares_nothing(self) -> None:
+        bare = Bare(4)
+        for index in range(1000):
+            kept = bare.matchings(999)
+            assert not kept
+            kept[index] = True
 
-    def test_same_timestep_for_ever_keeps_little_and_shares_nothing(self) -> None:
-        reuse = StepReuse(4)
-        kept = [reuse.matchings(999) for _ in range(1000)]
-        for index, matchings in enumerate(kept):
-            assert not matchings
-            matchings[index] = True
-        assert len(reuse._kept) <= 8
+
+class TestCallsOfAStep:
+    """A step may call a denoiser several times. Each call finds its own, or none."""
+
+    @staticmethod
+    def started(*texts: str) -> Bare:
+        """A run of two steps, one call a text in each."""
+        bare = Bare(10)
+        for timestep in (900, 800):
+            for text in texts:
+                bare.matchings(timestep, text)[text] = timestep
+        return bare
+
+    def test_each_keeps_to_itself_in_any_order(self) -> None:
+        bare = self.started("prompted", "unprompted")
+        assert [bare.matchings(700, text) for text in ("unprompted", "prompted", "another")] == [
+            {"unprompted": 800}, {"prompted": 800}, {},
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("stays", ["prompted", "unprompted"])
+    def test_one_that_stops_leaves_nothing_to_the_other(self, stays: str) -> None:
+        bare = self.started("prompted", "unprompted")
+        assert bare.matchings(700, stays) == {stays: 800}
+
+    def test_calls_that_nothing_tells_apart_get_nothing(self) -> None:
+        """Two pictures of one prompt in turns; then one of them alone, which is fresh once more."""
+        bare = self.started("a cat", "a cat")
+        one, other = bare.matchings(700), bare.matchings(700)
+        assert one == other == {}
+        one["one"] = other["other"] = True
+        assert bare.matchings(600) == {}
+
+    def test_an_only_call_with_another_text_is_another_picture(self) -> None:
+        assert self.started("a cat").matchings(700, "a dog") == {}
+
+    def test_what_is_known_to_be_alone_needs_no_text_to_be_recognised(self) -> None:
+        """Some pipelines make their conditioning anew in every step."""
+        reuse = StepReuse(10)
+        reuse.start_step(follows=False)
+        reuse.matchings((1,), ["a cat"], alone=True)["made"] = True
+        reuse.start_step(follows=True)
+        assert reuse.matchings((2,), ["another object"], alone=True) == {}
+        assert reuse.matchings((1,), ["another object"], alone=True) == {"made": True}
 
 
 class TestBlocks:
@@ -114,12 +165,6 @@ class TestBlocks:
         assert np.abs(tiny.run_unet(shared) - tiny.run_unet(plain)).max() > 1e-4
         outputs = [tiny.run_controlnet(apply_tome(tiny.controlnet(), 0.5, reuse_blocks=r)) for r in (False, True)]
         assert np.array_equal(*outputs)  # one block on the only grid that merges
-
-    def test_nothing_is_kept_without_reuse(self) -> None:
-        unet = apply_tome(tiny.unet(), **SETTINGS)
-        tiny.run_unet(unet)
-        (hook,) = unet.time_proj._forward_pre_hooks.values()
-        assert hook.__self__.run._thread.call.matchings is None
 
 
 class TestSteps:
@@ -148,11 +193,12 @@ class TestSteps:
     def test_prompted_and_unprompted_in_two_calls_equal_one_batch(self, made: list) -> None:
         one, two = (apply_tome(tiny.unet(), reuse_steps=4, reuse_blocks=True, **SETTINGS) for _ in range(2))
         latent, text = tiny.latent(2), tiny.text(2)
+        texts = [text[i : i + 1] for i in range(2)]
         for timestep in FALLING:
             moved = latent * (timestep / 900)
             with paddle.no_grad():
                 batch = one(moved, timestep, text).sample.numpy()
-                halves = [two(moved[i : i + 1], timestep, text[i : i + 1]).sample.numpy() for i in range(2)]
+                halves = [two(moved[i : i + 1], timestep, texts[i]).sample.numpy() for i in range(2)]
             assert np.abs(batch - np.concatenate(halves)).max() <= 1e-5, timestep
 
     def test_training_is_always_fresh(self, made: list) -> None:
@@ -229,8 +275,21 @@ class TestPipelines:
         assert all(np.array_equal(*pair) for pair in zip(alone, together, strict=True))
 
 
-def test_a_model_that_does_not_tell_its_timestep_says_that_steps_are_not_reused() -> None:
-    """Wuerstchen's prior gets its timestep by keyword."""
+def test_a_part_of_a_model_does_not_tell_its_timestep_and_says_that_steps_are_not_reused() -> None:
+    part = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4)
+    with pytest.warns(UserWarning, match="does not tell its timestep, so reuse_steps has no effect"), paddle.no_grad():
+        part(tiny.array((1, 8, 16, 16)), tiny.text(1))
+
+
+def test_a_timestep_that_is_given_by_keyword_is_told(made: list) -> None:
+    """Wuerstchen's prior, whose timesteps run from 1 to 0."""
     model = apply_tome(wuerstchen_prior.build(), 0.5, reuse_steps=4)
-    with pytest.warns(UserWarning, match="does not tell its timestep, so reuse_steps has no effect"):
-        wuerstchen_prior.run(model)
+    latents, text = tiny.latent(), tiny.array((2, wuerstchen_prior.TEXT_TOKENS, wuerstchen_prior.TEXT_DIM), seed=2)
+    counts = []
+    for r in (1.0, 0.9, 0.8, 0.7):
+        made.clear()
+        with paddle.no_grad():
+            model(latents, r=paddle.full([latents.shape[0]], r), c=text)
+        counts.append(len(made))
+    assert counts[0] == counts[1] > 0
+    assert counts[2:] == [0, 0]

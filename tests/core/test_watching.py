@@ -13,6 +13,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
+from ppdiffusers_tome.call import BlockCall
 from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.hooks import attached_blocks
 from ppdiffusers_tome.watching import merging_blocks, watched
@@ -36,11 +37,11 @@ def runs_of(model: tiny.Model) -> list[Any]:
     return list({id(hooks.run): hooks.run for _, _, hooks in attached_blocks(model)}.values())
 
 
-def noted_matchings(model: tiny.Model) -> list[tuple[Any, Any, Any]]:
+def noted_matchings(model: tiny.Model) -> list[BlockCall]:
     """What the model's own ``watch`` is told from now on."""
-    found: list[tuple[Any, Any, Any]] = []
+    found: list[BlockCall] = []
     for run in runs_of(model):
-        run.watch = lambda *told: found.append(told)
+        run.watch = found.append
     return found
 
 
@@ -56,7 +57,8 @@ def test_groups_are_those_of_the_matching(height: int, width: int, image: int) -
         (1, Grid(height, width)),
         (2, Grid(-(-height // 2), -(-width // 2))),
     }
-    for record, (_, layout, matching) in zip(records, told, strict=True):
+    for record, block in zip(records, told, strict=True):
+        layout, matching = block.layout, block.matching
         owner = matching.owner.numpy().reshape(matching.batch, -1)[image]
         together = owner[:, None] == owner[None]
         assert np.array_equal(record.groups[:, None] == record.groups[None], together)
@@ -71,7 +73,7 @@ def test_merging_makes_one_value_of_each_group() -> None:
     told = noted_matchings(unet)
     with watched(unet) as records:
         tiny.run_unet(unet)
-    _, _, matching = told[0]
+    matching = told[0].matching
     x = tiny.array((2, matching.num_tokens, 3), seed=5)
     back = matching.unmerge(matching.merge(x)).numpy()[-1]
     _, seen = np.unique(back, axis=0, return_inverse=True)

@@ -46,7 +46,9 @@ def matchings(model: tiny.Model, run: Any) -> list[Matching]:
     """Those that the first sections of the blocks of a model with ToMe use, in the order in which they run."""
     used: list[Matching] = []
     helpers = [
-        layer.register_forward_post_hook(lambda layer, inputs, output, run=hook.__self__.run: used.append(run.matching))
+        layer.register_forward_post_hook(
+            lambda layer, inputs, output, run=hook.__self__.run: used.append(run.block().matching)
+        )
         for site in find_sites(model)
         for layer in [layer_at(site.block, next(iter(site.adapter.sections.values())).enter[0])]
         for hook in [*layer._forward_pre_hooks.values(), *layer._forward_post_hooks.values()]

@@ -37,7 +37,7 @@ def used_matchings(model: tiny.Model) -> list[tuple[Site, Matching]]:
             continue
 
         def note(layer: Any, inputs: Any, site: Site = site, run: Any = run) -> None:
-            used.append((site, run.matching))
+            used.append((site, run.block().matching))
 
         site.block.attn1.to_q.register_forward_pre_hook(note)
     return used

@@ -13,7 +13,8 @@ import pytest
 
 import tiny
 from fire.test_threads_and_sharing import SETTINGS, draw
-from ppdiffusers_tome import applied_tome, apply_tome, state
+from ppdiffusers_tome import applied_tome, apply_tome
+from ppdiffusers_tome import call as calls
 from ppdiffusers_tome.errors import ToMeError
 
 STEPS = 2
@@ -100,13 +101,13 @@ def test_matching_itself_may_fail(call: int, monkeypatch: pytest.MonkeyPatch) ->
     """Out of memory strikes where the largest tensors are made: inside a hook."""
     pipe = tiny.pipeline().apply_tome(**SETTINGS["reuse"])
     expected = draw(pipe, 1)
-    fuse, made = Fuse(call), state.matcher
+    fuse, made = Fuse(call), calls.matcher
 
     def failing(*given: Any) -> Any:
         fuse()
         return made(*given)
 
-    monkeypatch.setattr(state, "matcher", failing)
+    monkeypatch.setattr(calls, "matcher", failing)
     with pytest.raises(InjectedError):
         draw(pipe, 0, num_inference_steps=6)
     monkeypatch.undo()

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from core.contract import groups
 from ppdiffusers_tome import matchers
+from ppdiffusers_tome.attachment import Attachment
+from ppdiffusers_tome.call import BlockCall, Call
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.grid import Grid, Layout
 from ppdiffusers_tome.matchers import bipartite, exact, some_keys, tiled
@@ -21,7 +23,6 @@ from ppdiffusers_tome.matching import Keys, Matching
 from ppdiffusers_tome.methods import methods
 from ppdiffusers_tome.methods.method import KEEP, MEAN, NORM
 from ppdiffusers_tome.partition import Partition, random_partition, regular_partition
-from ppdiffusers_tome.state import RunState
 
 # The same examples every time, on every machine, and no file of those that failed.
 PROPERTY = settings(
@@ -302,7 +303,7 @@ RATIOS = st.just(0.0) | st.floats(0, 0.95)
 
 
 class TestRun:
-    """The same through ``RunState``, which hooks ask: settings and tokens in, a matching or None out."""
+    """The same through ``BlockCall``, which hooks ask: settings and tokens in, a matching or None out."""
 
     @PROPERTY
     @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 4), st.integers(1, 4), RATIOS, st.data())
@@ -340,10 +341,8 @@ class TestRun:
         holds()
 
     def asked(self, config: ToMeConfig, layout: Layout, x: paddle.Tensor) -> Matching | None:
-        run = RunState(config)
-        run.begin_call(paddle.to_tensor([500.0]))
-        run.enter_host(layout, will_rerun=False)
-        run.enter_block(self, x)
+        call = Call(Attachment(config))
+        call.tell_timestep(paddle.to_tensor([500.0]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a grid is smaller than a cell
-            return run.matching
+            return BlockCall(call, None, self, layout, x).match()

@@ -19,8 +19,8 @@ from ppdiffusers import EulerDiscreteScheduler
 
 import tiny
 from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
+from ppdiffusers_tome.attachment import Attachment
 from ppdiffusers_tome.hooks import _Hooks
-from ppdiffusers_tome.state import RunState
 from ppdiffusers_tome.zoo.unet import CROSS_DIM, TEXT_TOKENS
 
 ALL = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
@@ -116,10 +116,8 @@ class TestTwoPipelinesOfOneUNet:
     def test_one_draws_between_two_steps_of_the_other(self, name: str, pipes: tuple[Any, Any]) -> None:
         """Whatever is kept over the steps of a picture must not end up in the picture drawn meanwhile, nor get lost."""
         one, other = pipes
-        # Where pictures interrupt each other every step makes its own matchings, so that is what to expect.
-        one.apply_tome(**{**SETTINGS[name], "reuse_steps": 1})
-        alone = draw(one, 0), draw(other, 0)
         one.apply_tome(**SETTINGS[name])
+        alone = draw(one, 0), draw(other, 0)
         between: list[np.ndarray] = []
 
         def step_ended(*_: Any) -> dict[str, Any]:
@@ -214,6 +212,6 @@ def counted() -> tuple[int, int, int]:
     gc.collect()
     # Paddle itself never frees the list of its keywords that it makes for every ``to_tensor`` of an array.
     objects = [each for each in gc.get_objects() if not (type(each) is list and each[:2] == ["value", "place"])]
-    ours = sum(isinstance(each, (RunState, _Hooks)) for each in objects)
+    ours = sum(isinstance(each, (Attachment, _Hooks)) for each in objects)
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     return ours, len(objects), resident

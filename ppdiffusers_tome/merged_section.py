@@ -1,0 +1,70 @@
+"""The arithmetic of token merging: ``unmerge(attention(merge(norm(x)))) + x``, step by step, as it happens.
+
+The block's own layers compute ``norm`` and ``attention`` and add ``x``, whatever they are (see ``hooks.py``). What runs
+here stands between them: at every ``yield`` it hands a tensor to the block's next layer and waits for what comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, NamedTuple
+
+from ppdiffusers_tome.matching import Keys, Matching
+from ppdiffusers_tome.methods.method import KEEP
+
+if TYPE_CHECKING:
+    import paddle
+
+
+class Given(NamedTuple):
+    """What a layer of the block hands over.
+
+    Attributes:
+        tokens: ``[batch, tokens, channels]``.
+        leaves: False where it enters the section, True where it is the section's result.
+    """
+
+    tokens: paddle.Tensor
+    leaves: bool = False
+
+
+Section = Generator["paddle.Tensor | None", Given, None]
+
+
+def on_merged_tokens(matching: Matching, how: str) -> Section:
+    """Run a stretch of a block, mostly its attention, on merged tokens.
+
+    Args:
+        matching: of the block's tokens.
+        how: as in ``Matching.merge``.
+
+    Yields:
+        In place of what was sent: merged tokens ``[batch, left, channels]`` for what enters, ``[batch, tokens,
+        channels]`` for the result.
+    """
+    given = yield None  # x, and norm(x), are the block's
+    while not given.leaves:  # once, or for each of to_q, to_k and to_v
+        given = yield _merged(matching, given.tokens, how)  # and the block's attention runs on this
+    yield matching.unmerge(given.tokens)  # to which the block adds x
+
+
+def on_some_keys(keys: Keys) -> Section:
+    """Let attention take keys and values from some tokens only; all ask, so nothing is unmerged.
+
+    Yields:
+        The tokens, ``[batch, left, channels]``, of which the layer that was about to run makes keys or values.
+    """
+    given = yield None
+    while True:  # to_k, then to_v
+        given = yield _merged(keys, given.tokens)
+
+
+def _merged(matching: Matching | Keys, tokens: paddle.Tensor, how: str = KEEP) -> paddle.Tensor:
+    """``tokens`` merged; what follows the block's own, such as the keys of a text, stays as it is."""
+    import paddle
+
+    num_tokens = matching.num_tokens
+    if tokens.shape[1] == num_tokens:
+        return matching.merge(tokens, how)
+    own, others = tokens[:, :num_tokens], tokens[:, num_tokens:]
+    return paddle.concat([matching.merge(own, how), others], axis=1)
