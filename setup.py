@@ -27,6 +27,7 @@ setup(
         "numpy>=1.24,<2",
         "scikit-image>=0.22,<0.25",
         "pillow>=10",
+        "filelock>=3.32",  # earlier ones cannot be told to do without where a file system has no locks
         "tqdm",
         # Bounds that ppdiffusers and paddlenlp need and do not set: newer ones fail on import.
         "aistudio-sdk<0.3",

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
         enable_chunked_attention,
     )
     from ppdiffusers_tome.mixin import ToMeMixin, apply_patch, apply_tome, remove_patch
-    from ppdiffusers_tome.tuning import Target, Trial, Tuned, tune, tune_call
+    from ppdiffusers_tome.tuning import Target, Trial, Tuned, tune
 
 _LAZY = {
     "applying": ("AppliedToMe", "applied_tome", "remove_tome"),
     "chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
     "mixin": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch"),
-    "tuning": ("Target", "Trial", "Tuned", "tune", "tune_call"),
+    "tuning": ("Target", "Trial", "Tuned", "tune"),
 }
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "remove_patch",
     "remove_tome",
     "tune",
-    "tune_call",
     "uninstall",
 ]
 

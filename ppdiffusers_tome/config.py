@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.methods import methods
+from ppdiffusers_tome.values import ByLevel, kind, plain, shown
 
 LEVELS = (1, 2, 4, 8)
 # A share of the tokens; or several, evenly spaced over the denoising, with straight lines between them.
@@ -24,6 +26,9 @@ PRESETS = Path(__file__).with_name("presets")
 @dataclass(frozen=True)
 class ToMeConfig:
     """Settings of token merging; names and meaning follow ``tomesd.apply_patch``.
+
+    Nothing about one can change, so it hashes; ``dataclasses.replace`` makes another. Numbers may be numpy's or
+    Paddle's; they are kept as Python's own.
 
     Args:
         ratio: share of the tokens to merge away, ``0 <= ratio < 1 - 1 / (sx * sy)``. 0.5 halves the tokens that
@@ -86,13 +91,15 @@ class ToMeConfig:
     end: float = 1.0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
         for name in ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"):
             if not isinstance(getattr(self, name), bool):
-                raise ToMeTypeError(f"{name}={getattr(self, name)!r} must be True or False")
+                raise ToMeTypeError(f"{name}={shown(getattr(self, name))} must be True or False")
         for name in ("sx", "sy"):
-            _require_integer(name, getattr(self, name), "a whole number of tokens, 1 or more, such as 2")
+            self._require_integer(name, "a whole number of tokens, 1 or more, such as 2")
             if getattr(self, name) < 1:
-                raise ToMeValueError(f"{name}={getattr(self, name)} must be 1 or more; the usual stride is 2")
+                raise ToMeValueError(f"{name}={shown(getattr(self, name))} must be 1 or more; the usual stride is 2")
         if self.sx * self.sy == 1:
             raise ToMeValueError(
                 "sx=1 and sy=1 make every token a destination, so nothing could merge; use a stride such as sx=2, sy=2"
@@ -100,31 +107,31 @@ class ToMeConfig:
         self._check_method()
         object.__setattr__(self, "ratio", self._checked_ratio())
         if self.max_downsample is not None:
-            _require_integer("max_downsample", self.max_downsample, "1, 2, 4, 8 or None")
+            self._require_integer("max_downsample", "1, 2, 4, 8 or None")
             if self.max_downsample not in LEVELS:
                 raise ToMeValueError(
-                    f"max_downsample={self.max_downsample} must be 1, 2, 4, 8 or None (the finest level of the model)"
+                    f"max_downsample={shown(self.max_downsample)} must be 1, 2, 4, 8 or None (the finest level of the "
+                    "model)"
                 )
         if not (self.merge_attn or self.merge_crossattn or self.merge_mlp):
             raise ToMeValueError(
                 "merge_attn, merge_crossattn and merge_mlp are all False, so nothing would merge; "
                 "set at least merge_attn=True, or call remove_tome() to go back to the plain model"
             )
-        _require_integer("seed", self.seed, "a whole number from 0 to 2**63 - 1")
+        self._require_integer("seed", "a whole number from 0 to 2**63 - 1")
         if not 0 <= self.seed < 2**63:
-            raise ToMeValueError(f"seed={self.seed} must be from 0 to 2**63 - 1")
+            raise ToMeValueError(f"seed={shown(self.seed)} must be from 0 to 2**63 - 1")
         self._check_tile()
-        _require_integer("reuse_steps", self.reuse_steps, "a whole number of denoising steps, 1 or more")
+        self._require_integer("reuse_steps", "a whole number of denoising steps, 1 or more")
         if self.reuse_steps < 1:
-            raise ToMeValueError(f"reuse_steps={self.reuse_steps} must be 1 (no reuse) or more, such as 4")
+            raise ToMeValueError(f"reuse_steps={shown(self.reuse_steps)} must be 1 (no reuse) or more, such as 4")
         self._check_schedule()
-        # Plain Python numbers, whatever came (numpy's, say), so that a config compares and serialises as itself.
+        self._check_pointless()
+        # Python's own, whatever else counts as a whole number or text, so that a config serialises as itself.
+        object.__setattr__(self, "method", str(self.method))
         for name in ("sx", "sy", "seed", "reuse_steps", "max_downsample", "tile"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, int(getattr(self, name)))
-
-    def __hash__(self) -> int:
-        return hash(json.dumps(self.to_dict()))
 
     def ratio_at(self, level: int, progress: float | None = None) -> float:
         """The share of the tokens to merge at a level.
@@ -152,70 +159,78 @@ class ToMeConfig:
     @property
     def by_progress(self) -> bool:
         """Whether what merges depends on how far the denoising is."""
-        shares = self.ratio.values() if isinstance(self.ratio, dict) else [self.ratio]
+        shares = self.ratio.values() if isinstance(self.ratio, Mapping) else [self.ratio]
         return self.start > 0 or self.end < 1 or not all(isinstance(share, float) for share in shares)
 
     @property
     def levels(self) -> tuple[int, ...] | None:
         """The levels that ``ratio`` names, finest first; None where it is for all."""
-        return tuple(self.ratio) if isinstance(self.ratio, dict) else None
+        return tuple(self.ratio) if isinstance(self.ratio, Mapping) else None
 
     def _share(self, level: int) -> float | tuple[float, ...]:
-        return self.ratio.get(level, 0.0) if isinstance(self.ratio, dict) else self.ratio  # type: ignore[return-value]
+        # As checked: a float, or a tuple of them.
+        return self.ratio.get(level, 0.0) if isinstance(self.ratio, Mapping) else self.ratio  # type: ignore[return-value]
 
     def _check_method(self) -> None:
         known = methods()
         if not isinstance(self.method, str) or self.method not in known:
-            raise ToMeValueError(f"method={self.method!r} must be one of {', '.join(map(repr, known))}")
-        for name, reason in known[self.method].pointless.items():
+            raise ToMeValueError(f"method={shown(self.method)} must be one of {', '.join(map(repr, known))}")
+
+    def _check_pointless(self) -> None:
+        for name, reason in methods()[self.method].pointless.items():
             default = getattr(type(self), name)
             if getattr(self, name) != default:
                 raise ToMeValueError(
-                    f"{name}={getattr(self, name)!r} has no effect with method={self.method!r}, as {reason}; leave it "
-                    f"at {default!r}, or choose another method"
+                    f"{name}={shown(getattr(self, name))} has no effect with method={self.method!r}, as {reason}; "
+                    f"leave it at {default!r}, or choose another method"
                 )
 
-    def _checked_ratio(self) -> float | tuple[float, ...] | dict[int, float | tuple[float, ...]]:
+    def _checked_ratio(self) -> float | tuple[float, ...] | ByLevel:
         """The ratio in plain Python numbers."""
         if not isinstance(self.ratio, Mapping):
             return self._checked_share("ratio", self.ratio)
+        given = shown(dict(self.ratio))
         if self.max_downsample is not None:
             raise ToMeValueError(
-                f"ratio={self.ratio} names its levels, so max_downsample={self.max_downsample} says nothing; leave it "
-                "at None"
+                f"ratio={given} names its levels, so max_downsample={shown(self.max_downsample)} says nothing; leave "
+                "it at None"
             )
         shares: dict[int, float | tuple[float, ...]] = {}
-        for level, share in self.ratio.items():
+        for level, share in ((plain(level), plain(share)) for level, share in self.ratio.items()):
             if isinstance(level, bool) or not isinstance(level, Integral) or level not in LEVELS:
                 raise ToMeValueError(
-                    f"ratio={self.ratio} has level {level!r}; levels are 1, 2, 4 and 8, as in {{1: 0.5, 2: 0.25}}"
+                    f"ratio={given} has level {shown(level)}; levels are 1, 2, 4 and 8, as in {{1: 0.5, 2: 0.25}}"
                 )
+            if int(level) in shares:  # as 1 and a tensor that holds 1 are two keys
+                raise ToMeValueError(f"ratio={given} names level {level} twice; give each level once")
             shares[int(level)] = self._checked_share(f"ratio[{level}]", share)
         if not shares:
             raise ToMeValueError("ratio={} names no level; give one such as {1: 0.5}")
-        return dict(sorted(shares.items()))
+        return ByLevel(shares)
 
     def _checked_share(self, name: str, share: Any) -> float | tuple[float, ...]:
         if isinstance(share, Sequence) and not isinstance(share, str | bytes):
             if len(share) < 2:
-                raise ToMeValueError(f"{name}={share!r} must be a number, or a ramp of two or more: (0.7, 0.3)")
-            return tuple(self._checked_number(f"{name}[{place}]", number) for place, number in enumerate(share))
+                raise ToMeValueError(f"{name}={shown(share)} must be a number, or a ramp of two or more: (0.7, 0.3)")
+            return tuple(self._checked_number(f"{name}[{place}]", plain(part)) for place, part in enumerate(share))
         return self._checked_number(name, share)
 
     def _checked_number(self, name: str, ratio: Any) -> float:
         if isinstance(ratio, bool) or not isinstance(ratio, Real):
             raise ToMeTypeError(
-                f"{name}={ratio!r} must be a number, the share of tokens to merge, such as 0.5, or the name of a "
-                f"preset ({', '.join(presets())}); got {type(ratio).__name__}"
+                f"{name}={shown(ratio)} must be a number, the share of tokens to merge, such as 0.5, or the name of a "
+                f"preset ({', '.join(presets())}); got {kind(ratio)}"
             )
         limit = 1 - 1 / (self.sx * self.sy)
         # Every destination stays; of keys there may be the destinations alone.
-        within = 0 <= ratio < limit or (ratio == limit and methods()[self.method].keys_only)
-        if not math.isfinite(_float(ratio)) or not within:
+        keys_only = methods()[self.method].keys_only
+        if not math.isfinite(_float(ratio)) or not (0 <= ratio < limit or (ratio == limit and keys_only)):
             remedy = "raise the ratio to 0 or more" if ratio < 0 else "lower the ratio or enlarge the stride"
             remedy = remedy if math.isfinite(_float(ratio)) else "give a finite number such as 0.5"
+            most = f"{'at most' if keys_only else 'below'} {math.floor(limit * 1e6) / 1e6:g}"  # never more than it is
             raise ToMeValueError(
-                f"{name}={ratio} must be at least 0 and below {limit:g} for a {self.sx}x{self.sy} stride; {remedy}"
+                f"{name}={shown(ratio)} must be at least 0 and {most} for a {shown(self.sx)}x{shown(self.sy)} stride; "
+                f"{remedy}"
             )
         return float(ratio)
 
@@ -225,7 +240,7 @@ class ToMeConfig:
             if value is None and name == "min_similarity":
                 continue
             if isinstance(value, bool) or not isinstance(value, Real):
-                raise ToMeTypeError(f"{name}={value!r} must be a number; got {type(value).__name__}")
+                raise ToMeTypeError(f"{name}={shown(value)} must be a number; got {kind(value)}")
             object.__setattr__(self, name, _float(value))
         if not 0 <= self.start < self.end <= 1:
             raise ToMeValueError(
@@ -237,12 +252,18 @@ class ToMeConfig:
     def _check_tile(self) -> None:
         if self.tile is None:
             return
-        _require_integer("tile", self.tile, "a whole number of tokens, such as 16, or None (compare all with all)")
+        self._require_integer("tile", "a whole number of tokens, such as 16, or None (compare all with all)")
         if self.tile < max(self.sx, self.sy):
             raise ToMeValueError(
-                f"tile={self.tile} must be at least {max(self.sx, self.sy)} for a {self.sx}x{self.sy} stride, so that "
-                "a tile holds a destination; 16 is a good size, and None compares all with all"
+                f"tile={shown(self.tile)} must be at least {shown(max(self.sx, self.sy))} for a "
+                f"{shown(self.sx)}x{shown(self.sy)} stride, so that a tile holds a destination; 16 is a good size, and "
+                "None compares all with all"
             )
+
+    def _require_integer(self, name: str, wanted: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise ToMeTypeError(f"{name}={shown(value)} must be {wanted}; got {kind(value)}")
 
     def save(self, path: str | Path) -> None:
         """Write the settings to a JSON file that ``load`` and ``--config`` read."""
@@ -254,8 +275,12 @@ class ToMeConfig:
 
         Raises:
             ToMeValueError: the file cannot be read, or what it holds is not settings.
-            ToMeTypeError: as for the class.
+            ToMeTypeError: as for the class; or it is no path.
         """
+        if not isinstance(path, str | PathLike):
+            raise ToMeTypeError(
+                f"{shown(path)} must be the path of a JSON file of settings, such as 'tome.json'; got {kind(path)}"
+            )
         try:
             settings = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -272,21 +297,29 @@ class ToMeConfig:
 
         Raises:
             ToMeValueError: there is none of that name.
+            ToMeTypeError: it is no name.
         """
         names = presets()
+        if not isinstance(name, str):
+            raise ToMeTypeError(f"{shown(name)} must be the name of a preset ({', '.join(names)}); got {kind(name)}")
         if name not in names:
-            raise ToMeValueError(f"there is no preset {name!r}; the presets are {', '.join(names)}")
+            raise ToMeValueError(f"there is no preset {shown(name)}; the presets are {', '.join(names)}")
         return cls.load(PRESETS / f"{name}.json")
 
     @classmethod
     def named(cls, name: str | Path) -> ToMeConfig:
         """The settings of a preset, or of a JSON file; the errors are those of ``load``."""
-        return cls.preset(str(name)) if str(name) in presets() else cls.load(name)
+        if not isinstance(name, str | PathLike):
+            raise ToMeTypeError(
+                f"{shown(name)} must be the name of a preset ({', '.join(presets())}) or the path of a JSON file of "
+                f"settings; got {kind(name)}"
+            )
+        return cls.preset(str(name)) if is_preset(name) else cls.load(name)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, fit for JSON."""
         ratio: Any = self.ratio
-        if isinstance(ratio, dict):
+        if isinstance(ratio, Mapping):
             ratio = {str(level): _listed(share) for level, share in ratio.items()}
         return {**{field.name: getattr(self, field.name) for field in fields(self)}, "ratio": _listed(ratio)}
 
@@ -306,22 +339,42 @@ class ToMeConfig:
         """Build a config from plain values.
 
         Raises:
-            ToMeTypeError: a name is not a setting of this class.
+            ToMeTypeError: a name is not a setting of this class, or it is no mapping of settings.
         """
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(set(settings) - set(known))
-        if unknown:
-            raise ToMeTypeError(f"unknown setting {', '.join(map(repr, unknown))}; the settings are {', '.join(known)}")
+        if not isinstance(settings, Mapping):
+            raise ToMeTypeError(
+                f'{shown(settings)} must be a mapping of settings such as {{"ratio": 0.5}}; got {kind(settings)}'
+            )
+        check_names(settings)
         ratio = settings.get("ratio")
         if isinstance(ratio, Mapping):  # JSON has no numbers for keys
-            ratio = {int(level) if str(level).isdecimal() else level: share for level, share in ratio.items()}
-            settings = {**settings, "ratio": ratio}
+            numbers = [int(level) if _is_short_number(level) else level for level in ratio]
+            if len(set(numbers)) < len(numbers):
+                raise ToMeValueError(f"ratio={shown(dict(ratio))} names a level twice; give each level once")
+            settings = {**settings, "ratio": dict(zip(numbers, ratio.values(), strict=True))}
         return cls(**settings)
+
+
+def check_names(names: Iterable[Any]) -> None:
+    """All are settings.
+
+    Raises:
+        ToMeTypeError: one is not.
+    """
+    known = [field.name for field in fields(ToMeConfig)]
+    unknown = sorted(shown(name) for name in names if not (isinstance(name, str) and name in known))
+    if unknown:
+        raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}")
 
 
 def presets() -> list[str]:
     """The names of the presets."""
     return sorted(path.stem for path in PRESETS.glob("*.json"))
+
+
+def is_preset(name: Any) -> bool:
+    """Whether it is the name of a preset, not of a file or anything else."""
+    return isinstance(name, str | PathLike) and str(name) in presets()
 
 
 def _float(number: Any) -> float:
@@ -330,6 +383,10 @@ def _float(number: Any) -> float:
         return float(number)
     except OverflowError:
         return math.inf if number > 0 else -math.inf
+
+
+def _is_short_number(level: Any) -> bool:
+    return isinstance(level, str) and level.isdecimal() and len(level) < 9
 
 
 def _listed(share: Any) -> Any:
@@ -342,8 +399,3 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(inner) for inner in value]
     return round(value, 4) if isinstance(value, float) else value
-
-
-def _require_integer(name: str, value: Any, wanted: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ToMeTypeError(f"{name}={value!r} must be {wanted}; got {type(value).__name__}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,12 +120,20 @@ def _find(name: str, option: str, bundled: Path, whose: str, index: str) -> Sour
 
 
 def _parts(index: dict[str, Any], path: Path) -> dict[str, str]:
-    """The parts of a pipeline and their classes, as ``model_index.json`` lists them; None for those left out."""
+    """The parts of a pipeline and their classes, as ``model_index.json`` lists them; None for those left out.
+
+    ppdiffusers makes names of files and of modules of all that stands there, so nothing may be a path: a part leads to
+    a folder, and its library, like the pipeline's own class, to Python files that are copied and run.
+    """
+    kind = index.get("_class_name")
+    if not isinstance(kind, str) or not kind.isidentifier():
+        raise UserError(f"{path} holds _class_name={kind!r}, no name of a pipeline; copy the model again, whole")
     found = {}
     for part, value in index.items():
         if part.startswith("_") or not isinstance(value, list) or (value and value[0] is None):
             continue
-        if len(value) != 2 or not all(isinstance(word, str) for word in value):
+        named = len(value) == 2 and all(isinstance(word, str) for word in value)
+        if not named or not all(word.isidentifier() for word in (part, *value[0].split("."), value[1])):
             raise UserError(f"{path} holds {part}={value!r}, no library and class of it; copy the model again, whole")
         found[part] = value[1]
     return found
@@ -145,12 +154,25 @@ def _check_part(folder: Path, class_name: str) -> None:
 
 
 def _refuse_code(folder: Path, given: str) -> None:
-    code = next((path for path in sorted(folder.rglob("*")) if path.suffix in _CODE), None)
+    code = next((path for path in _files(folder) if path.suffix.lower() in _CODE), None)
     if code is not None:
         raise UserError(
             f"{given} holds code, {code.relative_to(folder)}, which loading a model can run; remove it, or if you "
             "trust it load the pipeline in a program of your own"
         )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """All files below a folder, also behind links to other folders, as whoever opens them follows those."""
+    seen = set()
+    for name, folders, files in os.walk(folder, followlinks=True):
+        here = os.path.realpath(name)
+        if here in seen:  # a link to a folder that it is in
+            folders.clear()
+            continue
+        seen.add(here)
+        folders.sort()
+        yield from (Path(name, file) for file in sorted(files))
 
 
 def _pickles(folder: Path, torch: bool) -> list[Path]:
@@ -164,9 +186,11 @@ def _pickles(folder: Path, torch: bool) -> list[Path]:
     """
     indices = {path: _shards(path) for path in sorted(folder.glob("*.index*.json"))}
     for path, shards in indices.items():
-        stray = next((shard for shard in shards if not shard.endswith(".safetensors")), None)
+        stray = next((shard for shard in shards if not _is_beside(shard)), None)
         if ".safetensors." in path.name and stray is not None:
-            raise UserError(f"{path} names {stray!r}, which is no file of safetensors; copy the model again, whole")
+            raise UserError(
+                f"{path} names {stray!r}, which is no file of safetensors beside it; copy the model again, whole"
+            )
     pickles = sorted(path for pattern in _PICKLES for path in folder.glob(pattern))
     by_index = any(".safetensors." in path.name for path in indices)
     plain = "diffusion_pytorch_model" if torch else "diffusion_paddle_model"
@@ -186,6 +210,11 @@ def _shards(index: Path) -> list[str]:
     """The files that the index of a model in several files names."""
     shards = _read_json(index).get("weight_map", {})
     return [str(shard) for shard in shards.values()] if isinstance(shards, dict) else []
+
+
+def _is_beside(shard: str) -> bool:
+    """Whether a file that an index names is one of safetensors in the folder of the index."""
+    return shard.endswith(".safetensors") and Path(shard).name == shard
 
 
 def _is_torch(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -134,6 +135,14 @@ def available_bytes() -> int | None:
         found = re.search(r"MemAvailable:\s+(\d+) kB", _MEMORY.read_text())
         return int(found[1]) * 1024 if found else None
     return None
+
+
+def usable_cores() -> int:
+    """How many cores this process may use; all that there are where the system does not tell (macOS, Windows)."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1
 
 
 def resident_meter() -> _ResidentMeter:

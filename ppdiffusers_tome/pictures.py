@@ -103,7 +103,9 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        # What a process of the same number left when it was killed; or a link, which would lead out of the folder.
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

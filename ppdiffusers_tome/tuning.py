@@ -6,36 +6,28 @@ has reached the wanted speed and memory: what is stronger would only be less lik
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.applying import apply_config, remove_tome
+from ppdiffusers_tome.applying import apply_config, remove_tome, tome_set_aside
+from ppdiffusers_tome.candidates import candidates, held
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.measure import Measured, highest, measured
 from ppdiffusers_tome.quality import compare_pictures
 from ppdiffusers_tome.random_state import untouched_random_state
+from ppdiffusers_tome.values import kind, plain, shown
 
 Draw = Callable[[], Measured[Any]]
 
-# What is tried. Methods that ask fewer keys keep the picture best (docs/fidelity.md); merging also works where blocks
-# have no layers for keys.
-FAMILIES: dict[str, tuple[ToMeConfig, ...]] = {
-    "todo": (
-        ToMeConfig(0.5, method="todo"),
-        ToMeConfig.preset("quality"),
-        ToMeConfig.preset("balanced"),
-        ToMeConfig(15 / 16, method="todo", sx=4, sy=4),
-        ToMeConfig.preset("fast"),
-    ),
-    "tofu": (ToMeConfig(0.3, method="tofu"), ToMeConfig(0.5, method="tofu"), ToMeConfig(0.7, method="tofu")),
-    "tome": (ToMeConfig(0.3), ToMeConfig(0.5), ToMeConfig(0.7)),
-}
 # Less is within what two runs of the same differ by.
 _PAYS = 1.03
 
@@ -58,15 +50,17 @@ class Target:
     memory: int | None = None
 
     def __post_init__(self) -> None:
-        given = {name: value for name, value in vars(self).items() if value is not None}
+        given = {name: plain(value) for name, value in vars(self).items() if value is not None}
         if not given:
             raise ToMeValueError("there is no target; give at least one of psnr=30, speedup=1.5 and memory=8 * 2**30")
         for name, value in given.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ToMeTypeError(f"target {name}={value!r} must be a number; got {type(value).__name__}")
-            if not np.isfinite(value) or value <= 0 or (name == "speedup" and value < 1):
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ToMeTypeError(f"target {name}={shown(value)} must be a number; got {kind(value)}")
+            # Whole numbers may be larger than any float, so they are compared as they are.
+            if value != value or not 0 < value < math.inf or (name == "speedup" and value < 1):
                 least = "1 or more" if name == "speedup" else "above 0"
-                raise ToMeValueError(f"target {name}={value} must be a finite number, {least}")
+                raise ToMeValueError(f"target {name}={shown(value)} must be a finite number, {least}")
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -102,13 +96,15 @@ class Tuned:
     """What tuning found.
 
     Attributes:
-        config: the settings to use; None where none pay.
+        config: the settings to use; where none pay, those that were to hold with ratio 0, which merges nothing.
+        pays: whether ``config`` reaches the target and is worth it.
         trials: all that was tried, in that order.
-        verdict: a sentence for people.
+        verdict: a sentence for people; where nothing pays it says why.
         unmerged_seconds, unmerged_peak_bytes: medians and the most of the unmerged pictures.
     """
 
-    config: ToMeConfig | None
+    config: ToMeConfig
+    pays: bool
     trials: tuple[Trial, ...]
     verdict: str
     unmerged_seconds: float
@@ -116,67 +112,127 @@ class Tuned:
 
 
 def tune(
-    pipe: Any, draws: Sequence[Draw], target: Target, *,
-    families: Mapping[str, Sequence[ToMeConfig]] | None = None, tried: Callable[[Trial], None] = lambda trial: None,
+    pipe: Any, call: Mapping[str, Any], *,
+    psnr: float | None = None, speedup: float | None = None, memory: int | None = None,
+    config: ToMeConfig | str | Path | None = None, families: Mapping[str, Sequence[ToMeConfig]] | None = None,
+    tried: Callable[[Trial], None] = lambda trial: None, **settings: Any,
 ) -> Tuned:  # fmt: skip
-    """Try settings until the target is met as well as can be.
+    """Find settings by trying them on ``pipe(**call)``; any kind of pipeline will do, as long as it returns pictures.
+
+    It draws some ten pictures. Nothing is applied: the pipeline keeps the ToMe that it had, or none, and the global
+    random generators stay where they were. Random numbers are those of seed 0 in every picture.
 
     Args:
-        pipe: the pipeline that is drawn with; it is unmerged afterwards.
-        draws: each draws one picture, the same every time, and measures the call.
-        target: what is wanted. With a likeness, the fastest settings that reach it are chosen; without, those that are
-            most like the unmerged pictures and reach the rest.
-        families: what is tried instead of ``FAMILIES``.
+        pipe: a ppdiffusers pipeline.
+        call: how it is called, ``{"prompt": "a cat", "height": 768, "width": 768}``.
+        psnr, speedup, memory: what is wanted, see :class:`Target`; a PSNR of 30 dB where nothing is given. With a
+            likeness, the fastest settings that reach it are chosen; without, those that are most like the unmerged
+            picture and reach the rest.
+        config: settings to keep, as for :func:`apply_tome`; only the ratio is looked for.
+        families: what is tried instead of ``candidates.FAMILIES``; each from mild to strong.
         tried: told of every trial at once.
+        settings: settings to keep by name, as for :func:`apply_tome`, in place of those of ``config``. All that is
+            tried has them; what they make impossible is not tried.
+
+    Returns:
+        Settings to apply, and what was tried. Where none pay they merge nothing, and ``pays`` is False.
 
     Raises:
-        NothingToMergeError: nothing merges in this pipeline with any of the settings.
+        ToMeTypeError: an argument is of the wrong type, a setting has no such name, or the call returns no pictures.
+        ToMeValueError: an argument is out of range, or with these settings there is nothing to try.
+        NothingToMergeError: nothing merges in this pipeline with any of them.
+
+    Example:
+        >>> found = tune(pipe, {"prompt": "a cat"}, psnr=30, max_downsample=2)  # doctest: +SKIP
+        >>> pipe.apply_tome(found.config)  # doctest: +SKIP
     """
-    trials: list[Trial] = []
+    if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
+        raise ToMeTypeError(
+            f"call={shown(call)} must be the arguments that the pipeline is called with, by name, as in "
+            f"call={{'prompt': 'a cat'}}; got {kind(call)}"
+        )
+    nothing_given = psnr is None and speedup is None and memory is None
+    target = Target(30.0 if nothing_given else psnr, speedup, memory)
+    named_generators = _named_generators()
+    states = dict(named_generators)
+
+    def draw() -> Measured[Any]:
+        paddle.seed(0)
+        np.random.seed(0)
+        named_generators.update(states)
+        return measured(lambda mark: _first_image(pipe(**call)))
+
     try:
-        remove_tome(pipe)
+        with untouched_random_state():
+            return tune_draws(pipe, [draw], target, config=config, settings=settings, families=families, tried=tried)
+    finally:
+        named_generators.update(states)
+
+
+def tune_draws(
+    pipe: Any, draws: Sequence[Draw], target: Target, *,
+    config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None,
+    families: Mapping[str, Sequence[ToMeConfig]] | None = None, tried: Callable[[Trial], None] = lambda trial: None,
+) -> Tuned:  # fmt: skip
+    """:func:`tune` by several pictures, or pictures drawn in a way of one's own.
+
+    Args:
+        pipe: the pipeline that is drawn with.
+        draws: each draws one picture, the same every time, and measures the call.
+        target: what is wanted.
+        config, settings, families, tried: as for ``tune``.
+    """
+    by_family = candidates(config, settings, families)
+    unmerged_config = ToMeConfig(**{**held(config, settings), "ratio": 0.0})
+    with tome_set_aside(pipe):
         draws[0]()  # the first call sets things up
         unmerged = [draw() for draw in draws]
-        refusals: list[NothingToMergeError] = []
-        for family, configs in (families or FAMILIES).items():
-            for config in configs:
+        trials = _trials(pipe, draws, unmerged, by_family, target, tried)
+        chosen = _best([trial for trial in trials if trial.meets(target)], target)
+        speed_up = _again(pipe, chosen, draws) if chosen else None
+    pays, verdict = _verdict(chosen, speed_up, trials, target)
+    return Tuned(
+        chosen.config if chosen is not None and pays else unmerged_config, pays, tuple(trials), verdict,
+        statistics.median(one.seconds for one in unmerged), highest(one.peak_bytes for one in unmerged),
+    )  # fmt: skip
+
+
+def _trials(
+    pipe: Any, draws: Sequence[Draw], unmerged: Sequence[Measured], by_family: Mapping[str, Sequence[ToMeConfig]],
+    target: Target, tried: Callable[[Trial], None],
+) -> list[Trial]:  # fmt: skip
+    """Every candidate in turn, until its family is left.
+
+    Raises:
+        NothingToMergeError: nothing merges with any of them.
+    """
+    trials: dict[ToMeConfig, Trial] = {}
+    refusals: list[NothingToMergeError] = []
+    for family, configs in by_family.items():
+        for config in configs:
+            if config not in trials:  # another family may have it too
                 try:
                     apply_config(pipe, config)
                 except NothingToMergeError as error:
                     refusals.append(error)
                     continue
-                trial = _trial(family, config, unmerged, [draw() for draw in draws])
-                trials.append(trial)
-                tried(trial)
-                if not trial.like_enough(target) or (target.psnr is None and trial.cheap_enough(target)):
-                    break
-        if not trials:
-            raise refusals[-1]
-        chosen = _best([trial for trial in trials if trial.meets(target)], target)
-        speed_up = _again(pipe, chosen, draws) if chosen else None
-    finally:
-        remove_tome(pipe)
-    seconds = statistics.median(one.seconds for one in unmerged)
-    keep, verdict = _verdict(chosen, speed_up, trials, target)
-    return Tuned(keep, tuple(trials), verdict, seconds, highest(one.peak_bytes for one in unmerged))
+                trials[config] = _trial(family, config, unmerged, [draw() for draw in draws])
+                tried(trials[config])
+            trial = trials[config]
+            if not trial.like_enough(target) or (target.psnr is None and trial.cheap_enough(target)):
+                break
+    if not trials:
+        raise refusals[-1]
+    return list(trials.values())
 
 
-def tune_call(pipe: Any, call: Mapping[str, Any], target: Target, **given: Any) -> Tuned:
-    """``tune`` on ``pipe(**call)``, whatever kind of pipeline it is, as long as it returns ``images``.
+def _named_generators() -> dict[str, Any]:
+    """The states of the generators that ``pipe(generator=name)`` names, which go on from picture to picture.
 
-    Random numbers are those of seed 0 in every call; the global generators are put back afterwards.
-
-    Raises:
-        ToMeTypeError: the call returns no images.
+    ppdiffusers keeps them where other frameworks have a class, in what ``paddle.Generator()`` gives.
     """
-
-    def draw() -> Measured[Any]:
-        paddle.seed(0)
-        np.random.seed(0)
-        return measured(lambda mark: _first_image(pipe(**call)))
-
-    with untouched_random_state():
-        return tune(pipe, [draw], target, **given)
+    generator = getattr(paddle, "Generator", None)
+    return {} if generator is None else getattr(generator(), "states_", {})
 
 
 def _first_image(output: Any) -> np.ndarray:
@@ -217,18 +273,17 @@ def _again(pipe: Any, chosen: Trial, draws: Sequence[Draw]) -> float:
     return statistics.median(ratios)
 
 
-def _verdict(
-    chosen: Trial | None, speed_up: float | None, trials: Sequence[Trial], target: Target
-) -> tuple[ToMeConfig | None, str]:
+def _verdict(chosen: Trial | None, speed_up: float | None, trials: Sequence[Trial], target: Target) -> tuple[bool, str]:
+    """Whether the chosen pay, and a sentence."""
     if chosen is None or speed_up is None:
         fastest, likest = max(trials, key=lambda t: t.speed_up), max(trials, key=lambda t: t.psnr)
-        return None, (
+        return False, (
             f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
             f"{fastest.psnr:.1f} dB, the most alike {likest.psnr:.1f} dB with {likest.speed_up:.2f}x"
         )
     if speed_up < _PAYS and target.memory is None:
-        return None, (
+        return False, (
             f"No settings pay on this machine at this size: the best that reach the target run at {speed_up:.2f}x the "
             "speed. Attention is too small a part of the time; a larger picture has more to gain"
         )
-    return chosen.config, f"The chosen settings run at {speed_up:.2f}x the speed with a PSNR of {chosen.psnr:.1f} dB"
+    return True, f"The chosen settings run at {speed_up:.2f}x the speed with a PSNR of {chosen.psnr:.1f} dB"

@@ -11,7 +11,6 @@ picture follows is reported, beside the same share for another drawing's edges.
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from tqdm import tqdm
 import ppdiffusers_tome
 from ppdiffusers_tome.demo import checker, scenes
 from ppdiffusers_tome.edges import canny
+from ppdiffusers_tome.json_lines import Writer, read_lines
 
 DEMO = Path(ppdiffusers_tome.__file__).parent / "demo"
 TOLERANCE = 6  # pixels of 512 by which an edge may miss
@@ -72,7 +72,8 @@ def main() -> None:
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     file = args.output / ("controlled.jsonl" if args.controlnet else "pictures.jsonl")
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    writer = Writer(file)
+    rows = read_lines(file)
     done = {(row["prompt"], row["ratio"]) for row in rows}
     pipe = load(args.controlnet)
     asked = scenes.held_out_scenes(args.count)
@@ -98,9 +99,9 @@ def main() -> None:
             row["overlap"] = overlap(edges, seen)
             row["overlap_with_another"] = overlap(edges_of(drawings[index - 1]), seen)
         result.images[0].save(args.output / f"{index:03d}-{ratio}{'-controlled' if args.controlnet else ''}.png")
-        with file.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
+        writer.add(row)
         rows.append(row)
+    writer.close()
     summary = defaultdict(list)
     for row in rows:
         summary[row["ratio"]].append(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,12 @@ _WORDS = (
 def ran_out_of_memory(words: str) -> bool:
     """True when an error's or a process's last words speak of memory."""
     return any(word in words for word in _WORDS)
+
+
+def was_killed(status: int) -> bool:
+    """True of a process that the system ended to get memory, or that somebody killed; Windows kills with no signal."""
+    kill = getattr(signal, "SIGKILL", None)
+    return kill is not None and status == -kill
 
 
 def die_first() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ppdiffusers_tome.bench.ledger import MEMORY, TIME, Ledger
-from ppdiffusers_tome.bench.out_of_memory import ran_out_of_memory
+from ppdiffusers_tome.bench.out_of_memory import ran_out_of_memory, was_killed
 from ppdiffusers_tome.bench.plan import Entry, Plan, Setting
 from ppdiffusers_tome.bench.worker import OUT_OF_MEMORY, Task
 from ppdiffusers_tome.errors import UserError
@@ -124,7 +124,7 @@ def _answers(task: Task) -> Iterator[dict[str, Any]]:
 
 def _memory_ended(status: int, kills: int | None, words: str) -> bool:
     """True when a worker ended for want of memory: it said so, or the system killed it."""
-    if status == -signal.SIGKILL:
+    if was_killed(status):
         return kills is None or _kills() != kills
     return status == OUT_OF_MEMORY or (status < 0 and ran_out_of_memory(words))
 

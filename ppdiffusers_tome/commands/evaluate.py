@@ -192,13 +192,9 @@ def _evaluate(
     *,
     overwrite: bool,
 ) -> None:
-    from tqdm import tqdm
-
     from ppdiffusers_tome.commands.shared.studio import open_studio
     from ppdiffusers_tome.evaluation.block_clock import merging_levels
-    from ppdiffusers_tome.evaluation.ledger import EvaluationLedger
     from ppdiffusers_tome.evaluation.scores import Scoring
-    from ppdiffusers_tome.evaluation.turns import Evaluation
     from ppdiffusers_tome.many.ranks import Ranks
 
     ranks = Ranks.from_environment()
@@ -212,7 +208,31 @@ def _evaluate(
     versions = described.pop("versions")
     run = {**described, "negative_prompt": settings.negative_prompt}
     ranks.join()
-    ledger = _ledger(ranks, hall.folder / "evaluate.jsonl", run, versions, configurations, overwrite=overwrite)
+    with _ledger(ranks, hall.folder / "evaluate.jsonl", run, versions, configurations, overwrite=overwrite) as ledger:
+        drawn = _draw(settings, studio, configurations, ranks.share(turns), ledger, hall)
+        if not ranks.is_first:
+            ledger.close()  # rank 0 is going to take the part into the file
+        ranks.total([drawn], "all is drawn")
+        ranks.leave()
+        if not ranks.is_first:
+            return
+        ledger.gather()
+        tomes = [configuration.tome for configuration in configurations if configuration.tome is not None]
+        levels = merging_levels(studio.pipe, tomes)
+        run = {**run, "prompts": prompts, "seeds": list(dict.fromkeys(turn.seed for turn in turns))}
+        scores = scoring.scores([each.name for each in configurations], turns, hall) if scoring else {}
+        _write(configurations, turns, levels, ledger, scores, run, hall.folder)
+
+
+def _draw(
+    settings: Settings, studio: Studio, configurations: Sequence[Configuration], turns: Sequence[Turn],
+    ledger: EvaluationLedger, hall: Hall,
+) -> int:  # fmt: skip
+    """Draw what is left of this rank's turns; returns how many pictures that were."""
+    from tqdm import tqdm
+
+    from ppdiffusers_tome.evaluation.turns import Evaluation
+
     with tqdm(desc="pictures", position=0, disable=None) as bar:
 
         def tell(text: str) -> None:
@@ -221,27 +241,18 @@ def _evaluate(
 
         evaluation = Evaluation(
             studio.pipe, lambda turn, steps: studio.draw(turn.prompt, turn.seed, None, steps=steps), configurations,
-            ranks.share(turns), ledger, hall, _judge(settings), tell,
+            turns, ledger, hall, _judge(settings), tell,
         )  # fmt: skip
-        bar.total = evaluation.num_pictures
+        bar.total = number = evaluation.num_pictures
         evaluation.run()
-    ranks.total([evaluation.num_pictures], "all is drawn")
-    ranks.leave()
-    if not ranks.is_first:
-        return
-    ledger = EvaluationLedger(ledger.path, run)  # with what the other ranks wrote
-    tomes = [configuration.tome for configuration in configurations if configuration.tome is not None]
-    levels = merging_levels(studio.pipe, tomes)
-    run |= {"prompts": prompts, "seeds": list(dict.fromkeys(turn.seed for turn in turns))}
-    scores = scoring.scores([each.name for each in configurations], turns, hall) if scoring else {}
-    _write(configurations, turns, levels, ledger, scores, run, hall.folder)
+    return number
 
 
 def _ledger(
     ranks: Ranks, path: Path, run: dict[str, Any], versions: dict[str, str], configurations: Sequence[Configuration],
     *, overwrite: bool,
 ) -> EvaluationLedger:  # fmt: skip
-    """The file that all ranks write to, a line at a time.
+    """The file of what was drawn, which rank 0 writes and every other rank a part of.
 
     Rank 0 puts it in order, then the others read it, and only when all have read does anyone write.
     """
@@ -252,12 +263,16 @@ def _ledger(
 
     if not ranks.is_first:
         ranks.total([0], "the ledger is in order")
-    ledger = EvaluationLedger(path, run, overwrite=overwrite and ranks.is_first)
-    ledger.note_machine({**measured_on(), **versions, "device": device_name(), "memory": memory_meaning()})
-    ledger.note_configurations(configurations)
-    if ranks.is_first:
-        ranks.total([0], "the ledger is in order")
-    ranks.total([0], "all have read the ledger")
+    ledger = EvaluationLedger(path, run, overwrite=overwrite and ranks.is_first, rank=ranks.rank)
+    try:
+        ledger.note_machine({**measured_on(), **versions, "device": device_name(), "memory": memory_meaning()})
+        ledger.note_configurations(configurations)
+        if ranks.is_first:
+            ranks.total([0], "the ledger is in order")
+        ranks.total([0], "all have read the ledger")
+    except BaseException:
+        ledger.close()
+        raise
     return ledger
 
 

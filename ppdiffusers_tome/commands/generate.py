@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch-size", type=int, metavar="N", help="draw N at once (default: 1); needs --prompts")
     group.add_argument("--on-error", choices=(STOP, SKIP),
                        help="what follows a line that cannot be drawn (default: stop); needs --prompts")
+    group.add_argument("--pictures-within", type=Path, metavar="FOLDER",
+                       help="refuse lines whose image or control_image is not in this folder, also by a link; for a "
+                       "file that somebody else wrote (default: any picture that you may read); needs --prompts")
     add_output_arguments(parser)
 
 
@@ -52,7 +55,9 @@ def run(args: argparse.Namespace) -> None:
 
         draw_file(args)
         return
-    for option, given in (("--batch-size", args.batch_size), ("--on-error", args.on_error)):
+    for option, given in (
+        ("--batch-size", args.batch_size), ("--on-error", args.on_error), ("--pictures-within", args.pictures_within),
+    ):  # fmt: skip
         if given is not None:
             raise UserError(f"{option} {given} is for files of prompts; give one with --prompts")
     prompts = check_prompts(args.prompt)

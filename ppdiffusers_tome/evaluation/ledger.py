@@ -11,7 +11,8 @@ from typing import Any
 
 from ppdiffusers_tome.bench.ledger import Findings
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.evaluation.configurations import Configuration
+from ppdiffusers_tome.evaluation.configurations import UNMERGED, Configuration
+from ppdiffusers_tome.json_lines import part_of
 from ppdiffusers_tome.pictures import slug
 
 
@@ -79,14 +80,20 @@ class EvaluationLedger(Findings):
 
     Args:
         path, identity, overwrite: as in ``Findings``.
+        rank: of all that write at once; 0 writes the file itself, the others a part of it each.
 
     Raises:
-        UserError: the file holds something else.
+        UserError: the file holds something else, or another run writes it.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any], *, overwrite: bool = False) -> None:
-        super().__init__(path, identity, overwrite=overwrite)
-        self._results = [Result.from_dict(line["picture"]) for line in self.lines if "picture" in line]
+    def __init__(self, path: Path, identity: Mapping[str, Any], *, overwrite: bool = False, rank: int = 0) -> None:
+        super().__init__(path, identity, overwrite=overwrite, part=part_of(path, rank) if rank else None)
+        self._read_results()
+
+    def gather(self) -> None:
+        """As ``Findings`` says."""
+        super().gather()
+        self._read_results()
 
     @property
     def next_sitting(self) -> int:
@@ -116,18 +123,44 @@ class EvaluationLedger(Findings):
                 self.add({"configuration": now})
 
     def add_result(self, result: Result) -> None:
-        self._results.append(result)
         self.add({"picture": result.to_dict()})
+        self._take(result)
 
     def results(self, configuration: str) -> dict[Turn, Result]:
-        """A configuration's pictures; of one that was drawn more than once the last."""
-        return {result.turn: result for result in self._results if result.configuration == configuration}
+        """A configuration's pictures; of one that was drawn more than once the last.
+
+        One whose unmerged picture of the same sitting was lost is as good as lost: there is nothing to compare its
+        seconds with.
+        """
+        return {
+            result.turn: result for result in self._results
+            if result.configuration == configuration and (result.turn, result.sitting) in self._unmerged
+        }  # fmt: skip
 
     def of_sitting(self, configuration: str) -> dict[tuple[Turn, int], Result]:
         """A configuration's pictures by turn and sitting."""
         return {
             (result.turn, result.sitting): result for result in self._results if result.configuration == configuration
         }
+
+    def _read_results(self) -> None:
+        self._results: list[Result] = []
+        self._unmerged: set[tuple[Turn, int]] = set()
+        for line in self.lines:
+            if "picture" in line:
+                try:
+                    self._take(Result.from_dict(line["picture"]))
+                except (AttributeError, KeyError, TypeError, ValueError) as error:
+                    self.close()
+                    raise UserError(
+                        f"{self.path} holds a picture that this version did not write ({error!r}); give another "
+                        "--output, or --overwrite to begin anew"
+                    ) from error
+
+    def _take(self, result: Result) -> None:
+        self._results.append(result)
+        if result.configuration == UNMERGED:
+            self._unmerged.add((result.turn, result.sitting))
 
 
 def _plain(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.evaluation.configurations import UNMERGED, Configuration
 from ppdiffusers_tome.evaluation.ledger import EvaluationLedger, Result, Turn
 from ppdiffusers_tome.evaluation.measuring import Measurement, measure
@@ -38,12 +39,15 @@ class Hall:
         """Make sure, before any work starts, that pictures can be written.
 
         Raises:
-            UserError: a folder cannot be made or written, or a file exists and must not be replaced.
+            UserError: a folder cannot be made or written or is a link to another place, or a file exists and must not
+                be replaced.
         """
         for configuration in configurations:
             if self._keeps(configuration.name):
-                names = [turn.file_name for turn in turns]
-                prepare_folder(self._folder(configuration.name), names, overwrite=overwrite)
+                names, folder = [turn.file_name for turn in turns], self._folder(configuration.name)
+                if not folder.resolve().is_relative_to(self.folder.resolve()):
+                    raise UserError(f"{folder} leads out of --output {self.folder} by a link; remove the link")
+                prepare_folder(folder, names, overwrite=overwrite)
 
     def path(self, configuration: str, turn: Turn) -> Path:
         """Where a picture is, or would be."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.json_lines import Writer, part_of, parts_of, read_lines, refuse_writers
 from ppdiffusers_tome.many.prompts import BadLine, Line
 from ppdiffusers_tome.pictures import prepare_folder, read_settings, write_whole
 
@@ -27,11 +28,10 @@ _KEYS = (
     "number", "line", "file", "prompt", "negative_prompt", "seed", "height", "width", "ratio", "image",
     "control_image", "batch", "asked",
 )  # fmt: skip
-_PARTS = "manifest.part-*.jsonl"
 _LEFTOVER = re.compile(r"\.(.+)\.\d+\.tmp")
 
 
-class Part:
+class Part(Writer):
     """What one rank finished in this run; nobody else may write it meanwhile.
 
     Args:
@@ -43,45 +43,7 @@ class Part:
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self.path = _part(folder, rank)
-        self._file: int | None = _open_alone(self.path)
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Append a line; it is on the disk when this returns.
-
-        Raises:
-            UserError: it cannot be written; the file is then as it was.
-        """
-        assert self._file is not None, "the part is closed"
-        content, written = (json.dumps(line) + "\n").encode(), 0
-        before = os.fstat(self._file).st_size
-        try:
-            while written < len(content):
-                written += os.write(self._file, content[written:])
-            os.fsync(self._file)
-        except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(self._file, before)
-            raise UserError(
-                f"{self.path} cannot be written ({error.strerror}); make room and give the same command again, which "
-                "goes on from here"
-            ) from error
-
-    def empty(self) -> None:
-        """Forget what it says."""
-        os.truncate(self.path, 0)
-
-    def close(self) -> None:
-        """Let others have it; closing it again does nothing."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def __enter__(self) -> Part:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(part_of(folder / MANIFEST, rank))
 
 
 class Folder:
@@ -96,7 +58,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.entries = {entry["number"]: entry for entry in _read(path / MANIFEST) if _is_entry(entry)}
+        self.entries = {entry["number"]: entry for entry in read_lines(path / MANIFEST) if _is_entry(entry)}
 
     def is_done(self, line: Line) -> bool:
         """Whether its picture is finished and still there."""
@@ -107,8 +69,8 @@ class Folder:
 
         ``own`` is a part that is going to be written: it stays, empty.
         """
-        parts = sorted(self.path.glob(_PARTS))
-        found = [entry for part in parts for entry in _read(part)]
+        parts = parts_of(self.path / MANIFEST)
+        found = [entry for part in parts for entry in read_lines(part)]
         self.entries |= {entry["number"]: entry for entry in found if _is_entry(entry)}
         self.write()
         for part in parts:
@@ -116,7 +78,7 @@ class Folder:
                 own.empty()
             else:
                 part.unlink()
-        skipped = {entry["skipped"]: entry["error"] for entry in found if "skipped" in entry}
+        skipped = {entry["skipped"]: entry["error"] for entry in found if _is_skipped(entry)}
         return [BadLine(line, error) for line, error in skipped.items()]
 
     def write(self) -> None:
@@ -157,9 +119,7 @@ def put_in_order(
     prepare_folder(path, [RUN, MANIFEST, SKIPPED, *names] if names else [], overwrite=overwrite)
     part = Part(path, 0)
     try:
-        for other in path.glob(_PARTS):
-            if other != part.path:
-                os.close(_open_alone(other))
+        refuse_writers(path / MANIFEST, part.path)
         _begin(path, run, overwrite=overwrite)
         folder = Folder(path)
         folder.gather(part)
@@ -176,7 +136,7 @@ def put_in_order(
 
 def holds_run(path: Path, token: int) -> bool:
     """Whether rank 0 has begun a run here and noted that number in its part."""
-    return any(line.get("run") == token for line in _read(_part(path, 0)))
+    return any(line.get("run") == token for line in read_lines(part_of(path / MANIFEST, 0)))
 
 
 def entry_of(line: Line, height: int, width: int, ratio: Any, together: Sequence[Line]) -> dict[str, Any]:
@@ -210,7 +170,7 @@ def _begin(path: Path, run: Mapping[str, Any], *, overwrite: bool) -> None:
     known = path / RUN
     there: Any = None
     if known.exists():
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             there = json.loads(known.read_text(encoding="utf-8"))
     now = json.loads(json.dumps(run))
     if there == now:
@@ -225,7 +185,7 @@ def _begin(path: Path, run: Mapping[str, Any], *, overwrite: bool) -> None:
         )
     for name in (MANIFEST, SKIPPED):
         (path / name).unlink(missing_ok=True)
-    for part in path.glob(_PARTS):
+    for part in parts_of(path / MANIFEST):
         os.truncate(part, 0)
     text = json.dumps(now, indent=2) + "\n"
     write_whole(known, lambda file: file.write(text.encode()), overwrite=True)
@@ -270,7 +230,9 @@ def _entry_in(path: Path, run: str) -> dict[str, Any]:
         with Image.open(path) as picture:
             picture.load()
         kept = read_settings(path).get(PICTURE_KEY)
-    except (UserError, OSError, SyntaxError, ValueError, AttributeError, Image.DecompressionBombError):
+    except (
+        UserError, OSError, SyntaxError, ValueError, AttributeError, RecursionError, Image.DecompressionBombError,
+    ):  # fmt: skip
         return {}
     entry = kept.get("entry") if isinstance(kept, dict) and kept.get("run") == run else None
     return entry if isinstance(entry, dict) and set(entry) == set(_KEYS) else {}
@@ -285,45 +247,9 @@ def _clear_leftovers(path: Path, lines: Sequence[Line]) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def _part(folder: Path, rank: int) -> Path:
-    return folder / f"manifest.part-{rank:04d}.jsonl"
-
-
 def _is_entry(entry: Mapping[str, Any]) -> bool:
     return isinstance(entry.get("number"), int) and isinstance(entry.get("sha256"), str)
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file; one that was cut off, or damaged as power failed, is as if never written."""
-    found = []
-    with suppress(FileNotFoundError):
-        for line in path.read_bytes().split(b"\n")[:-1]:
-            with suppress(ValueError):
-                value = json.loads(line)
-                if isinstance(value, dict):
-                    found.append(value)
-    return found
-
-
-def _open_alone(path: Path) -> int:
-    """Open a file to append to it, as its only writer; the lock ends with the process."""
-    import fcntl
-
-    while True:
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        except OSError as error:
-            raise UserError(f"{path} cannot be written ({error.strerror}); choose another --output") from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(file)
-            raise UserError(
-                f"another run writes to {path}; wait until it has ended, or choose another --output"
-            ) from error
-        except OSError:  # a file system without locks
-            return file
-        with suppress(FileNotFoundError):  # gathered by another run just before the lock was ours
-            if os.path.samestat(os.fstat(file), path.stat()):
-                return file
-        os.close(file)
+def _is_skipped(entry: Mapping[str, Any]) -> bool:
+    return isinstance(entry.get("skipped"), int) and isinstance(entry.get("error"), str)

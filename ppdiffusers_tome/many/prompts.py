@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -89,7 +90,9 @@ class BadLine:
     error: str
 
 
-def read_prompts(path: Path, *, first_seed: int, tome: ToMeConfig) -> tuple[list[Line], list[BadLine]]:
+def read_prompts(
+    path: Path, *, first_seed: int, tome: ToMeConfig, pictures_within: Path | None = None
+) -> tuple[list[Line], list[BadLine]]:
     """Read a file of prompts.
 
     Args:
@@ -97,6 +100,8 @@ def read_prompts(path: Path, *, first_seed: int, tome: ToMeConfig) -> tuple[list
             an object a line with those keys. UTF-8. Everything but the prompt may be left out.
         first_seed: lines without a seed have ``first_seed + number - 1``.
         tome: the settings that a line's ratio must go with.
+        pictures_within: a folder that must hold every picture that a line names; None lets a line name any that the
+            user may read.
 
     Returns:
         What can be drawn, and what is wrong with the other lines, both in the order of the file.
@@ -121,6 +126,7 @@ def read_prompts(path: Path, *, first_seed: int, tome: ToMeConfig) -> tuple[list
             if isinstance(values, ValueError):
                 raise values
             line = _line(values, number, at, path.parent, first_seed, tome)
+            _check_control(line, pictures_within)
             _take_name(line, taken)
         except ValueError as error:
             bad.append(BadLine(at, " ".join(str(error).split())))
@@ -146,6 +152,23 @@ def check_file_name(name: str) -> None:
         raise ValueError(f"output {name!r} does not end in .png, as all pictures are; {remedy}")
     if len(name.encode()) > _MAX_NAME_BYTES:
         raise ValueError(f"output {name[:40]!r}... has more than {_MAX_NAME_BYTES} bytes; {remedy}")
+
+
+def check_within(picture: Path, folder: Path) -> None:
+    """Make sure that a picture lies in a folder, or below it, when all links are followed and all ``..`` are gone.
+
+    Raises:
+        ValueError: it does not.
+    """
+    try:
+        inside = Path(os.path.realpath(picture)).is_relative_to(os.path.realpath(folder))
+    except (OSError, ValueError):  # no path at all: too long, or with a null byte
+        inside = False
+    if not inside:
+        raise ValueError(
+            f"{str(picture)[:200]!r} is outside of --pictures-within {str(folder)!r}, by its name or by a link; put "
+            "the picture into that folder"
+        )
 
 
 def _text_entries(path: Path, content: bytes) -> Iterator[tuple[int, Mapping[str, Any] | ValueError]]:
@@ -238,7 +261,6 @@ def _line(
         number, at, file, prompt, _text(values, "negative_prompt"), seed, _size(values, "height"),
         _size(values, "width"), _ratio(values, tome), _text(values, "image"), _text(values, "control_image"), folder,
     )  # fmt: skip
-    _check_control(line)
     return line
 
 
@@ -250,12 +272,16 @@ def _take_name(line: Line, taken: dict[str, int]) -> None:
     taken[key] = line.line
 
 
-def _check_control(line: Line) -> None:
+def _check_control(line: Line, pictures_within: Path | None) -> None:
     if line.image is not None and line.control_image is not None:
         raise ValueError("image and control_image were both given; give the photo or its edges, not both")
     path = line.control
+    if path is None:
+        return
+    if pictures_within is not None:  # first, or the answers would tell what there is outside
+        check_within(path, pictures_within)
     try:
-        if path is not None and not path.is_file():
+        if not path.is_file():
             raise ValueError(f"{path} is not there, or no file; give a picture, relative to the file of prompts")
     except OSError as error:
         raise ValueError(f"{str(path)[:80]!r} cannot be read ({error.strerror}); give a picture") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -33,6 +35,16 @@ def test_overhead_measures_ours_beside_the_port(tmp_path: Path, capsys: pytest.C
     table = (tmp_path / "overhead.md").read_text()
     assert "port / ours" in table
     assert table in capsys.readouterr().out
+
+
+def test_overhead_is_measured_where_cores_and_signals_are_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows; macOS has the signal."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delattr(signal, "SIGKILL")
+    assert main(["bench", "overhead", *SMALL, "--output", str(tmp_path)]) == 0
+    assert f"cores: {os.cpu_count()}, " in (tmp_path / "overhead.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from ppdiffusers_tome.bench.plan import Entry, Plan, Setting
 from ppdiffusers_tome.bench.worker import OUT_OF_MEMORY, Task
 from ppdiffusers_tome.cli import main
 from ppdiffusers_tome.commands import benches
+from ppdiffusers_tome.json_lines import Writer
 
 SMALL = ["--model", "sd15-tiny-random", "--sizes", "64", "--steps", "2"]
 LIMIT = int(2.1 * 2**30)
@@ -172,6 +174,54 @@ def test_stopped_run_goes_on_where_it_was(tmp_path: Path, worker: Worker) -> Non
     assert worker.tasks[3].rounds == (0, 1, 2)
 
 
+def test_torn_line_is_told_and_its_round_run_again(
+    tmp_path: Path, worker: Worker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the middle of the file too, and without the line behind it."""
+    assert bench(tmp_path, *THREE) == 0
+    path = tmp_path / "unet.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert b'"round": 1' in lines[3]
+    lines[3] = lines[3][:30] + b"\n"
+    path.write_bytes(b"".join(lines))
+    capsys.readouterr()
+    assert bench(tmp_path, *THREE) == 0
+    assert f"warning: {path}, line 4 is not whole, as a process that is killed leaves it" in capsys.readouterr().err
+    assert [task.rounds for task in worker.tasks] == [(0, 1, 2), (1,)]
+    assert cells(tmp_path)["none"]["seconds"] == {"median": 20, "low": 10, "high": 30}
+
+
+def test_findings_that_another_run_writes_are_refused(
+    tmp_path: Path, worker: Worker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(tmp_path, *THREE) == 0
+    before = (tmp_path / "unet.jsonl").read_bytes()
+    with Writer(tmp_path / "unet.jsonl"):
+        assert bench(tmp_path, *THREE, "--overwrite") == 2
+    assert f"another run writes to {tmp_path / 'unet.jsonl'}; wait until it has ended" in capsys.readouterr().err
+    assert (tmp_path / "unet.jsonl").read_bytes() == before
+    assert bench(tmp_path, *THREE, "--steps", "3") == 2  # one that is refused locks nothing
+    assert bench(tmp_path, *THREE) == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["unet.json", "unet.jsonl", "unet.md", "unet.png"]
+
+
+def test_full_disk_is_said_in_one_line(tmp_path: Path, worker: Worker, capsys: pytest.CaptureFixture[str]) -> None:
+    worker.stop_after = 1
+    assert bench(tmp_path, *THREE) == 130
+    before = (tmp_path / "unet.jsonl").read_bytes()
+    worker.stop_after = 99
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, limits[1]))
+    try:
+        capsys.readouterr()
+        assert bench(tmp_path, *THREE) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "unet.jsonl cannot be written (File too large); make room" in capsys.readouterr().err
+    assert (tmp_path / "unet.jsonl").read_bytes() == before
+    assert bench(tmp_path, *THREE) == 0
+
+
 def test_findings_of_another_run_are_not_mixed_in(
     tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +263,13 @@ def test_only_want_of_memory_counts_as_such(monkeypatch: pytest.MonkeyPatch) -> 
     assert sweep._memory_ended(-signal.SIGABRT, 3, "terminate called after throwing 'std::bad_alloc'")
     assert not sweep._memory_ended(-signal.SIGSEGV, 3, "")
     assert not sweep._memory_ended(1, 3, "ValueError")
+
+
+def test_worker_that_failed_is_told_where_there_is_no_such_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, where a process that was killed ends with 1."""
+    monkeypatch.delattr(signal, "SIGKILL")
+    assert not sweep._memory_ended(1, 3, "ValueError")
+    assert sweep._memory_ended(OUT_OF_MEMORY, 3, "")
 
 
 def test_fault_of_a_worker_is_not_hidden() -> None:

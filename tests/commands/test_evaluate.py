@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from launching import on_ranks
 from ppdiffusers_tome import ToMeConfig, sampling
 from ppdiffusers_tome.cli import main
 from ppdiffusers_tome.finding import find_model
+from ppdiffusers_tome.json_lines import Writer
 
 STAR = "a white star on a black background"
 TWO = ["--prompt", PROMPT, "--prompt", STAR]
@@ -46,8 +48,11 @@ def likeness_in(folder: Path) -> dict[tuple[str, str, int], tuple[float | None, 
 
 
 def drawn_in(folder: Path) -> list[tuple[str, str, int]]:
-    """Everything that was drawn, in that order."""
-    lines = [json.loads(line) for line in (folder / "evaluate.jsonl").read_text().splitlines()]
+    """Everything that was drawn, in that order; of lines that are not whole nothing is known."""
+    lines = []
+    for line in (folder / "evaluate.jsonl").read_text().splitlines():
+        with suppress(ValueError):
+            lines.append(json.loads(line))
     pictures = [line["picture"] for line in lines if "picture" in line]
     return [(picture["configuration"], picture["prompt"], picture["seed"]) for picture in pictures]
 
@@ -168,6 +173,45 @@ def test_stopped_run_goes_on_and_finds_the_same(
     later = len(drawn_in(tmp_path))
     assert evaluate(tmp_path, *TWO, *BOTH) == 0
     assert len(drawn_in(tmp_path)) == later
+
+
+# A configuration; the unmerged picture of a turn, without which the others say nothing; and one of the others, which
+# is drawn beside the unmerged one again.
+@pytest.mark.parametrize(("place", "pictures"), [(2, 6), (5, 8), (7, 7)])
+def test_torn_line_is_told_and_its_picture_drawn_again(
+    place: int, pictures: int, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the middle of the file, as a rank leaves it that was killed while others went on writing."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "evaluate.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[place] = lines[place][:25] + b"\n"
+    path.write_bytes(b"".join(lines))
+    assert evaluate(tmp_path, *TWO, *BOTH) == 0
+    told = f"warning: {path}, line {place + 1} is not whole, as a process that is killed leaves it; it is skipped"
+    assert told in capsys.readouterr().err.splitlines()
+    assert likeness_in(tmp_path) == likeness_in(whole)
+    assert len(drawn_in(tmp_path)) == pictures
+
+
+def test_evaluation_that_another_run_writes_is_refused(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    for name in ("evaluate.jsonl", "evaluate.part-0001.jsonl"):
+        with Writer(tmp_path / name):
+            assert evaluate(tmp_path, *TWO, *BOTH, "--overwrite") == 2
+        assert f"another run writes to {tmp_path / name}; wait until it has ended" in capsys.readouterr().err
+        assert drawn_in(tmp_path) == drawn_in(whole)
+    assert evaluate(tmp_path, *TWO, *BOTH) == 0
+
+
+def test_system_that_does_not_tell_cores_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As macOS and Windows do not."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert evaluate(tmp_path, "--prompt", PROMPT, "--ratios", "0.5") == 0
+    on = next(json.loads(line) for line in (tmp_path / "evaluate.jsonl").read_text().splitlines() if '"on"' in line)
+    assert on["on"]["cores"] == os.cpu_count()
 
 
 def test_more_is_added_to_what_is_there(whole: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from commands.conftest import PROMPT, SMALL, pixels_of
 from launching import on_ranks
+from ppdiffusers_tome import loading
 from ppdiffusers_tome.cli import main
 from ppdiffusers_tome.pictures import read_settings
 
@@ -116,6 +117,56 @@ def test_lines_have_settings_of_their_own_and_bad_ones_are_skipped(many, tmp_pat
     assert not (outputs / "skipped.jsonl").exists()
 
 
+def test_pictures_of_somebody_elses_file_can_be_confined(many, tmp_path, photo, capsys):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "house.png").write_bytes(photo.read_bytes())
+    (tmp_path / "theirs" / "link.png").symlink_to(photo)
+    lines = [
+        {"prompt": STAR, "image": "theirs/house.png"},
+        {"prompt": STAR, "image": photo.name},
+        {"prompt": STAR, "control_image": "theirs/link.png"},
+        {"prompt": STAR, "image": str(photo)},
+        {"prompt": STAR, "image": "theirs/../photo.png"},
+    ]
+    within = ["--pictures-within", str(tmp_path / "theirs")]
+    assert many(lines, *within) == 2
+    captured = capsys.readouterr()
+    said = f"prompts.jsonl, line 2: '{tmp_path / photo.name}' is outside of --pictures-within '{tmp_path / 'theirs'}'"
+    assert said in captured.err
+    assert "(3 more lines are bad)" in captured.err
+    assert captured.err.count("\n") == 1
+    assert not (tmp_path / "outputs").exists()
+    # The user's own --image is the user's word, for lines that name none.
+    lines.append({"prompt": STAR})
+    assert many(lines, *within, "--on-error", "skip", "--image", str(photo)) == 0
+    outputs = tmp_path / "outputs"
+    assert [entry["line"] for entry in manifest(outputs)] == [1, 6]
+    skipped = [json.loads(line) for line in (outputs / "skipped.jsonl").read_text().splitlines()]
+    assert [each["line"] for each in skipped] == [2, 3, 4, 5]
+    assert all("is outside of --pictures-within" in each["error"] for each in skipped)
+    # The same run without it draws them: it decides what is read, not what is drawn.
+    assert many(lines, "--on-error", "skip", "--image", str(photo)) == 0
+    assert [entry["line"] for entry in manifest(outputs)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_picture_that_has_become_a_link_is_refused_before_it_is_read(many, tmp_path, photo, capsys, monkeypatch):
+    """Hours may lie between reading the file of prompts and drawing a line of it."""
+    (tmp_path / "theirs").mkdir()
+    house = tmp_path / "theirs" / "house.png"
+    house.write_bytes(photo.read_bytes())
+    load = loading.load_pipeline
+
+    def swapped(*arguments, **keywords):
+        house.unlink()
+        house.symlink_to(photo)
+        return load(*arguments, **keywords)
+
+    monkeypatch.setattr(loading, "load_pipeline", swapped)
+    assert many([{"prompt": STAR, "image": "theirs/house.png"}], "--pictures-within", str(tmp_path / "theirs")) == 2
+    assert f"line 1: '{house}' is outside of --pictures-within" in capsys.readouterr().err
+    assert not list((tmp_path / "outputs").glob("*.png"))
+
+
 def test_a_bad_line_stops_the_run_which_then_goes_on(many, tmp_path, capsys):
     good = [{"prompt": f"a {colour} star on a black background"} for colour in COLOURS[:4]]
     bad = [*good[:2], {"prompt": "a " * 100}, *good[3:]]
@@ -173,6 +224,22 @@ def test_a_finished_run_has_nothing_to_do_and_needs_no_model(many, monkeypatch, 
     capsys.readouterr()
     assert many(lines) == 0
     assert "1 of 1 pictures are in" in capsys.readouterr().out
+
+
+def test_what_a_killed_run_left_half_written_is_told_in_one_line(many, tmp_path, capsys):
+    lines = [{"prompt": PROMPT}]
+    assert many(lines) == 0
+    with (tmp_path / "outputs" / "manifest.jsonl").open("ab") as file:
+        file.write(b'{"number": 2, "li')
+    capsys.readouterr()
+    assert many(lines) == 0
+    captured = capsys.readouterr()
+    manifest_file = tmp_path / "outputs" / "manifest.jsonl"
+    assert captured.err.startswith(f"warning: {manifest_file}, line 2 is not whole, ")
+    assert captured.err.count("\n") == 1
+    assert "1 of 1 pictures are in" in captured.out
+    assert many(lines) == 0
+    assert capsys.readouterr().err == ""
 
 
 def environment() -> dict[str, str]:
@@ -298,6 +365,10 @@ def test_out_of_memory_halves_the_batch_and_says_so(tmp_path):
         (["--prompts", "FILE", "--controlnet", "bundled"], "--controlnet needs edges"),
         (["--prompt", PROMPT, "--batch-size", "2"], "--batch-size 2 is for files of prompts"),
         (["--prompt", PROMPT, "--on-error", "skip"], "--on-error skip is for files of prompts"),
+        (["--prompt", PROMPT, "--pictures-within", "."], "--pictures-within . is for files of prompts"),
+        (["--prompts", "FILE", "--pictures-within", "nowhere"], "--pictures-within nowhere is no folder"),
+        (["--prompts", "FILE", "--pictures-within", __file__], "is no folder; give the one that holds the pictures"),
+        (["--prompts", "FILE", "--pictures-within", "x" * 300], "is no folder"),
         (["--prompts", "BAD"], "line 2: it is not JSON"),
         (["--prompts", "IMAGE", "--model", "some/model"], "line 1: a control image needs a ControlNet"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome import measure
+from ppdiffusers_tome.bench.overhead import measured_on
 from ppdiffusers_tome.commands.shared.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.edges import EdgeSource, scene_edges
-from ppdiffusers_tome.measure import format_memory, highest, measured
+from ppdiffusers_tome.measure import format_memory, highest, measured, usable_cores
 from ppdiffusers_tome.quality import compare_pictures
 
 MIB = 2**20
@@ -50,6 +52,17 @@ def test_mark_parts_the_peak():
     if both.peak_bytes is None:
         pytest.skip("this system measures no memory")
     assert (both.peak_bytes - both.peak_bytes_at_mark) / MIB == pytest.approx(200, abs=12)
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch):
+    assert 1 <= usable_cores() <= os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        assert usable_cores() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS and Windows
+    assert usable_cores() == os.cpu_count()
+    assert measured_on()["cores"] == os.cpu_count()
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores() == 1
 
 
 def test_what_cannot_be_reset_is_not_measured(monkeypatch, tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 import math
 import re
 from collections.abc import Callable
@@ -26,6 +28,7 @@ from ppdiffusers_tome import (
     apply_tome,
     remove_tome,
 )
+from ppdiffusers_tome.values import shown
 
 BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
 STRIDE = r"must be a whole number of tokens, 1 or more, such as 2; got "
@@ -67,7 +70,8 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(method="todo", merge_mlp=True), ToMeValueError, r"merge_mlp=True .* as a feed-forward layer has no keys"),
     (dict(method="todo", merge_crossattn=True), ToMeValueError, r"as the keys of cross-attention are the text's"),
     (dict(method="todo", min_similarity=0.5), ToMeValueError, r"min_similarity=0\.5 has no effect with method='todo'"),
-    (dict(method="todo", ratio=0.76), ToMeValueError, r"ratio=0\.76 must be at least 0 and below 0\.75"),
+    (dict(method="todo", ratio=0.76), ToMeValueError, r"ratio=0\.76 must be at least 0 and at most 0\.75 for a 2x2"),
+    (dict(method="todo", ratio=0.9, sx=3, sy=3), ToMeValueError, r"at least 0 and at most 0\.888888 for a 3x3 stride"),
     (dict(min_similarity=1.5), ToMeValueError, r"min_similarity=1\.5 must be a cosine, from -1 to 1, such as 0\.9"),
     (dict(min_similarity=math.nan), ToMeValueError, r"min_similarity=nan must be a cosine"),
     (dict(min_similarity="0.9"), ToMeTypeError, r"min_similarity='0\.9' must be a number; got str"),
@@ -76,7 +80,18 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(start=math.nan), ToMeValueError, r"must be shares of the denoising"),
     (dict(start=None), ToMeTypeError, r"start=None must be a number; got NoneType"),
     (dict(ratio=0.5 + 0j), ToMeTypeError, rf"{NUMBER}complex"),
-    (dict(ratio=np.array(0.5)), ToMeTypeError, rf"{NUMBER}ndarray"),
+    (dict(ratio=np.zeros((2, 2))), ToMeTypeError, rf"{NUMBER}ndarray of shape \[2, 2\]"),
+    (dict(ratio=paddle.zeros([2, 2])), ToMeTypeError, rf"{NUMBER}Tensor of shape \[2, 2\]"),
+    (dict(ratio=np.array([0.5, 0.8])), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
+    (dict(ratio=np.array([])), ToMeValueError, r"ratio=\[\] must be a number, or a ramp of two or more"),
+    (dict(ratio=np.array(["a", "b"])), ToMeTypeError, rf"ratio\[0\]='a' {NUMBER}str"),
+    (dict(ratio=np.array(True)), ToMeTypeError, rf"ratio=True {NUMBER}bool"),
+    (dict(ratio=np.array(0.5j)), ToMeTypeError, rf"{NUMBER}complex"),
+    (dict(ratio=np.ndarray), ToMeTypeError, rf"ratio=<class 'numpy\.ndarray'> {NUMBER}type"),
+    (dict(ratio=10**5000), ToMeValueError, r"ratio=<int> must be .* give a finite number"),
+    (dict(ratio={np.int8(3): 0.5}), ToMeValueError, r"has level 3; levels are 1, 2, 4 and 8"),
+    (dict(ratio={paddle.to_tensor(1): 0.5, 1: 0.3}), ToMeValueError, r"names level 1 twice; give each level once"),
+    (dict(ratio="auto"), ToMeValueError, r"ratio='auto' is no setting: .* Call tune, as in found = .*tune\(pipe"),
     (dict(ratio=dict(ratio=0.5)), ToMeValueError, r"has level 'ratio'; levels are 1, 2, 4 and 8"),
     (dict(sx=0), ToMeValueError, r"sx=0 must be 1 or more; the usual stride is 2"),
     (dict(sy=-1), ToMeValueError, r"sy=-1 must be 1 or more; the usual stride is 2"),
@@ -99,7 +114,15 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(merge_crossattn=0), ToMeTypeError, r"merge_crossattn=0 must be True or False"),
     (dict(merge_mlp="yes"), ToMeTypeError, r"merge_mlp='yes' must be True or False"),
     (dict(use_rand=None), ToMeTypeError, r"use_rand=None must be True or False"),
-    (dict(use_rand=np.True_), ToMeTypeError, r"use_rand=.*True_? must be True or False"),
+    (dict(use_rand=np.int64(1)), ToMeTypeError, r"use_rand=1 must be True or False"),
+    (dict(use_rand=np.array([True, False])), ToMeTypeError, r"use_rand=\[True, False\] must be True or False"),
+    (dict(sx=np.array([2, 2])), ToMeTypeError, rf"sx=\[2, 2\] {STRIDE}list"),
+    (dict(sx=np.float32(2)), ToMeTypeError, rf"sx=2\.0 {STRIDE}float"),
+    (dict(sx=paddle.to_tensor(2.0)), ToMeTypeError, rf"sx=2\.0 {STRIDE}float"),
+    (dict(method="todo", tile=np.zeros((2, 2))), ToMeTypeError, r"tile=array.* got ndarray of shape \[2, 2\]"),
+    (dict(start=np.array([0.1, 0.2])), ToMeTypeError, r"start=\[0\.1, 0\.2\] must be a number; got list"),
+    (dict(method=np.array(["tome", "todo"])), ToMeValueError, r"method=\['tome', 'todo'\] must be one of"),
+    (dict(seed=10**5000), ToMeValueError, r"seed=<int> must be from 0 to 2\*\*63 - 1"),
     (dict(seed=-1), ToMeValueError, r"seed=-1 must be from 0 to 2\*\*63 - 1"),
     (dict(seed=2**63), ToMeValueError, r"seed=9223372036854775808 must be from 0 to 2\*\*63 - 1"),
     (dict(seed=1.5), ToMeTypeError, rf"seed=1\.5 {SEED}float"),
@@ -114,16 +137,19 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(reuse_steps=2.5), ToMeTypeError, r"reuse_steps=2\.5 must be a whole number of denoising steps.*got float"),
     (dict(reuse_steps=None), ToMeTypeError, r"reuse_steps=None must be a whole number.*got NoneType"),
     (dict(reuse_blocks=1), ToMeTypeError, r"reuse_blocks=1 must be True or False"),
-    (dict(config=0.5), ToMeTypeError, r"config=0\.5 must be a ToMeConfig; got float"),
-    (dict(config=dict(ratio=0.5)), ToMeTypeError, r"must be a ToMeConfig; got dict"),
-    (dict(config=ToMeConfig), ToMeTypeError, r"must be a ToMeConfig; got type"),
-    (dict(config=ToMeConfig(), ratio=0.4), ToMeTypeError, r"or preset was given together with ratio; give one"),
-    (dict(ratio=ToMeConfig(), seed=4, sx=4), ToMeTypeError, r"or preset was given together with sx, seed; give one"),
+    (dict(config=0.5), ToMeTypeError, r"config=0\.5 must be a ToMeConfig, the name of a preset .* or .*; got float"),
+    (dict(config=dict(ratio=0.5)), ToMeTypeError, r"must be a ToMeConfig, the name of a preset .*; got dict"),
+    (dict(config=ToMeConfig), ToMeTypeError, r"must be a ToMeConfig, the name of a preset .*; got type"),
+    (dict(config=np.zeros(3)), ToMeTypeError, r"config=array.* must be a ToMeConfig, .*; got ndarray of shape \[3\]"),
+    (dict(config="nowhere.json"), ToMeValueError, r"nowhere\.json cannot be read as settings of token merging"),
+    (dict(ratio=ToMeConfig(), config=ToMeConfig()), ToMeTypeError, r"a ToMeConfig was given first and another ToMeC"),
+    (dict(ratio="fast", config=ToMeConfig()), ToMeTypeError, r"the preset 'fast' was given first .* so give one of"),
+    (dict(ratio="quality", tile=16), ToMeValueError, r"tile=16 was given and ratio=0\.75 and method='todo' come from"),
 ]  # fmt: skip
 
 
 def name_of(settings: dict[str, Any]) -> str:
-    return "-".join(f"{key}={value}" for key, value in settings.items())
+    return "-".join(f"{key}={shown(value)}" for key, value in settings.items())
 
 
 @functools.cache
@@ -160,6 +186,94 @@ def test_unknown_setting_is_refused() -> None:
         ToMeConfig.from_dict({"ration": 0.5, "zz": 1, "sx": 2})
     with pytest.raises(TypeError, match="ration"):
         unet().apply_tome(ration=0.5)
+
+
+class TestNumbersOfOtherLibraries:
+    """numpy's and Paddle's are taken wherever a number, a flag or a ramp is, and held as Python's own."""
+
+    @pytest.mark.parametrize(
+        ("given", "same"),
+        [
+            (dict(ratio=np.array(0.25)), dict(ratio=0.25)),
+            (dict(ratio=np.array([[0.25]])), dict(ratio=0.25)),
+            (dict(ratio=np.float16(0.25)), dict(ratio=0.25)),
+            (dict(ratio=np.longdouble(0.25)), dict(ratio=0.25)),
+            (dict(ratio=paddle.to_tensor(0.25)), dict(ratio=0.25)),
+            (dict(ratio=paddle.to_tensor([0.25])), dict(ratio=0.25)),
+            (dict(ratio=paddle.to_tensor(0.25).astype("bfloat16")), dict(ratio=0.25)),
+            (dict(ratio=np.array([0.7, 0.3])), dict(ratio=(0.7, 0.3))),
+            (dict(ratio=paddle.to_tensor([0.5, 0.25])), dict(ratio=(0.5, 0.25))),
+            (dict(ratio=paddle.to_tensor([0.5, 0.25]).astype("bfloat16")), dict(ratio=(0.5, 0.25))),
+            (dict(ratio=[np.float32(0.5), paddle.to_tensor(0.25)]), dict(ratio=(0.5, 0.25))),
+            (dict(ratio={np.int8(2): np.array(0.25), 1: np.array([0.5, 0.1])}), dict(ratio={1: (0.5, 0.1), 2: 0.25})),
+            (dict(ratio={paddle.to_tensor(1): paddle.to_tensor([0.5, 0.25])}), dict(ratio={1: (0.5, 0.25)})),
+            (dict(max_downsample=np.array(2)), dict(max_downsample=2)),
+            (dict(max_downsample=paddle.to_tensor(2)), dict(max_downsample=2)),
+            (dict(sx=np.array([4]), sy=paddle.to_tensor([4])), dict(sx=4, sy=4)),
+            (dict(seed=np.uint64(2**63 - 1)), dict(seed=2**63 - 1)),
+            (dict(seed=paddle.to_tensor(2**62)), dict(seed=2**62)),
+            (dict(tile=np.int16(8), reuse_steps=np.array(3)), dict(tile=8, reuse_steps=3)),
+            (dict(use_rand=np.False_, merge_mlp=np.array(True)), dict(use_rand=False, merge_mlp=True)),
+            (dict(reuse_blocks=paddle.to_tensor(True)), dict(reuse_blocks=True)),
+            (dict(min_similarity=np.array(-1)), dict(min_similarity=-1.0)),
+            (dict(start=paddle.to_tensor(0.25), end=np.float64(0.5)), dict(start=0.25, end=0.5)),
+            (dict(method=np.str_("tofu")), dict(method="tofu")),
+        ],
+        ids=lambda settings: name_of(settings)[:60],
+    )
+    def test_they_are_taken(self, given: dict[str, Any], same: dict[str, Any]) -> None:
+        config, plain = ToMeConfig(**given), ToMeConfig(**same)
+        assert apply_tome(unet(), **given).tome.config == config == plain
+        assert hash(config) == hash(plain)
+        assert repr(config) == repr(plain)
+        for name, value in vars(config).items():
+            assert type(value) is type(getattr(plain, name))
+        assert json.loads(config.to_json()) == json.loads(plain.to_json())
+
+    def test_every_setting_is_in_the_table(self) -> None:
+        marks = TestNumbersOfOtherLibraries.test_they_are_taken.pytestmark
+        asked = {name for given, _ in marks[0].args[1] for name in given}
+        assert asked >= {field.name for field in dataclasses.fields(ToMeConfig)} - {"merge_attn", "merge_crossattn"}
+
+    def test_a_tensor_of_a_program_has_no_value(self) -> None:
+        paddle.enable_static()
+        try:
+            with paddle.static.program_guard(paddle.static.Program()):
+                value = paddle.static.data("ratio", [1], "float32")
+                with pytest.raises(ToMeTypeError, match=NUMBER):
+                    ToMeConfig(value)
+        finally:
+            paddle.disable_static()
+
+
+NO_NAMES = [None, 3, b"fast", ["fast"], {}, np.array("fast"), np.array(["fast", "x"]), paddle.zeros([2]), ToMeConfig]
+
+
+@pytest.mark.parametrize("given", NO_NAMES, ids=[str(i) for i in range(len(NO_NAMES))])
+class TestWhatIsNoName:
+    def test_of_a_preset(self, given: Any) -> None:
+        with pytest.raises(ToMeTypeError, match=r"must be the name of a preset \(balanced, fast, quality\); got "):
+            ToMeConfig.preset(given)
+
+    def test_of_a_preset_or_file(self, given: Any) -> None:
+        with pytest.raises(ToMeTypeError, match=r"must be the name of a preset \(.*\) or the path of a JSON file of"):
+            ToMeConfig.named(given)
+
+    def test_of_a_file(self, given: Any) -> None:
+        with pytest.raises(ToMeTypeError, match=r"must be the path of a JSON file of settings, such as 'tome\.json'"):
+            ToMeConfig.load(given)
+
+
+def test_what_is_no_mapping_of_settings_is_refused() -> None:
+    for given in (None, 3, "ratio", [("ratio", 0.5)], np.array(0.5)):
+        with pytest.raises(ToMeTypeError, match=r'must be a mapping of settings such as \{"ratio": 0\.5\}; got'):
+            ToMeConfig.from_dict(given)  # type: ignore[arg-type]
+    with pytest.raises(ToMeTypeError, match=r"unknown setting 'x', 1; the settings are"):
+        ToMeConfig.from_dict({1: 2, "x": 3})  # type: ignore[dict-item]
+    with pytest.raises(ToMeValueError, match=r"\{'1': 0\.5, 1: 0\.3\} names a level twice; give each level once"):
+        ToMeConfig.from_dict({"ratio": {"1": 0.5, 1: 0.3}})
+    with pytest.raises(ToMeValueError, match="has level '99999"):
+        ToMeConfig.from_dict({"ratio": {"9" * 5000: 0.5}})
 
 
 def test_config_is_frozen_and_round_trips() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ from ppdiffusers_tome.evaluation.ledger import EvaluationLedger, Result, Turn
 from ppdiffusers_tome.evaluation.measuring import measure
 from ppdiffusers_tome.evaluation.plot import plot
 from ppdiffusers_tome.evaluation.summary import Row, as_json, markdown, rows
+from ppdiffusers_tome.evaluation.turns import Hall
 from ppdiffusers_tome.finding import find_model
+from ppdiffusers_tome.json_lines import part_of
 from ppdiffusers_tome.loading import load_pipeline
 from ppdiffusers_tome.measure import Measured, measured
 from ppdiffusers_tome.sampling import draw
@@ -278,7 +281,7 @@ def result(name: str, prompt: str, sitting: int, seconds: float, blocks: float, 
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> EvaluationLedger:
+def ledger(tmp_path: Path) -> Iterator[EvaluationLedger]:
     """Two prompts; of the second, ours was drawn in a later sitting, when the machine was half as fast."""
     ledger = EvaluationLedger(tmp_path / "evaluate.jsonl", {"height": 64})
     for each in (
@@ -288,7 +291,8 @@ def ledger(tmp_path: Path) -> EvaluationLedger:
         result("ours 0.5", "b", 2, 6.0, 8.0, 40.0),
     ):  # fmt: skip
         ledger.add_result(each)
-    return ledger
+    yield ledger
+    ledger.close()
 
 
 def summed_up(ledger: EvaluationLedger) -> list[Row]:
@@ -331,23 +335,147 @@ def test_plot_has_a_colour_a_family_and_no_place_for_the_identical(ledger: Evalu
 
 
 def test_ledger_reads_back_what_it_wrote(ledger: EvaluationLedger) -> None:
-    again = EvaluationLedger(ledger.path, {"height": 64})
-    assert again.results("port 0.5") == ledger.results("port 0.5")
-    assert again.results("port 0.5")[TURNS[1]].psnr == math.inf
-    assert again.next_sitting == 3
-    assert again.results("unmerged")[TURNS[1]].sitting == 2
+    ledger.close()
+    with EvaluationLedger(ledger.path, {"height": 64}) as again:
+        assert again.results("port 0.5") == ledger.results("port 0.5")
+        assert again.results("port 0.5")[TURNS[1]].psnr == math.inf
+        assert again.next_sitting == 3
+        assert again.results("unmerged")[TURNS[1]].sitting == 2
     with pytest.raises(UserError, match="was measured with height=64 and this run has 128"):
         EvaluationLedger(ledger.path, {"height": 128})
+    EvaluationLedger(ledger.path, {"height": 64}).close()  # who was refused holds no lock
 
 
 def test_name_stands_for_one_configuration(ledger: EvaluationLedger) -> None:
     ledger.note_configurations([unmerged(), HALF])
+    ledger.close()
     lines = ledger.path.read_text()
-    again = EvaluationLedger(ledger.path, {"height": 64})
-    again.note_configurations([HALF])
-    with pytest.raises(UserError, match=r"another configuration called 'ours 0.5' \(tile=None then and 16 now\)"):
-        again.note_configurations([port(0.5), ours(ToMeConfig(tile=16), "ours 0.5", "ours")])
+    with EvaluationLedger(ledger.path, {"height": 64}) as again:
+        again.note_configurations([HALF])
+        with pytest.raises(UserError, match=r"another configuration called 'ours 0.5' \(tile=None then and 16 now\)"):
+            again.note_configurations([port(0.5), ours(ToMeConfig(tile=16), "ours 0.5", "ours")])
     assert ledger.path.read_text() == lines
+
+
+@pytest.mark.parametrize("line", [1, 3, 7])
+def test_torn_line_of_a_ledger_is_told_and_the_rest_stays(line: int, ledger: EvaluationLedger) -> None:
+    """Also in the middle of the file, where ranks that wrote to one file have torn it. (Line 0 is the plan.)"""
+    ledger.close()
+    lines = ledger.path.read_bytes().splitlines(keepends=True)
+    lines[line] = lines[line][:40]  # and the next one glued behind it
+    ledger.path.write_bytes(b"".join(lines))
+    with pytest.warns(UserWarning, match=rf"evaluate\.jsonl, line {line + 1} is not whole"):
+        again = EvaluationLedger(ledger.path, {"height": 64})
+    with again:
+        left = [each for number, each in enumerate(lines[1:], start=1) if number not in (line, line + 1)]
+        assert again.lines[1:] == list(map(json.loads, left))
+        again.add_result(result("unmerged", "c", 3, 1.0, 1.0, None))
+        again.add_result(result("ours 0.5", "c", 3, 1.0, 1.0, 20.0))
+    with pytest.warns(UserWarning, match="is not whole"), EvaluationLedger(ledger.path, {"height": 64}) as again:
+        assert Turn("c", 0) in again.results("ours 0.5")
+
+
+def test_picture_that_lost_its_unmerged_one_is_lost_too(ledger: EvaluationLedger) -> None:
+    """Its seconds are compared with those of the same sitting, so it is drawn again, beside the unmerged pipeline."""
+    ledger.close()
+    lines = ledger.path.read_bytes().splitlines(keepends=True)
+    lines[6] = lines[6][:40] + b"\n"  # of prompt b in sitting 2
+    ledger.path.write_bytes(b"".join(lines))
+    with pytest.warns(UserWarning, match="line 7 is not whole"):
+        again = EvaluationLedger(ledger.path, {"height": 64})
+    with again:
+        assert set(again.results("ours 0.5")) == {TURNS[0]}
+        assert set(again.results("port 0.5")) == set(again.results("unmerged")) == set(TURNS)
+
+
+@pytest.mark.parametrize("picture", ["3", "{}", "null", '{"block_seconds": {"x": 1}}'])
+def test_picture_of_another_version_is_refused(picture: str, ledger: EvaluationLedger) -> None:
+    ledger.close()
+    with ledger.path.open("a") as file:
+        file.write(f'{{"picture": {picture}}}\n')
+    for rank in (0, 1):
+        with pytest.raises(UserError, match=r"holds a picture that this version did not write .*or --overwrite"):
+            EvaluationLedger(ledger.path, {"height": 64}, rank=rank)
+    EvaluationLedger(ledger.path, {"height": 64}, overwrite=True).close()
+
+
+@pytest.mark.parametrize("begun", [b"", b'{"pla', b'{"plan": {"heig', b"\0" * 20])
+def test_ledger_whose_first_line_was_cut_off_begins_again(begun: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "evaluate.jsonl"
+    path.write_bytes(begun)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            with EvaluationLedger(path, {"height": 64}) as ledger:
+                assert ledger.lines == [{"plan": {"height": 64}}]
+
+
+@pytest.mark.parametrize("content", ["mine\n", "mine", '{"mine": 1}\n', '{"plan": "to go home"}\n', "{\n}\n"])
+def test_file_of_something_else_is_no_ledger(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "evaluate.jsonl"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"evaluate\.jsonl cannot be read as findings of this program.*or --overwrite"):
+        EvaluationLedger(path, {"height": 64})
+    assert path.read_text() == content
+    with EvaluationLedger(path, {"height": 64}, overwrite=True) as ledger:
+        assert ledger.lines == [{"plan": {"height": 64}}]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_second_run_of_one_evaluation_is_refused(rank: int, ledger: EvaluationLedger) -> None:
+    """Whichever rank is still there: a launch on several machines may have lost its rank 0 alone."""
+    other = EvaluationLedger(ledger.path, {"height": 64}, rank=1)
+    (other, ledger)[rank].close()
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match=r"another run writes to .*; wait until it has ended"):
+            EvaluationLedger(ledger.path, {"height": 64}, overwrite=overwrite)
+    assert len(ledger.path.read_bytes().splitlines()) == 8
+    other.close()
+
+
+def test_ranks_write_parts_which_the_first_takes_in(ledger: EvaluationLedger) -> None:
+    new = [result("unmerged", "c", 3, 1.0, 1.0, None), result("unmerged", "d", 3, 1.0, 1.0, None)]
+    before = ledger.path.read_bytes()
+    with EvaluationLedger(ledger.path, {"height": 64}, rank=1) as second:
+        assert second.results("ours 0.5") == ledger.results("ours 0.5")
+        second.add_result(new[0])
+        ledger.add_result(new[1])
+        kept = part_of(ledger.path, 1).read_bytes()
+    ledger.gather()
+    assert {each.turn for each in new} <= set(ledger.results("unmerged"))
+    assert not part_of(ledger.path, 1).exists()
+    whole = ledger.path.read_bytes()
+    assert whole.startswith(before)
+    assert len(whole.splitlines()) == len(before.splitlines()) + 2
+    # Killed just before the part was removed: the next run finds it and takes nothing twice. One line of it is torn.
+    ledger.close()
+    part_of(ledger.path, 1).write_bytes(kept + b'{"picture": {"conf')
+    with pytest.warns(UserWarning, match=r"part-0001\.jsonl, line 3 is not whole"):
+        EvaluationLedger(ledger.path, {"height": 64}).close()
+    assert ledger.path.read_bytes() == whole
+    assert [path.name for path in ledger.path.parent.iterdir()] == ["evaluate.jsonl"]
+
+
+def test_parts_of_another_evaluation_are_refused_and_overwritten(ledger: EvaluationLedger) -> None:
+    ledger.close()
+    part = part_of(ledger.path, 2)
+    part.write_text('{"plan": {"height": 128}}\n{"on": {}}\n')
+    with pytest.raises(UserError, match=r"part-0002\.jsonl was measured with height=128 and this run has 64"):
+        EvaluationLedger(ledger.path, {"height": 64})
+    EvaluationLedger(ledger.path, {"height": 64}, overwrite=True).close()
+    assert [path.name for path in part.parent.iterdir()] == ["evaluate.jsonl"]
+
+
+def test_pictures_are_not_written_through_a_link(tmp_path: Path) -> None:
+    """An output folder that somebody else filled may hold one."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "references").symlink_to(tmp_path / "mine")
+    with pytest.raises(UserError, match=r"references leads out of --output .*out by a link"):
+        Hall(tmp_path / "out", keeps_all=False).prepare([unmerged(), HALF], TURNS, overwrite=True)
+    (tmp_path / "also").symlink_to(tmp_path / "out")  # the output itself is the user's own word
+    (tmp_path / "out" / "references").unlink()
+    Hall(tmp_path / "also", keeps_all=True).prepare([unmerged(), HALF], TURNS, overwrite=True)
 
 
 def test_files_of_prompts_that_begin_alike_differ() -> None:

@@ -20,7 +20,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "version": set(),
     "errors": set(),
     "methods": {"methods"},
-    "config": {"errors", "methods"},
+    "values": set(),
+    "config": {"errors", "methods", "values"},
+    "combining": {"config", "errors", "values"},
+    "candidates": {"combining", "config", "errors", "values"},
     "grid": set(),
     "constants": set(),
     "partition": {"constants", "grid"},
@@ -29,26 +32,40 @@ MAY_IMPORT: dict[str, set[str]] = {
     "blocks": {"blocks", "grid"},
     "refused": set(),
     "sites": {"blocks", "config", "methods", "refused"},
+    "paddle_calls": set(),
+    "merged_section": {"matching", "methods"},
+    "denoising": set(),
     "reuse": set(),
-    "state": {"config", "errors", "grid", "matchers", "matching", "partition", "reuse"},
-    "hooks": {"blocks", "config", "grid", "matching", "methods", "sites", "state"},
+    "pipeline_call": {"config", "denoising", "reuse"},
+    "call": {
+        "config", "constants", "errors", "grid", "matchers", "matching", "merged_section", "paddle_calls", "partition",
+        "pipeline_call",
+    },
+    "attachment": {"call", "config", "constants", "denoising", "grid", "paddle_calls", "pipeline_call"},
+    "hooks": {
+        "attachment", "blocks", "call", "config", "grid", "matching", "merged_section", "methods", "paddle_calls",
+        "sites",
+    },
     "port": set(),
     "measure": set(),
     "quality": set(),
     "random_state": set(),
     "parts": {"errors"},
     "applying": {"blocks", "config", "errors", "hooks", "methods", "parts", "port", "refused", "sites"},
-    "tuning": {"applying", "config", "errors", "measure", "quality", "random_state"},
-    "mixin": {"applying", "config", "errors", "tuning"},
+    "tuning": {"applying", "candidates", "config", "errors", "measure", "quality", "random_state", "values"},
+    "mixin": {"applying", "combining", "config", "errors", "values"},
     "chunked_attention": {"errors", "parts"},
-    "install": {"mixin"},
+    "install": {"mixin", "pipeline_call"},
     "__init__": {"applying", "chunked_attention", "config", "errors", "install", "mixin", "tuning", "version"},
 }
 # Whatever is not in the table (demo, commands and their helpers) stands on top of it: it may import all of the table,
 # and nothing in the table imports it. Of what stands on top, these may be imported by these alone:
 COMMAND_LINE = {"__main__": set(), "cli": {"__main__"}, "commands": {"cli", "commands"}}
 # These know no framework, so that settings are checked and `--help` is printed in an instant.
-WITHOUT_PADDLE = ("__init__", "version", "errors", "config", "grid", "methods", "blocks", "refused", "reuse")
+WITHOUT_PADDLE = (
+    "__init__", "version", "errors", "values", "config", "combining", "candidates", "grid", "methods", "blocks",
+    "refused", "reuse", "denoising",
+)  # fmt: skip
 
 
 def files(unit: str) -> list[Path]:

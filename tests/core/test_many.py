@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,59 @@ def test_bad_lines_are_told_by_number_and_the_others_stay(tmp_path):
     for each, sentence in zip(bad, BAD.values(), strict=True):
         assert sentence in each.error
         assert "\n" not in each.error
+
+
+def pictures_of(tmp_path: Path) -> Path:
+    """A folder of pictures, with links in it, beside a file of prompts; and a picture outside."""
+    folder = tmp_path / "pictures"
+    (folder / "deep").mkdir(parents=True)
+    for path in (tmp_path / "mine.png", folder / "a.png", folder / "deep" / "b.png"):
+        Image.new("RGB", (8, 8)).save(path)
+    (folder / "link.png").symlink_to("a.png")
+    (folder / "out.png").symlink_to(tmp_path / "mine.png")
+    (folder / "out").symlink_to(tmp_path)
+    (folder / "loop.png").symlink_to("loop.png")
+    (tmp_path / "in").symlink_to(folder)
+    return folder
+
+
+INSIDE = ("pictures/a.png", "pictures/deep/b.png", "pictures/link.png", "pictures/deep/../a.png", "in/a.png",
+          "../{here}/pictures/a.png", "{folder}/a.png", "{folder}/../in/deep/b.png")  # fmt: skip
+OUTSIDE = ("mine.png", "../{here}/mine.png", "pictures/../mine.png", "in/../mine.png", "pictures/out.png",
+           "pictures/out/mine.png", "{folder}/out.png", "{folder}/../mine.png", "{folder}.png", "nowhere.png", ".",
+           "/dev/zero", "/etc/passwd", "/nowhere", "\0", "pictures/\0", "x" * 5000, "/", "..")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["image", "control_image"])
+def test_pictures_can_be_confined_to_a_folder(tmp_path, kind):
+    folder = pictures_of(tmp_path)
+    named = [name.format(here=tmp_path.name, folder=folder) for name in (*INSIDE, *OUTSIDE)]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"prompt": "p", kind: name}) for name in named))
+    for within in (folder, tmp_path / "in", folder / "deep" / ".."):
+        lines, bad = read_prompts(prompts, first_seed=0, tome=ToMeConfig(), pictures_within=within)
+        assert [line.line for line in lines] == list(range(1, len(INSIDE) + 1))
+        assert [each.line for each in bad] == list(range(len(INSIDE) + 1, len(named) + 1))
+        for each, name in zip(bad, named[len(INSIDE) :], strict=True):
+            start = repr(str(tmp_path / name)[:200])[:-1]
+            assert each.error.startswith(start), each.error
+            assert f"is outside of --pictures-within {str(within)!r}" in each.error
+    # What is not there is told only of that folder.
+    for name in ("nowhere.png", "loop.png", "."):
+        prompts.write_text(json.dumps({"prompt": "p", kind: f"pictures/{name}"}))
+        _, (bad,) = read_prompts(prompts, first_seed=0, tome=ToMeConfig(), pictures_within=folder)
+        assert "is not there, or no file" in bad.error
+    # Without the option they mean what they say.
+    prompts.write_text(json.dumps({"prompt": "p", kind: "pictures/../mine.png"}))
+    (line,), _ = read_prompts(prompts, first_seed=0, tome=ToMeConfig())
+    assert line.control == tmp_path / "pictures/../mine.png"
+
+
+def test_a_table_is_confined_too(tmp_path):
+    folder = pictures_of(tmp_path)
+    (tmp_path / "a.csv").write_text("prompt,image\na,pictures/a.png\nb,mine.png\n")
+    lines, bad = read_prompts(tmp_path / "a.csv", first_seed=0, tome=ToMeConfig(), pictures_within=folder)
+    assert ([line.line for line in lines], [each.line for each in bad]) == ([2], [3])
 
 
 def test_bad_rows_of_a_table(tmp_path):
@@ -227,7 +282,13 @@ def test_a_run_stopped_after_any_write_ends_as_one_that_was_not(tmp_path):
                 elif torn == "damaged line":
                     part.path.write_bytes(part.path.read_bytes() + b"\0" * len(entry) + b"\n")
             times = {file.name: file.stat().st_mtime_ns for file in path.glob("*.png")}
-            assert whole_run(path, lines) == uninterrupted, path.name
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                assert whole_run(path, lines) == uninterrupted, path.name
+            is_told = finished < 4 and torn in ("line", "damaged line")
+            assert [f"part-0000.jsonl, line {finished + 1} is not whole" in str(each.message) for each in told] == (
+                [True] * is_told
+            )
             assert all((path / name).stat().st_mtime_ns == time for name, time in times.items()), "drawn twice"
 
 
@@ -297,6 +358,81 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path, rank):
         begin(tmp_path / "a", lines)
     _, part = begin(tmp_path / "a", lines)
     part.close()
+
+
+def test_the_folder_is_the_runs_until_it_is_closed(tmp_path):
+    """Also while it gathers: a run that began then would find its own part gathered and removed."""
+    lines = lines_of(tmp_path, *[{}] * 2)
+    folder, part = begin(tmp_path / "a", lines)
+    with part:
+        part.add(finish(tmp_path / "a", lines[0]))
+        folder.gather()
+        with pytest.raises(UserError, match="another run writes to"):
+            begin(tmp_path / "a", lines)
+    assert sorted(file.name for file in (tmp_path / "a").iterdir()) == ["000001-p.png", MANIFEST, "run.json"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_part_that_is_a_link_is_refused(tmp_path, rank, overwrite):
+    """Going on in somebody else's folder must not empty, or add to, what such a link leads to."""
+    lines = lines_of(tmp_path, {})
+    whole_run(tmp_path / "a", lines)
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / "a" / f"manifest.part-000{rank}.jsonl").symlink_to(mine)
+    with pytest.raises(UserError, match=f"manifest.part-000{rank}.jsonl is a link"):
+        begin(tmp_path / "a", lines, {**RUN, "batch_size": 3} if overwrite else RUN, overwrite=overwrite)
+    assert mine.read_text() == "mine"
+
+
+def ascii_of_start(text: str) -> str:
+    return ascii(text[:40])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ['{"skipped": [1], "error": "why"}', '{"skipped": 1}', '{"skipped": 1, "error": 2}', '{"number": [], "sha256": ""}',
+     '{"number": 1}', '{"number": 1, "sha256": null}', "[" * 100_000, "[1]", '{"run": [[]]}'],
+    ids=ascii_of_start,
+)  # fmt: skip
+def test_what_is_no_entry_of_a_part_or_manifest_changes_nothing(tmp_path, entry):
+    lines = lines_of(tmp_path, *[{}] * 2)
+    uninterrupted = whole_run(tmp_path / "a", lines)
+    for name in (MANIFEST, "manifest.part-0000.jsonl", "manifest.part-0003.jsonl"):
+        with (tmp_path / "a" / name).open("a") as file:
+            file.write(entry + "\n")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert whole_run(tmp_path / "a", lines) == uninterrupted
+
+
+def test_a_run_file_beyond_all_depth_is_no_run(tmp_path):
+    lines = lines_of(tmp_path, {})
+    uninterrupted = whole_run(tmp_path / "a", lines)
+    (tmp_path / "a" / "run.json").write_text("[" * 100_000)
+    assert whole_run(tmp_path / "a", lines) == uninterrupted
+
+
+def test_a_temporary_file_that_is_a_link_is_not_followed(tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / f".a.png.{os.getpid()}.tmp").symlink_to(mine)
+    write_picture(tmp_path / "a.png", Image.new("RGB", (8, 8)))
+    assert mine.read_text() == "mine"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.png", "mine"]
+
+
+def test_a_system_without_fcntl_keeps_a_folder_too(tmp_path):
+    """As Windows is."""
+    code = (
+        "import sys; sys.modules['fcntl'] = None; from pathlib import Path\n"
+        "from ppdiffusers_tome.many.folder import Folder, Part\n"
+        "with Part(Path(sys.argv[1]), 0) as part: part.add({'number': 1, 'sha256': ''})\n"
+        "folder = Folder(Path(sys.argv[1])); folder.gather(); print(sorted(folder.entries))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout == "[1]\n", done.stderr
 
 
 def test_a_full_disk_leaves_the_part_as_it_was(tmp_path):

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import copy
 import json
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import paddle
@@ -12,9 +19,17 @@ import pytest
 from paddle.static import InputSpec
 
 import tiny
-from ppdiffusers_tome import NothingToMergeError, ToMeConfig, ToMeError, ToMeTypeError, ToMeValueError, apply_tome
+from ppdiffusers_tome import (
+    NothingToMergeError,
+    ToMeConfig,
+    ToMeError,
+    ToMeTypeError,
+    ToMeValueError,
+    apply_patch,
+    apply_tome,
+)
+from ppdiffusers_tome.commands.shared.settings import tome_from
 from ppdiffusers_tome.config import presets
-from ppdiffusers_tome.zoo import wuerstchen_prior
 
 
 class TestRatio:
@@ -103,9 +118,204 @@ class TestPresets:
         with pytest.raises(ToMeTypeError, match=r"ratio='best' .* the name of a preset \(balanced, fast, quality\)"):
             apply_tome(tiny.unet(), "best")
 
-    def test_a_preset_and_settings_are_not_mixed(self) -> None:
-        with pytest.raises(ToMeTypeError, match="a ToMeConfig or preset was given together with tile"):
-            apply_tome(tiny.unet(), "balanced", tile=8)
+
+SETTINGS = [field.name for field in fields(ToMeConfig)]
+# Nothing is at its default, but max_downsample, which goes with no ratio by level.
+UNUSUAL = ToMeConfig(
+    {1: 0.3, 4: (0.2, 0.1)}, sx=3, sy=4, use_rand=False, merge_attn=False, merge_crossattn=True, merge_mlp=True, seed=7,
+    tile=8, reuse_steps=2, reuse_blocks=True, method="prune", min_similarity=0.5, start=0.25, end=0.75,
+)  # fmt: skip
+
+
+def options(given: dict[str, Any], config: str) -> argparse.Namespace:
+    """What the command line makes of options; what is not given is None or missing."""
+    return argparse.Namespace(config=config, **{{"seed": "tome_seed"}.get(name, name): given[name] for name in given})
+
+
+class TestExplicitSettings:
+    """A preset or config is where settings begin; what is given replaces its own, also where it is the default."""
+
+    @pytest.mark.parametrize("name", SETTINGS)
+    @pytest.mark.parametrize("preset", presets())
+    def test_the_default_given_beside_a_preset_wins(self, preset: str, name: str) -> None:
+        default, config = getattr(ToMeConfig(), name), ToMeConfig.preset(preset)
+        given, unet = {name: default}, tiny.unet()
+        try:
+            expected = replace(config, **given)
+        except ToMeValueError:
+            # More than what the stride leaves, or the method: the ratio must be given as well, and that works.
+            said = rf"\. Here {name}={default!r} was given and ratio=.* comes from the preset '{preset}'; "
+            remedy = rf"leave out {name}, or give ratio as well, such as ratio=0\.5 beside config='{preset}'$"
+            with pytest.raises(ToMeValueError, match=said + remedy):
+                apply_tome(unet, preset, **given)
+            assert unet.tome is None
+            given["ratio"] = 0.5
+            expected = replace(config, **given)
+        if "ratio" not in given:  # the preset stands in its place
+            assert apply_tome(unet, preset, **given).tome.config == expected
+        assert apply_tome(unet, config=preset, **given).tome.config == expected
+        assert apply_tome(unet, config=config, **given).tome.config == expected
+        if default is not None:  # which is how the command line tells what was not given
+            assert tome_from(options(given, preset), given.get("ratio")) == expected
+
+    @pytest.mark.parametrize("name", SETTINGS)
+    def test_the_default_given_beside_a_config_wins(self, name: str) -> None:
+        default = getattr(ToMeConfig(), name)
+        assert getattr(UNUSUAL, name) != default or name == "max_downsample"
+        unet = apply_tome(tiny.unet(), config=UNUSUAL, **{name: default})
+        assert unet.tome.config == replace(UNUSUAL, **{name: default})
+
+    @pytest.mark.parametrize(
+        ("arguments", "expected"),
+        [
+            (("quality", None, 2, 2), ToMeConfig.preset("quality")),
+            (("fast", None, 8), replace(ToMeConfig.preset("fast"), sx=8)),
+            (("fast", 2, 8, 8, False, True, False, False, 3), None),
+            ((ToMeConfig(0.6, seed=4, tile=8), 1, 4), ToMeConfig(0.6, 1, 4, seed=4, tile=8)),
+            ((UNUSUAL, None, 3, 4, True, True, False, False, 0),
+             replace(UNUSUAL, use_rand=True, merge_attn=True, merge_crossattn=False, merge_mlp=False, seed=0)),
+        ],
+    )  # fmt: skip
+    def test_by_position_too(self, arguments: tuple[Any, ...], expected: ToMeConfig | None) -> None:
+        if expected is None:
+            with pytest.raises(ToMeValueError, match="leave out max_downsample, or give ratio as well"):
+                apply_tome(tiny.unet(), *arguments)
+        else:
+            assert apply_tome(tiny.unet(), *arguments).tome.config == expected
+
+    def test_a_ratio_by_position_replaces_that_of_the_config(self) -> None:
+        for ratio in (0.6, 0.5, {1: 0.4}, (0.6, 0.2)):
+            assert apply_tome(tiny.unet(), ratio, config=UNUSUAL).tome.config == replace(UNUSUAL, ratio=ratio)
+
+    @pytest.mark.parametrize("name", presets())
+    def test_nothing_given_leaves_the_base_as_it_is(self, name: str) -> None:
+        config = ToMeConfig.preset(name)
+        for given in ((name,), (config,)):
+            assert apply_tome(tiny.unet(), *given).tome.config == config
+        for base in (name, config):
+            assert tiny.unet().apply_tome(config=base).tome.config == config
+        assert apply_tome(tiny.unet()).tome.config == ToMeConfig()
+        assert apply_tome(tiny.unet(), tile=None, config=None).tome.config == ToMeConfig()
+
+    @pytest.mark.parametrize(
+        ("base", "given", "words"),
+        [
+            ("quality", dict(method="tome"),
+             "ratio=0.75 must be at least 0 and below 0.75 for a 2x2 stride; lower the ratio or enlarge the stride. "
+             "Here method='tome' was given and ratio=0.75 comes from the preset 'quality'; leave out method, or give "
+             "ratio as well, such as ratio=0.5 beside config='quality'"),
+            ("fast", dict(sx=2, seed=3),
+             "Here sx=2 was given and ratio={1: 0.9375, 2: 0.9375} comes from the preset 'fast'; leave out sx, or give "
+             "ratio as well, such as ratio=0.5 beside config='fast'"),
+            ("quality", dict(tile=16),
+             "Here tile=16 was given and ratio=0.75 and method='todo' come from the preset 'quality'; leave out tile, "
+             "or give ratio and method as well, such as ratio=0.5, method='tome' beside config='quality'"),
+            ("fast", dict(max_downsample=1, sx=2),
+             "Here max_downsample=1 and sx=2 were given and ratio={1: 0.9375, 2: 0.9375} comes from the preset 'fast'; "
+             "leave out max_downsample and sx, or give ratio as well, such as ratio=0.5 beside config='fast'"),
+            (ToMeConfig(0.9, sx=4, sy=4), dict(sx=2, sy=2),
+             "Here sx=2 and sy=2 were given and ratio=0.9 comes from the config; leave out sx and sy, or give ratio as "
+             "well, such as ratio=0.5 beside config="),
+            (ToMeConfig(max_downsample=2), dict(ratio={1: 0.5}),
+             "Here ratio={1: 0.5} was given and max_downsample=2 comes from the config; leave out ratio, or give "
+             "max_downsample as well, such as max_downsample=None beside config="),
+            # No default would help: who says what, and the rest is up to the sentence before.
+            ("balanced", dict(ratio=0.9),
+             "lower the ratio or enlarge the stride. Here ratio=0.9 was given and sx=3, sy=3 and method='todo' come "
+             "from the preset 'balanced'"),
+            # Wrong whatever the base.
+            ("balanced", dict(sx=0), "sx=0 must be 1 or more; the usual stride is 2"),
+        ],
+    )  # fmt: skip
+    def test_what_does_not_go_together_is_told_by_where_it_comes_from(
+        self, base: str | ToMeConfig, given: dict[str, Any], words: str
+    ) -> None:
+        unet = apply_tome(tiny.unet(), 0.25)
+        before = tiny.snapshot(unet)
+        with pytest.raises(ToMeValueError, match=f"{re.escape(words)}$"):
+            apply_tome(unet, config=base, **given)
+        assert tiny.snapshot(unet) == before
+
+    def test_a_file_is_a_base_too(self, tmp_path: Path) -> None:
+        ToMeConfig(0.9, sx=4, sy=4).save(tmp_path / "mine.json")
+        given = options({"sx": 2}, str(tmp_path / "mine.json"))
+        assert tome_from(given, 0.5) == ToMeConfig(0.5, sx=2, sy=4)
+        with pytest.raises(ToMeValueError, match=r"sx=2 was given and ratio=0\.9 comes from /.*mine\.json; leave out"):
+            tome_from(given, None)
+        unet = apply_tome(tiny.unet(), config=tmp_path / "mine.json", seed=3)
+        assert unet.tome.config == ToMeConfig(0.9, sx=4, sy=4, seed=3)
+
+    def test_tomesds_defaults_replace_nothing_unasked(self) -> None:
+        for ratio in ("fast", ToMeConfig(0.6, sx=4)):
+            with pytest.raises(ToMeTypeError, match="as apply_patch has tomesd's arguments and defaults; give presets"):
+                apply_patch(tiny.unet(), ratio)  # type: ignore[arg-type]
+        assert apply_patch(tiny.unet(), 0.4).tome.config == ToMeConfig(0.4, max_downsample=1)
+
+    def test_types_and_help_are_those_of_the_settings(self) -> None:
+        of_config, of_function = (get_type_hints(each) for each in (ToMeConfig, apply_tome))
+        assert {name: of_function[name] for name in SETTINGS if name != "ratio"} == {
+            name: of_config[name] for name in SETTINGS if name != "ratio"
+        }
+        given = signature(apply_tome).parameters
+        assert {str(given[name].default) for name in SETTINGS} == {"<not given>"}
+
+
+class TestUnchangeable:
+    """A config says the same for ever, so that it can be a key, and be shared by pipelines."""
+
+    BY_LEVEL = ToMeConfig({2: [0.25, 0.1], 1: 0.5})
+
+    def test_its_levels_cannot_be_changed(self) -> None:
+        with pytest.raises(TypeError):
+            self.BY_LEVEL.ratio[1] = 0.99  # type: ignore[index]
+        with pytest.raises(TypeError):
+            del self.BY_LEVEL.ratio[1]  # type: ignore[union-attr]
+        with pytest.raises(TypeError):
+            self.BY_LEVEL.ratio[2][0] = 0.99  # type: ignore[index]
+        given = {1: 0.5, 2: [0.3, 0.2]}
+        config = ToMeConfig(given)
+        given[1], given[2] = 0.1, 0.1
+        assert config.ratio == {1: 0.5, 2: (0.3, 0.2)}
+
+    @pytest.mark.parametrize("config", [*CONFIGS, UNUSUAL, BY_LEVEL], ids=str)
+    @pytest.mark.parametrize(
+        "again",
+        [
+            copy.copy, copy.deepcopy, replace, lambda config: pickle.loads(pickle.dumps(config)),
+            lambda config: ToMeConfig.from_dict(config.to_dict()), lambda config: ToMeConfig(**vars(config)),
+            lambda config: ToMeConfig.from_dict(json.loads(config.to_json())), lambda config: eval(repr(config)),
+            lambda config: ToMeConfig(**asdict(config)),
+        ],
+        ids=["copy", "deepcopy", "replace", "pickle", "dict", "vars", "json", "repr", "asdict"],
+    )  # fmt: skip
+    def test_it_survives_whole(self, config: ToMeConfig, again: Callable[[ToMeConfig], ToMeConfig]) -> None:
+        same = again(config)
+        assert same == config
+        assert hash(same) == hash(config)
+        assert repr(same) == repr(config)
+        assert {config: "found"}[same] == "found"
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (ToMeConfig({1: 0.5, 2: 0.25}), ToMeConfig({2: np.float64(0.25), np.int64(1): np.float32(0.5)})),
+            (ToMeConfig((0.5, 0.25)), ToMeConfig(np.array([0.5, 0.25]))),
+            (ToMeConfig(0.0, start=0.0), ToMeConfig(-0.0, start=-0.0)),
+            (ToMeConfig(0, sx=4), ToMeConfig(0.0, sx=np.int8(4))),
+        ],
+    )
+    def test_equal_ones_hash_alike(self, one: ToMeConfig, other: ToMeConfig) -> None:
+        assert one == other
+        assert hash(one) == hash(other)
+
+    def test_its_levels_are_a_mapping(self) -> None:
+        ratio = self.BY_LEVEL.ratio
+        assert isinstance(ratio, Mapping)
+        assert (dict(ratio), repr(ratio)) == ({1: 0.5, 2: (0.25, 0.1)}, "{1: 0.5, 2: (0.25, 0.1)}")
+        assert ratio == {2: (0.25, 0.1), 1: 0.5} != {1: 0.5}
+        assert ToMeConfig({**ratio, 1: 0.6}).ratio == {1: 0.6, 2: (0.25, 0.1)}
+        with pytest.raises(KeyError):
+            ratio[4]
 
 
 def tokens_by_level(unet: Any, **given: Any) -> dict[str, int]:
@@ -172,14 +382,14 @@ class TestInAModel:
             pytest.skip("Paddle 2.6 has no recomputation on a CPU")
         np.testing.assert_allclose(gradients(True), gradients(False), rtol=1e-4, atol=1e-7)
 
-    def test_a_model_that_does_not_tell_its_timestep_says_so(self) -> None:
-        specimen = wuerstchen_prior.SPECIMEN
-        model = specimen.build()
+    def test_a_part_of_a_model_does_not_tell_its_timestep_and_says_so(self) -> None:
+        part = tiny.unet().down_blocks[0].attentions[0]
+        given = tiny.array((1, 8, 16, 16)), tiny.text(1)
         with paddle.no_grad():
-            plain = specimen.run(model).numpy()
-            apply_tome(model, (0.6, 0.2))
+            plain = part(*given).sample.numpy()
+            apply_tome(part, (0.6, 0.2))
             with pytest.warns(UserWarning, match="does not tell its timestep.*runs unmerged; give one ratio"):
-                assert np.array_equal(specimen.run(model).numpy(), plain)
+                assert np.array_equal(part(*given).sample.numpy(), plain)
 
     def test_reuse_and_a_ramp_go_together(self) -> None:
         """A matching that is kept keeps its number of tokens, until a fresh one is made."""

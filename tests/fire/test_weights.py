@@ -174,6 +174,29 @@ def code(name: str) -> Callable[[Path, Path], None]:
     return change
 
 
+def code_behind_a_link(folder: Path, song: Path) -> None:
+    (folder / "vae").rename(folder.parent / "elsewhere")
+    (folder / "vae").symlink_to(folder.parent / "elsewhere")
+    code("vae/mine.py")(folder, song)
+
+
+def named_in_the_index(**values: object) -> Callable[[Path, Path], None]:
+    """Code beside the folder, which its index leads to."""
+
+    def change(folder: Path, song: Path) -> None:
+        (folder.parent / "mine.py").write_text(f"open({str(song)!r}, 'w')\n")
+        index = json.loads((folder / "model_index.json").read_text()) | values
+        (folder / "model_index.json").write_text(json.dumps(index))
+
+    return change
+
+
+def by_an_index_of_safetensors_elsewhere(folder: Path, song: Path) -> None:
+    shard = "../vae/diffusion_paddle_model.safetensors"
+    index = folder / "unet" / "diffusion_paddle_model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": {"x": shard}}))
+
+
 class TestFolders:
     """Folders of others; each holds something that would run if it were loaded as ppdiffusers loads it."""
 
@@ -206,6 +229,12 @@ class TestFolders:
             (behind_half_precision, "model_state.pdparams would be loaded instead"),
             (code("None.py"), "holds code, None.py"),
             (code("vae/mine.py"), "holds code, vae/mine.py"),
+            (code("vae/mine.PY"), "holds code, vae/mine.PY"),  # the same file where capitals do not count
+            (code_behind_a_link, "holds code, vae/mine.py"),
+            (named_in_the_index(vae=["../../mine", "AutoencoderKL"]), "holds vae=['../../mine', 'AutoencoderKL'], no"),
+            (named_in_the_index(_class_name=["../mine", "Mine"]), "holds _class_name=['../mine', 'Mine'], no name"),
+            (named_in_the_index(**{"../vae": ["ppdiffusers", "AutoencoderKL"]}), "holds ../vae="),
+            (by_an_index_of_safetensors_elsewhere, "which is no file of safetensors beside it"),
         ],
     )
     def test_what_would_run_unasked_is_refused(
@@ -217,6 +246,12 @@ class TestFolders:
         assert sentence in str(raised.value)
         assert unpickled == []
         assert not song.exists()
+
+    def test_links_within_a_model_are_followed_and_their_circles_are_not(self, folder: Path) -> None:
+        (folder / "vae").rename(folder.parent / "elsewhere")
+        (folder / "vae").symlink_to(folder.parent / "elsewhere")
+        (folder / "unet" / "again").symlink_to(folder)
+        assert find_model(str(folder)).pickles == ()
 
     def test_the_same_of_a_controlnet(self, tmp_path: Path, song: Path) -> None:
         folder = shutil.copytree(DEMO / "controlnet", tmp_path / "controlnet")

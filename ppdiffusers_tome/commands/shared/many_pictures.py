@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.finding import BUNDLED, find_controlnet
 from ppdiffusers_tome.installed import installed_version
 from ppdiffusers_tome.many.batches import Batch, Kind, form_batches
-from ppdiffusers_tome.many.prompts import SKIP, STOP, BadLine, Line, read_prompts
+from ppdiffusers_tome.many.prompts import SKIP, STOP, BadLine, Line, check_within, read_prompts
 from ppdiffusers_tome.many.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -37,13 +39,17 @@ def draw_file(args: argparse.Namespace) -> None:
         raise UserError("--prompt and --prompts were both given; write all prompts into the file")
     if args.batch_size is not None and args.batch_size < 1:
         raise UserError(f"--batch-size {args.batch_size} must be 1 or more")
+    if args.pictures_within is not None and not os.path.isdir(args.pictures_within):  # Path raises at long names
+        raise UserError(f"--pictures-within {args.pictures_within} is no folder; give the one that holds the pictures")
     ranks = Ranks.from_environment()
     # A ControlNet may be named for lines that bring their own edges.
     settings = settings_from(args, args.ratio, edges_drawn=True)
-    lines, bad = read_prompts(args.prompts, first_seed=settings.seed, tome=settings.tome)
+    lines, bad = read_prompts(
+        args.prompts, first_seed=settings.seed, tome=settings.tome, pictures_within=args.pictures_within
+    )
     settings = _with_controlnet(args, settings, lines)
     _tell_bad(args, bad, ranks)
-    from ppdiffusers_tome.commands.shared.quiet import quiet_libraries
+    from ppdiffusers_tome.commands.shared.quiet import one_line_warnings, quiet_libraries
     from ppdiffusers_tome.many.folder import put_in_order
 
     if not ranks.is_first:
@@ -51,13 +57,15 @@ def draw_file(args: argparse.Namespace) -> None:
             _draw(args, settings, lines, ranks, None)
         return
     identity = _identity(args, settings)
-    folder, part = put_in_order(args.output, args.prompts, identity, lines, overwrite=args.overwrite)
+    with one_line_warnings():
+        folder, part = put_in_order(args.output, args.prompts, identity, lines, overwrite=args.overwrite)
     drawn, speed = 0, None
-    with part:
+    with part:  # until all is gathered: another run that began before that would lose its own part
         if ranks.size > 1 or not all(folder.is_done(line) for line in lines):
             with quiet_libraries():
                 drawn, speed = _draw(args, settings, lines, ranks, part)
-    _report(args, lines, bad, drawn, speed, ranks)
+        with one_line_warnings():
+            _report(args, lines, bad, drawn, speed, ranks)
 
 
 def _with_controlnet(args: argparse.Namespace, settings: Settings, lines: Sequence[Line]) -> Settings:
@@ -136,7 +144,7 @@ def _draw(
     (counted,) = ranks.total([len(left)], "counted")  # nobody draws before all have counted
     if counted != len(left) * ranks.size:
         raise UserError(f"--prompts {args.prompts} is not the same file on all machines; give all the same one")
-    with first_part or Part(args.output, ranks.rank) as part:
+    with nullcontext(first_part) if first_part else Part(args.output, ranks.rank) as part:
         artist, mine = Painter(settings, args), ranks.share(left)
         if mine:
             artist.open(mine[0].kind)
@@ -220,11 +228,12 @@ class Painter:
 
     Args:
         settings: of the command line, which lines may change for themselves.
-        args: for the thresholds of lines that bring a photo.
+        args: for the thresholds of lines that bring a photo, and the folder that it must be in.
     """
 
     def __init__(self, settings: Settings, args: argparse.Namespace) -> None:
         self._settings, self._canny = settings, (args.canny_low, args.canny_high)
+        self._pictures_within: Path | None = args.pictures_within
         self._studio: Studio | None = None
 
     def check(self, kind: Kind, line: Line) -> None:
@@ -297,4 +306,9 @@ class Painter:
         if line.control is None:
             assert self._settings.edges is not None
             return self._settings.edges
+        if self._pictures_within is not None:  # once more: hours may have passed since the file of prompts was read
+            try:
+                check_within(line.control, self._pictures_within)
+            except ValueError as error:
+                raise UserError(str(error)) from error
         return EdgeSource(line.control, "--image" if line.image is not None else "--control-image", *self._canny)

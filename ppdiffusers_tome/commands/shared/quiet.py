@@ -25,6 +25,14 @@ def warn(text: str) -> None:
 
 
 @contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """For as long as this lasts, Python's warnings come as one line, like all that the program says."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: warn(" ".join(str(message).split()))
+        yield
+
+
+@contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Import the libraries and, for as long as this lasts, keep to their real warnings.
 
@@ -45,11 +53,10 @@ def quiet_libraries() -> Iterator[None]:
     for logger in filtered:
         logger.addFilter(_not_about_truncation)
     try:
-        with warnings.catch_warnings():
+        with one_line_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning)
             warnings.filterwarnings("ignore", category=FutureWarning)
             warnings.filterwarnings("ignore", module=r"paddle\b.*")
-            warnings.showwarning = lambda message, *_, **__: warn(" ".join(str(message).split()))
             yield
     finally:
         for logger in filtered:

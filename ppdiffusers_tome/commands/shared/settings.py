@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
+from ppdiffusers_tome.combining import combined
 from ppdiffusers_tome.config import Ratio, ToMeConfig
 from ppdiffusers_tome.edges import EdgeSource
 from ppdiffusers_tome.errors import UserError
@@ -105,12 +107,15 @@ def tome_from(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
         args: with those of ``add_tome_arguments``, or without; what was not given is None.
         ratio: None for that of ``--config``, or the default.
     """
-    config = ToMeConfig()
-    if getattr(args, "config", None) is not None:
-        config = ToMeConfig.named(args.config)
-    given = {field.name: getattr(args, field.name, None) for field in fields(ToMeConfig) if field.name != "seed"}
-    given |= {"ratio": ratio, "seed": getattr(args, "tome_seed", None)}
-    return replace(config, **{name: value for name, value in given.items() if value is not None})
+    given = given_tome(args)
+    return combined(getattr(args, "config", None), given if ratio is None else {**given, "ratio": ratio})
+
+
+def given_tome(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of token merging that were given as options of ``add_tome_arguments``, by name."""
+    found = {field.name: getattr(args, field.name, None) for field in fields(ToMeConfig)}
+    found |= {"ratio": None, "seed": getattr(args, "tome_seed", None)}  # --seed is the picture's
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tuple[Source | None, EdgeSource | None]:

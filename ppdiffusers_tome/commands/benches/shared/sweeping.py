@@ -100,23 +100,24 @@ def run_plan(plan: Plan, args: argparse.Namespace, title: str) -> None:
     from tqdm import tqdm
 
     from ppdiffusers_tome.bench.sweep import Sweep
+    from ppdiffusers_tome.commands.shared.quiet import one_line_warnings
     from ppdiffusers_tome.pictures import prepare_folder
 
     found_before = args.output / f"{plan.what}.jsonl"
     # The other files are made of this one, so where it is ours so are they.
     overwrite = args.overwrite or found_before.is_file()
     prepare_folder(args.output, [f"{plan.what}.{end}" for end in ENDS], overwrite=overwrite)
-    ledger = Ledger(found_before, plan, overwrite=args.overwrite)
-    with tqdm(desc=plan.what, disable=None) as bar:
+    with one_line_warnings(), Ledger(found_before, plan, overwrite=args.overwrite) as ledger:
+        with tqdm(desc=plan.what, disable=None) as bar:
 
-        def tell(text: str) -> None:
-            bar.set_postfix_str(text, refresh=False)
-            bar.update()
+            def tell(text: str) -> None:
+                bar.set_postfix_str(text, refresh=False)
+                bar.update()
 
-        sweep = Sweep(plan, ledger, tell)
-        bar.total = sweep.num_runs
-        sweep.run()
-    _write(plan, ledger, args.output, title, args.memory_limit)
+            sweep = Sweep(plan, ledger, tell)
+            bar.total = sweep.num_runs
+            sweep.run()
+        _write(plan, ledger, args.output, title, args.memory_limit)
 
 
 def _write(plan: Plan, ledger: Ledger, folder: Path, title: str, limit_bytes: int | None) -> None:
