@@ -10,7 +10,7 @@ from ppdiffusers_tome.install import install, uninstall
 from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.applying import AppliedToMe, applied_tome, remove_tome
+    from ppdiffusers_tome.applying import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
     from ppdiffusers_tome.chunked_attention import (
         ChunkedAttnProcessor,
         disable_chunked_attention,
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tuning import Target, Trial, Tuned, tune
 
 _LAZY = {
-    "applying": ("AppliedToMe", "applied_tome", "remove_tome"),
+    "applying": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
     "chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
     "mixin": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch"),
     "tuning": ("Target", "Trial", "Tuned", "tune"),
 }
 
 __all__ = [
+    "AppliedBlocks",
     "AppliedToMe",
     "ChunkedAttnProcessor",
     "NothingToMergeError",

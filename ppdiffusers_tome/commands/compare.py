@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = settings_from(args, None, edges_drawn=args.controlnet is not None)
+    settings = settings_from(args, 0.0, edges_drawn=args.controlnet is not None)
     columns = _columns(args)
     default = PROMPTS if settings.controlnet is None else CONTROLNET_PROMPTS
     prompts = check_prompts(list(default) if args.prompt is None else args.prompt)

@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = settings_from(args, None)
+    settings = settings_from(args, 0.0)  # each configuration has its own
     configurations = _configurations(args)
     networks = _networks(args)
     for seed in args.seeds:

@@ -175,6 +175,11 @@ def _begin(path: Path, run: Mapping[str, Any], *, overwrite: bool) -> None:
     now = json.loads(json.dumps(run))
     if there == now:
         return
+    if there is None and known.exists() and not overwrite:
+        raise UserError(
+            f"--output {path} holds a {RUN} that cannot be read, so nothing says what the pictures there belong to; "
+            "give another --output, or --overwrite to begin anew"
+        )
     if there is not None and not overwrite:
         before = there if isinstance(there, dict) else {}
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]

@@ -407,10 +407,19 @@ def test_what_is_no_entry_of_a_part_or_manifest_changes_nothing(tmp_path, entry)
             assert whole_run(tmp_path / "a", lines) == uninterrupted
 
 
-def test_a_run_file_beyond_all_depth_is_no_run(tmp_path):
+@pytest.mark.parametrize("text", ["[" * 100_000, "no JSON", None], ids=["beyond all depth", "another's", "gone"])
+def test_a_folder_whose_run_is_unknown_is_left_as_it_is(text: str | None, tmp_path: Path) -> None:
     lines = lines_of(tmp_path, {})
     uninterrupted = whole_run(tmp_path / "a", lines)
-    (tmp_path / "a" / "run.json").write_text("[" * 100_000)
+    run, manifest = tmp_path / "a" / "run.json", tmp_path / "a" / MANIFEST
+    before = manifest.read_bytes()
+    run.write_text(text) if text is not None else run.unlink()
+    with pytest.raises(UserError, match=r"holds a run\.json that cannot be read|manifest\.jsonl exists already"):
+        begin(tmp_path / "a", lines)
+    assert manifest.read_bytes() == before
+    assert (run.read_text() if run.exists() else None) == text
+    with begin(tmp_path / "a", lines, overwrite=True)[1]:
+        pass
     assert whole_run(tmp_path / "a", lines) == uninterrupted
 
 

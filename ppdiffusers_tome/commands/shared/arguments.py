@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ppdiffusers_tome.finding import BUNDLED
 from ppdiffusers_tome.loading import DTYPES
 from ppdiffusers_tome.methods import methods
 from ppdiffusers_tome.schedulers import SCHEDULERS
+from ppdiffusers_tome.values import NOT_GIVEN
 
 
 def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
@@ -57,31 +59,42 @@ def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
     group = parser.add_argument_group("token merging")
     group.add_argument("--config", metavar="FILE", help="settings to begin with: a JSON file, or a preset ("
                        f"{', '.join(presets())}); options beside it replace what it says")
-    group.add_argument("--method", choices=list(methods()), metavar="NAME",
-                       help="what becomes of tokens that belong together (default: tome). "
-                       + "; ".join(f"{name}: {method.about}" for name, method in methods().items()))
-    group.add_argument("--max-downsample", type=int, choices=LEVELS, metavar="LEVEL",
-                       help="merge down to this level: 1, 2, 4 or 8 (default: the finest level only)")
-    group.add_argument("--sx", type=int, metavar="N", help="stride in columns (default: 2)")
-    group.add_argument("--sy", type=int, metavar="N", help="stride in rows (default: 2)")
-    group.add_argument("--no-rand", action="store_const", const=False, dest="use_rand",
-                       help="fixed destinations instead of random ones")
-    group.add_argument("--no-merge-attn", action="store_const", const=False, dest="merge_attn",
-                       help="do not merge around self-attention")
-    group.add_argument("--merge-crossattn", action="store_const", const=True, help="merge around cross-attention too")
-    group.add_argument("--merge-mlp", action="store_const", const=True, help="merge around the feed-forward layers too")
-    group.add_argument("--tome-seed", type=int, metavar="N", help="which random destinations (default: 0)")
-    group.add_argument("--tile", type=int, metavar="N",
-                       help="match within tiles of N by N tokens only (default: all with all); 16 is a good size")
-    group.add_argument("--reuse-steps", type=int, metavar="N",
-                       help="keep a matching for N denoising steps (default: 1)")
-    group.add_argument("--reuse-blocks", action="store_const", const=True,
-                       help="blocks on one grid share their matching")
-    group.add_argument("--min-similarity", type=float, metavar="X",
-                       help="never merge tokens less alike, -1 to 1 (default: no limit); the ratio is then the most")
-    group.add_argument("--start", type=float, metavar="X", help="merge from this share of the denoising (default: 0)")
-    group.add_argument("--end", type=float, metavar="X", help="and up to this one (default: 1)")
+    # None, and either of yes and no, may be meant: an option must be able to take back what --config says.
+    def setting(option: str, **given: Any) -> None:
+        group.add_argument(option, default=NOT_GIVEN, **given)
+
+    yes_or_no = argparse.BooleanOptionalAction
+    setting("--method", choices=list(methods()), metavar="NAME",
+            help="what becomes of tokens that belong together (default: tome). "
+            + "; ".join(f"{name}: {method.about}" for name, method in methods().items()))
+    setting("--max-downsample", type=_or_none(int), metavar="LEVEL",
+            help=f"merge down to this level: {', '.join(map(str, LEVELS))}, or none: the finest level only (default)")
+    setting("--sx", type=int, metavar="N", help="stride in columns (default: 2)")
+    setting("--sy", type=int, metavar="N", help="stride in rows (default: 2)")
+    setting("--rand", action=yes_or_no, dest="use_rand", help="random destinations, or fixed ones (default: random)")
+    setting("--merge-attn", action=yes_or_no, help="merge around self-attention (default: yes)")
+    setting("--merge-crossattn", action=yes_or_no, help="merge around cross-attention too (default: no)")
+    setting("--merge-mlp", action=yes_or_no, help="merge around the feed-forward layers too (default: no)")
+    setting("--tome-seed", type=int, metavar="N", help="which random destinations (default: 0)")
+    setting("--tile", type=_or_none(int), metavar="N",
+            help="match within tiles of N by N tokens only, or none: all with all (default); 16 is a good size")
+    setting("--reuse-steps", type=int, metavar="N", help="keep a matching for N denoising steps (default: 1)")
+    setting("--reuse-blocks", action=yes_or_no, help="blocks on one grid share their matching (default: no)")
+    setting("--min-similarity", type=_or_none(float), metavar="X",
+            help="never merge tokens less alike, -1 to 1, or none: no limit (default); the ratio is then the most")
+    setting("--start", type=float, metavar="X", help="merge from this share of the denoising (default: 0)")
+    setting("--end", type=float, metavar="X", help="and up to this one (default: 1)")
     return group
+
+
+def _or_none(number: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The type of an option that is a number or ``none``."""
+
+    def number_or_none(text: str) -> Any:
+        return None if text == "none" else number(text)
+
+    number_or_none.__name__ = f"{number.__name__} or none"
+    return number_or_none
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from ppdiffusers_tome.config import Ratio, ToMeConfig
 from ppdiffusers_tome.edges import EdgeSource
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.finding import BUNDLED, Source, find_controlnet, find_model
+from ppdiffusers_tome.values import NOT_GIVEN
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
@@ -104,7 +105,7 @@ def tome_from(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
     """The settings of token merging that the arguments name.
 
     Args:
-        args: with those of ``add_tome_arguments``, or without; what was not given is None.
+        args: with those of ``add_tome_arguments``, or without; what was not given is ``NOT_GIVEN``.
         ratio: None for that of ``--config``, or the default.
     """
     given = given_tome(args)
@@ -113,9 +114,10 @@ def tome_from(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
 
 def given_tome(args: argparse.Namespace) -> dict[str, Any]:
     """The settings of token merging that were given as options of ``add_tome_arguments``, by name."""
-    found = {field.name: getattr(args, field.name, None) for field in fields(ToMeConfig)}
-    found |= {"ratio": None, "seed": getattr(args, "tome_seed", None)}  # --seed is the picture's
-    return {name: value for name, value in found.items() if value is not None}
+    names = [field.name for field in fields(ToMeConfig) if field.name not in ("ratio", "seed")]
+    found = {name: getattr(args, name, NOT_GIVEN) for name in names}
+    found |= {"seed": getattr(args, "tome_seed", NOT_GIVEN)}  # --seed is the picture's
+    return {name: value for name, value in found.items() if value is not NOT_GIVEN}
 
 
 def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tuple[Source | None, EdgeSource | None]:
