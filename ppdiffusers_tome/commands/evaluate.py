@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.bench.contenders import PORT
 from ppdiffusers_tome.commands.shared.arguments import add_output_arguments, add_picture_arguments, add_tome_arguments
-from ppdiffusers_tome.commands.shared.settings import MAX_SEED, Settings, check_prompts, settings_from
+from ppdiffusers_tome.commands.shared.settings import MAX_SEED, Settings, check_prompts, given_tome, settings_from
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.evaluation.configurations import Configuration, distinct, from_files, from_suite, ours, port
 
@@ -121,7 +121,7 @@ def _configurations(args: argparse.Namespace) -> list[Configuration]:
     if ratios is None:
         ratios = [] if args.port_ratios or args.configs or args.suite else RATIOS
     found = [ours(settings_from(args, ratio).tome) for ratio in ratios]
-    found += [port(ratio, args.max_downsample) for ratio in args.port_ratios]
+    found += [port(ratio, given_tome(args).get("max_downsample")) for ratio in args.port_ratios]
     found += from_files(args.configs)
     found += from_suite(args.suite) if args.suite else []
     return distinct(found)

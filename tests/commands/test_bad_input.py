@@ -31,7 +31,7 @@ CASES = {
     "ratio nan": (["--ratio", "nan"], "ratio=nan must be at least 0"),
     "stride 0": (["--sx", "0"], "sx=0 must be 1 or more"),
     "stride 1": (["--sx", "1", "--sy", "1"], "sx=1 and sy=1 make every token a destination"),
-    "level": (["--max-downsample", "3"], "--max-downsample: invalid choice: 3"),
+    "level": (["--max-downsample", "3"], "max_downsample=3 must be 1, 2, 4, 8 or None"),
     "nothing to merge around": (["--no-merge-attn"], "nothing would merge"),
     "tome seed": (["--tome-seed", "-1"], "seed=-1 must be from 0"),
     "tile": (["--tile", "1"], "tile=1 must be at least 2 for a 2x2 stride"),

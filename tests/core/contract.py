@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +14,9 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.attachment import Attachment
 from ppdiffusers_tome.grid import Grid
+from ppdiffusers_tome.hooks import attached_blocks
 from ppdiffusers_tome.matching import Matching
 from ppdiffusers_tome.partition import Partition, random_partition, regular_partition
 
@@ -25,6 +31,43 @@ def groups(matching: Matching) -> list[np.ndarray]:
     """Token numbers of every row of the merged sequence, counted over the batch."""
     owner = matching.owner.numpy()
     return [np.flatnonzero(owner == row) for row in range(matching.batch * matching.num_left)]
+
+
+class StumbledError(Exception):
+    """What the tests raise."""
+
+
+@contextlib.contextmanager
+def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> Iterator[None]:
+    def fail(*_: Any) -> None:
+        raise kind
+
+    hook = layer.register_forward_post_hook(fail)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def attachment_of(model: tiny.Model) -> Attachment:
+    return attached_blocks(model)[0][2].run
+
+
+class Tensors:
+    """Weak references to every tensor that merging made or was given while it was watched."""
+
+    def __init__(self, model: tiny.Model) -> None:
+        self.seen: list[weakref.ref] = []
+        attachment_of(model).watch = self.note
+
+    def note(self, block: Any) -> None:
+        matching = block.matching
+        self.seen += [weakref.ref(block), weakref.ref(block.call), weakref.ref(matching)]
+        self.seen += [weakref.ref(each) for each in vars(matching).values() if isinstance(each, paddle.Tensor)]
+
+    def alive(self) -> int:
+        gc.collect()
+        return sum(each() is not None for each in self.seen)
 
 
 class ToMeContract:
@@ -106,6 +149,27 @@ class ToMeContract:
         square = self.output(model)
         assert np.array_equal(self.output(model, height=8, width=32), expected)
         assert np.array_equal(self.output(model), square)
+
+    @pytest.mark.parametrize("settings", [{}, dict(reuse_blocks=True, reuse_steps=2)], ids=["usual", "reuse"])
+    def test_a_call_that_failed_leaves_nothing(self, model: tiny.Model, settings: dict[str, Any]) -> None:
+        expected = self.output(apply_tome(type(self).build(), 0.5, **settings), timestep=300)
+        tensors = Tensors(apply_tome(model, 0.5, **settings))
+        last_block = attached_blocks(model)[-1][1]
+        with failing_in(last_block), contextlib.suppress(StumbledError):
+            self.output(model)
+        assert tensors.seen
+        assert attachment_of(model).call() is None
+        assert tensors.alive() == 0
+        assert np.array_equal(self.output(model, timestep=300), expected)
+
+    def test_removal_frees_every_tensor(self, model: tiny.Model) -> None:
+        tensors = Tensors(apply_tome(model, 0.5, tile=4, reuse_blocks=True, reuse_steps=2))
+        for timestep in (500, 400):
+            self.output(model, timestep=timestep)
+        tensors.seen += [weakref.ref(each) for _, each in attachment_of(model).constants._kept.values()]
+        remove_tome(model)
+        assert tensors.seen
+        assert tensors.alive() == 0
 
     def test_train_and_eval_modes_stay(self, model: tiny.Model) -> None:
         model.train()

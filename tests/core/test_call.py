@@ -6,7 +6,7 @@ import contextlib
 import copy
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,9 @@ from paddle.distributed.fleet.utils import recompute
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
 import tiny
+from core.contract import StumbledError, Tensors, attachment_of, failing_in
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome
-from ppdiffusers_tome.attachment import Attachment
 from ppdiffusers_tome.grid import Grid
-from ppdiffusers_tome.hooks import attached_blocks
 from ppdiffusers_tome.matchers import matcher, some_keys
 from ppdiffusers_tome.methods import methods
 from ppdiffusers_tome.partition import regular_partition
@@ -27,26 +26,6 @@ from ppdiffusers_tome.partition import regular_partition
 ALL = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
 # Paddle 3.3 tells hooks of failures (but not of what is no Exception); 2.6 does not.
 TELLS_OF_FAILURES = not paddle.__version__.startswith("2.")
-
-
-class StumbledError(Exception):
-    """What the tests raise."""
-
-
-@contextlib.contextmanager
-def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> Iterator[None]:
-    def fail(*_: Any) -> None:
-        raise kind
-
-    hook = layer.register_forward_post_hook(fail)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def attachment_of(model: tiny.Model) -> Attachment:
-    return attached_blocks(model)[0][2].run
 
 
 def parts(unet: tiny.Model) -> dict[str, Callable[[], paddle.Tensor]]:
@@ -119,23 +98,6 @@ def test_nothing_stays_on_the_thread_after_a_call(settings: dict[str, Any]) -> N
     assert attachment.call() is None
     assert vars(attachment._thread) == {}
     assert attachment._noted == {}
-
-
-class Tensors:
-    """Weak references to every tensor that merging made or was given while it was watched."""
-
-    def __init__(self, unet: tiny.Model) -> None:
-        self.seen: list[weakref.ref] = []
-        attachment_of(unet).watch = self.note
-
-    def note(self, block: Any) -> None:
-        matching = block.matching
-        self.seen += [weakref.ref(block), weakref.ref(block.call), weakref.ref(matching)]
-        self.seen += [weakref.ref(each) for each in vars(matching).values() if isinstance(each, paddle.Tensor)]
-
-    def alive(self) -> int:
-        gc.collect()
-        return sum(each() is not None for each in self.seen)
 
 
 @pytest.mark.parametrize("kind", [StumbledError, KeyboardInterrupt])
