@@ -2,55 +2,50 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-import paddle
 
 from ppdiffusers_tome.call import BlockCall, Call
 from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.constants import Constants
 from ppdiffusers_tome.denoising import GuessedSteps
-from ppdiffusers_tome.grid import Layout
-from ppdiffusers_tome.paddle_calls import RunningCall
+from ppdiffusers_tome.paddle_calls import RunningCall, frames
 from ppdiffusers_tome.pipeline_call import Denoising, current_pipeline_call
+
+# Whose lines a warning does not name.
+_INSIDE = (str(Path(__file__).parent), str(Path(sys.modules["paddle"].__file__ or "").parent))
 
 
 @dataclass(eq=False)
-class _Begun:
-    """A call that has begun on a thread.
+class _Entry:
+    """A call that runs on a thread.
 
     Attributes:
+        attachment: whose it is.
         by: who says that it begins and ends.
         running: of the layer whose call it is.
         call: what belongs to it.
-        outer: the call around it.
     """
 
+    attachment: Attachment
     by: Any
     running: RunningCall
     call: Call
-    outer: _Begun | None
 
 
-class _Thread(threading.local):
-    """What belongs to a thread, so that threads may share a model."""
+class _Calls(threading.local):
+    """The calls of denoisers that run on a thread, each within the one before; threads may share a model."""
 
-    begun: _Begun | None = None
-    denoising: Denoising | None = None
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
 
 
-@dataclass(eq=False)
-class _Noted:
-    """A call that a backward pass may run parts of again, and the tensors with which they begin, all at one address."""
-
-    call: Call
-    layout: Layout | None
-    tensors: list[Any] = field(default_factory=list)
+_calls = _Calls()
 
 
 class Attachment:
@@ -70,8 +65,8 @@ class Attachment:
         self.constants = Constants()
         self.watch: Callable[[BlockCall], None] | None = None
         self._warned: set[str] = set()
-        self._thread = _Thread()
-        self._noted: dict[int, _Noted] = {}
+        # What a denoiser without a pipeline keeps from step to step, by thread.
+        self._bare = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"config": self.config, "noisiest": self.noisiest}
@@ -87,33 +82,53 @@ class Attachment:
             layer: whose call it is.
             call: what belongs to it.
         """
-        outer = self._begun()
-        self._thread.begun = _Begun(by, RunningCall(layer), call, outer)
+        self.drop_failed(by, layer)
+        while _entries() and not _entries()[-1].running.runs:
+            _drop(_entries()[-1])
+        _entries().append(_Entry(self, by, RunningCall(layer), call))
         pipeline_call = current_pipeline_call()
         if pipeline_call is not None:
-            pipeline_call.at_end(self, self._begun)
+            pipeline_call.at_end(self, self.call)
 
     def end(self, by: Any, *, failed: bool = False) -> None:
-        """What ``by`` began ends; harmless where nothing did. ``failed``: nothing is kept for the next call either."""
-        begun = self._thread.begun
-        while begun is not None and begun.by is not by:
-            begun = begun.outer
-        if begun is not None:
-            self._thread.begun = begun.outer
-            if begun.outer is None:
-                del self._thread.begun
-            if failed:
-                self._thread.denoising = None
+        """What ``by`` began ends; harmless where nothing did. ``failed``: what no longer runs ends."""
+        begun = next((entry for entry in reversed(_entries()) if entry.by is by), None)
+        if begun is None or (failed and begun.running.runs):
+            return
+        if failed:
+            _drop(begun)
+        else:
+            _entries().remove(begun)
+
+    def drop_failed(self, by: Any, layer: Any) -> None:
+        """A layer is called: an earlier call of it that ``by`` began, and that is not around this one, has failed."""
+        begun = [entry for entry in _entries() if entry.by is by]
+        if begun:
+            depth = RunningCall(layer).depth
+            for entry in begun:
+                if entry.running.depth >= depth:
+                    _drop(entry)
 
     def call(self) -> Call | None:
-        """The call that runs now on this thread."""
-        begun = self._begun()
-        return None if begun is None else begun.call
+        """The call that runs now on this thread.
+
+        What a failed call left behind is dropped. Where Paddle tells nobody of a failure, and after KeyboardInterrupt
+        everywhere, only its stack tells.
+        """
+        for entry in [entry for entry in reversed(_entries()) if entry.attachment is self]:
+            if entry.running.runs:
+                return entry.call
+            _drop(entry)
+        return None
+
+    def others_call(self) -> bool:
+        """Whether a call of another denoiser runs now on this thread: two may hold the same layers."""
+        return any(entry.attachment is not self and entry.running.runs for entry in _entries())
 
     def block(self) -> BlockCall | None:
         """The call of a block that runs now on this thread."""
-        begun = self._thread.begun
-        block = None if begun is None else begun.call.block
+        entry = next((entry for entry in reversed(_entries()) if entry.attachment is self), None)
+        block = None if entry is None else entry.call.block
         return block if block is not None and block.running.runs else None
 
     def denoising(self) -> Denoising:
@@ -121,29 +136,13 @@ class Attachment:
         pipeline_call = current_pipeline_call()
         if pipeline_call is not None:
             return pipeline_call.denoising(self)
-        if self._thread.denoising is None:
-            self._thread.denoising = Denoising(GuessedSteps(self.noisiest), self.config.reuse_steps)
-        return self._thread.denoising
+        if not hasattr(self._bare, "denoising"):
+            self._bare.denoising = Denoising(GuessedSteps(self.noisiest), self.config.reuse_steps)
+        return self._bare.denoising
 
-    def note(self, x: paddle.Tensor, call: Call, layout: Layout | None) -> None:
-        """Remember which call a layer belongs to that begins with ``x``, for as long as ``x`` lives.
-
-        Gradient checkpointing runs layers again during the backward pass, outside their denoiser and maybe in another
-        thread, after other calls at other sizes. Their input is then the very memory of the first run, kept alive for
-        that purpose, so its address tells the runs apart.
-        """
-        address = x.data_ptr()
-        noted = self._noted.get(address)
-        if noted is None or noted.call is not call:
-            noted = self._noted[address] = _Noted(call, layout)
-        elif layout is not None:
-            noted.layout = layout
-        noted.tensors.append(weakref.ref(x, lambda tensor: self._forget(address, noted, tensor)))
-
-    def noted(self, x: paddle.Tensor) -> tuple[Call, Layout | None] | None:
-        """The call that a layer belongs to which is run again on the memory of ``x``; None where it is none of ours."""
-        noted = self._noted.get(x.data_ptr()) if paddle.in_dynamic_mode() else None
-        return None if noted is None else (noted.call, noted.layout)
+    def forget_steps(self) -> None:
+        """The next call of the denoiser without a pipeline begins a denoising."""
+        vars(self._bare).clear()
 
     def tell_watcher(self, block: BlockCall) -> None:
         """Show a block's matching to whoever watches."""
@@ -154,23 +153,18 @@ class Attachment:
         """Say something once a topic, not once a block, for as long as this ToMe is attached."""
         if topic not in self._warned:
             self._warned.add(topic)
-            warnings.warn(f"ToMe: {message}", stacklevel=2)
+            levels = (level for level, frame in enumerate(frames()) if not _is_inside(frame.f_code.co_filename))
+            warnings.warn(f"ToMe: {message}", stacklevel=next(levels, 1))
 
-    def _begun(self) -> _Begun | None:
-        """What begun last and still runs; what a failed call left behind is dropped.
 
-        Where Paddle tells nobody of a failure, and after KeyboardInterrupt everywhere, only its stack tells.
-        """
-        begun = self._thread.begun
-        while begun is not None and not begun.running.runs:
-            begun = begun.outer
-            self._thread.denoising = None
-            self._thread.begun = begun
-        if begun is None and "begun" in vars(self._thread):
-            del self._thread.begun
-        return begun
+def _entries() -> list[_Entry]:
+    return _calls.entries
 
-    def _forget(self, address: int, noted: _Noted, tensor: Any) -> None:
-        noted.tensors.remove(tensor)
-        if not noted.tensors and self._noted.get(address) is noted:
-            del self._noted[address]
+
+def _drop(failed: _Entry) -> None:
+    _entries().remove(failed)
+    failed.attachment.forget_steps()
+
+
+def _is_inside(file: str) -> bool:
+    return file.startswith(_INSIDE)

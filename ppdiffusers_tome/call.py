@@ -14,7 +14,7 @@ from ppdiffusers_tome.grid import Grid, Layout
 from ppdiffusers_tome.matchers import Matcher, matcher
 from ppdiffusers_tome.matching import Keys, Matching
 from ppdiffusers_tome.merged_section import Section, on_merged_tokens, on_some_keys
-from ppdiffusers_tome.paddle_calls import RunningCall
+from ppdiffusers_tome.paddle_calls import RunningCall, without_gradients
 from ppdiffusers_tome.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.pipeline_call import Denoising
 
@@ -57,14 +57,15 @@ class Call:
     ) -> None:  # fmt: skip
         self.attachment, self._config = attachment, attachment.config
         self._latents, self._conditioning = latents, conditioning
-        # Training draws its timesteps and pictures at random; a program that is being recorded has no values yet.
-        self._shares_steps = self._config.reuse_steps > 1 and not training and paddle.in_dynamic_mode()
+        # Training draws its timesteps and pictures at random.
+        self._shares_steps = self._config.reuse_steps > 1 and not training
         self._timestep_told = False
         self.timestep: paddle.Tensor | None = None
         self.progress: float | None = None
         self.layout: Layout | None = None
         self.block: BlockCall | None = None
         self.in_a_graph = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+        self._layouts: dict[Hashable, Layout] = {}
         self._matchers: dict[Layout, Matcher] = {}
         # What is reused, by block (None for all), layout and batch; None where nothing is.
         self._matchings: dict[Any, Matching | Keys | None] | None = {} if self._config.reuse_blocks else None
@@ -82,8 +83,8 @@ class Call:
         self._timestep_told, self.timestep = True, timestep
         if self._config.by_progress:
             refuse_recording("a ratio that changes over the denoising, start or end")
-        elif not self._shares_steps:
-            return
+        elif not self._shares_steps or not paddle.in_dynamic_mode():
+            return  # a program that is being recorded has no values yet
         value = float(timestep.reshape([-1])[0])
         denoising = self.attachment.denoising()
         step = denoising.steps.at(value)
@@ -98,7 +99,7 @@ class Call:
         if self._shares_steps:
             if step.starts:
                 denoising.reuse.start_step(follows=step.follows)
-            self._matchings = denoising.reuse.matchings(self._latents, self._conditioning, alone=step.told)
+            self._matchings = denoising.reuse.matchings(self._latents, self._conditioning)
 
     def see_picture(self, layout: Layout) -> None:
         """The blocks that follow work on tokens laid out so.
@@ -109,6 +110,19 @@ class Call:
         if min(layout.grid.height, layout.grid.width) < 0:
             refuse_recording("an open height or width")
         self.layout = layout
+
+    def enter_block(self, name: Hashable, layer: Any, tokens: paddle.Tensor | None) -> None:
+        """A block is called, maybe again by a backward pass, outside its host.
+
+        Args:
+            name: tells it from the others.
+            layer: the block.
+            tokens: its input; None where it is seen later on.
+        """
+        if self.layout is not None:
+            self._layouts[name] = self.layout
+        layout = self._layouts.get(name)
+        self.block = None if layout is None else BlockCall(self, layer, name, layout, tokens)
 
     def match(self, block: BlockCall, tokens: paddle.Tensor) -> Matching | Keys | None:
         """Decide what merges in a block of this call; None where it runs unmerged.
@@ -144,7 +158,9 @@ class Call:
             return None
         if self._matchings is None:
             return self._matcher(layout)(tokens)
-        key = (None if config.reuse_blocks else block.name, layout, tokens.shape[0])
+        # While a program is recorded, the batch of some tokens is fixed and of others open, though it is the same.
+        batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
+        key = (None if config.reuse_blocks else block.name, layout, batch)
         if key not in self._matchings:
             self._matchings[key] = self._matcher(layout)(tokens)
         return self._matchings[key]
@@ -157,7 +173,7 @@ class Call:
                 "this model, or part of one, does not tell its timestep, so a ratio that changes, start and end cannot "
                 "be followed and it runs unmerged; give one ratio for the whole denoising",
             )
-        if not self._timestep_told and self._shares_steps:
+        if not self._timestep_told and self._shares_steps and paddle.in_dynamic_mode():
             self.attachment.warn_once(
                 "steps",
                 "this model, or part of one, does not tell its timestep, so reuse_steps has no effect here; "
@@ -175,7 +191,7 @@ class Call:
             )
         return self._matchers[layout]
 
-    @paddle.no_grad()
+    @without_gradients
     def _partition(self, grid: Grid) -> Partition:
         config, constants = self._config, self.attachment.constants
         if not config.use_rand:

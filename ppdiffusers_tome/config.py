@@ -57,9 +57,10 @@ class ToMeConfig:
             every matching, which makes a GPU wait.
         start, end: merge from ``start`` to ``end`` of the denoising only, ``0 <= start < end <= 1``.
 
-    Progress of the denoising is read off the timestep, 1000 at pure noise (0) and 0 at the picture (1), whatever the
-    number of steps; so img2img begins in the middle. A ramp, ``start`` and ``end`` read it on the host, once a call of
-    the denoiser.
+    Progress of the denoising is the place of the step in the scheduler's list of timesteps, from 0 at pure noise; so
+    img2img begins in the middle. A denoiser that is called by itself, outside its pipeline, goes by the timestep: 1000
+    is pure noise and 0 the picture. A ramp, ``start`` and ``end`` read the timestep on the host, once a call of the
+    denoiser.
 
     Raises:
         ToMeTypeError: a setting has the wrong type (also a ``TypeError``).

@@ -21,13 +21,11 @@ class Step(NamedTuple):
         progress: of the denoising, 0 for the first step of pure noise, below or at 1; None where it cannot be told.
         starts: whether a step begins with this call; otherwise it is another call of the same step.
         follows: whether that step is the next of the same denoising.
-        told: whether this is known, not guessed.
     """
 
     progress: float | None
     starts: bool
     follows: bool
-    told: bool = False
 
 
 class Steps(Protocol):
@@ -57,29 +55,46 @@ class ToldSteps:
         self._listed = False
         self._place = -1
         self._timestep: float | None = None
+        self._calls_a_place = 1
 
     def at(self, timestep: float) -> Step:
+        if self._listed and not any(_places_in(schedule, timestep) for schedule in self._schedules()):
+            return Step(self._progress(), starts=False, follows=False)  # beside the denoising, such as in a callback
         begins = self._begins(timestep)
-        # Schedulers of second order list a timestep twice, once for each of two calls.
         again = not begins and timestep == self._timestep
-        twice = again and self._listed and self._place + 1 in _places_in(self._schedule, timestep)
-        if not again or twice:
+        if not again or self._is_listed_twice(timestep):
             self._place = self._place_after(timestep)
+            starts = True
+        else:
+            self._calls_a_place = 2  # or more: two halves, or two pictures in turns
+            starts = False
         self._timestep = timestep
-        progress = self._place / max(len(self._schedule), self._place + 1)
-        return Step(progress, starts=not again or twice, follows=not begins, told=not again)
+        return Step(self._progress(), starts=starts, follows=not begins)
+
+    def _progress(self) -> float:
+        return self._place / max(len(self._schedule), self._place + 1)
+
+    def _is_listed_twice(self, timestep: float) -> bool:
+        """Whether a call with the timestep of the last one is the next step.
+
+        Schedulers of second order list a timestep twice, once for each of two calls. Where each place is called for
+        several times, nothing tells which call is which, and all are taken for one step.
+        """
+        return self._calls_a_place == 1 and self._listed and self._place + 1 in _places_in(self._schedule, timestep)
 
     def _begins(self, timestep: float) -> bool:
         """Whether this is another denoising than before in the same call of the pipeline; it is then noted."""
         schedules = self._schedules()
+        again = timestep == self._timestep
         if any(schedule is self._schedule for schedule in schedules):
-            return False
-        same = next((schedule for schedule in schedules if schedule == self._schedule), None)
-        if same is not None and self._place_after(timestep) > self._place:
-            self._schedule = same  # set anew by a thread that shares the scheduler
+            if again or self._place_after(timestep) > self._place:
+                return False
+        elif self._schedule in schedules and not again and self._place_after(timestep) > self._place:
+            # Set anew by a thread that shares the scheduler.
+            self._schedule = schedules[schedules.index(self._schedule)]
             return False
         self._schedule, self._place = _schedule_of(timestep, schedules), -1
-        self._listed = bool(_places_in(self._schedule, timestep))
+        self._listed, self._calls_a_place = bool(_places_in(self._schedule, timestep)), 1
         return True
 
     def _place_after(self, timestep: float) -> int:

@@ -4,9 +4,9 @@ ToMe before and after a sublayer needs only the sublayer's input and output and 
 is in ``merged_section.py``). So it is attached with Paddle's forward hooks and no ``forward`` is copied or replaced:
 whatever norm, processor, LoRA or GLIGEN a block holds goes on as before.
 
-Nothing is stored on the model but hooks, and each hook is a method of a small object; what is attached is found by
-looking at the hooks. That is why a deep copy or a pickle of a model carries its own ToMe, and why removing it from a
-part leaves the rest working.
+Nothing is stored on the model but hooks and what stands in for one method (``MaskMerger``), each of a small object;
+what is attached is found by looking at them. That is why a deep copy or a pickle of a model carries its own ToMe, and
+why removing it from a part leaves the rest working.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ppdiffusers_tome.merged_section import Given
 from ppdiffusers_tome.methods import methods
 from ppdiffusers_tome.methods.method import KEEP
 from ppdiffusers_tome.paddle_calls import RunningCall, after, before, keywords_of, remove_hooks
+from ppdiffusers_tome.recomputation import note, noted
 from ppdiffusers_tome.sites import Site, execution_order, is_a, layer_at
 
 
@@ -36,21 +37,18 @@ class _Hooks:
     def __init__(self, run: Attachment) -> None:
         self.run = run
 
-    def _call_around(self, layer: Any, x: Any) -> tuple[Call | None, Layout | None]:
-        """The call that a layer which begins with ``x`` belongs to, noted for a backward pass that runs it again.
-
-        None where the layer is called alone. The layout is that of its own first run, where it is one more.
-        """
+    def _call_around(self, layer: Any) -> Call | None:
+        """The call that a layer belongs to which is about to run, maybe once more; None where it is called alone."""
+        self.run.drop_failed(self, layer)
         call = self.run.call()
         if call is not None:
-            if call.in_a_graph and isinstance(x, paddle.Tensor):
-                self.run.note(x, call, call.layout)
-            return call, call.layout
-        found = self.run.noted(x) if isinstance(x, paddle.Tensor) else None
-        if found is None:
-            return None, None
-        self.run.begin(self, layer, found[0])
-        return found
+            if call.in_a_graph:
+                note(self.run, call)
+            return call
+        call = noted(self.run)
+        if call is not None:
+            self.run.begin(self, layer, call)
+        return call
 
 
 # What denoisers call the argument that is their timestep.
@@ -71,16 +69,21 @@ class DenoiserHooks(_Hooks):
         self.parameters, self.tells = parameters, tells
 
     def begin(self, model: Any, inputs: tuple, keywords: Mapping[str, Any] | None = None) -> None:
+        again = noted(self.run, next_one=True)
+        if again is not None:
+            self.run.begin(self, model, again)
+            return
         given = {**dict(zip(self.parameters, inputs, strict=False)), **keywords_of(keywords)}
         latents = given.pop(self.parameters[0], None)
         timesteps = [given.pop(name) for name in _TIMESTEPS if name in given]
         call = Call(
             self.run,
             latents=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
-            conditioning=list(_tensors(given)) if self.run.config.reuse_steps > 1 else (),
+            conditioning=list(_conditioning(given)) if self.run.config.reuse_steps > 1 else (),
             training=model.training,
         )
         self.run.begin(self, model, call)
+        note(self.run, call)
         if self.tells and timesteps:
             timestep = timesteps[0]
             if isinstance(timestep, (int, float)):
@@ -114,11 +117,11 @@ class TimestepHooks(_Hooks):
 class PathHooks(_Hooks):
     """On a layer between the denoiser and the hosts: a backward pass may run it again."""
 
-    def enter(self, layer: Any, inputs: tuple, keywords: Mapping[str, Any] | None = None) -> None:
-        self._call_around(layer, next(_tensors((inputs, keywords_of(keywords))), None))
+    def enter(self, layer: Any, inputs: tuple) -> None:
+        self._call_around(layer)
 
     def leave(self, layer: Any, inputs: tuple, output: Any) -> None:
-        self.run.end(self)
+        self.run.end(self, failed=output is None)
 
 
 class HostHooks(_Hooks):
@@ -130,7 +133,9 @@ class HostHooks(_Hooks):
         self.grid, self.prefix = site.adapter.grid, site.adapter.prefix(site.host)
 
     def enter(self, layer: Any, inputs: tuple) -> None:
-        call, _ = self._call_around(self.host, inputs[0] if inputs else None)
+        call = self._call_around(self.host)
+        if call is None and self.run.others_call():
+            return  # of a layer that two denoisers hold, and this one is not called
         if call is None:  # a part of a model, called alone
             call = Call(self.run)
             self.run.begin(self, self.host, call)
@@ -144,17 +149,16 @@ class HostHooks(_Hooks):
         call = self.run.call()
         if call is not None:
             call.layout = None
-        self.run.end(self)
+        self.run.end(self, failed=output is None)
 
 
 class BlockHooks(_Hooks):
     """On one block, and on the layer that sees its tokens first where that is another."""
 
     def enter(self, block: Any, inputs: tuple) -> None:
-        x = inputs[0] if inputs else None
-        call, layout = self._call_around(block, x)
+        call = self._call_around(block)
         if call is not None:
-            call.block = None if layout is None else BlockCall(call, block, self, layout, x)
+            call.enter_block(self, block, inputs[0] if inputs else None)
 
     def see(self, layer: Any, inputs: tuple) -> None:
         block = self.run.block()
@@ -236,16 +240,19 @@ class SectionHooks(_Hooks):
         return None
 
 
-def _tensors(given: Any) -> Iterator[paddle.Tensor]:
-    """Every tensor of a call's arguments, also in dictionaries and lists."""
-    if isinstance(given, paddle.Tensor):
+def _conditioning(given: Any) -> Iterator[paddle.Tensor]:
+    """The tensors of a call's arguments that say what is drawn: the text, class labels and the like.
+
+    Not those with height and width: a ControlNet's residuals are others in every step.
+    """
+    if isinstance(given, paddle.Tensor) and given.ndim <= 3:
         yield given
     elif isinstance(given, Mapping):
         for value in given.values():
-            yield from _tensors(value)
+            yield from _conditioning(value)
     elif isinstance(given, (list, tuple)):
         for value in given:
-            yield from _tensors(value)
+            yield from _conditioning(value)
 
 
 def _unseen(run: Attachment, layer: Any) -> None:
@@ -346,7 +353,7 @@ def attach(model: Any, sites: Iterable[Site], config: ToMeConfig) -> None:
         before(timestep_layer, TimestepHooks(run, model).tell)
     for layer in _layers_between(model, in_order):
         path_hooks = PathHooks(run)
-        before(layer, path_hooks.enter, with_keywords=True)
+        before(layer, path_hooks.enter)
         after(layer, path_hooks.leave, always=True)
     method = methods()[config.method]
     hosts: dict[int, HostHooks] = {}
@@ -394,9 +401,8 @@ def detach(model: Any) -> None:
     """Take off whatever ``attach`` put on a model or a part of one; harmless where nothing is attached."""
     for layer in model.sublayers(include_self=True):
         remove_hooks(layer, lambda hook: isinstance(getattr(hook, "__self__", None), _Hooks))
-        merger = vars(layer).get(MaskMerger.NAME)
-        if isinstance(merger, MaskMerger):
-            merger.remove()
+        while isinstance(merger := vars(layer).get(MaskMerger.NAME), MaskMerger):
+            merger.remove()  # a layer that two denoisers hold has one of each
 
 
 def attached_blocks(model: Any) -> list[tuple[str, Any, BlockHooks]]:

@@ -36,6 +36,11 @@ def uninstall() -> None:
             delattr(cls, name)
         else:
             setattr(cls, name, original)
+    if "ppdiffusers" in sys.modules:
+        from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
+
+        for pipeline in _subclasses(DiffusionPipeline):
+            _tell_of_calls_no_longer(pipeline)
 
 
 def _install_now() -> None:
@@ -69,11 +74,26 @@ def _put(cls: type, name: str, value: Any) -> None:
 
 def _tell_of_calls(cls: type) -> None:
     """Let calls of a pipeline class be known for as long as they run, see ``pipeline_call``."""
-    from ppdiffusers_tome.pipeline_call import telling
+    from ppdiffusers_tome.pipeline_call import is_telling, telling
 
-    call = vars(cls).get("__call__")
-    if call is not None and (cls, "__call__") not in _originals:
-        _put(cls, "__call__", telling(call))
+    owner = next((base for base in cls.__mro__ if "__call__" in vars(base)), None)
+    # One that is inherited from another pipeline is told of there; not so one from a mixin.
+    if owner is not None and not is_telling(vars(owner)["__call__"]):
+        call = telling(vars(owner)["__call__"])
+        call.__dict__["inherited"] = owner is not cls
+        cls.__call__ = call  # type: ignore[method-assign]
+
+
+def _tell_of_calls_no_longer(cls: type) -> None:
+    from ppdiffusers_tome.pipeline_call import is_telling
+
+    call: Any = vars(cls).get("__call__")
+    if not is_telling(call):  # the user's own, maybe since
+        return
+    if call.inherited:
+        del cls.__call__
+    else:
+        cls.__call__ = call.__wrapped__  # type: ignore[method-assign]
 
 
 def _subclasses(cls: type) -> Iterator[type]:

@@ -43,7 +43,7 @@ class Matching:
 
     def fits(self, x: paddle.Tensor) -> bool:
         """True when ``x`` is ``[batch, tokens, channels]`` with this matching's batch and tokens."""
-        return x.ndim == 3 and x.shape[0] == self.batch and x.shape[1] == self.num_tokens
+        return x.ndim == 3 and _may_be(x.shape[0], self.batch) and x.shape[1] == self.num_tokens
 
     def merge(self, x: paddle.Tensor, how: str = MEAN) -> paddle.Tensor:
         """Make one token of each group.
@@ -57,7 +57,7 @@ class Matching:
         """
         if how == KEEP:
             kept = self.order[:, self.num_merged :].flatten()
-            merged = paddle.gather(x.reshape([-1, x.shape[2]]), kept)
+            merged = paddle.gather(self._rows(x), kept)
         else:
             merged = self._means(x)
             if how == NORM:
@@ -103,6 +103,12 @@ class Matching:
             merged = merged.transpose([0, 2, 1, 3])
         return merged.reshape([self.batch * repeats, -1, self.num_left])
 
+    def _rows(self, x: paddle.Tensor) -> paddle.Tensor:
+        """``[batch, tokens, channels]`` as ``[batch * tokens, channels]``."""
+        # A program may know the batch of these tokens, but not that those of another layer have the same.
+        num_rows = -1 if self.batch < 0 else self.batch * self.num_tokens
+        return x.reshape([num_rows, x.shape[2]])
+
     def _means(self, x: paddle.Tensor) -> paddle.Tensor:
         """The mean of every group, ``[batch * left, channels]``, float32 for half precision."""
         sums = self._sums(x)
@@ -111,7 +117,7 @@ class Matching:
 
     def _sums(self, x: paddle.Tensor) -> paddle.Tensor:
         """The sum of every group, ``[batch * left, channels]``, float32 for half precision."""
-        rows = x.reshape([-1, x.shape[2]])
+        rows = self._rows(x)
         if x.dtype in HALF:
             # A flat background may put thousands of tokens in one group: in half precision the sum would overflow
             # or stop growing.
@@ -146,7 +152,7 @@ class Keys:
 
     def fits(self, x: paddle.Tensor) -> bool:
         """True when ``x`` is ``[batch, tokens, channels]`` with these numbers of both."""
-        return x.ndim == 3 and x.shape[0] == self.batch and x.shape[1] == self.num_tokens
+        return x.ndim == 3 and _may_be(x.shape[0], self.batch) and x.shape[1] == self.num_tokens
 
     def merge(self, x: paddle.Tensor, how: str = KEEP) -> paddle.Tensor:
         """``[batch, tokens, channels]`` to ``[batch, left, channels]``; there is but one way."""
@@ -180,6 +186,11 @@ def size(x: paddle.Tensor, axis: int) -> int | paddle.Tensor:
 def may_write(x: paddle.Tensor | None = None) -> bool:
     """True when what is made from ``x`` may be made in place: no gradient and no program is recorded."""
     return paddle.in_dynamic_mode() and (x is None or x.stop_gradient or not paddle.is_grad_enabled())
+
+
+def _may_be(one: int, other: int) -> bool:
+    """Whether two lengths are equal; -1 is one that stays open in a program."""
+    return one == other or -1 in (one, other)
 
 
 def _length(x: paddle.Tensor) -> paddle.Tensor:

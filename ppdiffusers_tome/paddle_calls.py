@@ -7,18 +7,23 @@ read off Python's own stack, which is right whatever was raised and whoever stil
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import paddle
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # What Paddle keeps beside its two dictionaries of hooks, by hook id, in the versions that have it.
 _FLAGS = (
     "_forward_pre_hooks_with_kwargs_flag", "_forward_post_hooks_with_kwargs_flag", "_forward_post_hooks_always_called",
 )  # fmt: skip
+# Where Paddle calls a layer's hooks and its ``forward``.
+_LAYERS = inspect.getfile(paddle.nn.Layer)
 
 
 def _offers(register: Callable[..., Any], option: str) -> dict[str, bool]:
@@ -63,27 +68,60 @@ def keywords_of(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def without_gradients(function: F) -> F:
+    """A function that records no gradients.
+
+    Paddle's own decorator keeps what was before in one place for all threads, and for calls within calls.
+    """
+
+    @functools.wraps(function)
+    def without(*args: Any, **kwargs: Any) -> Any:
+        with paddle.no_grad():
+            return function(*args, **kwargs)
+
+    return without  # type: ignore[return-value]
+
+
 class RunningCall:
-    """A layer's call that has begun; made in a hook of the layer, or of one inside it."""
+    """A layer's call that has begun; made in a hook of the layer, or of one inside it.
+
+    Attributes:
+        depth: how many calls of the layer there are inside each other, this one included; more than 1 where it is
+            called again within its own call.
+    """
 
     def __init__(self, layer: Any) -> None:
         self._layer = layer
-        # The function whose frame tells: Paddle's own, which calls hooks and ``forward``, or ``forward`` itself where a
-        # user calls that. While a program is recorded it may be neither.
-        frame = _frame_of(layer, sys._getframe(1), None)
-        self._code: CodeType | None = None if frame is None else frame.f_code
+        # The function whose frames tell: Paddle's own, or ``forward`` where a user calls that or a program is recorded.
+        own = next(_frames_of(layer, lambda code: code.co_filename == _LAYERS), None)
+        self._code: CodeType | None = None if own is None else own.f_code
+        self.depth = max(1, sum(1 for _ in self._frames()))
 
     @property
     def runs(self) -> bool:
         """Whether the call is on this thread's stack."""
-        return _frame_of(self._layer, sys._getframe(1), self._code) is not None
+        return any(number == self.depth for number, _ in enumerate(self._frames(), start=1))
+
+    def _frames(self) -> Iterator[FrameType]:
+        code = self._code
+        if code is None:
+            return _frames_of(self._layer, lambda of_frame: of_frame.co_name == "forward")
+        return _frames_of(self._layer, lambda of_frame: of_frame is code)
 
 
-def _frame_of(layer: Any, frame: FrameType | None, code: CodeType | None) -> FrameType | None:
-    """The innermost frame, from ``frame`` outwards, of a method of ``layer``; of one with that code, if it is given."""
+def frames() -> Iterator[FrameType]:
+    """The frames of this thread's stack, from the caller's outwards."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        # The code first: Python makes a dictionary of a frame's variables whenever they are asked for.
-        if (code is None or frame.f_code is code) and frame.f_locals.get("self") is layer:
-            return frame
+        yield frame
         frame = frame.f_back
-    return None
+
+
+def _frames_of(layer: Any, wanted: Callable[[CodeType], bool]) -> Iterator[FrameType]:
+    """The frames of methods of a layer with such code, from the innermost outwards."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        # The code first: Python makes a dictionary of a frame's variables whenever they are asked for, and keeps it.
+        if wanted(frame.f_code) and frame.f_locals.get("self") is layer:
+            yield frame
+        frame = frame.f_back

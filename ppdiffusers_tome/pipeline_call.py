@@ -34,7 +34,7 @@ class Denoising:
 
     def __init__(self, steps: Steps, reuse_steps: int) -> None:
         self.steps = steps
-        self.reuse = StepReuse(reuse_steps)
+        self.reuse = StepReuse(reuse_steps, _equal)
 
 
 class PipelineCall:
@@ -65,7 +65,7 @@ class PipelineCall:
 
     def _schedules(self) -> Sequence[Sequence[float]]:
         """The timesteps of all schedulers that the pipeline holds now, those of its ``scheduler`` first."""
-        held = vars(self._pipe)
+        held = dict(vars(self._pipe))  # another thread may set an attribute meanwhile
         schedulers = [held.get("scheduler"), *(value for name, value in held.items() if name != "scheduler")]
         read = {}
         for scheduler in schedulers:
@@ -92,7 +92,7 @@ def telling(call: Callable[..., Any]) -> Callable[..., Any]:
     """A pipeline's ``__call__`` that does the same and can be asked about, for as long as it runs."""
 
     @functools.wraps(call)
-    def told(pipe: Any, *args: Any, **kwargs: Any) -> Any:
+    def told(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
         outer, _current.call = _current.call, PipelineCall(pipe)
         try:
             return call(pipe, *args, **kwargs)
@@ -103,6 +103,13 @@ def telling(call: Callable[..., Any]) -> Callable[..., Any]:
     return told
 
 
+def is_telling(call: Any) -> bool:
+    """Whether a ``__call__`` is one that ``telling`` made."""
+    return getattr(call, "__code__", None) is _TELLING
+
+
+_TELLING = telling(lambda pipe: None).__code__
+
 # Their list ends with the finished picture, for which no denoiser is called.
 _LISTING_THE_END = ("DDPMWuerstchenScheduler",)
 
@@ -111,4 +118,10 @@ def _steps_of(scheduler: Any, timesteps: Any) -> list[float]:
     """The timesteps of a scheduler's steps, in whatever form it holds them, as plain numbers."""
     array = timesteps.astype("float64").numpy() if hasattr(timesteps, "numpy") else np.asarray(timesteps)
     numbers = [float(number) for number in array.reshape(-1)]
-    return numbers[:-1] if type(scheduler).__name__ in _LISTING_THE_END else numbers
+    lists_the_end = any(cls.__name__ in _LISTING_THE_END for cls in type(scheduler).__mro__)
+    return numbers[:-1] if lists_the_end else numbers
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two tensors hold the same numbers; read on the host, so it waits for the device."""
+    return one.shape == other.shape and one.dtype == other.dtype and bool((one == other).all())

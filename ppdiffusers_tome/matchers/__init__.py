@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import paddle
 
@@ -34,7 +35,7 @@ def matcher(
     """
     if methods()[config.method].keys_only:
         return partial(some_keys.match, chosen=some_keys.chosen(partition, num_merged, constants))
-    how_many = dict(num_merged=num_merged, min_similarity=config.min_similarity)
+    how_many: dict[str, Any] = dict(num_merged=num_merged, min_similarity=config.min_similarity)
     if config.tile is not None:
         tiles = tiled.tiles_of(grid, config.sx, config.sy, config.tile)
         if tiles.number > 1:

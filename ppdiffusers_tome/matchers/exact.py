@@ -9,10 +9,11 @@ import paddle
 
 from ppdiffusers_tome.matchers.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
 from ppdiffusers_tome.matching import Matching
+from ppdiffusers_tome.paddle_calls import without_gradients
 from ppdiffusers_tome.partition import Partition
 
 
-@paddle.no_grad()
+@without_gradients
 def match(
     x: paddle.Tensor, partition: Partition, num_merged: int, min_similarity: float | None = None
 ) -> Matching | None:

@@ -9,10 +9,11 @@ import paddle
 
 from ppdiffusers_tome.constants import Constants
 from ppdiffusers_tome.matching import Keys
+from ppdiffusers_tome.paddle_calls import without_gradients
 from ppdiffusers_tome.partition import Partition
 
 
-@paddle.no_grad()
+@without_gradients
 def chosen(partition: Partition, num_dropped: int, constants: Constants | None = None) -> paddle.Tensor:
     """The tokens that stay keys, int64 ``[tokens - num_dropped]``: destinations, evenly spread sources, and the prefix.
 

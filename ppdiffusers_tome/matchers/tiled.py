@@ -16,6 +16,7 @@ from ppdiffusers_tome.constants import Constants
 from ppdiffusers_tome.grid import Grid
 from ppdiffusers_tome.matchers.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
 from ppdiffusers_tome.matching import Matching
+from ppdiffusers_tome.paddle_calls import without_gradients
 from ppdiffusers_tome.partition import Partition
 
 
@@ -83,7 +84,7 @@ def tiles_of(grid: Grid, sx: int, sy: int, tile: int) -> Tiles:
     return Tiles(sources, _slots(tile_of[cells[:, 0]])[0], repeated)
 
 
-@paddle.no_grad()
+@without_gradients
 def by_tiles(partition: Partition, tiles: Tiles, constants: Constants | None = None) -> TiledPartition:
     """Sort a partition by tiles of the same grid and stride; ``constants`` as in ``partition.random_partition``."""
     constant = constants or Constants()
@@ -100,7 +101,7 @@ def by_tiles(partition: Partition, tiles: Tiles, constants: Constants | None = N
     )
 
 
-@paddle.no_grad()
+@without_gradients
 def match(
     x: paddle.Tensor, tiled: TiledPartition, num_merged: int, min_similarity: float | None = None
 ) -> Matching | None:

@@ -48,6 +48,14 @@ def test_what_is_on_no_schedule_is_counted() -> None:
     assert places(steps, [0.67, 0.67, 0.2, -0.1, -1.5]) == [0, 0, 0.25, 0.5, 0.75]
 
 
+def test_a_call_beside_the_denoising_moves_nothing() -> None:
+    """A callback that calls the denoiser for something else, with a timestep that no scheduler lists."""
+    steps = ToldSteps(Scheduler(DOWN))
+    steps.at(DOWN[0])
+    assert steps.at(600.0) == Step(0, starts=False, follows=False)
+    assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
+
+
 def test_more_calls_than_steps_stay_below_the_end() -> None:
     steps = ToldSteps(Scheduler([1.0, 0.0]))
     found = places(steps, [0.9, 0.8, 0.7, 0.6])
@@ -55,17 +63,23 @@ def test_more_calls_than_steps_stay_below_the_end() -> None:
     assert found == sorted(found)
 
 
-def test_calls_of_one_step_and_steps_of_second_order() -> None:
+def test_steps_of_second_order() -> None:
+    """Lists of second order name a timestep twice, once for each of two calls."""
     steps = ToldSteps(Scheduler([9.0, 5.0, 5.0, 1.0]))
-    assert [steps.at(timestep) for timestep in (9, 9, 5, 5, 5, 1)] == [
-        Step(0, starts=True, follows=False, told=True),
-        Step(0, starts=False, follows=True, told=False),
-        Step(0.25, starts=True, follows=True, told=True),
-        # The same timestep in the next place: a step, but maybe another half's call of the last one.
-        Step(0.5, starts=True, follows=True, told=False),
-        Step(0.5, starts=False, follows=True, told=False),
-        Step(0.75, starts=True, follows=True, told=True),
+    assert [steps.at(timestep) for timestep in (9, 5, 5, 1)] == [
+        Step(0, starts=True, follows=False),
+        Step(0.25, starts=True, follows=True),
+        Step(0.5, starts=True, follows=True),
+        Step(0.75, starts=True, follows=True),
     ]
+
+
+def test_several_calls_of_one_step() -> None:
+    """Of which nothing then tells whether they are of second order, so calls of one timestep are one step."""
+    steps = ToldSteps(Scheduler([9.0, 5.0, 5.0, 1.0]))
+    assert [steps.at(timestep).starts for timestep in (9, 9, 5, 5, 5, 5, 1, 1)] == [True, False] * 1 + [
+        True, False, False, False, True, False,
+    ]  # fmt: skip
 
 
 def test_a_schedule_may_come_back_to_a_timestep() -> None:
@@ -80,8 +94,22 @@ def test_a_second_pass_in_one_call_of_a_pipeline_is_another_denoising(again: lis
     steps = ToldSteps(scheduler)
     places(steps, DOWN)
     scheduler.set_timesteps(again)
-    assert steps.at(again[0]) == Step(0, starts=True, follows=False, told=True)
+    assert steps.at(again[0]) == Step(0, starts=True, follows=False)
     assert steps.at(again[1]).follows
+
+
+def test_a_second_pass_over_timesteps_that_were_set_once_is_another_denoising() -> None:
+    steps = ToldSteps(Scheduler(DOWN))
+    places(steps, DOWN)
+    assert steps.at(DOWN[0]) == Step(0, starts=True, follows=False)
+    assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
+
+
+def test_inversion_and_denoising_in_one_call() -> None:
+    """Both schedulers are set at the start; the last timestep of the one is the first of the other."""
+    steps = ToldSteps(Scheduler(DOWN, DOWN[::-1]))
+    assert places(steps, DOWN[::-1]) == [0, 0.25, 0.5, 0.75]
+    assert places(steps, DOWN)[1:] == [0.25, 0.5, 0.75]
 
 
 def test_a_thread_that_sets_the_same_timesteps_disturbs_nobody() -> None:
@@ -89,7 +117,7 @@ def test_a_thread_that_sets_the_same_timesteps_disturbs_nobody() -> None:
     steps = ToldSteps(scheduler)
     steps.at(DOWN[0])
     scheduler.set_timesteps(DOWN)
-    assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True, told=True)
+    assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
 
 
 def test_of_several_schedulers_it_is_the_one_that_begins_so() -> None:
@@ -105,7 +133,3 @@ class TestGuessed:
 
     def test_some_models_count_from_one(self) -> None:
         assert GuessedSteps(noisiest=1).at(0.25).progress == 0.75
-
-    def test_nothing_is_known_for_certain(self) -> None:
-        steps = GuessedSteps()
-        assert not any(steps.at(timestep).told for timestep in DOWN)

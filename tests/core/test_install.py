@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import ppdiffusers
 import pytest
 
 import tiny
+from ppdiffusers_tome import install, uninstall
+from ppdiffusers_tome.pipeline_call import current_pipeline_call
 
 REPORT = """
 import json
@@ -100,3 +108,60 @@ for name in [name for name in sys.modules if name.startswith("ppdiffusers.")]:
     del sys.modules[name]
 """
     assert tiny.in_new_process(f"{REPORT}\n{code}print(json.dumps(report()))") == EXPECTED
+
+
+class TestCallsOfPipelines:
+    """A call of any pipeline is known for as long as it runs."""
+
+    @pytest.fixture(autouse=True)
+    def _installed(self) -> Iterator[None]:
+        install()
+        yield
+        install()
+
+    @staticmethod
+    def told(cls: type, **given: Any) -> Any:
+        return cls.__new__(cls)(**given)
+
+    def test_it_is_told_in_classes_of_all_kinds(self) -> None:
+        class Own(ppdiffusers.StableDiffusionPipeline):
+            def __call__(self, pipe: Any = None) -> Any:
+                return current_pipeline_call(), pipe
+
+        class Mixin:
+            def __call__(self) -> Any:
+                return current_pipeline_call()
+
+        class Mixed(Mixin, ppdiffusers.StableDiffusionPipeline):
+            pass
+
+        class Inherited(Mixed):
+            pass
+
+        assert self.told(Own, pipe=3)[0] is not None
+        assert self.told(Own, pipe=3)[1] == 3
+        assert self.told(Mixed) is not None
+        assert self.told(Inherited) is not None
+        assert current_pipeline_call() is None
+        uninstall()
+        assert self.told(Own)[0] is self.told(Mixed) is self.told(Inherited) is None
+        assert "__call__" not in vars(Mixed)
+
+    def test_what_a_user_puts_in_its_place_is_told_after_the_next_install_and_stays(self) -> None:
+        class Own(ppdiffusers.StableDiffusionPipeline):
+            def __call__(self) -> Any:
+                raise AssertionError("replaced")
+
+        def another(self: Any) -> Any:
+            return current_pipeline_call()
+
+        Own.__call__ = another
+        install()
+        assert self.told(Own) is not None
+        uninstall()
+        assert Own.__call__ is another
+
+    def test_a_class_is_freed_when_nobody_has_it(self) -> None:
+        found = weakref.ref(type("Own", (ppdiffusers.StableDiffusionPipeline,), {"__call__": lambda self: None}))
+        gc.collect()
+        assert found() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,13 +56,13 @@ class Bare:
     """The steps of a denoiser without a pipeline, and what they share."""
 
     def __init__(self, steps: int) -> None:
-        self.steps, self.reuse = GuessedSteps(), StepReuse(steps)
+        self.steps, self.reuse = GuessedSteps(), StepReuse(steps, equal=operator.eq)
 
     def matchings(self, timestep: float, text: object = "a cat") -> dict:
         step = self.steps.at(timestep)
         if step.starts:
             self.reuse.start_step(follows=step.follows)
-        return self.reuse.matchings((1, 4, 8, 8), [text], alone=step.told)
+        return self.reuse.matchings((1, 4, 8, 8), [text])
 
 
 class TestGuessedSteps:
@@ -144,14 +145,22 @@ class TestCallsOfAStep:
     def test_an_only_call_with_another_text_is_another_picture(self) -> None:
         assert self.started("a cat").matchings(700, "a dog") == {}
 
-    def test_what_is_known_to_be_alone_needs_no_text_to_be_recognised(self) -> None:
-        """Some pipelines make their conditioning anew in every step."""
-        reuse = StepReuse(10)
+    def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
+        """As some pipelines do: other objects, equal values. Latents of another shape are another's."""
+        reuse = StepReuse(10, equal=operator.eq)
         reuse.start_step(follows=False)
-        reuse.matchings((1,), ["a cat"], alone=True)["made"] = True
+        reuse.matchings((1,), [["a cat"]])["made"] = True
         reuse.start_step(follows=True)
-        assert reuse.matchings((2,), ["another object"], alone=True) == {}
-        assert reuse.matchings((1,), ["another object"], alone=True) == {"made": True}
+        assert reuse.matchings((2,), [["a cat"]]) == {}
+        assert reuse.matchings((1,), [["a cat"], ["and more"]]) == {}
+        assert reuse.matchings((1,), [["a cat"]]) == {"made": True}
+
+    def test_nothing_is_the_same_conditioning_as_nothing(self) -> None:
+        reuse = StepReuse(10, equal=operator.eq)
+        reuse.start_step(follows=False)
+        reuse.matchings((1,), [])["made"] = True
+        reuse.start_step(follows=True)
+        assert reuse.matchings((1,), []) == {"made": True}
 
 
 class TestBlocks:
