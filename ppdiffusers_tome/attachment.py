@@ -86,6 +86,7 @@ class Attachment:
         while _entries() and not _entries()[-1].running.runs:
             _drop(_entries()[-1])
         _entries().append(_Entry(self, by, RunningCall(layer), call))
+        call.begin()
         pipeline_call = current_pipeline_call()
         if pipeline_call is not None:
             pipeline_call.at_end(self, self.call)

@@ -64,11 +64,15 @@ class Call:
         self.progress: float | None = None
         self.layout: Layout | None = None
         self.block: BlockCall | None = None
-        self.in_a_graph = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+        self.in_a_graph = False
         self._layouts: dict[Hashable, Layout] = {}
         self._matchers: dict[Layout, Matcher] = {}
         # What is reused, by block (None for all), layout and batch; None where nothing is.
         self._matchings: dict[Any, Matching | Keys | None] | None = {} if self._config.reuse_blocks else None
+
+    def begin(self) -> None:
+        """It begins, or a backward pass runs a part of it again."""
+        self.in_a_graph = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
 
     def tell_timestep(self, timestep: paddle.Tensor) -> None:
         """The first timestep that a model embeds is the denoising's; some embed others as well.

@@ -114,16 +114,6 @@ class TimestepHooks(_Hooks):
             call.tell_timestep(inputs[0])
 
 
-class PathHooks(_Hooks):
-    """On a layer between the denoiser and the hosts: a backward pass may run it again."""
-
-    def enter(self, layer: Any, inputs: tuple) -> None:
-        self._call_around(layer)
-
-    def leave(self, layer: Any, inputs: tuple, output: Any) -> None:
-        self.run.end(self, failed=output is None)
-
-
 class HostHooks(_Hooks):
     """On the layer around the blocks, and on the one that sees the picture and so its grid, exact at any shape."""
 
@@ -351,10 +341,6 @@ def attach(model: Any, sites: Iterable[Site], config: ToMeConfig) -> None:
     before(model, denoiser_hooks.begin, with_keywords=True)
     if timestep_layer is not None:
         before(timestep_layer, TimestepHooks(run, model).tell)
-    for layer in _layers_between(model, in_order):
-        path_hooks = PathHooks(run)
-        before(layer, path_hooks.enter)
-        after(layer, path_hooks.leave, always=True)
     method = methods()[config.method]
     hosts: dict[int, HostHooks] = {}
     for number, site in enumerate(in_order):
@@ -413,21 +399,6 @@ def attached_blocks(model: Any) -> list[tuple[str, Any, BlockHooks]]:
         for hook in layer._forward_pre_hooks.values()
         if isinstance(getattr(hook, "__self__", None), BlockHooks) and hook.__name__ == "enter"
     ]
-
-
-def _layers_between(model: Any, sites: Iterable[Site]) -> list[Any]:
-    """Every layer that is around a host and inside the model, each once."""
-    hosts = {id(site.host) for site in sites}
-    found: dict[int, Any] = {}
-    for site in sites:
-        layer = model
-        for name in site.name.split(".")[:-1]:
-            layer = getattr(layer, name)
-            if id(layer) in hosts:
-                break
-            if type(layer).forward is not paddle.nn.Layer.forward:  # a list of layers is never called
-                found[id(layer)] = layer
-    return list(found.values())
 
 
 def _timestep_layer(model: Any) -> Any | None:
