@@ -1,5 +1,5 @@
 # make demo   pictures with and without token merging, text-to-image and ControlNet
-# make test   lint, types and tests
+# make test   lint, types and tests; make test-all the slow sweeps too
 # Both make their own virtual environment on the first run and install nothing on the second.
 
 FITS := import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))
@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 CORES := $(shell nproc 2>/dev/null || echo 2)
 export OMP_NUM_THREADS ?= $(CORES)
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-all lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
@@ -25,6 +25,9 @@ demo: $(VENV)/ready
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile
+
+test-all: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile -m "sweep or not sweep"
 
 lint: $(VENV)/ready-for-tests
 	$(BIN)/ruff check .

@@ -98,6 +98,7 @@ def test_a_models_own_folder_is_refused_at_once(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.sweep
 def test_overwriting_replaces_an_earlier_export_and_keeps_all_else(exported: Path, model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "exported"
     shutil.copytree(exported, folder)
@@ -115,6 +116,7 @@ def test_overwriting_replaces_an_earlier_export_and_keeps_all_else(exported: Pat
     assert load_exported(folder).unet is not None
 
 
+@pytest.mark.sweep
 def test_denoisers_of_different_settings_are_told_apart(exported: Path, model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "exported"
     shutil.copytree(exported, folder)

@@ -292,6 +292,7 @@ def prompts_file(draw: random.Random, kind: str) -> bytes:
     return damaged(raw, draw) if draw.random() < 0.3 else raw
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "txt"])
 def test_files_of_prompts(kind: str, sandbox: Sandbox) -> None:
     draw, file = random.Random(f"prompts in {kind}"), sandbox.folder / f"prompts.{kind}"
