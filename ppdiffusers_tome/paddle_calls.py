@@ -100,7 +100,18 @@ class RunningCall:
     @property
     def runs(self) -> bool:
         """Whether the call is on this thread's stack."""
-        return any(number == self.depth for number, _ in enumerate(self._frames(), start=1))
+        code, left = self._code, self.depth
+        if code is None:
+            return sum(1 for _ in self._frames()) >= left
+        # A plain loop, as it runs several times in every block.
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code is code and frame.f_locals.get("self") is self._layer:
+                left -= 1
+                if not left:
+                    return True
+            frame = frame.f_back
+        return False
 
     def _frames(self) -> Iterator[FrameType]:
         code = self._code
