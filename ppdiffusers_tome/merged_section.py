@@ -7,13 +7,12 @@ here stands between them: at every ``yield`` it hands a tensor to the block's ne
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import paddle
 
 from ppdiffusers_tome.matching import Keys, Matching
 from ppdiffusers_tome.methods.method import KEEP
-
-if TYPE_CHECKING:
-    import paddle
 
 
 class Given(NamedTuple):
@@ -28,7 +27,7 @@ class Given(NamedTuple):
     leaves: bool = False
 
 
-Section = Generator["paddle.Tensor | None", Given, None]
+Section = Generator[paddle.Tensor | None, Given, None]
 
 
 def on_merged_tokens(matching: Matching, how: str) -> Section:
@@ -61,8 +60,6 @@ def on_some_keys(keys: Keys) -> Section:
 
 def _merged(matching: Matching | Keys, tokens: paddle.Tensor, how: str = KEEP) -> paddle.Tensor:
     """``tokens`` merged; what follows the block's own, such as the keys of a text, stays as it is."""
-    import paddle
-
     num_tokens = matching.num_tokens
     if tokens.shape[1] == num_tokens:
         return matching.merge(tokens, how)

@@ -130,9 +130,7 @@ def frames() -> Iterator[FrameType]:
 
 def _frames_of(layer: Any, wanted: Callable[[CodeType], bool]) -> Iterator[FrameType]:
     """The frames of methods of a layer with such code, from the innermost outwards."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in frames():
         # The code first: Python makes a dictionary of a frame's variables whenever they are asked for, and keeps it.
         if wanted(frame.f_code) and frame.f_locals.get("self") is layer:
             yield frame
-        frame = frame.f_back

@@ -1,8 +1,13 @@
-"""ppdiffusers' own port of tomesd: how to undo what it did to a model."""
+"""ppdiffusers' own port of tomesd: whether it is on a model, and how to undo what it did there."""
 
 from __future__ import annotations
 
 from typing import Any
+
+
+def has_port(model: Any) -> bool:
+    """Whether ppdiffusers' port is on a model."""
+    return any("_tome_info" in vars(layer) for layer in model.sublayers(include_self=True))
 
 
 def remove_port(model: Any) -> None:

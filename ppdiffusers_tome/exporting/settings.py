@@ -10,6 +10,7 @@ from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.exporting.checks import require_exportable
 from ppdiffusers_tome.exporting.placing import DENOISERS, SETTINGS, SETTINGS_OF
+from ppdiffusers_tome.port import has_port
 from ppdiffusers_tome.sites import find_sites, reached
 
 _UNMERGED = ToMeConfig(0)
@@ -28,7 +29,7 @@ def require_all_exportable(models: Mapping[str, Any]) -> None:
         ToMeValueError: something cannot.
     """
     for name, model in models.items():
-        if any("_tome_info" in vars(layer) for layer in model.sublayers(include_self=True)):
+        if has_port(model):
             raise ToMeValueError(
                 f"ppdiffusers' own port of token merging is on {name}, and it cannot be exported; call remove_tome, or "
                 "apply_tome in its place"
