@@ -18,8 +18,9 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["ppdiffusers_tome", "ppdiffusers_tome.*"]),
     package_data={
-        "ppdiffusers_tome": ["py.typed", "presets/*.json"],
-        "ppdiffusers_tome.demo": ["model/**/*", "controlnet/**/*"],
+        "ppdiffusers_tome": ["py.typed"],
+        "ppdiffusers_tome.settings": ["presets/*.json"],
+        "ppdiffusers_tome.tools.bundled": ["model/**/*", "controlnet/**/*"],
     },
     install_requires=[
         "ppdiffusers>=0.24.1,<=0.29.0",
@@ -44,5 +45,5 @@ setup(
         "gpu": ["paddlepaddle-gpu>=2.6.2,<=3.3.1"],
         "onnx": ["paddle2onnx>=1.3,<2", "onnxruntime>=1.17,<1.20"],  # with Paddle 2.6; for Paddle 3 nothing converts
     },
-    entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.cli:program"]},
+    entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.tools.cli:program"]},
 )

@@ -15,8 +15,8 @@ import paddle
 from PIL import Image
 from ppdiffusers import ControlNetModel, StableDiffusionControlNetPipeline
 
-import ppdiffusers_tome  # gives every pipeline apply_tome() and remove_tome()
-from ppdiffusers_tome.demo.scenes import Scene, Shape, render
+from ppdiffusers_tome.tools import bundled
+from ppdiffusers_tome.tools.bundled.scenes import Scene, Shape, render
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--offline", action="store_true", help="use the bundled models instead of Stable Diffusion 1.5")
@@ -35,8 +35,7 @@ else:
 edges = Image.fromarray(cv2.cvtColor(cv2.Canny(photo, 100, 200), cv2.COLOR_GRAY2RGB))
 
 if args.offline:
-    demo = Path(ppdiffusers_tome.__file__).parent / "demo"
-    model, controlnet, guidance_scale = demo / "model", demo / "controlnet", 3.0
+    model, controlnet, guidance_scale = bundled.MODEL, bundled.CONTROLNET, 3.0
 else:
     model, controlnet, guidance_scale = "runwayml/stable-diffusion-v1-5", "lllyasviel/sd-controlnet-canny", 7.5
 

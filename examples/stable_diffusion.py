@@ -11,7 +11,7 @@ from pathlib import Path
 import paddle
 from ppdiffusers import StableDiffusionPipeline
 
-import ppdiffusers_tome  # gives every pipeline apply_tome() and remove_tome()
+from ppdiffusers_tome.tools import bundled
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--offline", action="store_true", help="use the bundled model instead of Stable Diffusion 1.5")
@@ -21,7 +21,7 @@ parser.add_argument("--steps", type=int, default=20)
 args = parser.parse_args()
 
 if args.offline:
-    model = Path(ppdiffusers_tome.__file__).parent / "demo" / "model"
+    model = bundled.MODEL
     prompt, guidance_scale = "a red circle above a blue square on a green background", 3.0
 else:
     model = "runwayml/stable-diffusion-v1-5"

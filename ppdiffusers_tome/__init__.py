@@ -4,26 +4,26 @@ import zlib  # noqa: F401  Paddle 2.6 brings a zlib of its own; Python's breaks 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeError, ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.install import install, uninstall
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.applying import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
+    from ppdiffusers_tome.api import ToMeMixin, apply_patch, apply_tome, remove_patch
+    from ppdiffusers_tome.attaching.applying import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
     from ppdiffusers_tome.chunked_attention import (
         ChunkedAttnProcessor,
         disable_chunked_attention,
         enable_chunked_attention,
     )
-    from ppdiffusers_tome.mixin import ToMeMixin, apply_patch, apply_tome, remove_patch
-    from ppdiffusers_tome.tuning import Target, Trial, Tuned, tune
+    from ppdiffusers_tome.tools.tuning.tuning import Target, Trial, Tuned, tune
 
 _LAZY = {
-    "applying": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
+    "attaching.applying": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
     "chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
-    "mixin": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch"),
-    "tuning": ("Target", "Trial", "Tuned", "tune"),
+    "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch"),
+    "tools.tuning.tuning": ("Target", "Trial", "Tuned", "tune"),
 }
 
 __all__ = [

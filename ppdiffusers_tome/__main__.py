@@ -1,6 +1,6 @@
 """``python -m ppdiffusers_tome`` is the program ``ppdiffusers-tome``."""
 
-from ppdiffusers_tome.cli import program
+from ppdiffusers_tome.tools.cli import program
 
 if __name__ == "__main__":
     program()

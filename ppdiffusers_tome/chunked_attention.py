@@ -15,8 +15,8 @@ import paddle
 from ppdiffusers.models.attention_processor import AttnProcessor
 from ppdiffusers.utils import USE_PEFT_BACKEND
 
+from ppdiffusers_tome.attaching.models import models_of
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
-from ppdiffusers_tome.parts import models_of
 
 T = TypeVar("T")
 

@@ -48,7 +48,7 @@ def _install_now() -> None:
     from ppdiffusers.models.modeling_utils import ModelMixin
     from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
 
-    from ppdiffusers_tome.mixin import ToMeMixin
+    from ppdiffusers_tome.api import ToMeMixin
 
     # The port puts its methods on every nn.Layer, so they are replaced there too: a part of a model,
     # `pipe.unet.mid_block.apply_tome()`, must not reach the port. `tome` is a property, for our own classes only.
@@ -74,7 +74,7 @@ def _put(cls: type, name: str, value: Any) -> None:
 
 def _tell_of_calls(cls: type) -> None:
     """Let calls of a pipeline class be known for as long as they run, see ``pipeline_call``."""
-    from ppdiffusers_tome.pipeline_call import is_telling, telling
+    from ppdiffusers_tome.attaching.calls.pipeline_call import is_telling, telling
 
     owner = next((base for base in cls.__mro__ if "__call__" in vars(base)), None)
     # One that is inherited from another pipeline is told of there; not so one from a mixin.
@@ -85,7 +85,7 @@ def _tell_of_calls(cls: type) -> None:
 
 
 def _tell_of_calls_no_longer(cls: type) -> None:
-    from ppdiffusers_tome.pipeline_call import is_telling
+    from ppdiffusers_tome.attaching.calls.pipeline_call import is_telling
 
     call: Any = vars(cls).get("__call__")
     if not is_telling(call):  # the user's own, maybe since

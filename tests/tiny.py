@@ -20,10 +20,10 @@ import ppdiffusers
 from ppdiffusers import Transformer2DModel
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
-from ppdiffusers_tome.zoo.dit import SETTINGS as DIT
-from ppdiffusers_tome.zoo.specimen import built, normal, picture
-from ppdiffusers_tome.zoo.unet import CROSS_DIM, TEXT_TOKENS
-from ppdiffusers_tome.zoo.unet import SETTINGS as UNET
+from ppdiffusers_tome.tools.doctor.zoo.dit import SETTINGS as DIT
+from ppdiffusers_tome.tools.doctor.zoo.specimen import built, normal, picture
+from ppdiffusers_tome.tools.doctor.zoo.unet import CROSS_DIM, TEXT_TOKENS
+from ppdiffusers_tome.tools.doctor.zoo.unet import SETTINGS as UNET
 
 build = built
 ROOT = Path(__file__).resolve().parents[1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 
-from ppdiffusers_tome.config import ToMeConfig
 from ppdiffusers_tome.errors import ToMeValueError, UserError
-from ppdiffusers_tome.installed import installed_version
+from ppdiffusers_tome.exporting.installed import installed_version
+from ppdiffusers_tome.settings.config import ToMeConfig
 
 TOLERANCE = 1e-4
 INSTALL = 'pip install "paddle2onnx>=1.3,<2" onnxruntime'

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.pictures import prepare_folder
+from ppdiffusers_tome.exporting.files import prepare_folder
 
 PROGRAM = "inference"
 PROGRAMS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ppdiffusers_tome.applying import AppliedBlocks, applied_tome
-from ppdiffusers_tome.config import ToMeConfig
+from ppdiffusers_tome.attaching.applying import AppliedBlocks, applied_tome
+from ppdiffusers_tome.attaching.port import has_port
+from ppdiffusers_tome.attaching.sites import find_sites, reached
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.exporting.checks import require_exportable
 from ppdiffusers_tome.exporting.placing import DENOISERS, SETTINGS, SETTINGS_OF
-from ppdiffusers_tome.port import has_port
-from ppdiffusers_tome.sites import find_sites, reached
+from ppdiffusers_tome.settings.config import ToMeConfig
 
 _UNMERGED = ToMeConfig(0)
 

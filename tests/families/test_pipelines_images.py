@@ -1,6 +1,6 @@
 """Whole pipelines that draw images: every one merges, sees fewer tokens, and is itself again when ToMe is removed.
 
-The plain text-to-image pipeline and ControlNet for Stable Diffusion are in ``tests/core/test_pipeline.py``.
+The plain text-to-image pipeline and ControlNet for Stable Diffusion are in ``tests/api/test_pipeline.py``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,25 @@ import ppdiffusers
 import pytest
 from PIL import Image
 
-import ppdiffusers_tome
 import tiny
-from core.test_processors import load_ip_adapter
+from attaching.test_processors import load_ip_adapter
 from ppdiffusers_tome import NothingToMergeError
-from ppdiffusers_tome.parts import models_of
-from ppdiffusers_tome.zoo import added_kv, controlnet_sdxl, gligen, latent_upscaler, sdxl, unet_consistency, upscaler
-from ppdiffusers_tome.zoo import unet_score_sde as score_sde
-from ppdiffusers_tome.zoo import unet_unconditional as unconditional
-from ppdiffusers_tome.zoo.specimen import built, normal, picture, untouched_random_state
+from ppdiffusers_tome.attaching.models import models_of
+from ppdiffusers_tome.tools.bundled import MODEL
+from ppdiffusers_tome.tools.doctor.zoo import (
+    added_kv,
+    controlnet_sdxl,
+    gligen,
+    latent_upscaler,
+    sdxl,
+    unet_consistency,
+    upscaler,
+)
+from ppdiffusers_tome.tools.doctor.zoo import unet_score_sde as score_sde
+from ppdiffusers_tome.tools.doctor.zoo import unet_unconditional as unconditional
+from ppdiffusers_tome.tools.doctor.zoo.specimen import built, normal, picture, untouched_random_state
 
-TOKENIZER = Path(ppdiffusers_tome.__file__).parent / "demo" / "model" / "tokenizer"
+TOKENIZER = MODEL / "tokenizer"
 SIDE = 32  # of pictures, in pixels; a latent's is half of it
 # What most pipelines are called with.
 TEXT: dict[str, Any] = dict(

@@ -40,10 +40,11 @@ from ppdiffusers.transformers import (
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError
-from ppdiffusers_tome.parts import models_of
-from ppdiffusers_tome.refused import REFUSED
-from ppdiffusers_tome.sites import find_sites, is_a, layer_at
-from ppdiffusers_tome.zoo import (
+from ppdiffusers_tome.attaching.layers import is_a, layer_at
+from ppdiffusers_tome.attaching.models import models_of
+from ppdiffusers_tome.attaching.refused import REFUSED
+from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.tools.doctor.zoo import (
     dit_llama,
     dit_llama_t2i,
     kandinsky3,
@@ -59,7 +60,7 @@ from ppdiffusers_tome.zoo import (
     wuerstchen_decoder,
     wuerstchen_prior,
 )
-from ppdiffusers_tome.zoo.specimen import untouched_random_state
+from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
 
 STEPS = 2
 DIM, TEXT_TOKENS = tiny.CROSS_DIM, tiny.TEXT_TOKENS

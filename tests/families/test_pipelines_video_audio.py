@@ -20,9 +20,10 @@ from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero i
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError, apply_tome
-from ppdiffusers_tome.parts import models_of
-from ppdiffusers_tome.sites import find_sites, layer_at
-from ppdiffusers_tome.zoo import (
+from ppdiffusers_tome.attaching.layers import layer_at
+from ppdiffusers_tome.attaching.models import models_of
+from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.tools.doctor.zoo import (
     audio_diffusion,
     audioldm,
     audioldm2,
@@ -34,7 +35,7 @@ from ppdiffusers_tome.zoo import (
     unet_spatio_temporal,
     vid2vid_st_unet,
 )
-from ppdiffusers_tome.zoo.specimen import attention_anywhere, untouched_random_state
+from ppdiffusers_tome.tools.doctor.zoo.specimen import attention_anywhere, untouched_random_state
 
 # A pipeline, and a call of it.
 Ready = tuple[Any, Callable[[], Any]]

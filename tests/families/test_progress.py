@@ -17,9 +17,9 @@ from families import test_pipelines_images as images
 from families import test_pipelines_transformers as transformers
 from families import test_pipelines_video_audio as videos
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.parts import models_of
-from ppdiffusers_tome.watching import watched
-from ppdiffusers_tome.zoo.specimen import untouched_random_state
+from ppdiffusers_tome.attaching.models import models_of
+from ppdiffusers_tome.attaching.watching import watched
+from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
 
 Drawing = Callable[[], Any]
 
@@ -183,7 +183,7 @@ class TestABareDenoiser:
 class TestReuseInAPipeline:
     def made(self, pipe: Any, monkeypatch: pytest.MonkeyPatch, **given: Any) -> list[int]:
         """Matchings made in each call of the UNet."""
-        from ppdiffusers_tome import call as calls
+        from ppdiffusers_tome.attaching.calls import call as calls
 
         counts: list[int] = []
         real = calls.matcher

@@ -9,10 +9,10 @@ import paddle
 import pytest
 
 import tiny
-from core.contract import ToMeContract
+from attaching.contract import ToMeContract
 from ppdiffusers_tome import NothingToMergeError, apply_tome
-from ppdiffusers_tome.zoo import Specimen, specimens
-from ppdiffusers_tome.zoo.specimen import untouched_random_state
+from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
+from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
 
 
 def _numbers(specimen: Specimen) -> Any:

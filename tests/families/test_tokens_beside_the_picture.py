@@ -9,12 +9,13 @@ import paddle
 import pytest
 
 import tiny
-from core.contract import ToMeContract, groups
+from attaching.contract import ToMeContract, groups
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.hooks import SectionHooks
-from ppdiffusers_tome.matching import Matching
-from ppdiffusers_tome.sites import find_sites, layer_at
-from ppdiffusers_tome.zoo import (
+from ppdiffusers_tome.attaching.hooks.section import SectionHooks
+from ppdiffusers_tome.attaching.layers import layer_at
+from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.tools.doctor.zoo import (
     pixart,
     sd3,
     unidiffuser,

@@ -1,6 +1,7 @@
 """What users do to a Stable Diffusion pipeline, before or after ``apply_tome``, goes on working with merging on.
 
-Attention processors, attention slicing and what is loaded into a UNet alone are in ``tests/core/test_processors.py``.
+Attention processors, attention slicing and what is loaded into a UNet alone are in
+``tests/attaching/test_processors.py``.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import pytest
 from ppdiffusers import StableDiffusionImg2ImgPipeline, StableDiffusionPipeline, UNet2DConditionModel
 from ppdiffusers.models.attention_processor import Attention
 
-import ppdiffusers_tome
 import tiny
-from ppdiffusers_tome.zoo.specimen import built, normal, untouched_random_state
+from ppdiffusers_tome.tools.bundled import MODEL
+from ppdiffusers_tome.tools.doctor.zoo.specimen import built, normal, untouched_random_state
 
-TOKENIZER = Path(ppdiffusers_tome.__file__).parent / "demo" / "model" / "tokenizer"
+TOKENIZER = MODEL / "tokenizer"
 SIDE = 48  # larger than one tile of the VAE
 
 

@@ -8,12 +8,12 @@ import paddle
 import pytest
 
 import tiny
-from core.contract import groups
+from attaching.contract import groups
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.hooks import SectionHooks
-from ppdiffusers_tome.matching import Matching
-from ppdiffusers_tome.sites import Site, find_sites
-from ppdiffusers_tome.zoo import (
+from ppdiffusers_tome.attaching.hooks.section import SectionHooks
+from ppdiffusers_tome.attaching.sites import Site, find_sites
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.tools.doctor.zoo import (
     hotshot,
     lvdm,
     st_unet,

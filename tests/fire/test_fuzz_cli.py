@@ -23,10 +23,10 @@ import paddle
 import pytest
 from PIL import Image
 
-from commands.conftest import PROMPT, SMALL
-from ppdiffusers_tome.cli import _parser, main
-from ppdiffusers_tome.config import ToMeConfig
-from ppdiffusers_tome.finding import find_model
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.cli import _parser, main
+from ppdiffusers_tome.tools.drawing.finding import find_model
+from tools.commands.conftest import PROMPT, SMALL
 
 pytestmark = pytest.mark.skipif(paddle.get_device() != "cpu", reason="a GPU would not refuse float16 but draw")
 
@@ -392,7 +392,7 @@ def test_hostile_names_of_outputs_draw_in_the_folder_or_not_at_all(sandbox: Sand
 
 
 def test_names_are_letters_alone_whatever_the_prompt(sandbox: Sandbox) -> None:
-    from ppdiffusers_tome.pictures import picture_name
+    from ppdiffusers_tome.tools.drawing.picture_files import picture_name
 
     draw = random.Random("names")
     allowed = set(string.ascii_lowercase + string.digits + "-.")

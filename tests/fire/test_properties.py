@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import paddle
@@ -12,17 +13,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from core.contract import groups
-from ppdiffusers_tome import matchers
-from ppdiffusers_tome.attachment import Attachment
-from ppdiffusers_tome.call import BlockCall, Call
-from ppdiffusers_tome.config import ToMeConfig
-from ppdiffusers_tome.grid import Grid, Layout
-from ppdiffusers_tome.matchers import bipartite, exact, some_keys, tiled
-from ppdiffusers_tome.matching import Keys, Matching
-from ppdiffusers_tome.methods import methods
-from ppdiffusers_tome.methods.method import KEEP, MEAN, NORM
-from ppdiffusers_tome.partition import Partition, random_partition, regular_partition
+from attaching.contract import groups
+from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.calls.call import BlockCall, Call
+from ppdiffusers_tome.merging import matchers
+from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
+from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.matchers import bipartite, exact, tiled
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods.method import KEEP, MEAN, NORM
+from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.settings.config import ToMeConfig
 
 # The same examples every time, on every machine, and no file of those that failed.
 PROPERTY = settings(
@@ -74,9 +76,12 @@ class Case:
         x[:, draw.integers(0, self.num_tokens, self.num_tokens // 8)] = 0
         return paddle.to_tensor(x.astype("float32")).astype(dtype)
 
-    def matched(self, x: paddle.Tensor, tile: int | None = None, **given: object) -> Matching | Keys | None:
-        config = ToMeConfig(ratio=0, sx=self.sx, sy=self.sy, tile=tile, **given)
-        return matchers.matcher(self.partition, self.grid, config, self.num_merged)(x)
+    def matched(self, x: paddle.Tensor, tile: int | None = None, **given: Any) -> Matching | None:
+        stride = (self.sx, self.sy)
+        return matchers.matcher(self.partition, self.grid, self.num_merged, tile=tile, stride=stride, **given)(x)
+
+    def downsampled(self, x: paddle.Tensor) -> Downsampling:
+        return Downsampling(kept_tokens(self.partition, self.num_merged), x.shape[0], x.shape[1])
 
 
 @st.composite
@@ -145,8 +150,8 @@ def check_groups(case: Case, matching: Matching, num_merged: int) -> list[np.nda
 
 
 def test_every_matcher_has_its_properties_here() -> None:
-    """A new file in ``matchers`` must be drawn by ``Case.matched`` too: with a tile, without, or by a method."""
-    known = {each.__name__.rpartition(".")[2] for each in (bipartite, exact, some_keys, tiled)}
+    """A new file in ``matchers`` must be drawn by ``Case.matched`` too: with a tile or without."""
+    known = {each.__name__.rpartition(".")[2] for each in (bipartite, exact, tiled)}
     assert {module.name for module in pkgutil.iter_modules(matchers.__path__)} == known
     ways = {method.combine(depth) for method in methods().values() if method.combine for depth in (0.0, 0.5, 1.0)}
     assert ways == {MEAN, KEEP, NORM}
@@ -288,14 +293,14 @@ class TestKeys:
     @given(cases(), st.sampled_from(ALL_TYPES))
     def test_keys_are_tokens_and_among_them_all_destinations(self, case: Case, dtype: str) -> None:
         y = case.tokens(dtype)
-        keys = case.matched(y, method="todo")
-        assert isinstance(keys, Keys)
-        chosen = keys.chosen.numpy()
+        keys = case.downsampled(y)
+        chosen = keys.kept.numpy()
         assert len(set(chosen)) == len(chosen) == keys.num_left == case.num_tokens - case.num_merged
         assert {*range(case.prefix), *case.partition.destinations.tolist()} <= set(chosen)
         assert ((chosen >= 0) & (chosen < case.num_tokens)).all()
         shape = [case.batch, case.num_tokens, -1]
-        whole, merged = as_float(y).reshape(shape), as_float(keys.merge(y)).reshape([case.batch, keys.num_left, -1])
+        whole = as_float(y).reshape(shape)
+        merged = as_float(keys.downsample(y)).reshape([case.batch, keys.num_left, -1])
         assert np.array_equal(merged, whole[:, chosen])
 
 

@@ -19,9 +19,9 @@ from ppdiffusers import EulerDiscreteScheduler
 
 import tiny
 from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
-from ppdiffusers_tome.attachment import Attachment
-from ppdiffusers_tome.hooks import _Hooks
-from ppdiffusers_tome.zoo.unet import CROSS_DIM, TEXT_TOKENS
+from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.hooks.hooks import Hooks
+from ppdiffusers_tome.tools.doctor.zoo.unet import CROSS_DIM, TEXT_TOKENS
 
 ALL = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
 SETTINGS = {
@@ -213,6 +213,6 @@ def counted() -> tuple[int, int, int]:
     # Paddle itself never frees the list of its keywords that it makes for every ``to_tensor`` of an array.
     objects = [each for each in gc.get_objects() if not (type(each) is list and each[:2] == ["value", "place"])]
     # By its type: a weak proxy would answer for what it stands for, which may be gone.
-    ours = sum(issubclass(type(each), (Attachment, _Hooks)) for each in objects)
+    ours = sum(issubclass(type(each), (Attachment, Hooks)) for each in objects)
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     return ours, len(objects), resident

@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 
-from commands.conftest import PROMPT, SMALL
-from ppdiffusers_tome import finding
-from ppdiffusers_tome.cli import main
-from ppdiffusers_tome.demo.sums import SUMS, check_sums
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.finding import find_controlnet, find_model
-from ppdiffusers_tome.loading import load_pipeline
+from ppdiffusers_tome.tools import bundled
+from ppdiffusers_tome.tools.bundled.sums import SUMS, check_sums
+from ppdiffusers_tome.tools.cli import main
+from ppdiffusers_tome.tools.drawing import finding
+from ppdiffusers_tome.tools.drawing.finding import find_controlnet, find_model
+from ppdiffusers_tome.tools.drawing.loading import load_pipeline
+from tools.commands.conftest import PROMPT, SMALL
 
 FOLDERS = {"model": find_model, "controlnet": find_controlnet}
-DEMO = Path(finding.__file__).parent / "demo"
+DEMO = bundled.MODEL.parent
 FILES = [
     (each, path.relative_to(DEMO / each).as_posix())
     for each in FOLDERS for path in sorted((DEMO / each).rglob("*")) if path.is_file()
@@ -56,7 +57,8 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of all that is bundled, and what the program takes for bundled."""
     for each in FOLDERS:
         shutil.copytree(DEMO / each, tmp_path / each)
-    monkeypatch.setattr(finding, "_DEMO", tmp_path)
+    monkeypatch.setattr(finding, "MODEL", tmp_path / "model")
+    monkeypatch.setattr(finding, "CONTROLNET", tmp_path / "controlnet")
     return tmp_path
 
 

@@ -1,0 +1,146 @@
+"""``apply_tome`` and ``remove_tome``: as functions, as a mixin, and on every ppdiffusers pipeline and model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ppdiffusers_tome.attaching.applying import AppliedToMe, applied_tome, apply_config, remove_tome
+from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.settings.combining import combined
+from ppdiffusers_tome.settings.config import Ratio, ToMeConfig, is_preset
+from ppdiffusers_tome.settings.values import NOT_GIVEN, plain, shown
+
+T = TypeVar("T")
+
+
+def apply_tome(
+    model_or_pipe: T,
+    ratio: Ratio | str | ToMeConfig = NOT_GIVEN,
+    max_downsample: int | None = NOT_GIVEN,
+    sx: int = NOT_GIVEN,
+    sy: int = NOT_GIVEN,
+    use_rand: bool = NOT_GIVEN,
+    merge_attn: bool = NOT_GIVEN,
+    merge_crossattn: bool = NOT_GIVEN,
+    merge_mlp: bool = NOT_GIVEN,
+    seed: int = NOT_GIVEN,
+    *,
+    tile: int | None = NOT_GIVEN,
+    reuse_steps: int = NOT_GIVEN,
+    reuse_blocks: bool = NOT_GIVEN,
+    method: str = NOT_GIVEN,
+    min_similarity: float | None = NOT_GIVEN,
+    start: float = NOT_GIVEN,
+    end: float = NOT_GIVEN,
+    config: ToMeConfig | str | Path | None = None,
+) -> T:
+    """Merge redundant tokens in every denoiser of a pipeline, or in one model. Replaces what was applied before.
+
+    Every argument that is given holds. What is not given is that of the preset or config, if there is one, and else
+    the default of :class:`ToMeConfig`: ``apply_tome(pipe, "quality", seed=1)`` is that preset with another seed, and
+    ``apply_tome(pipe, config=mine, tile=None)`` is ``mine`` without tiles.
+
+    Args:
+        model_or_pipe: a ppdiffusers pipeline (its UNet, prior, transformer and ControlNets are reached, its VAE and
+            text encoder never), a model, or a part of a model.
+        ratio: share of the tokens to merge away, below ``1 - 1 / (sx * sy)`` (0.5 unless given); several, a ramp over
+            the denoising; a mapping of either by level. Or what the other arguments begin with: a :class:`ToMeConfig`,
+            or the name of a preset, ``"quality"``, ``"balanced"`` or ``"fast"``.
+        max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp, seed: see :class:`ToMeConfig`.
+        tile, reuse_steps, reuse_blocks: cheaper matching, see :class:`ToMeConfig`.
+        method: ``"tome"``, ``"prune"``, ``"tofu"`` or ``"todo"``: what becomes of tokens that belong together.
+        min_similarity, start, end: merge only what is alike, and only in a part of the denoising.
+        config: what the other arguments begin with, the ratio among them, as ``--config`` is on the command line: a
+            :class:`ToMeConfig`, the name of a preset, or a JSON file that ``ToMeConfig.save`` wrote.
+
+    Returns:
+        ``model_or_pipe``, so that calls chain.
+
+    Raises:
+        ToMeTypeError, ToMeValueError: a setting is of the wrong type or out of range, or does not go together with
+            the preset or config.
+        NothingToMergeError: no block would merge. In every case the model is left as it was.
+
+    Example:
+        >>> pipe.apply_tome(ratio=0.5)  # doctest: +SKIP
+
+    Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023); arguments as in tomesd's ``apply_patch``.
+    ``ppdiffusers_tome.tune`` finds settings by trying them.
+    """
+    settings = dict(
+        ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand,
+        merge_attn=merge_attn, merge_crossattn=merge_crossattn, merge_mlp=merge_mlp, seed=seed,
+        tile=tile, reuse_steps=reuse_steps, reuse_blocks=reuse_blocks, method=method, min_similarity=min_similarity,
+        start=start, end=end,
+    )  # fmt: skip
+    given = {name: value for name, value in settings.items() if value is not NOT_GIVEN}
+    return apply_config(model_or_pipe, combined(_base(given, config), given))
+
+
+def apply_patch(
+    model: T,
+    ratio: float = 0.5,
+    max_downsample: int = 1,
+    sx: int = 2,
+    sy: int = 2,
+    use_rand: bool = True,
+    merge_attn: bool = True,
+    merge_crossattn: bool = False,
+    merge_mlp: bool = False,
+) -> T:
+    """:func:`apply_tome` under tomesd's name and with tomesd's defaults, for code that comes from there.
+
+    Raises:
+        ToMeTypeError: ``ratio`` is a preset or config, of which tomesd's defaults would replace most.
+    """
+    if isinstance(ratio, str | ToMeConfig):
+        raise ToMeTypeError(
+            f"ratio={shown(ratio)} must be a number here, as apply_patch has tomesd's arguments and defaults; give "
+            "presets and configs to apply_tome"
+        )
+    return apply_tome(model, ratio, max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp)
+
+
+def remove_patch(model: T) -> T:
+    """:func:`remove_tome` under tomesd's name."""
+    return remove_tome(model)
+
+
+class ToMeMixin:
+    """Gives a pipeline or model class token merging: ``class MyPipeline(ToMeMixin, StableDiffusionPipeline)``."""
+
+    def apply_tome(self, *args: Any, **kwargs: Any) -> Any:
+        return apply_tome(self, *args, **kwargs)
+
+    def remove_tome(self) -> Any:
+        return remove_tome(self)
+
+    @property
+    def tome(self) -> AppliedToMe | None:
+        """What is applied: settings and number of blocks by denoiser; None when nothing is."""
+        return applied_tome(self)
+
+    apply_tome.__doc__, remove_tome.__doc__ = apply_tome.__doc__, remove_tome.__doc__
+
+
+def _base(given: dict[str, Any], config: ToMeConfig | str | Path | None) -> ToMeConfig | str | Path | None:
+    """What the settings begin with; a ratio that is a preset or a config is taken out of those given."""
+    ratio = plain(given.get("ratio"))
+    if isinstance(ratio, str) and ratio == "auto":
+        raise ToMeValueError(
+            "ratio='auto' is no setting: apply_tome draws no pictures to try settings with. Call tune, as in "
+            "found = ppdiffusers_tome.tune(pipe, call={'prompt': 'a cat'}, psnr=30), and then "
+            "pipe.apply_tome(found.config)"
+        )
+    if not isinstance(ratio, ToMeConfig) and not is_preset(ratio):
+        return config
+    if config is not None:
+        first = "a ToMeConfig" if isinstance(ratio, ToMeConfig) else f"the preset {str(ratio)!r}"
+        second = "another ToMeConfig as config=" if isinstance(config, ToMeConfig) else f"config={shown(config)}"
+        raise ToMeTypeError(
+            f"{first} was given first and {second}; each says all settings, so give one of them, and single settings "
+            "beside it"
+        )
+    del given["ratio"]
+    return ratio

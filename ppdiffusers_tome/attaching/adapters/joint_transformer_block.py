@@ -1,0 +1,30 @@
+"""JointTransformerBlock: Stable Diffusion 3. Image and text tokens attend to each other; only image tokens merge.
+
+The block and its attention are called by keyword, so image tokens merge as they leave the norm before the attention,
+and of the two results of the attention the first, the image's, is unmerged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, MLP, BlockAdapter, Section, around
+from ppdiffusers_tome.merging.grid import Grid
+
+if TYPE_CHECKING:
+    import paddle
+
+
+def _grid(host: Any, latent: paddle.Tensor) -> Grid:
+    return Grid(*(side // host.config.patch_size for side in latent.shape[-2:]))
+
+
+ADAPTER = BlockAdapter(
+    block_class="JointTransformerBlock",
+    inside=("SD3Transformer2DModel",),
+    sections={ATTENTION: Section(("norm1",), "attn", after=True, keys=("attn.to_k", "attn.to_v")), MLP: around("ff")},
+    grid=_grid,
+    latent="pos_embed",
+    metric="norm1",
+    downsample=lambda host: host.config.patch_size,
+)

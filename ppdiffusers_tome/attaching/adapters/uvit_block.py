@@ -1,0 +1,32 @@
+"""Block of UViTT2IModel: the timestep and the text are tokens before those of the picture, and never merge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, MLP, BlockAdapter, around
+from ppdiffusers_tome.merging.grid import Grid
+
+if TYPE_CHECKING:
+    import paddle
+
+
+def _grid(host: Any, latent: paddle.Tensor) -> Grid:
+    return Grid(*(side // _patch(host) for side in latent.shape[-2:]))
+
+
+def _patch(host: Any) -> int:
+    return host.config.patch_size
+
+
+ADAPTER = BlockAdapter(
+    block_class="Block",
+    inside=("UViTT2IModel",),
+    sections={ATTENTION: around("attn"), MLP: around("mlp")},
+    grid=_grid,
+    latent="patch_embed",
+    # A block of the second half first mixes in what an earlier one gave.
+    metric="norm1",
+    downsample=_patch,
+    prefix=lambda host: host.extras,
+)

@@ -1,0 +1,103 @@
+"""Attach ToMe to a model and take it off again.
+
+Nothing is stored on the model but hooks and what stands in for one method (``MaskMerger``), each of a small object;
+what is attached is found by looking at them. That is why a deep copy or a pickle of a model carries its own ToMe, and
+why removing it from a part leaves the rest working.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, Section
+from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.hooks.block import BlockHooks, HostHooks
+from ppdiffusers_tome.attaching.hooks.denoiser import DenoiserHooks, TimestepHooks
+from ppdiffusers_tome.attaching.hooks.hooks import Hooks
+from ppdiffusers_tome.attaching.hooks.mask import MaskMerger
+from ppdiffusers_tome.attaching.hooks.section import SectionHooks
+from ppdiffusers_tome.attaching.layers import is_a, layer_at
+from ppdiffusers_tome.attaching.paddle_hooks import after, before, remove_hooks
+from ppdiffusers_tome.attaching.sites import Site, execution_order
+from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods.method import KEEP
+from ppdiffusers_tome.settings.config import ToMeConfig
+
+
+def attach(model: Any, sites: Iterable[Site], config: ToMeConfig) -> None:
+    """Put ToMe on the given blocks of one denoiser; ``detach`` mirrors it."""
+    in_order = execution_order(sites)
+    attachment = Attachment(config, noisiest=in_order[0].adapter.noisiest)
+    timestep_layer = _timestep_layer(model)
+    parameters = tuple(inspect.signature(type(model).forward).parameters)[1:]
+    denoiser_hooks = DenoiserHooks(attachment, parameters, tells=timestep_layer is None and is_a(model, "ModelMixin"))
+    before(model, denoiser_hooks.begin, with_keywords=True)
+    if timestep_layer is not None:
+        before(timestep_layer, TimestepHooks(attachment, model).tell)
+    method = methods()[config.method]
+    hosts: dict[int, HostHooks] = {}
+    for number, site in enumerate(in_order):
+        how = KEEP if method.combine is None else method.combine(number / max(1, len(in_order) - 1))
+        if id(site.host) not in hosts:
+            hosts[id(site.host)] = host_hooks = HostHooks(attachment, site)
+            before(layer_at(site.host, site.adapter.latent), host_hooks.enter)
+        block_hooks = BlockHooks(attachment)
+        before(site.block, block_hooks.enter)
+        after(site.block, block_hooks.leave)
+        if site.adapter.metric:
+            before(layer_at(site.block, site.adapter.metric), block_hooks.see)
+        for role, section in site.sections(config):
+            _attach_section(attachment, site.block, role, section, how, keys_only=method.keys_only)
+    # What begins first ends last, also where one layer is a block, its host and the denoiser.
+    for host_hooks in hosts.values():
+        after(host_hooks.host, host_hooks.leave, always=True)
+    after(model, denoiser_hooks.end, always=True)
+
+
+def _attach_section(
+    attachment: Attachment, block: Any, role: str, section: Section, how: str, *, keys_only: bool
+) -> None:
+    around = [layer_at(block, path) for path in (*section.enter, section.leave)]
+    # A section is an attention layer, or within one (such as the block itself).
+    parents = [layer_at(block, section.leave.rpartition(".")[0])]
+    attention = next((layer for layer in (*around, *parents, block) if hasattr(layer, MaskMerger.NAME)), None)
+    hooks = SectionHooks(attachment, role, attention, how, trailing=section.trailing)
+    if keys_only:
+        for path in section.keys:
+            before(layer_at(block, path), hooks.merge)
+    else:
+        for layer in around[:-1]:
+            if section.after:
+                after(layer, hooks.merge_output)
+            else:
+                before(layer, hooks.merge)
+        after(around[-1], hooks.unmerge)
+    if role == ATTENTION and attention is not None:
+        MaskMerger(attachment, attention).put()
+
+
+def detach(model: Any) -> None:
+    """Take off whatever ``attach`` put on a model or a part of one; harmless where nothing is attached."""
+    for layer in model.sublayers(include_self=True):
+        remove_hooks(layer, lambda hook: isinstance(getattr(hook, "__self__", None), Hooks))
+        while isinstance(merger := vars(layer).get(MaskMerger.NAME), MaskMerger):
+            merger.remove()  # a layer that two denoisers hold has one of each
+
+
+def attached_blocks(model: Any) -> list[tuple[str, Any, BlockHooks]]:
+    """Every block of a model that ToMe is attached to: its path, itself and its hooks."""
+    return [
+        (path, layer, hook.__self__)
+        for path, layer in model.named_sublayers(include_self=True)
+        for hook in layer._forward_pre_hooks.values()
+        if isinstance(getattr(hook, "__self__", None), BlockHooks) and hook.__name__ == "enter"
+    ]
+
+
+def _timestep_layer(model: Any) -> Any | None:
+    """The layer that embeds the timestep, called with it positionally in every UNet, ControlNet and transformer."""
+    if hasattr(model, "time_proj"):
+        return model.time_proj
+    return next((layer for layer in model.sublayers() if is_a(layer, "Timesteps")), None)

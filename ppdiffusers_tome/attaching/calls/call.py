@@ -1,0 +1,304 @@
+"""One call of a denoiser, and of a block in it: made when it starts, handed on, dropped when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol
+
+import paddle
+
+from ppdiffusers_tome.attaching.calls.pipeline_call import Denoising
+from ppdiffusers_tome.attaching.paddle_hooks import RunningCall
+from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
+from ppdiffusers_tome.merging.gradients import without_gradients
+from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.matchers import matcher
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.merging.section import Section, on_downsampled_keys, on_merged_tokens
+from ppdiffusers_tome.settings.config import ToMeConfig
+
+# What merges in a block: its tokens, or its keys and values alone.
+Merging = Matching | Downsampling
+
+
+class Attached(Protocol):
+    """What a call needs to know of the denoiser that it is of, see ``Attachment``."""
+
+    config: ToMeConfig
+    constants: Constants
+    noisiest: float
+
+    def denoising(self) -> Denoising: ...
+
+    def tell_watcher(self, block: BlockCall) -> None: ...
+
+    def warn_once(self, topic: str, message: str) -> None: ...
+
+
+class Call:
+    """What the blocks of a denoiser share in one call of it.
+
+    Args:
+        attachment: of the denoiser.
+        latents: the shape of those that the denoiser was given.
+        conditioning: the tensors that it was given beside them and the timestep.
+        training: whether the denoiser is being trained.
+
+    Attributes:
+        attachment: of the denoiser.
+        timestep: scalar or ``[batch]``; None where the model tells none.
+        progress: of the denoising, 0 to 1; None where no setting asks for it, or nothing tells.
+        layout: of the tokens of the blocks that are called now; None between them.
+        block: the one that is called now, or the last one that failed; ask ``Attachment.block``.
+        in_a_graph: whether gradients may be asked of it, so that checkpointing may run parts of it again.
+    """
+
+    def __init__(
+        self, attachment: Attached, latents: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (), *,
+        training: bool = False,
+    ) -> None:  # fmt: skip
+        self.attachment, self._config = attachment, attachment.config
+        self._latents, self._conditioning = latents, conditioning
+        # Training draws its timesteps and pictures at random.
+        self._shares_steps = self._config.reuse_steps > 1 and not training
+        self._timestep_told = False
+        self.timestep: paddle.Tensor | None = None
+        self.progress: float | None = None
+        self.layout: Layout | None = None
+        self.block: BlockCall | None = None
+        self.in_a_graph = False
+        self._layouts: dict[Hashable, Layout] = {}
+        self._matchers: dict[Layout, Callable[[paddle.Tensor], Merging | None]] = {}
+        # What is reused, by block (None for all), layout and batch; None where nothing is.
+        self._matchings: dict[Any, Merging | None] | None = {} if self._config.reuse_blocks else None
+
+    def begin(self) -> None:
+        """It begins, or a backward pass runs a part of it again."""
+        self.in_a_graph = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+
+    def tell_timestep(self, timestep: paddle.Tensor) -> None:
+        """The first timestep that a model embeds is the denoising's; some embed others as well.
+
+        It stays on its device, but for a schedule and reuse over steps: then it is read, which waits for the device.
+
+        Raises:
+            ToMeValueError: a program is being recorded that would have to read it.
+        """
+        if self._timestep_told:
+            return
+        self._timestep_told, self.timestep = True, timestep
+        if self._config.by_progress:
+            refuse_recording("a ratio that changes over the denoising, start or end")
+        elif not self._shares_steps or not paddle.in_dynamic_mode():
+            return  # a program that is being recorded has no values yet
+        value = float(timestep.reshape([-1])[0])
+        denoising = self.attachment.denoising()
+        step = denoising.steps.at(value)
+        self.progress = step.progress
+        if step.progress is None and self._config.by_progress:
+            self.attachment.warn_once(
+                "progress",
+                f"a timestep of {value:g} is outside 0 to {self.attachment.noisiest:g} and tells not how far the "
+                "denoising is, so a ratio that changes, start and end cannot be followed and the model runs unmerged; "
+                "call it through its pipeline, whose scheduler tells, or give one ratio for the whole denoising",
+            )
+        if self._shares_steps:
+            if step.starts:
+                denoising.reuse.start_step(follows=step.follows)
+            self._matchings = denoising.reuse.matchings(self._latents, self._conditioning)
+
+    def see_latent(self, layout: Layout) -> None:
+        """The blocks that follow work on tokens laid out so.
+
+        Raises:
+            ToMeValueError: a program is being recorded for any height or width.
+        """
+        if min(layout.grid.height, layout.grid.width) < 0:
+            refuse_recording("an open height or width")
+        self.layout = layout
+
+    def enter_block(self, name: Hashable, layer: Any) -> BlockCall | None:
+        """A block is called, maybe again by a backward pass, outside its host; None where its grid is not known.
+
+        Args:
+            name: tells it from the others.
+            layer: the block.
+        """
+        if self.layout is not None:
+            self._layouts[name] = self.layout
+        layout = self._layouts.get(name)
+        self.block = None if layout is None else BlockCall(self, layer, name, layout)
+        return self.block
+
+    def merging(self, block: BlockCall, tokens: paddle.Tensor) -> Merging | None:
+        """What merges in a block of this call, made now or taken over; None where it runs unmerged.
+
+        Args:
+            block: which one.
+            tokens: its input, ``[batch, tokens, channels]``, as many as the block's layout has.
+
+        Raises:
+            ToMeValueError: a program is being recorded that would have to decide how many tokens merge.
+        """
+        match = self._matcher(block.layout)
+        if match is None or self._matchings is None:
+            return None if match is None else match(tokens)
+        # While a program is recorded, the batch of some tokens is fixed and of others open, though it is the same.
+        batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
+        key = (None if self._config.reuse_blocks else block.name, block.layout, batch)
+        if key not in self._matchings:
+            self._matchings[key] = match(tokens)
+        return self._matchings[key]
+
+    def _matcher(self, layout: Layout) -> Callable[[paddle.Tensor], Merging | None] | None:
+        """What all blocks on a grid merge by; None where nothing merges, or not yet."""
+        if layout not in self._matchers:
+            num_merged = self._num_merged(layout)
+            if num_merged == 0 or not self._can_match(layout.grid):
+                return None
+            self._matchers[layout] = self._new_matcher(layout, num_merged)
+        return self._matchers[layout]
+
+    def _num_merged(self, layout: Layout) -> int:
+        """How many tokens of a grid merge now."""
+        config = self._config
+        if not self._timestep_told and config.by_progress:
+            self.attachment.warn_once(
+                "timestep",
+                "this model, or part of one, does not tell its timestep, so a ratio that changes, start and end cannot "
+                "be followed and it runs unmerged; give one ratio for the whole denoising",
+            )
+        if not self._timestep_told and self._shares_steps and paddle.in_dynamic_mode():
+            self.attachment.warn_once(
+                "steps",
+                "this model, or part of one, does not tell its timestep, so reuse_steps has no effect here; "
+                "reuse_blocks has",
+            )
+        if config.by_progress and self.progress is None:
+            return 0
+        return layout.grid.num_merged(config.ratio_at(layout.level, self.progress))
+
+    def _can_match(self, grid: Grid) -> bool:
+        config = self._config
+        if config.min_similarity is not None:
+            refuse_recording("min_similarity")
+        if grid.num_cells(config.sx, config.sy) == 0:
+            self.attachment.warn_once(
+                "cell",
+                f"a grid of {grid.height}x{grid.width} tokens is smaller than one cell of {config.sy}x{config.sx}, so "
+                "its blocks run unmerged; use a larger picture or a smaller stride",
+            )
+            return False
+        return True
+
+    def _new_matcher(self, layout: Layout, num_merged: int) -> Callable[[paddle.Tensor], Merging | None]:
+        config, constants = self._config, self.attachment.constants
+        partition = self._partition(layout.grid).after(layout.prefix)
+        if methods()[config.method].keys_only:
+            kept = kept_tokens(partition, num_merged, constants)
+            return lambda tokens: Downsampling(kept, *tokens.shape[:2])
+        return matcher(
+            partition, layout.grid, num_merged, tile=config.tile, stride=(config.sx, config.sy),
+            min_similarity=config.min_similarity, constants=constants,
+        )  # fmt: skip
+
+    @without_gradients
+    def _partition(self, grid: Grid) -> Partition:
+        config, constants = self._config, self.attachment.constants
+        if not config.use_rand:
+            return regular_partition(grid, config.sx, config.sy, constants)
+        return random_partition(
+            grid, config.sx, config.sy, seed=config.seed, timestep=self.timestep, constants=constants
+        )
+
+
+class BlockCall:
+    """One call of a block.
+
+    Args:
+        call: of the denoiser, in which it is.
+        layer: the block.
+        name: tells it from the other blocks of the denoiser.
+        layout: of its tokens.
+
+    Attributes:
+        tokens: the block's input until it is matched, ``[batch, tokens, channels]`` or ``[batch, channels, height,
+            width]``; None where it is not seen yet.
+        matched: whether it was decided what merges.
+        matching: what merges; None where nothing does.
+        section: the stretch of the block that runs on merged tokens now, and who opened it; None between them.
+    """
+
+    def __init__(
+        self, call: Call, layer: Any, name: Hashable, layout: Layout, tokens: paddle.Tensor | None = None
+    ) -> None:
+        self.call, self.name, self.layout = call, name, layout
+        self.running = RunningCall(layer)
+        self.tokens = tokens
+        self.matched = False
+        self.matching: Merging | None = None
+        self.section: tuple[Any, Section] | None = None
+
+    def match(self) -> Merging | None:
+        """Decide what merges, once: when it is first asked for, as a DiT embeds its timestep in its first block."""
+        if not self.matched and self.tokens is not None:
+            self.matched, tokens, self.tokens = True, self.tokens, None
+            rows = self._rows(tokens)
+            self.matching = None if rows is None else self.call.merging(self, rows)
+            self.call.attachment.tell_watcher(self)
+        return self.matching
+
+    def _rows(self, tokens: paddle.Tensor) -> paddle.Tensor | None:
+        """The block's input as ``[batch, tokens, channels]``; None where it is not what its layout says."""
+        layout, given = self.layout, list(tokens.shape)
+        grid = layout.grid
+        if tokens.ndim == 4 and given[2:] == [grid.height, grid.width]:
+            tokens = tokens.flatten(2).transpose([0, 2, 1])
+        if tokens.ndim == 3 and tokens.shape[1] == layout.num_tokens:
+            return tokens
+        self.call.attachment.warn_once(
+            "tokens",
+            f"a block got tokens of shape {given} where its picture has {grid.height}x{grid.width} tokens"
+            f"{f' behind {layout.prefix} others' if layout.prefix else ''}; it runs unmerged",
+        )
+        return None
+
+    def run_unmerged(self) -> None:
+        """Nothing more merges in this call of the block."""
+        self.matched, self.tokens, self.matching, self.section = True, None, None, None
+
+    def opened(self, by: Any, how: str) -> Section:
+        """The section that ``by`` opened, or a new one: ``how`` as in ``Matching.merge``."""
+        if self.section is None or self.section[0] is not by:
+            if isinstance(self.matching, Downsampling):
+                section = on_downsampled_keys(self.matching)
+            else:
+                assert self.matching is not None
+                section = on_merged_tokens(self.matching, how)
+            next(section)
+            self.section = by, section
+        return self.section[1]
+
+    def closed(self, by: Any) -> Section | None:
+        """The section that ``by`` opened, for its result; None where it opened none that has one."""
+        if self.section is None or self.section[0] is not by or isinstance(self.matching, Downsampling):
+            return None
+        (_, section), self.section = self.section, None
+        return section
+
+
+def refuse_recording(what: str) -> None:
+    """A program that is being recorded has no values yet, and its shapes are fixed.
+
+    Raises:
+        ToMeValueError: one is being recorded.
+    """
+    if not paddle.in_dynamic_mode():
+        raise ToMeValueError(
+            f"{what} cannot become part of a program, which fixes how many tokens merge; apply_tome with one ratio and "
+            "without it before exporting"
+        )

@@ -1,0 +1,127 @@
+"""One call of a pipeline: it tells the denoisers inside where a denoising begins and ends, and which steps it has.
+
+``install`` puts ``telling`` around the ``__call__`` of every pipeline class.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ppdiffusers_tome.attaching.calls.denoising import GuessedSteps, Steps, ToldSteps
+from ppdiffusers_tome.attaching.calls.reuse import StepReuse
+from ppdiffusers_tome.settings.config import ToMeConfig
+
+
+class Denoiser(Protocol):
+    """What has to be known of a denoiser, see ``Attachment``."""
+
+    config: ToMeConfig
+    noisiest: float
+
+
+class Denoising:
+    """What one denoiser keeps from step to step of one denoising.
+
+    Attributes:
+        steps: tell how far it is.
+        reuse: the matchings that steps share.
+    """
+
+    def __init__(self, steps: Steps, reuse_steps: int) -> None:
+        self.steps = steps
+        self.reuse = StepReuse(reuse_steps, _equal)
+
+
+class PipelineCall:
+    """A call of a pipeline, from its start to its end, whatever ends it."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+        self._denoisings: dict[Any, Denoising] = {}
+        # Read once each time they are set, as on a GPU reading waits for the device.
+        self._read: dict[int, tuple[Any, list[float]]] = {}
+        self._at_end: dict[Any, Callable[[], Any]] = {}
+
+    def denoising(self, denoiser: Denoiser) -> Denoising:
+        """That of one denoiser, the same for as long as the call lasts."""
+        if denoiser not in self._denoisings:
+            steps = ToldSteps(self._schedules) if self._schedules() else GuessedSteps(denoiser.noisiest)
+            self._denoisings[denoiser] = Denoising(steps, denoiser.config.reuse_steps)
+        return self._denoisings[denoiser]
+
+    def at_end(self, denoiser: Any, action: Callable[[], Any]) -> None:
+        """Have ``action`` called when this call has ended, once a denoiser."""
+        self._at_end[denoiser] = action
+
+    def end(self) -> None:
+        """Whatever a denoiser could not drop, as it failed, is dropped."""
+        for action in self._at_end.values():
+            action()
+
+    def _schedules(self) -> Sequence[Sequence[float]]:
+        """The timesteps of all schedulers that the pipeline holds now, those of its ``scheduler`` first."""
+        held = dict(vars(self._pipe))  # another thread may set an attribute meanwhile
+        schedulers = [held.get("scheduler"), *(value for name, value in held.items() if name != "scheduler")]
+        read = {}
+        for scheduler in schedulers:
+            if hasattr(scheduler, "set_timesteps") and getattr(scheduler, "timesteps", None) is not None:
+                timesteps = scheduler.timesteps
+                read[id(timesteps)] = self._read.get(id(timesteps)) or (timesteps, _steps_of(scheduler, timesteps))
+        self._read = read
+        return [steps for _, steps in read.values() if steps]
+
+
+class _Current(threading.local):
+    call: PipelineCall | None = None
+
+
+_current = _Current()
+
+
+def current_pipeline_call() -> PipelineCall | None:
+    """The innermost call of a pipeline that runs on this thread, or None."""
+    return _current.call
+
+
+def telling(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A pipeline's ``__call__`` that does the same and can be asked about, for as long as it runs."""
+
+    @functools.wraps(call)
+    def told(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
+        outer, _current.call = _current.call, PipelineCall(pipe)
+        try:
+            return call(pipe, *args, **kwargs)
+        finally:
+            ended, _current.call = _current.call, outer
+            ended.end()
+
+    return told
+
+
+def is_telling(call: Any) -> bool:
+    """Whether a ``__call__`` is one that ``telling`` made."""
+    return getattr(call, "__code__", None) is _TELLING
+
+
+_TELLING = telling(lambda pipe: None).__code__
+
+# Their list ends with the finished picture, for which no denoiser is called.
+_LISTING_THE_END = ("DDPMWuerstchenScheduler",)
+
+
+def _steps_of(scheduler: Any, timesteps: Any) -> list[float]:
+    """The timesteps of a scheduler's steps, in whatever form it holds them, as plain numbers."""
+    array = timesteps.astype("float64").numpy() if hasattr(timesteps, "numpy") else np.asarray(timesteps)
+    numbers = [float(number) for number in array.reshape(-1)]
+    lists_the_end = any(cls.__name__ in _LISTING_THE_END for cls in type(scheduler).__mro__)
+    return numbers[:-1] if lists_the_end else numbers
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two tensors hold the same numbers; read on the host, so it waits for the device."""
+    return one.shape == other.shape and one.dtype == other.dtype and bool((one == other).all())

@@ -1,0 +1,91 @@
+"""Hooks on a denoiser: its calls begin and end, and tell their timestep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import paddle
+
+from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.calls.call import Call
+from ppdiffusers_tome.attaching.calls.recomputation import note, noted
+from ppdiffusers_tome.attaching.hooks.hooks import Hooks
+from ppdiffusers_tome.attaching.paddle_hooks import RunningCall, keywords_of
+
+# What denoisers call the argument that is their timestep.
+_TIMESTEPS = ("timestep", "timesteps", "t", "r")
+
+
+class DenoiserHooks(Hooks):
+    """On the denoiser itself, or the part of a model that ToMe is applied to: a call begins and ends.
+
+    Args:
+        attachment: of the denoiser.
+        parameters: of its ``forward``, by position.
+        tells: whether it tells its timestep itself, as it has no layer that embeds it.
+    """
+
+    def __init__(self, attachment: Attachment, parameters: Sequence[str], *, tells: bool) -> None:
+        super().__init__(attachment)
+        self.parameters, self.tells = parameters, tells
+
+    def begin(self, model: Any, inputs: tuple, keywords: Mapping[str, Any] | None = None) -> None:
+        again = noted(self.attachment, next_one=True)
+        if again is not None:
+            self.attachment.begin(self, model, again)
+            return
+        given = {**dict(zip(self.parameters, inputs, strict=False)), **keywords_of(keywords)}
+        latents = given.pop(self.parameters[0], None)
+        timesteps = [given.pop(name) for name in _TIMESTEPS if name in given]
+        call = Call(
+            self.attachment,
+            latents=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
+            conditioning=list(_conditioning(given)) if self.attachment.config.reuse_steps > 1 else (),
+            training=model.training,
+        )
+        self.attachment.begin(self, model, call)
+        note(self.attachment, call)
+        if self.tells and timesteps:
+            timestep = timesteps[0]
+            if isinstance(timestep, (int, float)):
+                timestep = paddle.to_tensor([timestep])
+            if isinstance(timestep, paddle.Tensor) and timestep.ndim <= 1:
+                call.tell_timestep(timestep)
+
+    def end(self, model: Any, inputs: tuple, output: Any) -> None:
+        self.attachment.end(self, failed=output is None)
+
+
+class TimestepHooks(Hooks):
+    """On the layer that embeds the timestep, called with it."""
+
+    def __init__(self, attachment: Attachment, model: Any) -> None:
+        super().__init__(attachment)
+        self.model = model
+
+    def tell(self, layer: Any, inputs: tuple) -> None:
+        # While a program is recorded, and where a user calls it so, a model's ``forward`` runs without its hooks: its
+        # call then begins here, and nobody says that it ends.
+        self.attachment.end(self)
+        call = self.attachment.call()
+        if call is None and RunningCall(self.model).runs:
+            call = Call(self.attachment, training=self.model.training)
+            self.attachment.begin(self, self.model, call)
+        if call is not None and inputs:
+            call.tell_timestep(inputs[0])
+
+
+def _conditioning(given: Any) -> Iterator[paddle.Tensor]:
+    """The tensors of a call's arguments that say what is drawn: the text, class labels and the like.
+
+    Not those with height and width: a ControlNet's residuals are others in every step.
+    """
+    if isinstance(given, paddle.Tensor) and given.ndim <= 3:
+        yield given
+    elif isinstance(given, Mapping):
+        for value in given.values():
+            yield from _conditioning(value)
+    elif isinstance(given, (list, tuple)):
+        for value in given:
+            yield from _conditioning(value)

@@ -1,0 +1,73 @@
+"""A self-attention mask merges with its tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
+from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.calls.call import BlockCall, Merging
+from ppdiffusers_tome.attaching.hooks.hooks import Hooks
+from ppdiffusers_tome.attaching.hooks.section import keeps_maps
+from ppdiffusers_tome.merging.downsampling import Downsampling
+
+
+class MaskMerger(Hooks):
+    """Stands in for ``Attention.prepare_attention_mask``: a self-attention mask must merge with its tokens.
+
+    Every attention processor hands its mask to that method. Paddle 2.6 shows hooks no keyword arguments, so it is
+    where the mask can be met on every version.
+
+    Args:
+        attachment: of the denoiser.
+        attention: the layer.
+    """
+
+    NAME = "prepare_attention_mask"
+
+    def __init__(self, attachment: Attachment, attention: Any) -> None:
+        super().__init__(attachment)
+        self.attention = attention
+        # A user may have put one of their own on the layer: it is called, and put back by ``remove``.
+        self.own = vars(attention).get(self.NAME)
+
+    def put(self) -> None:
+        setattr(self.attention, self.NAME, self)
+
+    def remove(self) -> None:
+        if self.own is None:
+            delattr(self.attention, self.NAME)
+        else:
+            setattr(self.attention, self.NAME, self.own)
+
+    def __call__(
+        self, mask: paddle.Tensor | None, target_length: int, *args: Any, **kwargs: Any
+    ) -> paddle.Tensor | None:
+        block = None if mask is None else self.attachment.block()
+        matching = None if block is None else block.match()
+        maps_kept = matching is not None and keeps_maps(self.attachment, ATTENTION, self.attention)
+        if mask is not None and block is not None and matching is not None and not maps_kept:
+            mask, target_length = self._merged(mask, target_length, block, matching)
+        if self.own is not None:
+            return self.own(mask, target_length, *args, **kwargs)
+        return type(self.attention).prepare_attention_mask(self.attention, mask, target_length, *args, **kwargs)
+
+    def _merged(
+        self, mask: paddle.Tensor, target_length: int, block: BlockCall, matching: Merging
+    ) -> tuple[paddle.Tensor, int]:
+        own = mask.shape[-1] == matching.num_tokens
+        if isinstance(matching, Downsampling):
+            # Its keys are chosen later on, so the processor counts all tokens.
+            return (matching.downsample_mask(mask), matching.num_left) if own else (mask, target_length)
+        if block.section is not None:
+            return (matching.merge_mask(mask) if own else mask), target_length
+        if own:
+            # Attention on a picture meets its mask before its tokens merge.
+            block.run_unmerged()
+            self.attachment.warn_once("mask", "attention on a picture got a mask, so it runs unmerged")
+            return mask, target_length
+        # The mask of a text whose keys stand before the picture's; those are never left out.
+        seen = paddle.zeros([*mask.shape[:-1], matching.num_left], dtype=mask.dtype)
+        return paddle.concat([mask, seen], axis=-1), mask.shape[-1] + matching.num_left

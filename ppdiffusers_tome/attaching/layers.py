@@ -1,0 +1,17 @@
+"""Layers of a model, by path and by the name of their class; nothing is imported to find out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def layer_at(layer: Any, path: str) -> Any:
+    """The sublayer at a dotted path, "" for the layer itself; None where there is none."""
+    for name in filter(None, path.split(".")):
+        layer = getattr(layer, name, None)
+    return layer
+
+
+def is_a(layer: Any, *class_names: str) -> bool:
+    """True when a class of one of those names is among the layer's."""
+    return any(cls.__name__ in class_names for cls in type(layer).__mro__)

@@ -1,0 +1,66 @@
+"""The level of a block in a UNet: counted from the downsamplers before it.
+
+Guessing it from token counts, as tomesd does, fails at some sizes (33x36 latents crash it at level 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ppdiffusers_tome.attaching.adapters.adapter import UNetParts
+from ppdiffusers_tome.attaching.layers import is_a, layer_at
+
+# The parts of a UNet, in the order in which they run.
+DOWN, MIDDLE, UP = range(3)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a UNet a layer is.
+
+    Attributes:
+        stage: ``DOWN``, ``MIDDLE`` or ``UP``.
+        level: how many times smaller than the UNet's input the grid is there.
+    """
+
+    stage: int
+    level: int
+
+
+def place_in_unet(model: Any, path: str, unets: Iterable[UNetParts]) -> Place | None:
+    """Where in a UNet a layer is; None where it is in none.
+
+    Args:
+        model: the UNet, or what holds it.
+        path: of the layer in it.
+        unets: how UNets of this kind call their parts.
+    """
+    names = path.split(".")
+    for index, name in enumerate(names):
+        for unet in unets:
+            if name in unet.names:
+                root = layer_at(model, ".".join(names[:index]))
+                number = int(names[index + 1]) if name != unet.middle and index + 1 < len(names) else 0
+                return Place(unet.names.index(name), _level(root, unet, unet.names.index(name), number))
+    return None
+
+
+def _level(root: Any, unet: UNetParts, stage: int, number: int) -> int:
+    """The level within the ``number``-th block of a stage."""
+    changes = [_changes_size(block) for block in getattr(root, unet.up if stage == UP else unet.down, None) or ()]
+    if stage == UP:  # what is doubled from here on
+        changes = changes[number:]
+    elif stage == DOWN:
+        changes = changes[: number + unet.halves_at_its_beginning]
+    return 2 ** sum(changes) * unet.patch(root)
+
+
+def _changes_size(block: Any) -> bool:
+    """True when a block of a UNet halves the resolution, or doubles it on the way up."""
+    if getattr(block, "downsamplers", None) or getattr(block, "upsamplers", None):
+        return True
+    return any(is_a(layer, "Sequential") for layer in block.children()) or any(
+        is_a(layer, "Downsample", "Upsample") for layer in block.sublayers(include_self=True)
+    )

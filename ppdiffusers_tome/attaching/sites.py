@@ -1,0 +1,92 @@
+"""Where in a model tokens can be merged: the blocks, their hosts and their levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ppdiffusers_tome.attaching.adapters import adapters
+from ppdiffusers_tome.attaching.adapters.adapter import BlockAdapter, Section
+from ppdiffusers_tome.attaching.layers import is_a, layer_at
+from ppdiffusers_tome.attaching.levels import DOWN, place_in_unet
+from ppdiffusers_tome.attaching.refused import refusal
+from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.settings.config import ToMeConfig
+
+
+@dataclass(frozen=True)
+class Site:
+    """A block that can merge.
+
+    Attributes:
+        name: path of the block in its model, ``down_blocks.0.attentions.0.transformer_blocks.0``.
+        block, host: the block and the layer around it that sees the picture.
+        adapter: how to attach to them.
+        level: how many times smaller than the latent the block's grid is: 1, 2, 4, 8.
+        stage: of a UNet, ``DOWN``, ``MIDDLE`` or ``UP``; ``DOWN`` in other models.
+    """
+
+    name: str
+    block: Any
+    host: Any
+    adapter: BlockAdapter
+    level: int
+    stage: int = DOWN
+
+    def sections(self, config: ToMeConfig) -> list[tuple[str, Section]]:
+        """The sections that merge with these settings, with their roles; a block may lack some layers."""
+        return [
+            (role, section)
+            for role, section in self.adapter.sections.items()
+            if getattr(config, role) and layer_at(self.block, section.leave) is not None
+            and (section.keys or not methods()[config.method].keys_only)
+        ]
+
+
+def find_sites(model: Any) -> list[Site]:
+    """Every block of a model, or of a part of one, that an adapter knows. Levels count from ``model``."""
+    sites, seen = [], set()
+    for path, layer in _layers(model):
+        for adapter in adapters():
+            if not is_a(layer, *adapter.inside):
+                continue
+            for name, block in layer.named_sublayers():
+                if is_a(block, adapter.block_class) and id(block) not in seen and adapter.usable(block):
+                    seen.add(id(block))
+                    host = block if adapter.own_host else layer
+                    block_path = f"{path}.{name}".lstrip(".")
+                    # A block that is its own host may stand in any part of the layer that it is looked for in.
+                    place = place_in_unet(model, block_path if adapter.own_host else path, adapter.unets)
+                    level = (1 if place is None else place.level) * adapter.downsample(host)
+                    stage = DOWN if place is None else place.stage
+                    sites.append(Site(block_path, block, host, adapter, level, stage))
+    return sites
+
+
+def reached(sites: list[Site], config: ToMeConfig) -> list[Site]:
+    """The sites that merge with these settings; ``max_downsample=None`` reaches the finest level that there is."""
+    merging = [site for site in sites if site.sections(config)]
+    if config.levels is not None:
+        return [site for site in merging if site.level in config.levels]
+    limit = config.max_downsample or min((site.level for site in merging), default=1)
+    return [site for site in merging if site.level <= limit]
+
+
+def execution_order(sites: Iterable[Site]) -> list[Site]:
+    """Sites as their blocks run: a UNet's way down, its middle, its way up; elsewhere the order they stand in."""
+    return sorted(sites, key=lambda site: site.stage)
+
+
+def _layers(model: Any) -> Iterator[tuple[str, Any]]:
+    """All layers with their paths, the model first, but for those of which it is known why nothing merges there."""
+    refused: tuple[str, ...] = ()
+    for path, layer in model.named_sublayers(include_self=True):
+        if path.startswith(refused):
+            continue
+        if refusal(layer):
+            if not path:
+                return
+            refused += (f"{path}.",)
+        else:
+            yield path, layer

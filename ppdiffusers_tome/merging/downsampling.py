@@ -1,0 +1,71 @@
+"""Keys and values of some tokens only (``methods/todo.py``): the grid tells which, so nothing is compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import paddle
+
+from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.gradients import without_gradients
+from ppdiffusers_tome.merging.matching import may_be
+from ppdiffusers_tome.merging.partition import Partition
+
+
+@dataclass(frozen=True)
+class Downsampling:
+    """The tokens that give keys and values. All tokens give queries, so nothing is unmerged.
+
+    Attributes:
+        kept: int64 ``[left]``, tokens, the same in every image.
+        batch: number of images.
+        num_tokens: all tokens.
+    """
+
+    kept: paddle.Tensor
+    batch: int
+    num_tokens: int
+
+    @property
+    def num_left(self) -> int:
+        """Tokens that give keys and values."""
+        return self.kept.shape[0]
+
+    def fits(self, x: paddle.Tensor) -> bool:
+        """True when ``x`` is ``[batch, tokens, channels]`` with these numbers of both."""
+        return x.ndim == 3 and may_be(x.shape[0], self.batch) and x.shape[1] == self.num_tokens
+
+    def downsample(self, x: paddle.Tensor) -> paddle.Tensor:
+        """``[batch, tokens, channels]`` to ``[batch, left, channels]``."""
+        return paddle.index_select(x, self.kept, axis=1)
+
+    def downsample_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
+        """An attention bias ``[any, 1 or tokens, tokens]`` to ``[any, same, left]``."""
+        return paddle.index_select(mask, self.kept, axis=mask.ndim - 1)
+
+
+@without_gradients
+def kept_tokens(partition: Partition, num_dropped: int, constants: Constants | None = None) -> paddle.Tensor:
+    """The tokens that give keys, int64 ``[tokens - num_dropped]``: destinations, evenly spread sources, and the prefix.
+
+    Args:
+        partition: of the grid; its sources stand cell by cell.
+        num_dropped: how many of S sources give none, ``1 <= num_dropped <= S``.
+        constants: as in ``partition.random_partition``.
+    """
+    num_sources = partition.sources.shape[0]
+    parts = [partition.destinations]
+    if num_dropped < num_sources:
+        evenly = (constants or Constants())(_evenly(num_sources, num_sources - num_dropped))
+        parts.append(paddle.gather(partition.sources, evenly))
+    if partition.prefix:
+        parts.append(paddle.arange(partition.prefix, dtype="int64"))
+    return paddle.concat(parts) if len(parts) > 1 else parts[0]
+
+
+@lru_cache(maxsize=32)
+def _evenly(number: int, some: int) -> np.ndarray:
+    """``some`` of the numbers below ``number``, spread evenly, int64."""
+    return np.arange(some, dtype=np.int64) * number // some

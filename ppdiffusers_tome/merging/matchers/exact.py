@@ -1,0 +1,42 @@
+"""ToMe's bipartite soft matching (Token Merging for Fast Stable Diffusion, Bolya & Hoffman 2023, section 3).
+
+Every source finds its most similar destination (cosine) among all; the most similar sources merge into theirs.
+"""
+
+from __future__ import annotations
+
+import paddle
+
+from ppdiffusers_tome.merging.gradients import without_gradients
+from ppdiffusers_tome.merging.matchers.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.partition import Partition
+
+
+@without_gradients
+def match(
+    x: paddle.Tensor, partition: Partition, num_merged: int, min_similarity: float | None = None
+) -> Matching | None:
+    """Decide which tokens merge.
+
+    Args:
+        x: ``[batch, tokens, channels]``, the block's input, any float type.
+        partition: the sources and destinations of the grid.
+        num_merged: how many sources merge, ``1 <= num_merged <= S``.
+        min_similarity: the least cosine at which they do; fewer may then merge.
+
+    Returns:
+        The matching of the sources with their destinations; None where none are alike enough.
+    """
+    destinations = unit(paddle.index_select(x, partition.destinations, axis=1))
+    num_sources = partition.sources.shape[0]
+    rows = rows_at_once(num_sources, on_a_cpu=512)
+    found = [
+        nearest(paddle.index_select(x, partition.sources[start : start + rows], axis=1), destinations)
+        for start in range(0, num_sources, rows)
+    ]
+    similarity, best = (joined(parts) for parts in zip(*found, strict=True))
+    return merge_most_alike(
+        similarity, best, partition.sources, partition, num_tokens=x.shape[1], num_merged=num_merged,
+        min_similarity=min_similarity,
+    )  # fmt: skip

@@ -1,0 +1,169 @@
+"""ToMe's matching inside tiles of the grid: its cost grows with the tokens, not with their square.
+
+What a token resembles most is nearly always near it, so little is lost when it is compared with its own tile alone
+(locality: ToMA, Lu et al., ICML 2025). Which sources merge is still decided over the whole picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import paddle
+
+from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.gradients import without_gradients
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.matchers.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.partition import Partition
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """A grid cut into tiles of whole cells, as numbers of a partition's sources and destinations.
+
+    Tiles hold nearly equal numbers; where one holds fewer than the largest, its last entry is repeated.
+
+    Attributes:
+        sources: int64 ``[tiles, S of the largest]``, numbers of sources.
+        destinations: int64 ``[tiles, D of the largest]``, numbers of destinations.
+        repeated: bool ``[tiles, S of the largest]``, which of ``sources`` are there a second time.
+    """
+
+    sources: np.ndarray
+    destinations: np.ndarray
+    repeated: np.ndarray
+
+    @property
+    def number(self) -> int:
+        return len(self.sources)
+
+
+@dataclass(frozen=True)
+class TiledPartition:
+    """A partition by tiles.
+
+    Attributes:
+        partition: all of the grid.
+        sources: int64 ``[tiles * S of the largest]``, tokens.
+        destinations: int64 ``[tiles * D of the largest]``, tokens.
+        number: int64 ``[tiles * D of the largest]``, each destination's number in the partition.
+        first: int64 ``[1, tiles * S of the largest]``, where in ``number`` the tile of each source begins.
+        demoted: float32 ``[tiles * S of the largest]``, to be added to similarities: what is repeated ranks last.
+            None where all tiles are alike.
+        num_tiles: how many there are.
+    """
+
+    partition: Partition
+    sources: paddle.Tensor
+    destinations: paddle.Tensor
+    number: paddle.Tensor
+    first: paddle.Tensor
+    demoted: paddle.Tensor | None
+    num_tiles: int
+
+
+@lru_cache(maxsize=32)
+def tiles_of(grid: Grid, sx: int, sy: int, tile: int) -> Tiles:
+    """Cut a grid into tiles of at most ``tile`` by ``tile`` tokens, all of nearly the same size.
+
+    Tokens past the last whole cell belong to the tile beside them.
+    """
+    rows, columns = grid.height // sy, grid.width // sx
+    # Whole cells a side; array_split keeps the tiles within one cell of each other.
+    of_row = _split(rows, max(1, tile // sy))
+    of_column = _split(columns, max(1, tile // sx))
+    token = np.arange(grid.num_tokens)
+    row = np.minimum(token // grid.width // sy, rows - 1)
+    column = np.minimum(token % grid.width // sx, columns - 1)
+    tile_of = of_row[row] * (of_column[-1] + 1) + of_column[column]
+    cells, rest = grid.cells(sx, sy)
+    sources, repeated = _slots(tile_of[np.concatenate([cells[:, 1:].ravel(), rest])])
+    return Tiles(sources, _slots(tile_of[cells[:, 0]])[0], repeated)
+
+
+@without_gradients
+def by_tiles(partition: Partition, tiles: Tiles, constants: Constants | None = None) -> TiledPartition:
+    """Sort a partition by tiles of the same grid and stride; ``constants`` as in ``partition.random_partition``."""
+    constant = constants or Constants()
+    sources, destinations, first, demoted = _in_a_row(tiles)
+    number = constant(destinations)
+    return TiledPartition(
+        partition,
+        paddle.gather(partition.sources, constant(sources)),
+        paddle.gather(partition.destinations, number),
+        number,
+        constant(first),
+        constant(demoted) if tiles.repeated.any() else None,
+        tiles.number,
+    )
+
+
+@without_gradients
+def match(
+    x: paddle.Tensor, tiled: TiledPartition, num_merged: int, min_similarity: float | None = None
+) -> Matching | None:
+    """Decide which tokens merge.
+
+    Args:
+        x: ``[batch, tokens, channels]``, the block's input, any float type.
+        tiled: the sources and destinations of the grid.
+        num_merged: how many sources merge, ``1 <= num_merged <= S``.
+        min_similarity: the least cosine at which they do; fewer may then merge.
+
+    Returns:
+        The matching of the sources with destinations of their tiles; None where none are alike enough.
+    """
+    batch, num_tokens, channels = x.shape
+
+    def tokens(numbers: paddle.Tensor, start: int, stop: int) -> paddle.Tensor:
+        """Tokens of tiles ``start`` to ``stop``, ``[batch * tiles, in a tile, channels]``."""
+        in_a_tile = numbers.shape[0] // tiled.num_tiles
+        chosen = paddle.index_select(x, numbers[start * in_a_tile : stop * in_a_tile], axis=1)
+        return chosen.reshape([-1, in_a_tile, channels])
+
+    num_columns = tiled.sources.shape[0]
+    step = max(1, rows_at_once(num_columns, on_a_cpu=2048) * tiled.num_tiles // num_columns)
+    found = []
+    for start in range(0, tiled.num_tiles, step):
+        stop = min(start + step, tiled.num_tiles)
+        similarity, best = nearest(tokens(tiled.sources, start, stop), unit(tokens(tiled.destinations, start, stop)))
+        columns = (stop - start) * num_columns // tiled.num_tiles
+        found.append((similarity.reshape([batch, columns]), best.reshape([batch, columns])))
+    similarity, best = (joined(parts) for parts in zip(*found, strict=True))
+    if tiled.demoted is not None:
+        # What is no number (of latents that overflowed) would rank anywhere, also behind what is repeated.
+        similarity = paddle.where(paddle.isfinite(similarity), similarity, paddle.full_like(similarity, -2))
+        similarity = similarity + tiled.demoted
+    best = paddle.gather(tiled.number, (best + tiled.first).flatten()).reshape([batch, num_columns])
+    return merge_most_alike(
+        similarity, best, tiled.sources, tiled.partition, num_tokens=num_tokens, num_merged=num_merged,
+        min_similarity=min_similarity,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=32)
+def _in_a_row(tiles: Tiles) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Sources and destinations tile by tile, and ``first`` and ``demoted`` of a ``TiledPartition``."""
+    (number, num_sources), num_destinations = tiles.sources.shape, tiles.destinations.shape[1]
+    first = np.repeat(np.arange(number) * num_destinations, num_sources)
+    demoted = np.where(tiles.repeated.ravel(), np.float32(-4), np.float32(0))
+    return tiles.sources.ravel(), tiles.destinations.ravel(), first[None], demoted
+
+
+def _split(cells: int, at_most: int) -> np.ndarray:
+    """The part that each of ``cells`` cells in a line falls into, parts of at most ``at_most``, ``[cells]``."""
+    parts = np.array_split(np.arange(cells), -(-cells // at_most))
+    return np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+
+
+def _slots(tile_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers by tile, ``[tiles, most]``, the last repeated where there are fewer; and which are such repetitions."""
+    order = np.argsort(tile_of, kind="stable")
+    counts = np.bincount(tile_of)
+    first = np.cumsum(counts) - counts
+    within = np.arange(counts.max())
+    slots = order[first[:, None] + np.minimum(within, counts[:, None] - 1)]
+    return slots, within >= counts[:, None]

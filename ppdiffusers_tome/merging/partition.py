@@ -1,0 +1,120 @@
+"""Which tokens are destinations and which are sources: one destination in every cell of the stride.
+
+The random choice is computed from (seed, timestep, grid) on the device that holds the timestep. So it moves no
+global generator, costs no transfer to the host, is the same for every image and for the prompted and unprompted
+halves whether they come in one batch or in two calls, and is a plain part of the graph when a model is exported.
+(tomesd draws from a forked generator instead and must give up randomness for odd batches.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import paddle
+
+from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.grid import Grid
+
+# A prime below 2**31: a product of two residues stays inside int64.
+_PRIME = 2**31 - 1
+_PRIME_ARRAY = np.array([_PRIME], np.int64)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Sources and destinations of a grid, as token numbers.
+
+    Attributes:
+        sources: int64 ``[S]``, cell by cell, then those in no cell.
+        destinations: int64 ``[D]``, one a cell, in the order of the cells.
+        prefix: how many tokens stand before those of the grid; they are neither.
+    """
+
+    sources: paddle.Tensor
+    destinations: paddle.Tensor
+    prefix: int = 0
+
+    def after(self, prefix: int) -> Partition:
+        """The same grid behind ``prefix`` more tokens."""
+        if prefix == 0:
+            return self
+        return Partition(self.sources + prefix, self.destinations + prefix, self.prefix + prefix)
+
+
+def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None) -> Partition:
+    """Choose the top left token of every cell (``use_rand=False``); ``constants`` as in ``random_partition``."""
+    constant = constants or Constants()
+    return Partition(*(constant(array) for array in _regular_arrays(grid, sx, sy)))
+
+
+def random_partition(
+    grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddle.Tensor | None, constants: Constants | None = None
+) -> Partition:
+    """Choose one token of every cell at random (Token Merging for Fast Stable Diffusion, section 4.1).
+
+    Args:
+        grid: the grid of tokens; at least one cell must fit.
+        sx, sy: stride.
+        seed: which random choice.
+        timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
+            destinations. ``None`` where a model has no timestep.
+        constants: where tensors are kept that the next partition of this grid needs again; None keeps none.
+    """
+    constant = constants or Constants()
+    arrays = _random_arrays(grid, sx, sy, seed)
+    # A tensor: Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31.
+    prime = constant(_PRIME_ARRAY)
+    if timestep is None:
+        key = paddle.zeros([1], dtype="int64")
+    else:
+        # Timesteps may be fractional (Euler, Karras): 1/1024 of a step tells them apart.
+        key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % prime
+    # A quadratic in the key (mod p) with random coefficients a cell: a hash by which cells are independent and so
+    # are any three timesteps. (A line would let the evenly spaced steps of a schedule fall into a short cycle.)
+    hashed, linear, offset = map(constant, arrays.coefficients)
+    for coefficient in (linear, offset):
+        hashed = (hashed * key + coefficient) % prime
+    chosen = hashed % (sx * sy)
+    corner = constant(arrays.corner)
+    destinations = paddle.gather(constant(arrays.within), chosen) + corner
+    sources = (paddle.gather(constant(arrays.others), chosen) + corner.unsqueeze(1)).flatten()
+    if len(arrays.rest):
+        sources = paddle.concat([sources, constant(arrays.rest)])
+    return Partition(sources, destinations)
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrays:
+    """What random partitions of a grid have in common.
+
+    Attributes:
+        corner: ``[cells]``, the top left token of each cell.
+        within: ``[sx * sy]``, what to add to it for each token of the cell.
+        others: ``[sx * sy, sx * sy - 1]``, row c: the same for all tokens but the c-th.
+        rest: tokens in no cell.
+        coefficients: three of the hash, each ``[cells]``.
+    """
+
+    corner: np.ndarray
+    within: np.ndarray
+    others: np.ndarray
+    rest: np.ndarray
+    coefficients: tuple[np.ndarray, ...]
+
+
+@lru_cache(maxsize=32)
+def _regular_arrays(grid: Grid, sx: int, sy: int) -> tuple[np.ndarray, np.ndarray]:
+    cells, rest = grid.cells(sx, sy)
+    return np.concatenate([cells[:, 1:].ravel(), rest]), cells[:, 0]
+
+
+@lru_cache(maxsize=32)
+def _random_arrays(grid: Grid, sx: int, sy: int, seed: int) -> _Arrays:
+    cells, rest = grid.cells(sx, sy)
+    within = np.array([row * grid.width + column for row in range(sy) for column in range(sx)], np.int64)
+    others = np.stack([np.roll(within, -first)[1:] for first in range(sx * sy)])
+    draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy])
+    coefficients = tuple(draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64))
+    return _Arrays(cells[:, 0], within, others, rest, coefficients)

@@ -1,0 +1,402 @@
+"""What a user may choose, checked before anything is touched. Knows no Paddle."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.settings.values import ByLevel, kind, plain, shown
+
+LEVELS = (1, 2, 4, 8)
+# A share of the tokens; or several, evenly spaced over the denoising, with straight lines between them.
+Share = float | Sequence[float]
+# The same for all levels, or by level.
+Ratio = Share | Mapping[int, Share]
+PRESETS = Path(__file__).with_name("presets")
+
+
+@dataclass(frozen=True)
+class ToMeConfig:
+    """Settings of token merging; names and meaning follow ``tomesd.apply_patch``.
+
+    Nothing about one can change, so it hashes; ``dataclasses.replace`` makes another. Numbers may be numpy's or
+    Paddle's; they are kept as Python's own.
+
+    Args:
+        ratio: share of the tokens to merge away, ``0 <= ratio < 1 - 1 / (sx * sy)``. 0.5 halves the tokens that
+            attention sees; 0 leaves the model exactly as it is. Several numbers are a ramp over the denoising:
+            ``(0.7, 0.3)`` falls from 0.7 at pure noise to 0.3 at the finished picture. A mapping has a number or a
+            ramp for each level, ``{1: 0.5, 2: 0.25}``; levels that it leaves out do not merge.
+        max_downsample: merge in blocks whose grid is at most this many times smaller than the latent's: 1, 2, 4
+            or 8. ``None`` means the finest level at which the model has attention (1 on Stable Diffusion 1 and 2,
+            2 on SDXL).
+        sx, sy: stride: one destination token is chosen in every cell of ``sx`` columns and ``sy`` rows.
+        use_rand: choose it at random in each cell; otherwise always the cell's top left token.
+        merge_attn: merge around self-attention (recommended).
+        merge_crossattn: merge around cross-attention (seldom worth it).
+        merge_mlp: merge around the feed-forward layer (seldom worth it).
+        seed: which random destinations, ``0 <= seed < 2**63``. They depend on the seed, the timestep and the
+            grid alone, never on Paddle's or numpy's global generators, and are the same for every image.
+        tile: compare sources with the destinations of their own tile only, about ``tile`` by ``tile`` tokens of the
+            grid. The cost of matching then grows with the tokens, not with their square. ``None`` compares all with
+            all, as the papers do. At least the larger of ``sx`` and ``sy``; 16 is a good size.
+        reuse_steps: make a matching and keep it for this many denoising steps; 1 makes it anew in every step.
+        reuse_blocks: let all blocks on one grid use the matching of the first of them.
+        method: what becomes of tokens that belong together, a file of ``methods``: ``tome``, ``prune``, ``tofu`` or
+            ``todo``.
+        min_similarity: never merge tokens whose cosine is less, -1 to 1; ``ratio`` is then the most that may merge.
+            All images of a batch merge as many as the one that has fewest such. One number is read on the host for
+            every matching, which makes a GPU wait.
+        start, end: merge from ``start`` to ``end`` of the denoising only, ``0 <= start < end <= 1``.
+
+    Progress of the denoising is the place of the step in the scheduler's list of timesteps, from 0 at pure noise; so
+    img2img begins in the middle. A denoiser that is called by itself, outside its pipeline, goes by the timestep: 1000
+    is pure noise and 0 the picture. A ramp, ``start`` and ``end`` read the timestep on the host, once a call of the
+    denoiser.
+
+    Raises:
+        ToMeTypeError: a setting has the wrong type (also a ``TypeError``).
+        ToMeValueError: a setting is out of range (also a ``ValueError``).
+
+    Example:
+        >>> ToMeConfig(ratio=0.4).to_dict()["ratio"]
+        0.4
+
+    See Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023), sections 3 and 4; for ``tile`` and the reuse,
+    ToMA (Lu et al., ICML 2025); for the other methods, their files.
+    """
+
+    ratio: Ratio = 0.5
+    max_downsample: int | None = None
+    sx: int = 2
+    sy: int = 2
+    use_rand: bool = True
+    merge_attn: bool = True
+    merge_crossattn: bool = False
+    merge_mlp: bool = False
+    seed: int = 0
+    tile: int | None = None
+    reuse_steps: int = 1
+    reuse_blocks: bool = False
+    method: str = "tome"
+    min_similarity: float | None = None
+    start: float = 0.0
+    end: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
+        for name in ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"):
+            if not isinstance(getattr(self, name), bool):
+                raise ToMeTypeError(f"{name}={shown(getattr(self, name))} must be True or False")
+        for name in ("sx", "sy"):
+            self._require_integer(name, "a whole number of tokens, 1 or more, such as 2")
+            if getattr(self, name) < 1:
+                raise ToMeValueError(f"{name}={shown(getattr(self, name))} must be 1 or more; the usual stride is 2")
+        if self.sx * self.sy == 1:
+            raise ToMeValueError(
+                "sx=1 and sy=1 make every token a destination, so nothing could merge; use a stride such as sx=2, sy=2"
+            )
+        self._check_method()
+        object.__setattr__(self, "ratio", self._checked_ratio())
+        if self.max_downsample is not None:
+            self._require_integer("max_downsample", "1, 2, 4, 8 or None")
+            if self.max_downsample not in LEVELS:
+                raise ToMeValueError(
+                    f"max_downsample={shown(self.max_downsample)} must be 1, 2, 4, 8 or None (the finest level of the "
+                    "model)"
+                )
+        if not (self.merge_attn or self.merge_crossattn or self.merge_mlp):
+            raise ToMeValueError(
+                "merge_attn, merge_crossattn and merge_mlp are all False, so nothing would merge; "
+                "set at least merge_attn=True, or call remove_tome() to go back to the plain model"
+            )
+        self._require_integer("seed", "a whole number from 0 to 2**63 - 1")
+        if not 0 <= self.seed < 2**63:
+            raise ToMeValueError(f"seed={shown(self.seed)} must be from 0 to 2**63 - 1")
+        self._check_tile()
+        self._require_integer("reuse_steps", "a whole number of denoising steps, 1 or more")
+        if self.reuse_steps < 1:
+            raise ToMeValueError(f"reuse_steps={shown(self.reuse_steps)} must be 1 (no reuse) or more, such as 4")
+        self._check_schedule()
+        self._check_pointless()
+        # Python's own, whatever else counts as a whole number or text, so that a config serialises as itself.
+        object.__setattr__(self, "method", str(self.method))
+        for name in ("sx", "sy", "seed", "reuse_steps", "max_downsample", "tile"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, int(getattr(self, name)))
+
+    def ratio_at(self, level: int, progress: float | None = None) -> float:
+        """The share of the tokens to merge at a level.
+
+        Args:
+            level: 1, 2, 4 or 8.
+            progress: of the denoising, 0 to 1; may be None unless ``by_progress``.
+        """
+        share = self._share(level)
+        if progress is None or not self.by_progress:
+            return share if isinstance(share, float) else share[0]
+        if not self.start <= progress <= self.end or progress == self.end < 1:
+            return 0.0
+        if isinstance(share, float):
+            return share
+        place = progress * (len(share) - 1)
+        before = min(int(place), len(share) - 2)
+        return share[before] + (place - before) * (share[before + 1] - share[before])
+
+    def highest_ratio(self, level: int) -> float:
+        """The most that merges at a level at any time."""
+        share = self._share(level)
+        return share if isinstance(share, float) else max(share)
+
+    @property
+    def by_progress(self) -> bool:
+        """Whether what merges depends on how far the denoising is."""
+        shares = self.ratio.values() if isinstance(self.ratio, Mapping) else [self.ratio]
+        return self.start > 0 or self.end < 1 or not all(isinstance(share, float) for share in shares)
+
+    @property
+    def levels(self) -> tuple[int, ...] | None:
+        """The levels that ``ratio`` names, finest first; None where it is for all."""
+        return tuple(self.ratio) if isinstance(self.ratio, Mapping) else None
+
+    def _share(self, level: int) -> float | tuple[float, ...]:
+        # As checked: a float, or a tuple of them.
+        return self.ratio.get(level, 0.0) if isinstance(self.ratio, Mapping) else self.ratio  # type: ignore[return-value]
+
+    def _check_method(self) -> None:
+        known = methods()
+        if not isinstance(self.method, str) or self.method not in known:
+            raise ToMeValueError(f"method={shown(self.method)} must be one of {', '.join(map(repr, known))}")
+
+    def _check_pointless(self) -> None:
+        for name, reason in methods()[self.method].pointless.items():
+            default = getattr(type(self), name)
+            if getattr(self, name) != default:
+                raise ToMeValueError(
+                    f"{name}={shown(getattr(self, name))} has no effect with method={self.method!r}, as {reason}; "
+                    f"leave it at {default!r}, or choose another method"
+                )
+
+    def _checked_ratio(self) -> float | tuple[float, ...] | ByLevel:
+        """The ratio in plain Python numbers."""
+        if not isinstance(self.ratio, Mapping):
+            return self._checked_share("ratio", self.ratio)
+        given = shown(dict(self.ratio))
+        if self.max_downsample is not None:
+            raise ToMeValueError(
+                f"ratio={given} names its levels, so max_downsample={shown(self.max_downsample)} says nothing; leave "
+                "it at None"
+            )
+        shares: dict[int, float | tuple[float, ...]] = {}
+        for level, share in ((plain(level), plain(share)) for level, share in self.ratio.items()):
+            if isinstance(level, bool) or not isinstance(level, Integral) or level not in LEVELS:
+                raise ToMeValueError(
+                    f"ratio={given} has level {shown(level)}; levels are 1, 2, 4 and 8, as in {{1: 0.5, 2: 0.25}}"
+                )
+            if int(level) in shares:  # as 1 and a tensor that holds 1 are two keys
+                raise ToMeValueError(f"ratio={given} names level {level} twice; give each level once")
+            shares[int(level)] = self._checked_share(f"ratio[{level}]", share)
+        if not shares:
+            raise ToMeValueError("ratio={} names no level; give one such as {1: 0.5}")
+        return ByLevel(shares)
+
+    def _checked_share(self, name: str, share: Any) -> float | tuple[float, ...]:
+        if isinstance(share, Sequence) and not isinstance(share, str | bytes):
+            if len(share) < 2:
+                raise ToMeValueError(f"{name}={shown(share)} must be a number, or a ramp of two or more: (0.7, 0.3)")
+            return tuple(self._checked_number(f"{name}[{place}]", plain(part)) for place, part in enumerate(share))
+        return self._checked_number(name, share)
+
+    def _checked_number(self, name: str, ratio: Any) -> float:
+        if isinstance(ratio, bool) or not isinstance(ratio, Real):
+            raise ToMeTypeError(
+                f"{name}={shown(ratio)} must be a number, the share of tokens to merge, such as 0.5, or the name of a "
+                f"preset ({', '.join(presets())}); got {kind(ratio)}"
+            )
+        limit = 1 - 1 / (self.sx * self.sy)
+        # Every destination stays; of keys there may be the destinations alone.
+        keys_only = methods()[self.method].keys_only
+        if not math.isfinite(_float(ratio)) or not (0 <= ratio < limit or (ratio == limit and keys_only)):
+            remedy = "raise the ratio to 0 or more" if ratio < 0 else "lower the ratio or enlarge the stride"
+            remedy = remedy if math.isfinite(_float(ratio)) else "give a finite number such as 0.5"
+            most = f"{'at most' if keys_only else 'below'} {math.floor(limit * 1e6) / 1e6:g}"  # never more than it is
+            raise ToMeValueError(
+                f"{name}={shown(ratio)} must be at least 0 and {most} for a {shown(self.sx)}x{shown(self.sy)} stride; "
+                f"{remedy}"
+            )
+        return float(ratio)
+
+    def _check_schedule(self) -> None:
+        for name in ("start", "end", "min_similarity"):
+            value = getattr(self, name)
+            if value is None and name == "min_similarity":
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ToMeTypeError(f"{name}={shown(value)} must be a number; got {kind(value)}")
+            object.__setattr__(self, name, _float(value))
+        if not 0 <= self.start < self.end <= 1:
+            raise ToMeValueError(
+                f"start={self.start:g} and end={self.end:g} must be shares of the denoising, 0 <= start < end <= 1"
+            )
+        if self.min_similarity is not None and not -1 <= self.min_similarity <= 1:
+            raise ToMeValueError(f"min_similarity={self.min_similarity:g} must be a cosine, from -1 to 1, such as 0.9")
+
+    def _check_tile(self) -> None:
+        if self.tile is None:
+            return
+        self._require_integer("tile", "a whole number of tokens, such as 16, or None (compare all with all)")
+        if self.tile < max(self.sx, self.sy):
+            raise ToMeValueError(
+                f"tile={shown(self.tile)} must be at least {shown(max(self.sx, self.sy))} for a "
+                f"{shown(self.sx)}x{shown(self.sy)} stride, so that a tile holds a destination; 16 is a good size, and "
+                "None compares all with all"
+            )
+
+    def _require_integer(self, name: str, wanted: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise ToMeTypeError(f"{name}={shown(value)} must be {wanted}; got {kind(value)}")
+
+    def save(self, path: str | Path) -> None:
+        """Write the settings to a JSON file that ``load`` and ``--config`` read."""
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> ToMeConfig:
+        """Read the settings from a JSON file; those that it does not name are the defaults.
+
+        Raises:
+            ToMeValueError: the file cannot be read, or what it holds is not settings.
+            ToMeTypeError: as for the class; or it is no path.
+        """
+        if not isinstance(path, str | PathLike):
+            raise ToMeTypeError(
+                f"{shown(path)} must be the path of a JSON file of settings, such as 'tome.json'; got {kind(path)}"
+            )
+        try:
+            settings = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ToMeValueError(f"{path} cannot be read as settings of token merging: {error}") from error
+        if not isinstance(settings, dict):
+            raise ToMeValueError(
+                f'{path} must hold a JSON object such as {{"ratio": 0.5}}; got {type(settings).__name__}'
+            )
+        return cls.from_dict(settings)
+
+    @classmethod
+    def preset(cls, name: str) -> ToMeConfig:
+        """The settings that come with this package under a name: ``quality``, ``balanced`` or ``fast``.
+
+        Raises:
+            ToMeValueError: there is none of that name.
+            ToMeTypeError: it is no name.
+        """
+        names = presets()
+        if not isinstance(name, str):
+            raise ToMeTypeError(f"{shown(name)} must be the name of a preset ({', '.join(names)}); got {kind(name)}")
+        if name not in names:
+            raise ToMeValueError(f"there is no preset {shown(name)}; the presets are {', '.join(names)}")
+        return cls.load(PRESETS / f"{name}.json")
+
+    @classmethod
+    def named(cls, name: str | Path) -> ToMeConfig:
+        """The settings of a preset, or of a JSON file; the errors are those of ``load``."""
+        if not isinstance(name, str | PathLike):
+            raise ToMeTypeError(
+                f"{shown(name)} must be the name of a preset ({', '.join(presets())}) or the path of a JSON file of "
+                f"settings; got {kind(name)}"
+            )
+        return cls.preset(str(name)) if is_preset(name) else cls.load(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values, fit for JSON."""
+        ratio: Any = self.ratio
+        if isinstance(ratio, Mapping):
+            ratio = {str(level): _listed(share) for level, share in ratio.items()}
+        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "ratio": _listed(ratio)}
+
+    def to_json(self) -> str:
+        """The settings as the text of a file that ``load`` reads."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    @property
+    def summary(self) -> str:
+        """The ratio and whatever else is not the default, for people: ``ratio 0.75, method todo``."""
+        usual = type(self)().to_dict()
+        differs = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != usual[name]}
+        return ", ".join(f"{name} {_rounded(value)}" for name, value in differs.items())
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> ToMeConfig:
+        """Build a config from plain values.
+
+        Raises:
+            ToMeTypeError: a name is not a setting of this class, or it is no mapping of settings.
+        """
+        if not isinstance(settings, Mapping):
+            raise ToMeTypeError(
+                f'{shown(settings)} must be a mapping of settings such as {{"ratio": 0.5}}; got {kind(settings)}'
+            )
+        check_names(settings)
+        ratio = settings.get("ratio")
+        if isinstance(ratio, Mapping):  # JSON has no numbers for keys
+            numbers = [int(level) if _is_short_number(level) else level for level in ratio]
+            if len(set(numbers)) < len(numbers):
+                raise ToMeValueError(f"ratio={shown(dict(ratio))} names a level twice; give each level once")
+            settings = {**settings, "ratio": dict(zip(numbers, ratio.values(), strict=True))}
+        return cls(**settings)
+
+
+def check_names(names: Iterable[Any]) -> None:
+    """All are settings.
+
+    Raises:
+        ToMeTypeError: one is not.
+    """
+    known = [field.name for field in fields(ToMeConfig)]
+    unknown = sorted(shown(name) for name in names if not (isinstance(name, str) and name in known))
+    if unknown:
+        raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}")
+
+
+def presets() -> list[str]:
+    """The names of the presets."""
+    return sorted(path.stem for path in PRESETS.glob("*.json"))
+
+
+def is_preset(name: Any) -> bool:
+    """Whether it is the name of a preset, not of a file or anything else."""
+    return isinstance(name, str | PathLike) and str(name) in presets()
+
+
+def _float(number: Any) -> float:
+    """A number as a float; a whole one too large for that is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def _is_short_number(level: Any) -> bool:
+    return isinstance(level, str) and level.isdecimal() and len(level) < 9
+
+
+def _listed(share: Any) -> Any:
+    return list(share) if isinstance(share, tuple) else share
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return round(value, 4) if isinstance(value, float) else value

@@ -1,0 +1,1 @@
+"""Whatever a person runs. Nothing outside this folder imports it."""

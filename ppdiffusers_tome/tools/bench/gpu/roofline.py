@@ -1,0 +1,298 @@
+"""Estimate what merging costs and saves on a GPU: kernel launches, bytes moved, and a roofline. Measures nothing.
+
+    python -m ppdiffusers_tome.tools.bench.gpu.roofline --kernels kernels.json --page docs/gpu_roofline.md
+
+Needs Paddle 2.6, whose programs may be traced in float16 without a GPU (make PADDLE=2.6.2 VENV=.venv-2.6 lint makes
+such an environment). kernels.json is what ``kernels --save`` wrote; without it the page says
+that kernels were not looked up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ppdiffusers_tome.tools.bench.overhead import Problem
+from ppdiffusers_tome.tools.bench.trace import CONTENDERS, Data, Operator, trace
+
+BEGIN, END = (
+    "<!-- what follows is made by ppdiffusers_tome.tools.bench.gpu.roofline -->",
+    "<!-- what ppdiffusers_tome.tools.bench.gpu.roofline makes ends here -->",
+)
+ONCE_A_BLOCK, REUSED = ("match", "merge", "unmerge"), ("merge", "unmerge")
+PROBLEMS = (Problem(2, 64, 64), Problem(16, 64, 64), Problem(2, 128, 128), Problem(16, 128, 128))
+
+
+@dataclass(frozen=True)
+class Device:
+    """Peak rates, from NVIDIA's data sheets."""
+
+    name: str
+    bytes_per_second: float
+    flops_per_second: float
+
+
+DEVICES = (Device("A100 80GB SXM", 2039e9, 312e12), Device("H200", 4800e9, 989e12))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one operator costs: kernels started, bytes read and written, floating point operations of a product."""
+
+    launches: int = 0
+    num_bytes: int = 0
+    flops: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.launches + other.launches, self.num_bytes + other.num_bytes, self.flops + other.flops)
+
+    def seconds(self, device: Device, launch_seconds: float) -> float:
+        work = max(self.num_bytes / device.bytes_per_second, self.flops / device.flops_per_second)
+        return work + self.launches * launch_seconds
+
+
+def cost_of(operator: Operator) -> Cost:
+    """What an operator costs. The rules are those of the page; an operator without one is an error."""
+    if operator.name not in RULES:
+        raise SystemExit(f"no rule for the operator {operator.name}; say in RULES what it launches and moves")
+    copies = [data for data in operator.inputs.values() if data.strided]
+    made_whole = Cost(len(copies), 2 * _bytes(copies))
+    return RULES[operator.name](operator) + (Cost() if operator.name in VIEWS else made_whole)
+
+
+def _view(operator: Operator) -> Cost:
+    # A view of a view with gaps stays one, unless the shape asked for cannot be had without a copy.
+    copies = operator.name in ("reshape2", "flatten_contiguous_range") and operator.inputs["X"].strided
+    return Cost(1, 2 * _bytes(operator.outputs[:1])) if copies else Cost()
+
+
+def _all_in_all_out(operator: Operator) -> Cost:
+    return Cost(1, _bytes(operator.inputs.values()) + _bytes(operator.outputs))
+
+
+def _only_out(operator: Operator) -> Cost:
+    return Cost() if operator.attributes.get("force_cpu") else Cost(1, _bytes(operator.outputs))
+
+
+def _chosen(operator: Operator) -> Cost:
+    return Cost(1, operator.inputs["Index"].num_bytes + 2 * _bytes(operator.outputs))
+
+
+def _scatter(operator: Operator) -> Cost:
+    x, index, updates = (operator.inputs[slot] for slot in ("X", "Ids", "Updates"))
+    copy = Cost() if operator.in_place else Cost(1, 2 * x.num_bytes)
+    write = Cost(1, index.num_bytes + 2 * updates.num_bytes)
+    if operator.attributes["overwrite"]:
+        return copy + write
+    # Adding: one kernel sets the rows that are added to to zero, a second reads, adds and writes them.
+    return copy + write + Cost(1, index.num_bytes + 2 * updates.num_bytes)
+
+
+def _put_along_axis(operator: Operator) -> Cost:
+    x, index, value = (operator.inputs[slot] for slot in ("Input", "Index", "Value"))
+    copy = Cost() if operator.in_place else Cost(1, 2 * x.num_bytes)
+    touched = 2 if operator.attributes["Reduce"] == "assign" else 3
+    return copy + Cost(1, index.num_bytes + touched * value.num_bytes)
+
+
+def _argsort(operator: Operator) -> Cost:
+    """cub's radix sort, as ``argsort_kernel.cu`` calls it: a pass over keys and int64 indices for 8 bits of the key."""
+    x = operator.inputs["X"]
+    length = x.shape[operator.attributes["axis"]]
+    rows, key_bytes = x.size // length, x.num_bytes // x.size
+    swept = 2 * x.size * (key_bytes + 8)
+    turned = 0 if x.shape[-1] == length else 3  # any axis but the last: transposed, and keys and indices back
+    if rows == 1:  # numbers, a copy, and thrust's sort: histogram, sum, passes
+        return Cost(4 + key_bytes, swept * (1 + key_bytes))
+    if rows <= 4:  # numbers, one sort of all rows by key, one by row (a single pass), and the reordering
+        return Cost(turned + 1 + (2 + key_bytes) + 3 + 1, swept * (key_bytes + 3) + turned * 2 * x.size * 8)
+    passes = math.ceil(8 * key_bytes / 6)  # a segmented sort: 6 bits a pass
+    return Cost(turned + 1 + passes, swept * passes + turned * 2 * x.size * 8)
+
+
+def _matmul(operator: Operator) -> Cost:
+    x, out = operator.inputs["X"], operator.outputs[0]
+    inner = x.shape[-2 if operator.attributes["trans_x"] else -1]
+    return _all_in_all_out(operator) + Cost(0, 0, 2 * out.size * inner)
+
+
+VIEWS = ("reshape2", "flatten_contiguous_range", "unsqueeze2", "squeeze2", "slice", "transpose2")
+RULES: dict[str, Callable[[Operator], Cost]] = {
+    **dict.fromkeys(VIEWS, _view),
+    "empty": lambda operator: Cost(),
+    **dict.fromkeys(("fill_constant", "fill_any_like", "assign_value", "range", "randint"), _only_out),
+    **dict.fromkeys(("cast", "scale", "rsqrt", "sqrt", "reciprocal", "square", "assign"), _all_in_all_out),
+    **{
+        f"elementwise_{name}": _all_in_all_out for name in ("add", "sub", "mul", "div", "mod", "floordiv", "min", "max")
+    },
+    **dict.fromkeys(("less_than", "less_equal", "greater_than", "greater_equal", "where"), _all_in_all_out),
+    **dict.fromkeys(("reduce_sum", "reduce_max", "p_norm", "arg_max", "top_k_v2"), _all_in_all_out),
+    **dict.fromkeys(("concat", "stack", "expand_v2"), _all_in_all_out),
+    **dict.fromkeys(("gather", "index_select", "take_along_axis"), _chosen),
+    "scatter": _scatter,
+    "put_along_axis": _put_along_axis,
+    "argsort": _argsort,
+    "matmul_v2": _matmul,
+}
+
+
+def attention(problem: Problem, num_queries: int, num_keys: int) -> list[Cost]:
+    """Self-attention in half precision: four projections, and a fused kernel that writes no scores."""
+
+    def projection(num_tokens: int) -> Cost:
+        tokens = 2 * problem.batch * num_tokens * problem.channels
+        return Cost(1, 2 * tokens + 2 * problem.channels**2, tokens * problem.channels)
+
+    read_and_written = 2 * problem.batch * (2 * num_queries + 2 * num_keys) * problem.channels
+    core = Cost(1, read_and_written, 4 * problem.batch * num_queries * num_keys * problem.channels)
+    return [core, *([projection(num_queries)] * 2), *([projection(num_keys)] * 2)]
+
+
+def _costs(operators: list[Operator], stages: tuple[str, ...]) -> list[Cost]:
+    return [cost_of(operator) for operator in operators if operator.stage in stages]
+
+
+def _bytes(tensors: Iterable[Data]) -> int:
+    return sum(data.num_bytes for data in tensors)
+
+
+class Page:
+    """The page, piece by piece."""
+
+    def __init__(self, launch_seconds: float, kernels: dict[str, list[str]] | None) -> None:
+        self.launch_seconds, self.kernels = launch_seconds, kernels
+
+    def of(self, problem: Problem) -> Iterator[str]:
+        """One size: what each contender costs, what attention costs, and whether merging can pay."""
+        traces = {name: trace(contender, problem) for name, contender in CONTENDERS.items()}
+        num_tokens, num_left = problem.grid.num_tokens, problem.grid.num_tokens - problem.grid.num_merged(problem.ratio)
+        size = f"{problem.batch} images, {problem.height}x{problem.width} tokens, {problem.channels} channels"
+        yield f"\n## {size}, ratio {problem.ratio:g}\n"
+        yield self._head("estimate for one block")
+        totals = {"ours, matching reused": _costs(traces["ours"], REUSED)}
+        totals |= {name: _costs(operators, ONCE_A_BLOCK) for name, operators in traces.items()}
+        for name, costs in totals.items():
+            yield self._row(name, costs)
+        plain, merged = attention(problem, num_tokens, num_tokens), attention(problem, num_left, num_left)
+        fewer_keys = attention(problem, num_tokens, num_left)
+        yield self._row("ours, partition (once a call and grid)", _costs(traces["ours"], ("partition",)))
+        yield self._row("self-attention, unmerged", plain)
+        yield self._row("self-attention, merged", merged)
+        yield self._row("self-attention, fewer keys", fewer_keys)
+        yield self._head_saved()
+        for name, costs in totals.items():
+            yield self._row_saved(name, plain, fewer_keys if "todo" in name else merged, costs)
+
+    def operators(self, problem: Problem) -> Iterator[str]:
+        """Every operator of every contender that launches or moves anything; views and host work are left out."""
+        for name, contender in CONTENDERS.items():
+            yield f"\n<details><summary>{name}</summary>\n"
+            yield "| stage | operator | inputs | outputs | launches | bytes | flops | GPU kernel |"
+            yield "|---|---|---|---|---|---|---|---|"
+            for op in trace(contender, problem):
+                cost = cost_of(op)
+                if not cost.launches and not cost.num_bytes:
+                    continue
+                inputs = ", ".join(f"{slot} {data}{' (with gaps)' * data.strided}" for slot, data in op.inputs.items())
+                title = op.name + ", in place" * op.in_place
+                yield (
+                    f"| {op.stage} | {title} | {inputs or '-'} | {', '.join(map(str, op.outputs))} | {cost.launches} "
+                    f"| {cost.num_bytes:,} | {cost.flops:,} | {self.has_kernel(op)} |"
+                )
+            yield "\n</details>"
+
+    def missing(self, problem: Problem) -> list[str]:
+        """Operators that lack the kernel they need, or [] also when nothing could be looked up."""
+        operators = [op for contender in CONTENDERS.values() for op in trace(contender, problem)]
+        return sorted({op.name for op in operators if self.has_kernel(op) == "no"})
+
+    def looked_up(self, missing: list[str]) -> str:
+        if self.kernels is None:
+            return "Whether the operators have GPU kernels was not checked."
+        result = f"these lack one: {', '.join(missing)}" if missing else "each has the kernel it needs"
+        return f"Every operator was looked up in the registry of `paddlepaddle-gpu` 2.6.2; {result}."
+
+    def has_kernel(self, operator: Operator) -> str:
+        if self.kernels is None:
+            return "not checked"
+        return "yes" if has_kernel(self.kernels.get(operator.name, []), operator) else "no"
+
+    def _head(self, what: str) -> str:
+        devices = " | ".join(f"{device.name}, µs" for device in DEVICES)
+        rule = "|---" * (5 + len(DEVICES)) + "|"
+        return f"| {what} | operators that launch | launches | MB moved | GFLOP | {devices} |\n{rule}"
+
+    def _row(self, name: str, costs: list[Cost]) -> str:
+        total = sum(costs, Cost())
+        times = " | ".join(f"{1e6 * self._seconds(costs, device):,.0f}" for device in DEVICES)
+        started = sum(1 for cost in costs if cost.launches)
+        moved, products = f"{total.num_bytes / 1e6:,.1f}", f"{total.flops / 1e9:,.2f}"
+        return f"| {name} | {started} | {total.launches} | {moved} | {products} | {times} |"
+
+    def _head_saved(self) -> str:
+        devices = " | ".join(f"{device.name}, estimate: saved - cost, µs" for device in DEVICES)
+        return f"\n| attention saved, less this | {devices} |\n" + "|---" * (1 + len(DEVICES)) + "|"
+
+    def _row_saved(self, name: str, plain: list[Cost], merged: list[Cost], costs: list[Cost]) -> str:
+        cells = []
+        for device in DEVICES:
+            saved = self._seconds(plain, device) - self._seconds(merged, device)
+            cost = self._seconds(costs, device)
+            cells.append(f"{1e6 * saved:,.0f} - {1e6 * cost:,.0f} = **{1e6 * (saved - cost):,.0f}**")
+        return f"| {name} | {' | '.join(cells)} |"
+
+    def _seconds(self, costs: list[Cost], device: Device) -> float:
+        return sum(cost.seconds(device, self.launch_seconds) for cost in costs)
+
+
+def has_kernel(registered: list[str], operator: Operator) -> bool:
+    """True when ``registered``, types as the registry writes them, serve the operator's data on a GPU."""
+    used = {data.dtype for data in operator.inputs.values()} or {data.dtype for data in operator.outputs}
+    if "float16" in used:
+        return "float16" in registered
+    written = {"float32": "float", "int64": "int64_t", "int32": "int"}
+    return any(written.get(dtype, dtype) in registered for dtype in used)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, help="one size in place of the usual ones, with --height and --width")
+    parser.add_argument("--height", type=int, default=64, help="of the grid of tokens")
+    parser.add_argument("--width", type=int, default=64, help="of the grid of tokens")
+    parser.add_argument("--channels", type=int, default=320)
+    parser.add_argument("--ratio", type=float, default=0.5)
+    parser.add_argument("--launch-microseconds", type=float, default=4.0, help="an assumption, for every kernel")
+    parser.add_argument("--kernels", type=Path, help="what docs/gpu_kernels.py --save wrote")
+    parser.add_argument("--page", type=Path, help="rewrite the figures of this page; without it, they are printed")
+    given = parser.parse_args()
+    import paddle  # after ppdiffusers_tome, see docs/installation.md
+
+    if not paddle.__version__.startswith("2.6."):
+        sys.exit(f"Paddle {paddle.__version__} traces no float16 without a GPU; run this with Paddle 2.6")
+    problems: tuple[Problem, ...] = PROBLEMS
+    if given.batch:
+        problems = (Problem(given.batch, given.height, given.width, given.channels, given.ratio),)
+    kernels = json.loads(given.kernels.read_text()) if given.kernels else None
+    page = Page(given.launch_microseconds / 1e6, kernels)
+    missing = page.missing(problems[0])
+    lines = [f"Assumed: {given.launch_microseconds:g} µs for every kernel started.", page.looked_up(missing)]
+    lines += [line for problem in problems for line in page.of(problem)]
+    lines += [f"\n## Operators of {problems[0].batch} images, {problems[0].height}x{problems[0].width} tokens"]
+    lines += page.operators(problems[0])
+    text = "\n".join(lines)
+    if given.page:
+        before, rest = given.page.read_text(encoding="utf-8").split(BEGIN)
+        given.page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    else:
+        print(text)
+    if missing:
+        sys.exit(f"no GPU kernel for: {', '.join(missing)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How the bundled model was made: a script a part, resumable; see docs/demo_model.md."""

@@ -1,0 +1,48 @@
+"""Draw the loss curves of all training runs into one picture.
+
+    python -m ppdiffusers_tome.tools.bundled.training.plot_loss --runs text=runs/text vae=runs/vae unet=runs/unet \
+        controlnet=runs/controlnet --output docs/images/loss.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--runs", nargs="+", required=True, help="TITLE=FOLDER of a run, or TITLE=FILE of its losses")
+    parser.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args()
+    figure, axes = plt.subplots(1, len(args.runs), figsize=(4 * len(args.runs), 3.2), constrained_layout=True)
+    for axis, run in zip(axes, args.runs, strict=True):
+        title, _, path = run.partition("=")
+        file = Path(path) / "loss.jsonl" if Path(path).is_dir() else Path(path)
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        # Steps count from 0 again at each stage of growing size.
+        total, previous, xs = 0, 0, []
+        for row in rows:
+            total += previous if row["step"] <= previous else 0
+            previous = row["step"]
+            xs.append(total + row["step"])
+        sizes = [row.get("size") for row in rows]
+        for size in dict.fromkeys(sizes):
+            points = [(x, row["loss"]) for x, row, s in zip(xs, rows, sizes, strict=True) if s == size]
+            axis.plot(*zip(*points, strict=True), label=f"{size:.0f} pixels" if size else None)
+        axis.set(title=title, xlabel="step", ylabel="loss", yscale="log")
+        axis.grid(alpha=0.3, which="both")
+        if any(sizes):
+            axis.legend()
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(args.output, dpi=110)
+
+
+if __name__ == "__main__":
+    main()

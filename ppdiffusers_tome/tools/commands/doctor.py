@@ -1,0 +1,177 @@
+"""``ppdiffusers-tome doctor``: what merges in which pipeline; for one model, what is going to merge and be saved."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.drawing.arguments import add_tome_arguments
+from ppdiffusers_tome.tools.drawing.finding import find_model
+from ppdiffusers_tome.tools.drawing.loading import DTYPES
+from ppdiffusers_tome.tools.drawing.settings import check_size, tome_from
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.tools.doctor.coverage import PipelineCoverage
+    from ppdiffusers_tome.tools.doctor.estimate import Prognosis
+
+HELP = "Say what merges in every pipeline, or in one model and what that saves here."
+EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, read off tiny models of each kind.
+with --model: the tokens at every level, how many merge, and self-attention of a block timed on this machine.
+
+examples:
+  ppdiffusers-tome doctor
+  ppdiffusers-tome doctor --model bundled --ratio 0.5
+  ppdiffusers-tome doctor --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --dtype float16 --xformers
+"""
+
+
+_PAGE = """# What merges in which pipeline
+
+Every pipeline that ppdiffusers {version} exports, as printed by `ppdiffusers-tome doctor --markdown`. What a denoiser
+holds is read off a tiny real model of its kind (`ppdiffusers_tome/tools/doctor/zoo`), with the function that
+`apply_tome` uses. The level is how many times smaller than the latent the finest grid of tokens is;
+`max_downsample=None`, the default, merges at that level.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--markdown", action="store_true", help="the table of pipelines as a page in Markdown")
+    group = parser.add_argument_group("one model")
+    group.add_argument("--model", metavar="MODEL",
+                       help="a pipeline's folder, a hub name, or 'bundled' (default: the table of all pipelines)")
+    group.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's native size")
+    group.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's native size")
+    group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
+    group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
+    group.add_argument("--chunked-attention", action="store_true", help="exact attention in less memory on a CPU")
+    tome = add_tome_arguments(parser)
+    tome.add_argument("--ratio", type=float, metavar="X", help="share of the tokens (default: 0.5)")
+
+
+def run(args: argparse.Namespace) -> None:
+    from ppdiffusers_tome.tools.console.output import quiet_libraries
+
+    if args.model is None:
+        with quiet_libraries():
+            from ppdiffusers_tome.tools.doctor.coverage import coverage
+
+            lines = _table(coverage(), markdown=args.markdown)
+            if args.markdown:
+                import ppdiffusers
+
+                print(_PAGE.format(version=ppdiffusers.__version__))
+            print("\n".join(lines))
+        return
+    for name in ("height", "width"):
+        check_size(name, getattr(args, name))
+    source, config = find_model(args.model, any_kind=True), tome_from(args, args.ratio)
+    if args.xformers and args.chunked_attention:
+        raise UserError("--xformers and --chunked-attention were both given; give one of them")
+    with quiet_libraries():
+        from ppdiffusers_tome.chunked_attention import enable_chunked_attention
+        from ppdiffusers_tome.tools.doctor.estimate import latent_size, prognoses
+        from ppdiffusers_tome.tools.drawing.loading import load_pipeline
+        from ppdiffusers_tome.tools.drawing.studio import check_device, device_name
+
+        check_device(args.dtype, xformers=args.xformers)
+        pipe = load_pipeline(source, dtype=args.dtype, any_kind=True)
+        if args.xformers:
+            pipe.enable_xformers_memory_efficient_attention()
+        if args.chunked_attention:
+            enable_chunked_attention(pipe)
+        (height, width), scale = latent_size(pipe, args.height, args.width)
+        found = prognoses(pipe, config, height, width)
+        attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
+        print(
+            f"{source.name}: {type(pipe).__name__}, {height * scale}x{width * scale}, {config.summary}, "
+            f"{args.dtype}, {attention} attention, on {device_name()}"
+        )
+        if found:
+            print("\n".join(_prognosis_table(found)))
+        print(verdict(found) if found else _why_nothing(pipe))
+
+
+def _table(pipelines: Iterable[PipelineCoverage], *, markdown: bool) -> list[str]:
+    rows = [("pipeline", "merges", "where, or why not")]
+    rows += [(each.name, "yes" if each.merges else "no", _where(each)) for each in pipelines]
+    return as_markdown(rows) if markdown else _aligned(rows)
+
+
+def _where(pipeline: PipelineCoverage) -> str:
+    if pipeline.reason is not None:
+        return pipeline.reason
+    found = []
+    for denoiser in pipeline.denoisers:
+        if denoiser.reason is not None:
+            found.append(f"{denoiser.part} ({denoiser.model_class}): no, {denoiser.reason}")
+            continue
+        note = f"; {denoiser.looks_like.broken}" if denoiser.looks_like and denoiser.looks_like.broken else ""
+        blocks = ", ".join(sorted(denoiser.blocks))
+        found.append(f"{denoiser.part} ({denoiser.model_class}): {blocks}, finest level {denoiser.levels[0]}{note}")
+    return "; ".join(found)
+
+
+def as_markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown, its first row the heading."""
+    head, *body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return [head, "|" + "---|" * len(rows[0]), *body]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+    return lines
+
+
+def _prognosis_table(found: list[Prognosis]) -> list[str]:
+    heading = "denoiser", "level", "grid", "blocks", "tokens that attention sees", "seconds a block and row"
+    rows: list[tuple[str, ...]] = [heading]
+    for each in found:
+        tokens = each.reason or f"{each.grid.num_tokens} -> {each.grid.num_tokens - each.num_merged}"
+        timed = each.untimed or "-"
+        if each.seconds is not None and each.merged_seconds is not None:
+            gain = each.seconds / each.merged_seconds
+            timed = f"{each.seconds:.4f} -> {each.merged_seconds:.4f} ({gain:.2f}x)"
+        grid = f"{each.grid.height}x{each.grid.width}"
+        rows.append((each.part or "model", str(each.level), grid, str(each.num_blocks), tokens, timed))
+    return _aligned(rows)
+
+
+def _why_nothing(pipe: Any) -> str:
+    """What ``apply_tome`` says of a pipeline without a block on a grid."""
+    from ppdiffusers_tome.api import apply_tome
+    from ppdiffusers_tome.errors import NothingToMergeError
+
+    try:
+        apply_tome(pipe)
+    except NothingToMergeError as error:
+        return str(error)
+    raise AssertionError("blocks were found")
+
+
+def verdict(found: list[Prognosis]) -> str:
+    """One or two sentences: whether a speed-up is to be expected, and why not."""
+    merging = [each for each in found if each.reason is None]
+    if not merging:
+        return "Nothing merges at this size and ratio; the table says why. A larger picture or ratio has more to merge."
+    timed = [each for each in merging if each.seconds is not None and each.merged_seconds is not None]
+    if not timed:
+        why = "; ".join(sorted({each.untimed or "" for each in merging}))
+        return f"Tokens merge. What that saves was not timed: {why}."
+    plain = sum(each.num_blocks * (each.seconds or 0) for each in timed)
+    merged = sum(each.num_blocks * (each.merged_seconds or 0) for each in timed)
+    if merged >= plain:
+        return (
+            f"No speed-up is to be expected at this size: self-attention of these blocks takes {plain:.4f} s a step "
+            f"and row, with matching and merging {merged:.4f} s. Draw larger pictures, or make matching cheaper with "
+            "--tile 16 --reuse-steps 4 --reuse-blocks."
+        )
+    return (
+        f"A speed-up is to be expected: self-attention of these blocks takes {merged:.4f} s a step and row instead of "
+        f"{plain:.4f} s, {plain / merged:.2f} times as fast. The rest of the network takes as long as before."
+    )

@@ -1,0 +1,93 @@
+"""``ppdiffusers-tome export``: a pipeline as static programs, merging included, for ppdiffusers' deploy pipelines."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.exporting.checks import TOLERANCE, require_exportable, require_onnx
+from ppdiffusers_tome.exporting.placing import require_place
+from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments, add_tome_arguments
+from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
+from ppdiffusers_tome.tools.drawing.settings import check_size, tome_from
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.settings.config import ToMeConfig
+
+HELP = "Write a pipeline as static programs for deployment, merging included, and check them by running them."
+EXAMPLES = """writes what ppdiffusers' PaddleInferStableDiffusion*Pipeline reads: model_index.json, tokenizer,
+scheduler, and programs in text_encoder, unet (with the ControlNet), vae_encoder and vae_decoder; also tome.json (the
+settings, for --config) and export.json (what was exported, and how far it is from the model). The programs are for one
+height and width; the batch is open unless --rows is given. Every program is run before it is put in place.
+--overwrite replaces an earlier export and nothing else: other files stay, and a model's own folder is refused.
+
+examples:
+  ppdiffusers-tome export --ratio 0.5 --output outputs/exported
+  ppdiffusers-tome export --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --rows 2
+  ppdiffusers-tome export --controlnet bundled --ratio 0.7 --output outputs/with-edges
+  ppdiffusers-tome export --onnx --overwrite
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is exported")
+    group.add_argument("--model", default=BUNDLED, metavar="MODEL",
+                       help="a folder in ppdiffusers' or diffusers' format, or a hub name (default: the small model "
+                       "that comes with this package)")
+    group.add_argument("--controlnet", metavar="MODEL", help=f"a folder, a hub name, or '{BUNDLED}' (default: none)")
+    group.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's native size")
+    group.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's native size")
+    group.add_argument("--rows", type=int, metavar="N",
+                       help="rows of the UNet's input, two a picture with guidance (default: any number)")
+    group.add_argument("--onnx", action="store_true",
+                       help="write every part for ONNX too; takes Paddle 2.6, paddle2onnx 1.3 and onnxruntime")
+    group.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="X",
+                       help=f"how far programs may be from the model (default: {TOLERANCE:g})")
+    tome = add_tome_arguments(parser)
+    tome.add_argument("--ratio", type=float, metavar="X", help="share of the tokens; 0 for none (default: 0.5)")
+    add_output_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    for name in ("height", "width"):
+        check_size(name, getattr(args, name))
+    if args.rows is not None and args.rows < 1:
+        raise UserError(f"--rows {args.rows} must be 1 or more; 2 is one picture with guidance")
+    if not args.tolerance > 0:
+        raise UserError(f"--tolerance {args.tolerance} must be above 0; 0.0001 is usual")
+    model, config = find_model(args.model), tome_from(args, args.ratio)
+    require_exportable(config)
+    controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
+    if args.onnx:
+        require_onnx()
+    require_place(args.output, overwrite=args.overwrite)
+    from ppdiffusers_tome.tools.console.output import quiet_libraries
+
+    with quiet_libraries():
+        _export(args, model, controlnet, config)
+
+
+def _export(args: argparse.Namespace, model: Source, controlnet: Source | None, config: ToMeConfig) -> None:
+    from tqdm import tqdm
+
+    from ppdiffusers_tome.api import apply_tome
+    from ppdiffusers_tome.exporting.pipelines import export_pipeline
+    from ppdiffusers_tome.tools.console.output import say
+    from ppdiffusers_tome.tools.drawing.loading import load_pipeline
+    from ppdiffusers_tome.tools.drawing.sampling import native_size
+
+    pipe = load_pipeline(model, controlnet)
+    pipe.disable_xformers_memory_efficient_attention()  # its operators have no place in a program
+    if config.ratio != 0:
+        apply_tome(pipe, config)
+    height, width = native_size(pipe)
+    about = {"model": model.name, "controlnet": None if controlnet is None else controlnet.name}
+    with tqdm(total=4, desc="programs", disable=None) as bar:
+        checked = export_pipeline(
+            pipe, args.output, height=args.height or height, width=args.width or width, rows=args.rows, onnx=args.onnx,
+            overwrite=args.overwrite, tolerance=args.tolerance, about=about, done=lambda name: bar.update(),
+        )  # fmt: skip
+    for part in checked:
+        say(f"{part.name}: {', '.join(part.files)}, at most {part.difference:.1e} from the model")
+    say(str(args.output))

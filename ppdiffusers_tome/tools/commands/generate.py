@@ -1,0 +1,100 @@
+"""``ppdiffusers-tome generate``: pictures from prompts, with token merging."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.drawing.arguments import (
+    add_controlnet_arguments,
+    add_output_arguments,
+    add_picture_arguments,
+    add_tome_arguments,
+)
+from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, settings_from
+from ppdiffusers_tome.tools.many_prompts.prompts import SKIP, STOP
+
+HELP = "Draw pictures from prompts with token merging."
+EXAMPLES = """a file of prompts (--prompts) has one picture a line, and each may have its own seed, height, width,
+ratio, image or control_image, negative_prompt and output, the name of its file; see docs/many_prompts.md:
+  {"prompt": "a red circle on a blue background", "seed": 7, "height": 256, "width": 256, "ratio": 0.5}
+manifest.jsonl gets a line for every finished picture. Stopped at any moment, the same command goes on where it was.
+
+examples:
+  ppdiffusers-tome generate --prompt "a red circle above a blue square on a green background"
+  ppdiffusers-tome generate --prompt "a white star on a black background" --image photo.png
+  ppdiffusers-tome generate --model runwayml/stable-diffusion-v1-5 --dtype float16 --xformers --prompt "a black cat"
+  ppdiffusers-tome generate --prompts prompts.jsonl --batch-size 4 --on-error skip --output outputs/many
+  python -m paddle.distributed.launch --nproc_per_node 2 ppdiffusers-tome generate --prompts prompts.csv
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_picture_arguments(parser)
+    tome = add_tome_arguments(parser)
+    tome.add_argument("--ratio", type=float, metavar="X",
+                      help="share of the tokens to merge, below 0.75 for a 2x2 stride; 0: none (default: 0.5)")
+    add_controlnet_arguments(parser)
+    group = parser.add_argument_group("many pictures")
+    group.add_argument("--prompts", type=Path, metavar="FILE",
+                       help="one picture a line: .txt (prompts), .csv or .jsonl, see below")
+    group.add_argument("--batch-size", type=int, metavar="N", help="draw N at once (default: 1); needs --prompts")
+    group.add_argument("--on-error", choices=(STOP, SKIP),
+                       help="what follows a line that cannot be drawn (default: stop); needs --prompts")
+    group.add_argument("--pictures-within", type=Path, metavar="FOLDER",
+                       help="refuse lines whose image or control_image is not in this folder, also by a link; for a "
+                       "file that somebody else wrote (default: any picture that you may read); needs --prompts")
+    add_output_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.prompts is not None:
+        from ppdiffusers_tome.tools.many_prompts.drawing import draw_file
+
+        draw_file(args)
+        return
+    for option, given in (
+        ("--batch-size", args.batch_size), ("--on-error", args.on_error), ("--pictures-within", args.pictures_within),
+    ):  # fmt: skip
+        if given is not None:
+            raise UserError(f"{option} {given} is for files of prompts; give one with --prompts")
+    prompts = check_prompts(args.prompt)
+    settings = settings_from(args, args.ratio)
+    from ppdiffusers_tome.exporting.files import prepare_folder
+    from ppdiffusers_tome.tools.drawing.picture_files import picture_name
+
+    names = [picture_name(number, prompt) for number, prompt in enumerate(prompts, start=1)]
+    paths = prepare_folder(args.output, names, overwrite=args.overwrite)
+    from ppdiffusers_tome.tools.console.output import quiet_libraries
+
+    with quiet_libraries():
+        _draw_all(settings, prompts, paths, overwrite=args.overwrite)
+
+
+def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, overwrite: bool) -> None:
+    from tqdm import tqdm
+
+    from ppdiffusers_tome.tools.console.output import say
+    from ppdiffusers_tome.tools.drawing.picture_files import write_picture
+    from ppdiffusers_tome.tools.drawing.studio import device_name, open_studio
+    from ppdiffusers_tome.tools.measuring.measure import highest, memory_meaning
+    from ppdiffusers_tome.tools.measuring.units import format_bytes
+
+    studio = open_studio(settings, prompts)
+    studio.set_ratio(settings.tome.ratio)
+    edges = None if settings.edges is None else studio.load_edges(settings.edges)
+    drawings = []
+    for number, prompt in enumerate(tqdm(prompts, desc="pictures", position=0, disable=None)):
+        drawn = studio.draw(prompt, number, edges)
+        described = studio.describe(prompt, number, settings.tome.ratio)
+        write_picture(paths[number], drawn.result, described, overwrite=overwrite)
+        say(f"{paths[number]}  {drawn.seconds:.2f} s")
+        drawings.append(drawn)
+    denoising = format_bytes(highest(drawn.peak_bytes_at_mark for drawn in drawings))
+    peak = format_bytes(highest(drawn.peak_bytes for drawn in drawings))
+    say(
+        f"{statistics.median(drawn.seconds for drawn in drawings):.2f} s per image (median of {len(drawings)}) on "
+        f"{device_name()}; peak memory {denoising} while denoising, {peak} with decoding ({memory_meaning()})"
+    )

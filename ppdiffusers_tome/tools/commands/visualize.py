@@ -1,0 +1,211 @@
+"""``ppdiffusers-tome visualize``: which tokens merged where, over the picture, and the picture at several ratios."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.tools.drawing.arguments import (
+    add_controlnet_arguments,
+    add_output_arguments,
+    add_picture_arguments,
+    add_tome_arguments,
+)
+from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, settings_from
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from ppdiffusers_tome.attaching.watching import MergeRecord, MergingBlock
+    from ppdiffusers_tome.tools.drawing.studio import Studio
+
+HELP = "Draw a picture and show which of its tokens merged where, by step and level; and the picture at several ratios."
+EXAMPLES = """writes visualize.png (groups of merged tokens over the picture: a row a step, a column a block),
+visualize-ratios.png (the picture without token merging and at every ratio) and visualize.json (groups in numbers,
+PSNR and SSIM). Groups have their mean colour and an outline; tokens that did not merge have no outline.
+
+examples:
+  ppdiffusers-tome visualize
+  ppdiffusers-tome visualize --prompt "a white star on a blue background" --max-downsample 4 --at 1 5 10
+  ppdiffusers-tome visualize --image photo.png --blocks up_blocks --visualdl outputs/visualdl
+"""
+PROMPT = "a purple triangle above a green circle on a white background"
+RATIOS = (0.25, 0.5, 0.7)
+ROWS = 3
+ALL = "all"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_picture_arguments(parser)
+    tome = add_tome_arguments(parser)
+    tome.add_argument("--ratio", type=float, metavar="X",
+                      help="share of the tokens to merge, below 0.75 for a 2x2 stride (default: 0.5)")
+    tome.add_argument("--ratios", type=float, nargs="+", default=list(RATIOS), metavar="X",
+                      help=f"ratios of the strip (default: {' '.join(map(str, RATIOS))})")
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument("--at", type=int, nargs="+", metavar="STEP",
+                       help="calls of the denoiser, from 1 (default: the first, a middle and the last)")
+    shown.add_argument("--blocks", nargs="+", metavar="NAME",
+                       help=f"blocks whose names, such as unet.up_blocks.3, have one of these in them; '{ALL}': every "
+                       "block that merges (default: the first one of each denoiser and level)")
+    shown.add_argument("--visualdl", type=Path, metavar="FOLDER",
+                       help="write the same pictures there as records of VisualDL too")
+    add_controlnet_arguments(parser)
+    add_output_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    prompt, ratios = _prompt(args.prompt), _ratios(args.ratios)
+    for ratio in ratios:
+        settings_from(args, ratio)
+    settings = settings_from(args, args.ratio)
+    if settings.tome.ratio == 0:
+        raise UserError("--ratio 0 merges nothing, so there is nothing to show; give a ratio such as 0.5")
+    if methods()[settings.tome.method].keys_only:
+        raise UserError(
+            f"method {settings.tome.method} merges no tokens, so there is nothing to show; choose a --method that "
+            "makes groups, such as tome"
+        )
+    if args.at and min(args.at) < 1:
+        raise UserError(f"--at {min(args.at)} must be 1 or more: calls of the denoiser are counted from 1")
+    from ppdiffusers_tome.exporting.files import prepare_folder
+
+    names = ["visualize.png", "visualize-ratios.png", "visualize.json"]
+    records = None
+    if args.visualdl is not None:
+        from ppdiffusers_tome.tools.figures.dashboard import prepare_records
+
+        records = prepare_records(args.visualdl, overwrite=args.overwrite)
+    paths = prepare_folder(args.output, names, overwrite=args.overwrite)
+    from ppdiffusers_tome.tools.console.output import quiet_libraries
+
+    with quiet_libraries():
+        _visualize(args, settings, prompt, ratios, paths, records)
+
+
+def _prompt(given: list[str] | None) -> str:
+    """The one prompt of the one picture that is shown."""
+    prompts = check_prompts([PROMPT] if given is None else given)
+    if len(prompts) > 1:
+        raise UserError(f"{len(prompts)} prompts were given, and visualize shows one picture; give one --prompt")
+    return prompts[0]
+
+
+def _ratios(given: list[float]) -> list[float]:
+    """The ratios of the strip, 0 first."""
+    ratios = list(dict.fromkeys([0.0, *given]))
+    if ratios == [0.0]:
+        raise UserError("--ratios 0 leaves nothing to compare with the unmerged picture; add another, such as 0.5")
+    return ratios
+
+
+def _visualize(
+    args: argparse.Namespace, settings: Settings, prompt: str, ratios: list[float], paths: list[Path],
+    records_path: Path | None,
+) -> None:  # fmt: skip
+    from ppdiffusers_tome.exporting.files import write_whole
+    from ppdiffusers_tome.tools.console.output import say
+    from ppdiffusers_tome.tools.drawing.picture_files import write_picture
+    from ppdiffusers_tome.tools.drawing.studio import open_studio
+    from ppdiffusers_tome.tools.figures.dashboard import write_records
+    from ppdiffusers_tome.tools.figures.merged_sheets import groups_sheet, numbers, ratios_sheet, single_pictures
+
+    studio = open_studio(settings, [prompt])
+    studio.set_ratio(settings.tome.ratio)
+    calls = _calls(studio)
+    blocks, shown = _blocks(studio, args.blocks), _shown(args.at, calls)
+    picture, records, strip = _draw_all(studio, prompt, ratios)
+    run = studio.describe(prompt, 0, settings.tome.ratio)
+    by_block = _by_block(records, blocks)
+    sheets = groups_sheet(run, picture, by_block, shown, calls), ratios_sheet(run, strip)
+    text = json.dumps({"run": run, "calls": calls, **numbers(records, strip)}, indent=2, allow_nan=False) + "\n"
+    for path, sheet in zip(paths, sheets, strict=False):
+        write_picture(path, sheet, run, overwrite=args.overwrite)
+    write_whole(paths[2], lambda file: file.write(text.encode()), overwrite=args.overwrite)
+    if records_path is not None:
+        singles = single_pictures(picture, by_block, shown, calls, strip)
+        write_records(records_path, singles, overwrite=args.overwrite)
+    for path in [*paths, *([] if records_path is None else [records_path])]:
+        say(str(path))
+
+
+def _calls(studio: Studio) -> int:
+    """How often the denoiser is going to be called; Heun's scheduler, for one, does it twice a step."""
+    scheduler = studio.pipe.scheduler
+    scheduler.set_timesteps(studio.settings.steps)
+    return len(scheduler.timesteps)
+
+
+def _shown(wanted: list[int] | None, calls: int) -> list[int]:
+    """The calls of the denoiser to show, from 0."""
+    if wanted is None:
+        return sorted({round(row * (calls - 1) / (ROWS - 1)) for row in range(ROWS)})
+    if max(wanted) > calls:
+        raise UserError(f"--at {max(wanted)} must be at most {calls}: so often is the denoiser called in this picture")
+    return sorted({call - 1 for call in wanted})
+
+
+def _blocks(studio: Studio, wanted: list[str] | None) -> list[MergingBlock]:
+    """The blocks to show."""
+    from ppdiffusers_tome.attaching.watching import merging_blocks
+
+    blocks = merging_blocks(studio.pipe)
+    if wanted is None:
+        first: dict[tuple[str, int], MergingBlock] = {}
+        for block in blocks:
+            first.setdefault((block.denoiser, block.level), block)
+        return list(first.values())
+    names = [f"{block.denoiser}.{block.path}" for block in blocks]
+    for part in wanted:
+        if part != ALL and not any(part in name for name in names):
+            raise UserError(f"--blocks {part} is in no name of a block that merges; these do: {', '.join(names)}")
+    return [
+        block for block, name in zip(blocks, names, strict=True) if any(part == ALL or part in name for part in wanted)
+    ]
+
+
+def _draw_all(
+    studio: Studio, prompt: str, ratios: list[float]
+) -> tuple[Image.Image, list[MergeRecord], dict[float, Image.Image]]:
+    """The picture with the settings, how it merged, and the picture at every ratio; all from the same noise."""
+    from tqdm import tqdm
+
+    from ppdiffusers_tome.attaching.watching import watched
+
+    edges = None if studio.settings.edges is None else studio.settings.edges.load(studio.height, studio.width)
+    with tqdm(total=1 + len(ratios), desc="pictures", position=0, disable=None) as bar:
+        with watched(studio.pipe) as records:
+            picture = studio.draw(prompt, 0, edges).result
+        bar.update()
+        strip = {}
+        for ratio in ratios:
+            if ratio == studio.settings.tome.ratio:
+                strip[ratio] = picture
+            else:
+                studio.set_ratio(ratio)
+                strip[ratio] = studio.draw(prompt, 0, edges).result
+            bar.update()
+    return picture, records, strip
+
+
+def _by_block(records: list[MergeRecord], blocks: list[MergingBlock]) -> dict[MergingBlock, list[MergeRecord]]:
+    """The records of the blocks to show, but for those in which nothing merged.
+
+    Raises:
+        UserError: nothing merged in any.
+    """
+    found: dict[MergingBlock, list[MergeRecord]] = {}
+    for block in blocks:
+        own = [record for record in records if record.block == block]
+        if own:
+            found[block] = own
+    if not found:
+        raise UserError(
+            "none of the blocks to show merged tokens into groups in this picture, so there is nothing to show: draw a "
+            "larger picture, leave out --blocks, or choose a --method that makes groups, such as tome"
+        )
+    return found

@@ -1,0 +1,57 @@
+"""Tables: on a terminal as rich draws them, in a file as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class Table:
+    """Rows under headings.
+
+    Args:
+        headings: of the columns; "" for none.
+        rows: the first of them; cells are written with ``str``.
+        left: how many columns, from the first, hold words and stand on the left; the others hold numbers, on the right.
+    """
+
+    def __init__(self, headings: Sequence[str], rows: Iterable[Sequence[object]] = (), *, left: int = 1) -> None:
+        self.headings, self.left = tuple(headings), left
+        self.rows: list[tuple[str, ...]] = []
+        for row in rows:
+            self.add(*row)
+
+    def add(self, *cells: object) -> None:
+        """Add a row, a cell for each heading.
+
+        Raises:
+            ValueError: there are more or fewer.
+        """
+        if len(cells) != len(self.headings):
+            raise ValueError(f"a row of {len(cells)} cells does not fit {len(self.headings)} headings")
+        self.rows.append(tuple(map(str, cells)))
+
+    def markdown(self) -> str:
+        """The table in Markdown, ending with a line break."""
+        rules = ["---" if number < self.left else "---:" for number in range(len(self.headings))]
+        lines = [_line(self.headings), f"|{'|'.join(rules)}|", *map(_line, self.rows)]
+        return "\n".join(lines) + "\n"
+
+    def print(self) -> None:
+        """Write the table to standard output, as wide as the terminal where there is one."""
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table as RichTable
+
+        table = RichTable(box=box.SIMPLE_HEAD)
+        for number, heading in enumerate(self.headings):
+            table.add_column(heading, justify="left" if number < self.left else "right")
+        for row in self.rows:
+            table.add_row(*row)
+        console = Console(markup=False, highlight=False)
+        if not console.is_terminal:  # into a file or pipe no line may be broken
+            console = Console(markup=False, highlight=False, width=10_000)
+        console.print(table, no_wrap=not console.is_terminal)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -1,0 +1,191 @@
+"""What token merging is going to do for one model at one size, before a picture is drawn: tokens and seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import paddle
+
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
+from ppdiffusers_tome.attaching.layers import layer_at
+from ppdiffusers_tome.attaching.models import models_of
+from ppdiffusers_tome.attaching.sites import Site, find_sites, reached
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.matchers import matcher
+from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.partition import random_partition
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.measuring.clock import synchronize
+from ppdiffusers_tome.tools.measuring.measure import available_bytes
+
+_REPEATS = 3
+# Of the memory that is there; attention that needs more is not tried.
+_SHARE_OF_MEMORY = 0.5
+
+
+@dataclass(frozen=True)
+class Prognosis:
+    """What is going to happen to the blocks of a denoiser at one level.
+
+    Attributes:
+        part: the pipeline's name for the denoiser; "" for a model of its own.
+        level: how many times smaller than the latent the grid is.
+        grid: of the tokens.
+        num_blocks: how many there are.
+        num_merged: tokens of each picture that merge away, at most; 0 where ``reason`` says why.
+        reason: why nothing merges at this level; None where something does.
+        seconds: of self-attention in one block for one row of the batch, unmerged.
+        merged_seconds: the same with matching, merging and unmerging around it.
+        untimed: why it was not timed; None where it was, or where nothing merges.
+    """
+
+    part: str
+    level: int
+    grid: Grid
+    num_blocks: int
+    num_merged: int
+    reason: str | None = None
+    seconds: float | None = None
+    merged_seconds: float | None = None
+    untimed: str | None = None
+
+
+def latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[tuple[int, int], int]:
+    """Height and width of a pipeline's latent, and how many pixels a side one of its points stands for.
+
+    Args:
+        pipe: a pipeline.
+        height, width: of the picture in pixels; None for what its denoiser was made for.
+
+    Raises:
+        UserError: a size is not given and the pipeline does not tell its own.
+    """
+    scale = int(getattr(pipe, "vae_scale_factor", 1))
+    configs = [getattr(model, "config", None) for _, model in models_of(pipe)]
+    sample = next((size for config in configs if (size := getattr(config, "sample_size", None))), None)
+    if sample is None and (height is None or width is None):
+        raise UserError("this pipeline does not tell its size; give --height and --width")
+    rows, columns = (sample, sample) if isinstance(sample, int) else sample or (0, 0)
+    return (rows if height is None else height // scale, columns if width is None else width // scale), scale
+
+
+def prognoses(
+    model_or_pipe: Any, config: ToMeConfig, height: int, width: int, *, timed: bool = True
+) -> list[Prognosis]:
+    """Look at every level of every denoiser, and try one block of each that merges.
+
+    Args:
+        model_or_pipe: a pipeline or model; it is left as it is.
+        config: the settings to look at.
+        height, width: of the latent (of the picture, where there is no VAE).
+        timed: False to try none.
+
+    Returns:
+        By denoiser and level; empty where there is no block on a grid.
+    """
+    found = []
+    for part, model in models_of(model_or_pipe):
+        sites = find_sites(model)
+        chosen = {id(site) for site in reached(sites, config)}
+        by_level: dict[int, list[Site]] = {}
+        for site in sites:
+            by_level.setdefault(site.level, []).append(site)
+        for level, alike in sorted(by_level.items()):
+            merging = [site for site in alike if id(site) in chosen]
+            prognosis = _prognosis(part, level, alike, merging, config, height, width)
+            if timed and prognosis.reason is None:
+                prognosis = _timed(prognosis, merging[0], config)
+            found.append(prognosis)
+    return found
+
+
+def _prognosis(
+    part: str, level: int, alike: list[Site], merging: list[Site], config: ToMeConfig, height: int, width: int
+) -> Prognosis:
+    grid = _grid(alike[0], height, width)
+    ratio = config.highest_ratio(alike[0].level)
+    num_merged = grid.num_merged(ratio) if merging else 0
+    reason = None
+    if not merging:
+        reason = _not_reached(config)
+    elif grid.num_cells(config.sx, config.sy) == 0:
+        reason, num_merged = f"smaller than one cell of {config.sy}x{config.sx} tokens", 0
+    elif num_merged == 0:
+        reason = f"ratio {ratio:g} of {grid.num_tokens} tokens is none"
+    if reason is not None:
+        return Prognosis(part, level, grid, len(alike), 0, reason)
+    return Prognosis(part, level, grid, len(merging), num_merged)
+
+
+def _not_reached(config: ToMeConfig) -> str:
+    if config.levels is not None:
+        return f"none: ratio names level {', '.join(map(str, config.levels))} only"
+    limit = "the finest level" if config.max_downsample is None else f"level {config.max_downsample}"
+    return f"none: max_downsample={config.max_downsample} reaches {limit}"
+
+
+def _grid(site: Site, height: int, width: int) -> Grid:
+    """The grid of a block, from the latent's size: halved, rounding up, as often as the level says; then patches."""
+    patch = site.adapter.downsample(site.host)
+    for _ in range((site.level // patch).bit_length() - 1):
+        height, width = -(-height // 2), -(-width // 2)
+    return Grid(height // patch, width // patch)
+
+
+@paddle.no_grad()
+def _timed(prognosis: Prognosis, site: Site, config: ToMeConfig) -> Prognosis:
+    grid = prognosis.grid
+    section = site.adapter.sections[ATTENTION]
+    attention = layer_at(site.block, section.leave)
+    if not config.merge_attn or not section.is_one_layer or not hasattr(attention, "to_q"):
+        return replace(prognosis, untimed=f"self-attention of {type(site.block).__name__} cannot be called on its own")
+    weight = attention.to_q.weight
+    # Only the plain processor holds all scores at once; others have other names.
+    if type(getattr(attention, "processor", None)).__name__ == "AttnProcessor":
+        # Scores and their softmax.
+        needed = 2 * attention.heads * grid.num_tokens**2 * weight.element_size()
+        available = available_bytes()
+        if available is not None and needed > _SHARE_OF_MEMORY * available:
+            untimed = f"unmerged attention needs {needed / 2**30:.1f} GiB a row for its scores alone"
+            return replace(prognosis, untimed=untimed)
+    noise = np.random.default_rng(0).standard_normal((1, grid.num_tokens, weight.shape[0]), np.float32)
+    x = paddle.to_tensor(noise).astype(weight.dtype)
+    partition = random_partition(grid, config.sx, config.sy, seed=config.seed, timestep=None)
+    # Noise is nowhere alike.
+    match = matcher(partition, grid, prognosis.num_merged, tile=config.tile, stride=(config.sx, config.sy))
+
+    def merged() -> Any:
+        matching: Any = match(x)
+        return matching.unmerge(attention(matching.merge(x)))
+
+    def with_fewer_keys() -> Any:
+        keys: Any = match(x)
+        hooks = [
+            layer_at(site.block, path).register_forward_pre_hook(lambda layer, inputs: (keys.merge(inputs[0]),))
+            for path in section.keys
+        ]
+        try:
+            return attention(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    timed = with_fewer_keys if methods()[config.method].keys_only else merged
+    return replace(prognosis, seconds=_best(lambda: attention(x)), merged_seconds=_best(timed))
+
+
+def _best(work: Callable[[], Any]) -> float:
+    """Seconds of the fastest of a few runs; the first is not counted."""
+    seconds = []
+    for _ in range(_REPEATS + 1):
+        synchronize()
+        start = time.perf_counter()
+        work()
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])

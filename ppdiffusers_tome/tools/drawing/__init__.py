@@ -1,0 +1,1 @@
+"""From a model's name and a prompt to a picture file."""

@@ -1,0 +1,104 @@
+"""The arguments that all commands that draw share. Knows no Paddle."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.settings.config import LEVELS, presets
+from ppdiffusers_tome.settings.values import NOT_GIVEN
+from ppdiffusers_tome.tools.drawing.finding import BUNDLED
+from ppdiffusers_tome.tools.drawing.loading import DTYPES
+from ppdiffusers_tome.tools.drawing.schedulers import SCHEDULERS
+
+
+def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
+    """What to draw and with which model; one seed, or with ``several_seeds`` each prompt from several."""
+    group = parser.add_argument_group("the picture")
+    group.add_argument("--prompt", action="append", metavar="TEXT", help="what to draw; repeat it for more pictures")
+    group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the picture")
+    group.add_argument("--model", default=BUNDLED, metavar="MODEL",
+                       help="a folder in ppdiffusers' or diffusers' format, or a hub name such as "
+                       "runwayml/stable-diffusion-v1-5 (default: the small model that comes with this package)")
+    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled model: 10)")
+    group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; bundled model: 3")
+    group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME",
+                       help=f"{', '.join(SCHEDULERS)} (default: the model's own)")
+    group.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's native size")
+    group.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's native size")
+    if several_seeds:
+        group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N",
+                           help="every prompt is drawn from each of them (default: 0)")
+    else:
+        group.add_argument("--seed", type=int, default=0, metavar="N", help="picture i uses seed N + i (default: 0)")
+    group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
+    group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
+    group.add_argument("--chunked-attention", action="store_true",
+                       help="exact attention in less memory and time on a CPU; not together with --xformers")
+
+
+def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
+    """What holds the picture to given edges."""
+    group = parser.add_argument_group("ControlNet")
+    group.add_argument("--controlnet", metavar="MODEL",
+                       help=f"a folder, a hub name such as lllyasviel/sd-controlnet-canny, or '{BUNDLED}' (which is "
+                       "what the bundled model uses when edges are given)")
+    group.add_argument("--image", type=Path, metavar="FILE", help="a photo; its Canny edges guide the picture")
+    group.add_argument("--control-image", type=Path, metavar="FILE", help="edges, used as they are")
+    group.add_argument("--canny-low", type=float, default=100, metavar="X", help="lower threshold (default: 100)")
+    group.add_argument("--canny-high", type=float, default=200, metavar="X", help="upper threshold (default: 200)")
+    group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X",
+                       help="how strongly the edges guide (default: 1)")
+
+
+def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
+    """How tokens merge, apart from the ratio; returns the group so that a command can add its own."""
+    group = parser.add_argument_group("token merging")
+    group.add_argument("--config", metavar="FILE", help="settings to begin with: a JSON file, or a preset ("
+                       f"{', '.join(presets())}); options beside it replace what it says")
+    # None, and either of yes and no, may be meant: an option must be able to take back what --config says.
+    def setting(option: str, **given: Any) -> None:
+        group.add_argument(option, default=NOT_GIVEN, **given)
+
+    yes_or_no = argparse.BooleanOptionalAction
+    setting("--method", choices=list(methods()), metavar="NAME",
+            help="what becomes of tokens that belong together (default: tome). "
+            + "; ".join(f"{name}: {method.about}" for name, method in methods().items()))
+    setting("--max-downsample", type=_or_none(int), metavar="LEVEL",
+            help=f"merge down to this level: {', '.join(map(str, LEVELS))}, or none: the finest level only (default)")
+    setting("--sx", type=int, metavar="N", help="stride in columns (default: 2)")
+    setting("--sy", type=int, metavar="N", help="stride in rows (default: 2)")
+    setting("--rand", action=yes_or_no, dest="use_rand", help="random destinations, or fixed ones (default: random)")
+    setting("--merge-attn", action=yes_or_no, help="merge around self-attention (default: yes)")
+    setting("--merge-crossattn", action=yes_or_no, help="merge around cross-attention too (default: no)")
+    setting("--merge-mlp", action=yes_or_no, help="merge around the feed-forward layers too (default: no)")
+    setting("--tome-seed", type=int, metavar="N", help="which random destinations (default: 0)")
+    setting("--tile", type=_or_none(int), metavar="N",
+            help="match within tiles of N by N tokens only, or none: all with all (default); 16 is a good size")
+    setting("--reuse-steps", type=int, metavar="N", help="keep a matching for N denoising steps (default: 1)")
+    setting("--reuse-blocks", action=yes_or_no, help="blocks on one grid share their matching (default: no)")
+    setting("--min-similarity", type=_or_none(float), metavar="X",
+            help="never merge tokens less alike, -1 to 1, or none: no limit (default); the ratio is then the most")
+    setting("--start", type=float, metavar="X", help="merge from this share of the denoising (default: 0)")
+    setting("--end", type=float, metavar="X", help="and up to this one (default: 1)")
+    return group
+
+
+def _or_none(number: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The type of an option that is a number or ``none``."""
+
+    def number_or_none(text: str) -> Any:
+        return None if text == "none" else number(text)
+
+    number_or_none.__name__ = f"{number.__name__} or none"
+    return number_or_none
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the results go."""
+    group = parser.add_argument_group("the output")
+    group.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER", help="default: outputs")
+    group.add_argument("--overwrite", action="store_true", help="replace files that exist")

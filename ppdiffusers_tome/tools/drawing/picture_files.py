@@ -1,0 +1,62 @@
+"""Picture files: predictable names, and the settings they were made with inside."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.exporting.files import write_whole
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+SETTINGS_KEY = "ppdiffusers_tome"
+_MAX_SLUG = 60
+
+
+def slug(text: str) -> str:
+    """A prompt as part of a file name: ``A red circle!`` -> ``a-red-circle``."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+    return words[:_MAX_SLUG].rstrip("-") or "picture"
+
+
+def picture_name(number: int, prompt: str) -> str:
+    """The file name of a picture; ``number`` counts from 1."""
+    return f"{number:04d}-{slug(prompt)}.png"
+
+
+def write_picture(
+    path: Path, picture: Image.Image, settings: Mapping[str, Any] | None = None, *, overwrite: bool = False
+) -> None:
+    """Write a PNG with its settings inside, as JSON in a ``tEXt`` chunk; see ``read_settings``.
+
+    Raises:
+        UserError: the file exists and must not be replaced, or cannot be written; no partial file is left.
+    """
+    from PIL.PngImagePlugin import PngInfo
+
+    chunks = PngInfo()
+    if settings is not None:
+        chunks.add_text(SETTINGS_KEY, json.dumps(settings, sort_keys=True))
+    write_whole(path, lambda file: picture.save(file, format="PNG", pnginfo=chunks), overwrite=overwrite)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings a picture was made with.
+
+    Raises:
+        UserError: the picture holds none.
+    """
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        text = picture.info.get(SETTINGS_KEY)
+    if text is None:
+        raise UserError(f"{path} holds no settings; it was not made by this program")
+    return json.loads(text)

@@ -1,0 +1,151 @@
+"""What the arguments mean together, checked before anything is loaded.
+
+Knows no Paddle: whatever can be said about the arguments is said within the first second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.combining import combined
+from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
+from ppdiffusers_tome.settings.values import NOT_GIVEN
+from ppdiffusers_tome.tools.drawing.edges import EdgeSource
+from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
+
+MAX_SEED = 2**62
+SIZE_MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a picture depends on apart from its prompt.
+
+    Attributes:
+        model, controlnet: where they come from; ``controlnet`` is None for text-to-image.
+        edges: where the ControlNet's edges come from; None for text-to-image, or when the command draws a scene.
+        tome: settings of token merging; ratio 0 stands for the unmerged pipeline.
+        height, width: in pixels; None means the model's native size.
+        steps, guidance_scale, scheduler, seed, negative_prompt, controlnet_scale: as in ppdiffusers' pipelines.
+        dtype: ``float32``, ``float16`` or ``bfloat16``.
+        xformers: use memory efficient attention.
+        chunked_attention: compute attention a few queries at a time.
+    """
+
+    model: Source
+    controlnet: Source | None
+    edges: EdgeSource | None
+    tome: ToMeConfig
+    height: int | None
+    width: int | None
+    steps: int
+    guidance_scale: float
+    scheduler: str | None
+    seed: int
+    negative_prompt: str | None
+    controlnet_scale: float
+    dtype: str
+    xformers: bool
+    chunked_attention: bool
+
+    def with_ratio(self, ratio: Ratio) -> Settings:
+        return replace(self, tome=replace(self.tome, ratio=ratio))
+
+
+def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn: bool = False) -> Settings:
+    """Check the arguments, alone and together.
+
+    Args:
+        args: with the arguments of ``arguments``.
+        ratio: share of the tokens to merge; None for that of ``--config``, or the default.
+        edges_drawn: True when the command draws edges of its own where a ControlNet is given without any.
+
+    Raises:
+        UserError, ToMeValueError: something cannot be used; the message says what and what to do.
+    """
+    for name in ("height", "width"):
+        check_size(name, getattr(args, name))
+    model = find_model(args.model)
+    steps = args.steps if args.steps is not None else (10 if model.bundled else 20)
+    guidance_scale = args.guidance_scale if args.guidance_scale is not None else (3.0 if model.bundled else 7.5)
+    if steps < 1:
+        raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
+    if not 0 <= args.seed <= MAX_SEED:
+        raise UserError(f"--seed {args.seed} must be from 0 to 2**62")
+    _check_scale("--guidance-scale", guidance_scale, "7.5")
+    _check_scale("--controlnet-scale", args.controlnet_scale, "1")
+    if args.xformers and args.chunked_attention:
+        raise UserError(
+            "--xformers and --chunked-attention were both given; give --xformers on a GPU, --chunked-attention on a CPU"
+        )
+    controlnet, edges = _control(args, model, edges_drawn)
+    return Settings(
+        model=model, controlnet=controlnet, edges=edges, tome=tome_from(args, ratio), height=args.height,
+        width=args.width, steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
+        negative_prompt=args.negative_prompt, controlnet_scale=args.controlnet_scale, dtype=args.dtype,
+        xformers=args.xformers, chunked_attention=args.chunked_attention,
+    )  # fmt: skip
+
+
+def check_prompts(prompts: list[str] | None) -> list[str]:
+    """At least one prompt, none of them blank."""
+    if not prompts:
+        raise UserError("there is no prompt; give one with --prompt 'a red circle on a blue background'")
+    for prompt in prompts:
+        if not prompt.strip():
+            raise UserError(f"--prompt {prompt!r} is empty; say what to draw")
+    return prompts
+
+
+def tome_from(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
+    """The settings of token merging that the arguments name.
+
+    Args:
+        args: with those of ``add_tome_arguments``, or without; what was not given is ``NOT_GIVEN``.
+        ratio: None for that of ``--config``, or the default.
+    """
+    given = given_tome(args)
+    return combined(getattr(args, "config", None), given if ratio is None else {**given, "ratio": ratio})
+
+
+def given_tome(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of token merging that were given as options of ``add_tome_arguments``, by name."""
+    names = [field.name for field in fields(ToMeConfig) if field.name not in ("ratio", "seed")]
+    found = {name: getattr(args, name, NOT_GIVEN) for name in names}
+    found |= {"seed": getattr(args, "tome_seed", NOT_GIVEN)}  # --seed is the picture's
+    return {name: value for name, value in found.items() if value is not NOT_GIVEN}
+
+
+def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tuple[Source | None, EdgeSource | None]:
+    """The ControlNet and its edges, or neither."""
+    if args.image is not None and args.control_image is not None:
+        raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
+    path = args.image if args.image is not None else args.control_image
+    if path is None and args.controlnet is None:
+        return None, None
+    if path is None:
+        if not edges_drawn:
+            raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
+        return find_controlnet(args.controlnet), None
+    option = "--image" if args.image is not None else "--control-image"
+    if args.controlnet is None and not model.bundled:
+        raise UserError(f"{option} needs a ControlNet that fits the model; name one with --controlnet")
+    edges = EdgeSource(path, option, args.canny_low, args.canny_high)
+    edges.check()
+    return find_controlnet(args.controlnet or BUNDLED), edges
+
+
+def check_size(name: str, pixels: int | None) -> None:
+    """A height or width is one that a VAE can make."""
+    if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
+        nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
+        raise UserError(f"--{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
+
+
+def _check_scale(option: str, value: float, usual: str) -> None:
+    if not math.isfinite(value) or value < 0:
+        raise UserError(f"{option} {value} must be a finite number, 0 or more; {usual} is usual")

@@ -1,0 +1,73 @@
+"""Seconds inside the blocks that merge, matching, merging and unmerging included.
+
+Hooks time them, not a wrapped ``forward``: ToMe works in hooks, of blocks that are attention themselves in the block's
+own, so ``forward`` alone leaves out a part of what merging costs. The clock's hook is therefore the first of a block to
+run before it and the last to run after it. The port puts another class in a block's place, which leaves its hooks
+alone, so one clock serves the unmerged pipeline, the port and ours, on the very same blocks.
+
+On a GPU every block waits for the device before and after, or its seconds would be those of another. That makes the
+picture as a whole slower, which is then better timed in a draw without a clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ppdiffusers_tome.attaching.models import models_of
+from ppdiffusers_tome.attaching.sites import Site, find_sites, reached
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.measuring.clock import synchronize
+
+
+def merging_levels(pipe: Any, configs: Iterable[ToMeConfig]) -> tuple[int, ...]:
+    """The levels, finest first, at which at least one of some settings merges. All are compared by these."""
+    denoisers = list(_sites(pipe))
+    return tuple(sorted({site.level for config in configs for sites in denoisers for site in reached(sites, config)}))
+
+
+@contextmanager
+def timed_blocks(pipe: Any) -> Iterator[dict[int, float]]:
+    """Time every block of a pipeline's denoisers that could merge.
+
+    What is put on the pipeline must be on it already.
+
+    Yields:
+        seconds by level (1, 2, 4 or 8 times smaller than the latent), summed over blocks and calls as they run.
+    """
+    seconds: dict[int, float] = {}
+    handles = []
+    for sites in _sites(pipe):
+        for site in sites:
+            seconds.setdefault(site.level, 0.0)
+            clock = _Clock(site.level, seconds)
+            start = site.block.register_forward_pre_hook(clock.start)
+            site.block._forward_pre_hooks.move_to_end(start._hook_id, last=False)
+            handles += [start, site.block.register_forward_post_hook(clock.stop)]
+    try:
+        yield seconds
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Clock:
+    """The hooks on one block."""
+
+    def __init__(self, level: int, seconds: dict[int, float]) -> None:
+        self._level, self._seconds = level, seconds
+
+    def start(self, block: Any, inputs: tuple) -> None:
+        synchronize()
+        self._began = time.perf_counter()
+
+    def stop(self, block: Any, inputs: tuple, output: Any) -> None:
+        synchronize()
+        self._seconds[self._level] += time.perf_counter() - self._began
+
+
+def _sites(pipe: Any) -> Iterator[list[Site]]:
+    for _, model in models_of(pipe):
+        yield find_sites(model)

@@ -1,0 +1,1 @@
+"""What is shown of pictures and results: tables, sheets of pictures, plots, VisualDL."""

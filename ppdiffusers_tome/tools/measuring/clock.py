@@ -1,0 +1,36 @@
+"""The one clock: seconds between two moments at which the device had done all that it was given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class DeviceClock:
+    """Runs from the moment it is made."""
+
+    def __init__(self) -> None:
+        synchronize()
+        self._began = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the clock was made, or since the lap before."""
+        synchronize()
+        began, self._began = self._began, time.perf_counter()
+        return self._began - began
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """How long a piece of work takes."""
+    clock = DeviceClock()
+    work()
+    return clock.lap()
+
+
+def synchronize() -> None:
+    """Wait until the device has done what it was given."""
+    import paddle
+
+    if paddle.get_device().startswith("gpu"):
+        paddle.device.cuda.synchronize()

@@ -1,0 +1,158 @@
+"""Seconds and peak memory of a piece of work, on whatever device Paddle runs; never a number that was not measured."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ppdiffusers_tome.tools.measuring.clock import DeviceClock
+
+T = TypeVar("T")
+
+_STATUS, _CLEAR, _MEMORY = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Measured(Generic[T]):
+    """What a piece of work returned and what it took.
+
+    Attributes:
+        result: what it returned.
+        seconds: wall clock, until the device was done.
+        peak_bytes: the most memory in use while it ran, weights included; None when it could not be measured.
+        peak_bytes_at_mark: the same up to the last mark; None without one.
+    """
+
+    result: T
+    seconds: float
+    peak_bytes: int | None
+    peak_bytes_at_mark: int | None
+
+
+def measured(work: Callable[[Callable[[], None]], T]) -> Measured[T]:
+    """Do a piece of work and measure it.
+
+    Args:
+        work: gets a function ``mark``, which it may call when the part of it that is of interest is over.
+    """
+    meter = _meter()
+    at_mark: list[int | None] = [None]
+
+    def mark() -> None:
+        at_mark[0] = meter.peak_bytes()
+
+    meter.reset()
+    clock = DeviceClock()
+    result = work(mark)
+    return Measured(result, clock.lap(), meter.peak_bytes(), at_mark[0])
+
+
+def memory_meaning() -> str:
+    """What ``peak_bytes`` means on this device with this Paddle."""
+    return _meter().meaning
+
+
+def highest(peaks: Iterable[int | None]) -> int | None:
+    """The highest of several peaks; None when one of them was not measured."""
+    peaks = list(peaks)
+    return None if None in peaks else max(peaks)  # type: ignore[type-var]
+
+
+class _PaddleMeter:
+    """Paddle's own count of the bytes its tensors hold, on the GPU or the host; its peak can be reset."""
+
+    def __init__(self, kind: str, index: int, meaning: str) -> None:
+        from paddle.base import core
+
+        self.meaning = meaning
+        self._reset = getattr(core, f"{kind}_memory_stat_reset_peak_value", None)
+        self._peak = getattr(core, f"{kind}_memory_stat_peak_value")
+        self._index = index
+        self.works = self._reset is not None
+
+    def reset(self) -> None:
+        self._before = self._peak("Allocated", self._index)
+        if self._reset is not None:
+            self._reset("Allocated", self._index)
+
+    def peak_bytes(self) -> int | None:
+        peak = int(self._peak("Allocated", self._index))
+        # A peak that cannot be reset (Paddle 2.6) belongs to this work only if this work raised it.
+        return peak if self._reset is not None or peak > self._before else None
+
+
+class _ResidentMeter:
+    """The kernel's count of the process's resident memory; its peak is reset through ``/proc/self/clear_refs``."""
+
+    meaning = "resident memory of the process"
+
+    def reset(self) -> None:
+        # What earlier work freed may still be resident; hand it back, or it would count again. (glibc only.)
+        with suppress(OSError, AttributeError, TypeError):
+            ctypes.CDLL(None).malloc_trim(0)
+        try:
+            _CLEAR.write_text("5")
+            self._works = True
+        except OSError:
+            self._works = False
+
+    def peak_bytes(self) -> int | None:
+        found = re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text()) if self._works else None
+        return int(found[1]) * 1024 if found else None
+
+
+def tensor_bytes() -> tuple[int, int]:
+    """Bytes that Paddle's tensors hold on this device, now and at the most since the process began."""
+    from paddle.base import core
+
+    kind, index = _device()
+    values = [getattr(core, f"{kind}_memory_stat_{which}_value")("Allocated", index) for which in ("current", "peak")]
+    return int(values[0]), int(values[1])
+
+
+def available_bytes() -> int | None:
+    """Bytes that new tensors can take on this device; None when it is not known."""
+    import paddle
+
+    kind, index = _device()
+    if kind == "device":
+        return int(paddle.device.cuda.get_device_properties(index).total_memory - tensor_bytes()[0])
+    with suppress(OSError):
+        found = re.search(r"MemAvailable:\s+(\d+) kB", _MEMORY.read_text())
+        return int(found[1]) * 1024 if found else None
+    return None
+
+
+def usable_cores() -> int:
+    """How many cores this process may use; all that there are where the system does not tell (macOS, Windows)."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1
+
+
+def resident_meter() -> _ResidentMeter:
+    """A meter of the whole process, where Paddle's own count is not what is wanted."""
+    return _ResidentMeter()
+
+
+def _meter() -> Any:
+    kind, index = _device()
+    if kind == "device":
+        return _PaddleMeter(kind, index, "memory of Paddle's tensors on the GPU")
+    meter = _PaddleMeter(kind, index, "memory of Paddle's tensors")
+    return meter if meter.works else _ResidentMeter()
+
+
+def _device() -> tuple[str, int]:
+    """Paddle's own name for the kind of memory in use, and the device's number."""
+    import paddle
+
+    device, _, index = paddle.get_device().partition(":")
+    return ("device", int(index or 0)) if device == "gpu" else ("host", 0)

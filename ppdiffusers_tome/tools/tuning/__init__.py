@@ -1,0 +1,1 @@
+"""Settings chosen by trying them."""

@@ -1,0 +1,87 @@
+"""The settings that tuning tries: families from mild to strong, and what is to hold in all of them. Knows no Paddle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.settings.combining import combined
+from ppdiffusers_tome.settings.config import LEVELS, ToMeConfig, check_names
+from ppdiffusers_tome.settings.values import plain, shown
+
+# Methods that ask fewer keys keep the picture best (docs/fidelity.md); merging also works where blocks have no layers
+# for keys.
+FAMILIES: dict[str, tuple[ToMeConfig, ...]] = {
+    "todo": (
+        ToMeConfig(0.5, method="todo"),
+        ToMeConfig.preset("quality"),
+        ToMeConfig.preset("balanced"),
+        ToMeConfig(15 / 16, method="todo", sx=4, sy=4),
+        ToMeConfig.preset("fast"),
+    ),
+    "tofu": (ToMeConfig(0.3, method="tofu"), ToMeConfig(0.5, method="tofu"), ToMeConfig(0.7, method="tofu")),
+    "tome": (ToMeConfig(0.3), ToMeConfig(0.5), ToMeConfig(0.7)),
+}
+
+
+def candidates(
+    config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None,
+    families: Mapping[str, Sequence[ToMeConfig]] | None = None,
+) -> dict[str, list[ToMeConfig]]:  # fmt: skip
+    """What is to be tried, by family and from mild to strong; none twice in a family.
+
+    Args:
+        config, settings: as for ``held``; what they make impossible is left out.
+        families: to begin with instead of ``FAMILIES``.
+
+    Raises:
+        ToMeTypeError: a setting is of the wrong type, or is none.
+        ToMeValueError: nothing is left.
+    """
+    hold, refusal = held(config, settings), None
+    found: dict[str, list[ToMeConfig]] = {}
+    for family, members in (FAMILIES if families is None else families).items():
+        if families is None and "method" in hold:  # ours differ by their method, so they are one now
+            family = plain(hold["method"])
+        for member in members:
+            try:
+                candidate = replace(member, **hold)
+            except ToMeValueError as error:
+                refusal = error
+                continue
+            if candidate not in found.setdefault(family, []):
+                found[family].append(candidate)
+    if families is None:
+        found = {family: sorted(members, key=_strength) for family, members in found.items()}
+    if not found:
+        given = ", ".join(f"{name}={shown(value)}" for name, value in hold.items())
+        why = "families has no settings" if refusal is None else f"no settings are possible with {given}; {refusal}"
+        raise ToMeValueError(f"there is nothing to try: {why}")
+    return found
+
+
+def held(
+    config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """The settings that all candidates have.
+
+    Args:
+        config: all settings of it but the ratio. It may be the name of a preset, or a JSON file.
+        settings: by name; they replace those of the config.
+
+    Raises:
+        ToMeTypeError, ToMeValueError: the settings do not go together with the config, or have no such name.
+    """
+    settings = {} if settings is None else dict(settings)
+    check_names(settings)
+    if config is None:
+        return settings
+    found = vars(combined(config, {"ratio": 0.0, **settings}))
+    return {name: value for name, value in found.items() if name != "ratio" or name in settings}
+
+
+def _strength(config: ToMeConfig) -> float:
+    return max(config.highest_ratio(level) for level in LEVELS)

@@ -1,0 +1,289 @@
+"""Settings chosen by trying them: on this machine, with this model, at this size.
+
+Candidates stand in families, each from mild to strong. A family is left as soon as it misses the wanted likeness, or
+has reached the wanted speed and memory: what is stronger would only be less like.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+
+from ppdiffusers_tome.attaching.applying import apply_config, remove_tome, tome_set_aside
+from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.values import kind, plain, shown
+from ppdiffusers_tome.tools.measuring.measure import Measured, highest, measured
+from ppdiffusers_tome.tools.measuring.random_state import untouched_random_state
+from ppdiffusers_tome.tools.measuring.similarity import compare_pictures
+from ppdiffusers_tome.tools.tuning.candidates import candidates, held
+
+Draw = Callable[[], Measured[Any]]
+
+# Less is within what two runs of the same differ by.
+_PAYS = 1.03
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is wanted; what is None does not matter.
+
+    Attributes:
+        psnr: the least likeness to the unmerged picture, in dB, of every picture tried. 30 is hard to tell apart.
+        speedup: how many times as fast as unmerged at least; 1 or more.
+        memory: the most bytes in use during a call.
+
+    Raises:
+        ToMeTypeError, ToMeValueError: one is no such number, or all are None.
+    """
+
+    psnr: float | None = None
+    speedup: float | None = None
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: plain(value) for name, value in vars(self).items() if value is not None}
+        if not given:
+            raise ToMeValueError("there is no target; give at least one of psnr=30, speedup=1.5 and memory=8 * 2**30")
+        for name, value in given.items():
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ToMeTypeError(f"target {name}={shown(value)} must be a number; got {kind(value)}")
+            # Whole numbers may be larger than any float, so they are compared as they are.
+            if value != value or not 0 < value < math.inf or (name == "speedup" and value < 1):
+                least = "1 or more" if name == "speedup" else "above 0"
+                raise ToMeValueError(f"target {name}={shown(value)} must be a finite number, {least}")
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one candidate did.
+
+    Attributes:
+        family, config: who it is.
+        speed_up: the unmerged seconds divided by its own, median over the pictures.
+        psnr: the least over the pictures, in dB; infinite where they are identical.
+        peak_bytes: the most memory in use; None where it could not be measured.
+    """
+
+    family: str
+    config: ToMeConfig
+    speed_up: float
+    psnr: float
+    peak_bytes: int | None
+
+    def meets(self, target: Target) -> bool:
+        return self.like_enough(target) and self.cheap_enough(target)
+
+    def like_enough(self, target: Target) -> bool:
+        return target.psnr is None or self.psnr >= target.psnr
+
+    def cheap_enough(self, target: Target) -> bool:
+        fits = target.memory is None or (self.peak_bytes is not None and self.peak_bytes <= target.memory)
+        return fits and (target.speedup is None or self.speed_up >= target.speedup)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning found.
+
+    Attributes:
+        config: the settings to use; where none pay, those that were to hold with ratio 0, which merges nothing.
+        pays: whether ``config`` reaches the target and is worth it.
+        trials: all that was tried, in that order.
+        verdict: a sentence for people; where nothing pays it says why.
+        unmerged_seconds, unmerged_peak_bytes: medians and the most of the unmerged pictures.
+    """
+
+    config: ToMeConfig
+    pays: bool
+    trials: tuple[Trial, ...]
+    verdict: str
+    unmerged_seconds: float
+    unmerged_peak_bytes: int | None
+
+
+def tune(
+    pipe: Any, call: Mapping[str, Any], *,
+    psnr: float | None = None, speedup: float | None = None, memory: int | None = None,
+    config: ToMeConfig | str | Path | None = None, families: Mapping[str, Sequence[ToMeConfig]] | None = None,
+    tried: Callable[[Trial], None] = lambda trial: None, **settings: Any,
+) -> Tuned:  # fmt: skip
+    """Find settings by trying them on ``pipe(**call)``; any kind of pipeline will do, as long as it returns pictures.
+
+    It draws some ten pictures. Nothing is applied: the pipeline keeps the ToMe that it had, or none, and the global
+    random generators stay where they were. Random numbers are those of seed 0 in every picture.
+
+    Args:
+        pipe: a ppdiffusers pipeline.
+        call: how it is called, ``{"prompt": "a cat", "height": 768, "width": 768}``.
+        psnr, speedup, memory: what is wanted, see :class:`Target`; a PSNR of 30 dB where nothing is given. With a
+            likeness, the fastest settings that reach it are chosen; without, those that are most like the unmerged
+            picture and reach the rest.
+        config: settings to keep, as for :func:`apply_tome`; only the ratio is looked for.
+        families: what is tried instead of ``candidates.FAMILIES``; each from mild to strong.
+        tried: told of every trial at once.
+        settings: settings to keep by name, as for :func:`apply_tome`, in place of those of ``config``. All that is
+            tried has them; what they make impossible is not tried.
+
+    Returns:
+        Settings to apply, and what was tried. Where none pay they merge nothing, and ``pays`` is False.
+
+    Raises:
+        ToMeTypeError: an argument is of the wrong type, a setting has no such name, or the call returns no pictures.
+        ToMeValueError: an argument is out of range, or with these settings there is nothing to try.
+        NothingToMergeError: nothing merges in this pipeline with any of them.
+
+    Example:
+        >>> found = tune(pipe, {"prompt": "a cat"}, psnr=30, max_downsample=2)  # doctest: +SKIP
+        >>> pipe.apply_tome(found.config)  # doctest: +SKIP
+    """
+    if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
+        raise ToMeTypeError(
+            f"call={shown(call)} must be the arguments that the pipeline is called with, by name, as in "
+            f"call={{'prompt': 'a cat'}}; got {kind(call)}"
+        )
+    nothing_given = psnr is None and speedup is None and memory is None
+    target = Target(30.0 if nothing_given else psnr, speedup, memory)
+    named_generators = _named_generators()
+    states = dict(named_generators)
+
+    def draw() -> Measured[Any]:
+        paddle.seed(0)
+        np.random.seed(0)
+        named_generators.update(states)
+        return measured(lambda mark: _first_image(pipe(**call)))
+
+    try:
+        with untouched_random_state():
+            return tune_draws(pipe, [draw], target, config=config, settings=settings, families=families, tried=tried)
+    finally:
+        named_generators.update(states)
+
+
+def tune_draws(
+    pipe: Any, draws: Sequence[Draw], target: Target, *,
+    config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None,
+    families: Mapping[str, Sequence[ToMeConfig]] | None = None, tried: Callable[[Trial], None] = lambda trial: None,
+) -> Tuned:  # fmt: skip
+    """:func:`tune` by several pictures, or pictures drawn in a way of one's own.
+
+    Args:
+        pipe: the pipeline that is drawn with.
+        draws: each draws one picture, the same every time, and measures the call.
+        target: what is wanted.
+        config, settings, families, tried: as for ``tune``.
+    """
+    by_family = candidates(config, settings, families)
+    unmerged_config = ToMeConfig(**{**held(config, settings), "ratio": 0.0})
+    with tome_set_aside(pipe):
+        draws[0]()  # the first call sets things up
+        unmerged = [draw() for draw in draws]
+        trials = _trials(pipe, draws, unmerged, by_family, target, tried)
+        chosen = _best([trial for trial in trials if trial.meets(target)], target)
+        speed_up = _again(pipe, chosen, draws) if chosen else None
+    pays, verdict = _verdict(chosen, speed_up, trials, target)
+    return Tuned(
+        chosen.config if chosen is not None and pays else unmerged_config, pays, tuple(trials), verdict,
+        statistics.median(one.seconds for one in unmerged), highest(one.peak_bytes for one in unmerged),
+    )  # fmt: skip
+
+
+def _trials(
+    pipe: Any, draws: Sequence[Draw], unmerged: Sequence[Measured], by_family: Mapping[str, Sequence[ToMeConfig]],
+    target: Target, tried: Callable[[Trial], None],
+) -> list[Trial]:  # fmt: skip
+    """Every candidate in turn, until its family is left.
+
+    Raises:
+        NothingToMergeError: nothing merges with any of them.
+    """
+    trials: dict[ToMeConfig, Trial] = {}
+    refusals: list[NothingToMergeError] = []
+    for family, configs in by_family.items():
+        for config in configs:
+            if config not in trials:  # another family may have it too
+                try:
+                    apply_config(pipe, config)
+                except NothingToMergeError as error:
+                    refusals.append(error)
+                    continue
+                trials[config] = _trial(family, config, unmerged, [draw() for draw in draws])
+                tried(trials[config])
+            trial = trials[config]
+            if not trial.like_enough(target) or (target.psnr is None and trial.cheap_enough(target)):
+                break
+    if not trials:
+        raise refusals[-1]
+    return list(trials.values())
+
+
+def _named_generators() -> dict[str, Any]:
+    """The states of the generators that ``pipe(generator=name)`` names, which go on from picture to picture.
+
+    ppdiffusers keeps them where other frameworks have a class, in what ``paddle.Generator()`` gives.
+    """
+    generator = getattr(paddle, "Generator", None)
+    return {} if generator is None else getattr(generator(), "states_", {})
+
+
+def _first_image(output: Any) -> np.ndarray:
+    """The first picture of a pipeline's output, uint8 ``[height, width, 3]``."""
+    images = getattr(output, "images", None)
+    if images is None or len(images) == 0:
+        raise ToMeTypeError(
+            f"tuning compares pictures, and this call returned {type(output).__name__} without images; choose settings "
+            "by hand, or let the call return images"
+        )
+    image = np.asarray(images[0])
+    return image if image.dtype == np.uint8 else (np.clip(image, 0, 1) * 255).round().astype(np.uint8)
+
+
+def _trial(family: str, config: ToMeConfig, unmerged: Sequence[Measured], merged: Sequence[Measured]) -> Trial:
+    pairs = list(zip(unmerged, merged, strict=True))
+    return Trial(
+        family, config, statistics.median(one.seconds / other.seconds for one, other in pairs),
+        min(compare_pictures(np.asarray(one.result), np.asarray(other.result)).psnr for one, other in pairs),
+        highest(other.peak_bytes for other in merged),
+    )  # fmt: skip
+
+
+def _best(trials: Sequence[Trial], target: Target) -> Trial | None:
+    if target.psnr is not None:
+        return max(trials, key=lambda trial: trial.speed_up, default=None)
+    return max(trials, key=lambda trial: (trial.psnr, trial.speed_up), default=None)
+
+
+def _again(pipe: Any, chosen: Trial, draws: Sequence[Draw]) -> float:
+    """The speed-up of the chosen, side by side: unmerged pictures were long ago, and machines change their speed."""
+    ratios = []
+    for draw in draws:
+        remove_tome(pipe)
+        plain = draw().seconds
+        apply_config(pipe, chosen.config)
+        ratios.append(plain / draw().seconds)
+    return statistics.median(ratios)
+
+
+def _verdict(chosen: Trial | None, speed_up: float | None, trials: Sequence[Trial], target: Target) -> tuple[bool, str]:
+    """Whether the chosen pay, and a sentence."""
+    if chosen is None or speed_up is None:
+        fastest, likest = max(trials, key=lambda t: t.speed_up), max(trials, key=lambda t: t.psnr)
+        return False, (
+            f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
+            f"{fastest.psnr:.1f} dB, the most alike {likest.psnr:.1f} dB with {likest.speed_up:.2f}x"
+        )
+    if speed_up < _PAYS and target.memory is None:
+        return False, (
+            f"No settings pay on this machine at this size: the best that reach the target run at {speed_up:.2f}x the "
+            "speed. Attention is too small a part of the time; a larger picture has more to gain"
+        )
+    return True, f"The chosen settings run at {speed_up:.2f}x the speed with a PSNR of {chosen.psnr:.1f} dB"

@@ -1,0 +1,362 @@
+"""Bad input: the right error, a sentence that says what to do, and a model that is as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+from ppdiffusers.models import PriorTransformer
+from ppdiffusers.models.transformer_temporal import TransformerTemporalModel
+
+import tiny
+from ppdiffusers_tome import (
+    NothingToMergeError,
+    ToMeConfig,
+    ToMeError,
+    ToMeTypeError,
+    ToMeValueError,
+    applied_tome,
+    apply_tome,
+    remove_tome,
+)
+from ppdiffusers_tome.settings.values import shown
+
+BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
+STRIDE = r"must be a whole number of tokens, 1 or more, such as 2; got "
+LEVELS = r"must be 1, 2, 4, 8 or None \(the finest level of the model\)"
+INTEGER_LEVEL = r"must be 1, 2, 4, 8 or None; got "
+SEED = r"must be a whole number from 0 to 2\*\*63 - 1; got "
+NUMBER = (
+    r"must be a number, the share of tokens to merge, such as 0\.5, or the name of a preset "
+    r"\(balanced, fast, quality\); got "
+)
+
+# Settings, the kind of error, its sentence.
+BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
+    (dict(ratio=-0.5), ToMeValueError, rf"ratio=-0\.5 {BELOW}raise the ratio to 0 or more"),
+    (dict(ratio=1), ToMeValueError, rf"ratio=1 {BELOW}lower the ratio or enlarge the stride"),
+    (dict(ratio=0.75), ToMeValueError, rf"ratio=0\.75 {BELOW}lower the ratio or enlarge the stride"),
+    (dict(ratio=0.8, sx=2, sy=2), ToMeValueError, rf"ratio=0\.8 {BELOW}lower the ratio or enlarge the stride"),
+    (dict(ratio=0.5, sx=1, sy=2), ToMeValueError, r"ratio=0\.5 must be at least 0 and below 0\.5 for a 1x2 stride"),
+    (dict(ratio=0.95, sx=4, sy=4), ToMeValueError, r"below 0\.9375 for a 4x4 stride"),
+    (dict(ratio=math.nan), ToMeValueError, rf"ratio=nan {BELOW}give a finite number such as 0\.5"),
+    (dict(ratio=math.inf), ToMeValueError, rf"ratio=inf {BELOW}give a finite number"),
+    (dict(ratio=-math.inf), ToMeValueError, rf"ratio=-inf {BELOW}give a finite number"),
+    (dict(ratio=np.float32("nan")), ToMeValueError, r"give a finite number"),
+    (dict(ratio=True), ToMeTypeError, rf"ratio=True {NUMBER}bool"),
+    (dict(ratio="0.5"), ToMeTypeError, rf"ratio='0\.5' {NUMBER}str"),
+    (dict(ratio=None), ToMeTypeError, rf"ratio=None {NUMBER}NoneType"),
+    (dict(ratio=[0.5]), ToMeValueError, r"ratio=\[0\.5\] must be a number, or a ramp of two or more: \(0\.7, 0\.3\)"),
+    (dict(ratio=[0.5, 0.8]), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
+    (dict(ratio=[0.5, "0.4"]), ToMeTypeError, rf"ratio\[1\]='0\.4' {NUMBER}str"),
+    (dict(ratio={}), ToMeValueError, r"ratio=\{\} names no level; give one such as \{1: 0\.5\}"),
+    (dict(ratio={3: 0.5}), ToMeValueError, r"has level 3; levels are 1, 2, 4 and 8"),
+    (dict(ratio={"1": 0.5}), ToMeValueError, r"has level '1'; levels are 1, 2, 4 and 8"),
+    (dict(ratio={1: 0.8}), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
+    (dict(ratio={1: 0.5}, max_downsample=1), ToMeValueError, r"max_downsample=1 says nothing; leave it at None"),
+    (dict(method="merge"), ToMeValueError, r"method='merge' must be one of 'prune', 'todo', 'tofu', 'tome'"),
+    (dict(method=None), ToMeValueError, r"method=None must be one of"),
+    (dict(method="todo", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as this method"),
+    (dict(method="todo", reuse_steps=4), ToMeValueError, r"reuse_steps=4 has no effect with method='todo'"),
+    (dict(method="todo", merge_mlp=True), ToMeValueError, r"merge_mlp=True .* as a feed-forward layer has no keys"),
+    (dict(method="todo", merge_crossattn=True), ToMeValueError, r"as the keys of cross-attention are the text's"),
+    (dict(method="todo", min_similarity=0.5), ToMeValueError, r"min_similarity=0\.5 has no effect with method='todo'"),
+    (dict(method="todo", ratio=0.76), ToMeValueError, r"ratio=0\.76 must be at least 0 and at most 0\.75 for a 2x2"),
+    (dict(method="todo", ratio=0.9, sx=3, sy=3), ToMeValueError, r"at least 0 and at most 0\.888888 for a 3x3 stride"),
+    (dict(min_similarity=1.5), ToMeValueError, r"min_similarity=1\.5 must be a cosine, from -1 to 1, such as 0\.9"),
+    (dict(min_similarity=math.nan), ToMeValueError, r"min_similarity=nan must be a cosine"),
+    (dict(min_similarity="0.9"), ToMeTypeError, r"min_similarity='0\.9' must be a number; got str"),
+    (dict(start=0.5, end=0.5), ToMeValueError, r"start=0\.5 and end=0\.5 must be shares .*0 <= start < end <= 1"),
+    (dict(end=1.5), ToMeValueError, r"start=0 and end=1\.5 must be shares of the denoising"),
+    (dict(start=math.nan), ToMeValueError, r"must be shares of the denoising"),
+    (dict(start=None), ToMeTypeError, r"start=None must be a number; got NoneType"),
+    (dict(ratio=0.5 + 0j), ToMeTypeError, rf"{NUMBER}complex"),
+    (dict(ratio=np.zeros((2, 2))), ToMeTypeError, rf"{NUMBER}ndarray of shape \[2, 2\]"),
+    (dict(ratio=paddle.zeros([2, 2])), ToMeTypeError, rf"{NUMBER}Tensor of shape \[2, 2\]"),
+    (dict(ratio=np.array([0.5, 0.8])), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
+    (dict(ratio=np.array([])), ToMeValueError, r"ratio=\[\] must be a number, or a ramp of two or more"),
+    (dict(ratio=np.array(["a", "b"])), ToMeTypeError, rf"ratio\[0\]='a' {NUMBER}str"),
+    (dict(ratio=np.array(True)), ToMeTypeError, rf"ratio=True {NUMBER}bool"),
+    (dict(ratio=np.array(0.5j)), ToMeTypeError, rf"{NUMBER}complex"),
+    (dict(ratio=np.ndarray), ToMeTypeError, rf"ratio=<class 'numpy\.ndarray'> {NUMBER}type"),
+    (dict(ratio=10**5000), ToMeValueError, r"ratio=<int> must be .* give a finite number"),
+    (dict(ratio={np.int8(3): 0.5}), ToMeValueError, r"has level 3; levels are 1, 2, 4 and 8"),
+    (dict(ratio={paddle.to_tensor(1): 0.5, 1: 0.3}), ToMeValueError, r"names level 1 twice; give each level once"),
+    (dict(ratio="auto"), ToMeValueError, r"ratio='auto' is no setting: .* Call tune, as in found = .*tune\(pipe"),
+    (dict(ratio=dict(ratio=0.5)), ToMeValueError, r"has level 'ratio'; levels are 1, 2, 4 and 8"),
+    (dict(sx=0), ToMeValueError, r"sx=0 must be 1 or more; the usual stride is 2"),
+    (dict(sy=-1), ToMeValueError, r"sy=-1 must be 1 or more; the usual stride is 2"),
+    (dict(sx=1.5), ToMeTypeError, rf"sx=1\.5 {STRIDE}float"),
+    (dict(sy=2.0), ToMeTypeError, rf"sy=2\.0 {STRIDE}float"),
+    (dict(sx="2"), ToMeTypeError, rf"sx='2' {STRIDE}str"),
+    (dict(sy=True), ToMeTypeError, rf"sy=True {STRIDE}bool"),
+    (dict(sx=None), ToMeTypeError, rf"sx=None {STRIDE}NoneType"),
+    (dict(sx=1, sy=1), ToMeValueError, r"sx=1 and sy=1 make every token a dest.*use a stride such as sx=2, sy=2"),
+    (dict(ratio=0, sx=1, sy=1), ToMeValueError, r"sx=1 and sy=1 make every token a destination"),
+    (dict(max_downsample=0), ToMeValueError, rf"max_downsample=0 {LEVELS}"),
+    (dict(max_downsample=3), ToMeValueError, rf"max_downsample=3 {LEVELS}"),
+    (dict(max_downsample=16), ToMeValueError, rf"max_downsample=16 {LEVELS}"),
+    (dict(max_downsample=-1), ToMeValueError, rf"max_downsample=-1 {LEVELS}"),
+    (dict(max_downsample=1.0), ToMeTypeError, rf"max_downsample=1\.0 {INTEGER_LEVEL}float"),
+    (dict(max_downsample="1"), ToMeTypeError, rf"max_downsample='1' {INTEGER_LEVEL}str"),
+    (dict(max_downsample=True), ToMeTypeError, rf"max_downsample=True {INTEGER_LEVEL}bool"),
+    (dict(merge_attn=False), ToMeValueError, r"are all False, so nothing would merge; set at least merge_attn=True"),
+    (dict(merge_attn=1), ToMeTypeError, r"merge_attn=1 must be True or False"),
+    (dict(merge_crossattn=0), ToMeTypeError, r"merge_crossattn=0 must be True or False"),
+    (dict(merge_mlp="yes"), ToMeTypeError, r"merge_mlp='yes' must be True or False"),
+    (dict(use_rand=None), ToMeTypeError, r"use_rand=None must be True or False"),
+    (dict(use_rand=np.int64(1)), ToMeTypeError, r"use_rand=1 must be True or False"),
+    (dict(use_rand=np.array([True, False])), ToMeTypeError, r"use_rand=\[True, False\] must be True or False"),
+    (dict(sx=np.array([2, 2])), ToMeTypeError, rf"sx=\[2, 2\] {STRIDE}list"),
+    (dict(sx=np.float32(2)), ToMeTypeError, rf"sx=2\.0 {STRIDE}float"),
+    (dict(sx=paddle.to_tensor(2.0)), ToMeTypeError, rf"sx=2\.0 {STRIDE}float"),
+    (dict(method="todo", tile=np.zeros((2, 2))), ToMeTypeError, r"tile=array.* got ndarray of shape \[2, 2\]"),
+    (dict(start=np.array([0.1, 0.2])), ToMeTypeError, r"start=\[0\.1, 0\.2\] must be a number; got list"),
+    (dict(method=np.array(["tome", "todo"])), ToMeValueError, r"method=\['tome', 'todo'\] must be one of"),
+    (dict(seed=10**5000), ToMeValueError, r"seed=<int> must be from 0 to 2\*\*63 - 1"),
+    (dict(seed=-1), ToMeValueError, r"seed=-1 must be from 0 to 2\*\*63 - 1"),
+    (dict(seed=2**63), ToMeValueError, r"seed=9223372036854775808 must be from 0 to 2\*\*63 - 1"),
+    (dict(seed=1.5), ToMeTypeError, rf"seed=1\.5 {SEED}float"),
+    (dict(seed="a"), ToMeTypeError, rf"seed='a' {SEED}str"),
+    (dict(seed=True), ToMeTypeError, rf"seed=True {SEED}bool"),
+    (dict(seed=None), ToMeTypeError, rf"seed=None {SEED}NoneType"),
+    (dict(tile=1), ToMeValueError, r"tile=1 must be at least 2 for a 2x2 stride, so that a tile holds a destination"),
+    (dict(tile=3, sx=4, sy=2), ToMeValueError, r"tile=3 must be at least 4 for a 4x2 stride"),
+    (dict(tile=16.0), ToMeTypeError, r"tile=16\.0 must be a whole number of tokens, such as 16, or None.*got float"),
+    (dict(tile=True), ToMeTypeError, r"tile=True must be a whole number of tokens.*got bool"),
+    (dict(reuse_steps=0), ToMeValueError, r"reuse_steps=0 must be 1 \(no reuse\) or more, such as 4"),
+    (dict(reuse_steps=2.5), ToMeTypeError, r"reuse_steps=2\.5 must be a whole number of denoising steps.*got float"),
+    (dict(reuse_steps=None), ToMeTypeError, r"reuse_steps=None must be a whole number.*got NoneType"),
+    (dict(reuse_blocks=1), ToMeTypeError, r"reuse_blocks=1 must be True or False"),
+    (dict(config=0.5), ToMeTypeError, r"config=0\.5 must be a ToMeConfig, the name of a preset .* or .*; got float"),
+    (dict(config=dict(ratio=0.5)), ToMeTypeError, r"must be a ToMeConfig, the name of a preset .*; got dict"),
+    (dict(config=ToMeConfig), ToMeTypeError, r"must be a ToMeConfig, the name of a preset .*; got type"),
+    (dict(config=np.zeros(3)), ToMeTypeError, r"config=array.* must be a ToMeConfig, .*; got ndarray of shape \[3\]"),
+    (dict(config="nowhere.json"), ToMeValueError, r"nowhere\.json cannot be read as settings of token merging"),
+    (dict(ratio=ToMeConfig(), config=ToMeConfig()), ToMeTypeError, r"a ToMeConfig was given first and another ToMeC"),
+    (dict(ratio="fast", config=ToMeConfig()), ToMeTypeError, r"the preset 'fast' was given first .* so give one of"),
+    (dict(ratio="quality", tile=16), ToMeValueError, r"tile=16 was given and ratio=0\.75 and method='todo' come from"),
+]  # fmt: skip
+
+
+def name_of(settings: dict[str, Any]) -> str:
+    return "-".join(f"{key}={shown(value)}" for key, value in settings.items())
+
+
+@functools.cache
+def unet() -> tiny.Model:
+    model = tiny.unet()
+    tiny.run_unet(model)
+    return model
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["plain", "merged"])
+@pytest.mark.parametrize(("settings", "error", "sentence"), BAD_SETTINGS, ids=[name_of(row[0]) for row in BAD_SETTINGS])
+def test_bad_setting_is_refused_and_the_model_stays(
+    settings: dict[str, Any], error: type[ToMeError], sentence: str, merged: bool
+) -> None:
+    model = unet()
+    remove_tome(model)
+    if merged:
+        apply_tome(model, 0.25)
+    applied, before = applied_tome(model), tiny.snapshot(model)
+    with pytest.raises(error, match=sentence) as raised:
+        apply_tome(model, **settings)
+    assert isinstance(raised.value, ToMeError)
+    assert isinstance(raised.value, TypeError if error is ToMeTypeError else ValueError)
+    assert tiny.snapshot(model) == before
+    assert applied_tome(model) == applied
+
+
+def test_table_is_long_enough() -> None:
+    assert len(BAD_SETTINGS) >= 40
+
+
+def test_unknown_setting_is_refused() -> None:
+    with pytest.raises(ToMeTypeError, match=r"unknown setting 'ration', 'zz'; the settings are ratio, max_downsample"):
+        ToMeConfig.from_dict({"ration": 0.5, "zz": 1, "sx": 2})
+    with pytest.raises(TypeError, match="ration"):
+        unet().apply_tome(ration=0.5)
+
+
+class TestNumbersOfOtherLibraries:
+    """numpy's and Paddle's are taken wherever a number, a flag or a ramp is, and held as Python's own."""
+
+    @pytest.mark.parametrize(
+        ("given", "same"),
+        [
+            (dict(ratio=np.array(0.25)), dict(ratio=0.25)),
+            (dict(ratio=np.array([[0.25]])), dict(ratio=0.25)),
+            (dict(ratio=np.float16(0.25)), dict(ratio=0.25)),
+            (dict(ratio=np.longdouble(0.25)), dict(ratio=0.25)),
+            (dict(ratio=paddle.to_tensor(0.25)), dict(ratio=0.25)),
+            (dict(ratio=paddle.to_tensor([0.25])), dict(ratio=0.25)),
+            (dict(ratio=paddle.to_tensor(0.25).astype("bfloat16")), dict(ratio=0.25)),
+            (dict(ratio=np.array([0.7, 0.3])), dict(ratio=(0.7, 0.3))),
+            (dict(ratio=paddle.to_tensor([0.5, 0.25])), dict(ratio=(0.5, 0.25))),
+            (dict(ratio=paddle.to_tensor([0.5, 0.25]).astype("bfloat16")), dict(ratio=(0.5, 0.25))),
+            (dict(ratio=[np.float32(0.5), paddle.to_tensor(0.25)]), dict(ratio=(0.5, 0.25))),
+            (dict(ratio={np.int8(2): np.array(0.25), 1: np.array([0.5, 0.1])}), dict(ratio={1: (0.5, 0.1), 2: 0.25})),
+            (dict(ratio={paddle.to_tensor(1): paddle.to_tensor([0.5, 0.25])}), dict(ratio={1: (0.5, 0.25)})),
+            (dict(max_downsample=np.array(2)), dict(max_downsample=2)),
+            (dict(max_downsample=paddle.to_tensor(2)), dict(max_downsample=2)),
+            (dict(sx=np.array([4]), sy=paddle.to_tensor([4])), dict(sx=4, sy=4)),
+            (dict(seed=np.uint64(2**63 - 1)), dict(seed=2**63 - 1)),
+            (dict(seed=paddle.to_tensor(2**62)), dict(seed=2**62)),
+            (dict(tile=np.int16(8), reuse_steps=np.array(3)), dict(tile=8, reuse_steps=3)),
+            (dict(use_rand=np.False_, merge_mlp=np.array(True)), dict(use_rand=False, merge_mlp=True)),
+            (dict(reuse_blocks=paddle.to_tensor(True)), dict(reuse_blocks=True)),
+            (dict(min_similarity=np.array(-1)), dict(min_similarity=-1.0)),
+            (dict(start=paddle.to_tensor(0.25), end=np.float64(0.5)), dict(start=0.25, end=0.5)),
+            (dict(method=np.str_("tofu")), dict(method="tofu")),
+        ],
+        ids=lambda settings: name_of(settings)[:60],
+    )
+    def test_they_are_taken(self, given: dict[str, Any], same: dict[str, Any]) -> None:
+        config, plain = ToMeConfig(**given), ToMeConfig(**same)
+        assert apply_tome(unet(), **given).tome.config == config == plain
+        assert hash(config) == hash(plain)
+        assert repr(config) == repr(plain)
+        for name, value in vars(config).items():
+            assert type(value) is type(getattr(plain, name))
+        assert json.loads(config.to_json()) == json.loads(plain.to_json())
+
+    def test_every_setting_is_in_the_table(self) -> None:
+        marks = TestNumbersOfOtherLibraries.test_they_are_taken.pytestmark
+        asked = {name for given, _ in marks[0].args[1] for name in given}
+        assert asked >= {field.name for field in dataclasses.fields(ToMeConfig)} - {"merge_attn", "merge_crossattn"}
+
+    def test_a_tensor_of_a_program_has_no_value(self) -> None:
+        paddle.enable_static()
+        try:
+            with paddle.static.program_guard(paddle.static.Program()):
+                value = paddle.static.data("ratio", [1], "float32")
+                with pytest.raises(ToMeTypeError, match=NUMBER):
+                    ToMeConfig(value)
+        finally:
+            paddle.disable_static()
+
+
+NO_NAMES = [None, 3, b"fast", ["fast"], {}, np.array("fast"), np.array(["fast", "x"]), paddle.zeros([2]), ToMeConfig]
+
+
+@pytest.mark.parametrize("given", NO_NAMES, ids=[str(i) for i in range(len(NO_NAMES))])
+class TestWhatIsNoName:
+    def test_of_a_preset(self, given: Any) -> None:
+        with pytest.raises(ToMeTypeError, match=r"must be the name of a preset \(balanced, fast, quality\); got "):
+            ToMeConfig.preset(given)
+
+    def test_of_a_preset_or_file(self, given: Any) -> None:
+        with pytest.raises(ToMeTypeError, match=r"must be the name of a preset \(.*\) or the path of a JSON file of"):
+            ToMeConfig.named(given)
+
+    def test_of_a_file(self, given: Any) -> None:
+        with pytest.raises(ToMeTypeError, match=r"must be the path of a JSON file of settings, such as 'tome\.json'"):
+            ToMeConfig.load(given)
+
+
+def test_what_is_no_mapping_of_settings_is_refused() -> None:
+    for given in (None, 3, "ratio", [("ratio", 0.5)], np.array(0.5)):
+        with pytest.raises(ToMeTypeError, match=r'must be a mapping of settings such as \{"ratio": 0\.5\}; got'):
+            ToMeConfig.from_dict(given)  # type: ignore[arg-type]
+    with pytest.raises(ToMeTypeError, match=r"unknown setting 'x', 1; the settings are"):
+        ToMeConfig.from_dict({1: 2, "x": 3})  # type: ignore[dict-item]
+    with pytest.raises(ToMeValueError, match=r"\{'1': 0\.5, 1: 0\.3\} names a level twice; give each level once"):
+        ToMeConfig.from_dict({"ratio": {"1": 0.5, 1: 0.3}})
+    with pytest.raises(ToMeValueError, match="has level '99999"):
+        ToMeConfig.from_dict({"ratio": {"9" * 5000: 0.5}})
+
+
+def test_config_is_frozen_and_round_trips() -> None:
+    config = ToMeConfig(
+        ratio=np.float32(0.5), max_downsample=np.int64(4), sx=np.int32(4), seed=np.uint64(2**63 - 1),
+        tile=np.int16(8), reuse_steps=np.int8(2),
+    )  # fmt: skip
+    assert ToMeConfig.from_dict(config.to_dict()) == config
+    plain = {key: type(value) for key, value in config.to_dict().items()}
+    assert {plain.pop(name) for name in ("ratio", "start", "end")} == {float}
+    assert (plain.pop("method"), plain.pop("min_similarity")) == (str, type(None))
+    flags = {"use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"}
+    assert plain == {key: bool if key in flags else int for key in plain}
+    with pytest.raises(AttributeError):
+        config.ratio = 0.6  # type: ignore[misc]
+
+
+SUPPORTED = "`ppdiffusers-tome doctor` lists which have"
+NOTHING: dict[str, tuple[Callable[[], Any], str]] = {
+    "vae": (tiny.vae, f"AutoencoderKL has nothing .*AutoencoderKL: it decodes pictures .*{SUPPORTED}"),
+    "text encoder": (tiny.text_encoder, f"CLIPTextModel has nothing to merge: .*{SUPPORTED}"),
+    "unconditional unet": (
+        lambda: tiny.build(
+            ppdiffusers.UNet2DModel, sample_size=8, block_out_channels=(8, 8), layers_per_block=1, norm_num_groups=4,
+            down_block_types=("DownBlock2D",) * 2, up_block_types=("UpBlock2D",) * 2, add_attention=False,
+        ),
+        f"UNet2DModel has nothing to merge: .*{SUPPORTED}",
+    ),
+    "linear": (lambda: paddle.nn.Linear(2, 2), f"Linear has nothing to merge: .*{SUPPORTED}"),
+    "temporal": (
+        lambda: tiny.build(
+            TransformerTemporalModel, num_attention_heads=2, attention_head_dim=4, in_channels=8, norm_num_groups=4
+        ),
+        f"TransformerTemporalModel has nothing to merge: .*{SUPPORTED}",
+    ),
+    "prior": (
+        lambda: tiny.build(
+            PriorTransformer, num_attention_heads=2, attention_head_dim=4, num_layers=1, embedding_dim=8,
+            num_embeddings=3, additional_embeddings=4,
+        ),
+        f"PriorTransformer has nothing to merge: .*not a grid of image tokens.*{SUPPORTED}",
+    ),
+    "pipeline": (
+        lambda: ppdiffusers.DDPMPipeline(NOTHING["unconditional unet"][0](), ppdiffusers.DDPMScheduler()),
+        r"DDPMPipeline has nothing to merge: looked at unet \(UNet2DModel\) .*or to the pipeline that holds one",
+    ),
+    "a block without its host": (
+        lambda: tiny.unet().mid_block.attentions[0].transformer_blocks[0],
+        f"BasicTransformerBlock has nothing to merge: .*{SUPPORTED}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "sentence"), NOTHING.values(), ids=NOTHING)
+def test_model_without_blocks_on_a_grid_is_refused(build: Callable[[], Any], sentence: str) -> None:
+    model = build()
+    layers = [model] if isinstance(model, paddle.nn.Layer) else [model.unet]
+    before = [tiny.snapshot(layer) for layer in layers]
+    with pytest.raises(NothingToMergeError, match=sentence):
+        apply_tome(model)
+    assert [tiny.snapshot(layer) for layer in layers] == before
+
+
+def test_flags_without_their_sublayer_are_named() -> None:
+    dit = tiny.dit()
+    before = tiny.snapshot(dit)
+    with pytest.raises(NothingToMergeError, match=r"no block of it has the sublayer that merge_crossattn=True merges"):
+        apply_tome(dit, merge_attn=False, merge_crossattn=True)
+    assert tiny.snapshot(dit) == before
+
+
+NO_MODELS = ["runwayml/stable-diffusion-v1-5", None, 3, tiny.unet, ppdiffusers.UNet2DConditionModel,
+             ppdiffusers.StableDiffusionPipeline, {}, [1], object()]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", [apply_tome, remove_tome, applied_tome])
+@pytest.mark.parametrize("given", NO_MODELS, ids=[str(i) for i in range(len(NO_MODELS))])
+def test_what_is_no_model_is_refused(given: Any, function: Callable[[Any], Any]) -> None:
+    sentence = r"ToMe needs a ppdiffusers pipeline or model, .*of type " + re.escape(type(given).__name__)
+    with pytest.raises(ToMeTypeError, match=sentence):
+        function(given)
+
+
+def test_bad_setting_is_found_before_a_bad_model() -> None:
+    with pytest.raises(ToMeValueError, match="ratio=2"):
+        apply_tome(tiny.vae(), ratio=2)

@@ -1,0 +1,167 @@
+"""Importing the package gives ppdiffusers' classes their methods; uninstalling gives the port back."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import ppdiffusers
+import pytest
+
+import tiny
+from ppdiffusers_tome import install, uninstall
+from ppdiffusers_tome.attaching.calls.pipeline_call import current_pipeline_call
+
+REPORT = """
+import json
+def report():
+    import paddle, ppdiffusers
+    from ppdiffusers import DiffusionPipeline, StableDiffusionPipeline, UNet2DConditionModel
+    from ppdiffusers.models.modeling_utils import ModelMixin
+    import ppdiffusers.patches.tomesd_patch_utils
+    classes = (paddle.nn.Layer, ModelMixin, DiffusionPipeline, StableDiffusionPipeline, UNet2DConditionModel)
+    return {cls.__name__: {name: getattr(getattr(cls, name), "__module__", type(getattr(cls, name)).__name__)
+                           for name in ("apply_tome", "remove_tome", "tome") if hasattr(cls, name)} for cls in classes}
+"""
+OURS = {"apply_tome": "ppdiffusers_tome.api", "remove_tome": "ppdiffusers_tome.api"}
+WITH_TOME = {**OURS, "tome": "property"}
+EXPECTED = {
+    "Layer": OURS, "ModelMixin": WITH_TOME, "DiffusionPipeline": WITH_TOME,
+    "StableDiffusionPipeline": WITH_TOME, "UNet2DConditionModel": WITH_TOME,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import ppdiffusers_tome, ppdiffusers",
+        "import ppdiffusers, ppdiffusers_tome",
+        "import paddle, ppdiffusers_tome, ppdiffusers",
+        "from ppdiffusers import StableDiffusionPipeline\nimport ppdiffusers_tome",
+        "import ppdiffusers_tome\nfrom ppdiffusers.models import UNet2DConditionModel",
+    ],
+)
+def test_import_in_any_order_installs(order: str) -> None:
+    assert tiny.in_new_process(f"{REPORT}\n{order}\nprint(json.dumps(report()))") == EXPECTED
+
+
+def test_import_alone_imports_neither_paddle_nor_ppdiffusers() -> None:
+    code = "import json, sys, ppdiffusers_tome\nfrom ppdiffusers_tome import ToMeConfig, ToMeError\nToMeConfig(0.4)\n"
+    modules = "[name for name in ('paddle', 'ppdiffusers', 'paddlenlp') if name in sys.modules]"
+    assert tiny.in_new_process(f"{code}print(json.dumps({modules}))") == []
+
+
+def test_uninstall_gives_back_exactly_what_was_there() -> None:
+    code = """
+import json, paddle, ppdiffusers
+from ppdiffusers.models.modeling_utils import ModelMixin
+classes = (paddle.nn.Layer, ModelMixin, ppdiffusers.DiffusionPipeline)
+names = ("apply_tome", "remove_tome", "tome")
+held = lambda: [[vars(cls).get(name) for name in names] for cls in classes]
+before = held()
+import ppdiffusers_tome
+first = held()
+ppdiffusers_tome.install()
+ppdiffusers_tome.install()
+again = held()
+ppdiffusers_tome.uninstall()
+back = held()
+ppdiffusers_tome.uninstall()
+still = held()
+ppdiffusers_tome.install()
+same = lambda a, b: all(x is y for p, q in zip(a, b) for x, y in zip(p, q))
+port = before[0][0].__module__ + " " + before[2][0].__module__
+print(json.dumps([port, same(before, first), same(first, again), same(back, before), same(still, before),
+                  same(held(), first)]))
+"""
+    module = "ppdiffusers.patches.tomesd_patch_utils"
+    assert tiny.in_new_process(code) == [f"{module} {module}", False, True, True, True, True]
+
+
+def test_uninstall_before_ppdiffusers_comes_leaves_it_alone() -> None:
+    code = "import ppdiffusers_tome\nppdiffusers_tome.uninstall()\n"
+    report = tiny.in_new_process(f"{REPORT}\n{code}print(json.dumps(report()))")
+    assert report["DiffusionPipeline"]["apply_tome"] == "ppdiffusers.patches.tomesd_patch_utils"
+    assert "tome" not in report["DiffusionPipeline"]
+    assert "tome" not in report["ModelMixin"]
+
+
+def test_a_failed_import_of_ppdiffusers_is_made_good_by_the_next() -> None:
+    """Paddle 2.6.2's import does fail at the first try in some environments; ToMe must come with the second."""
+    code = """
+import sys, ppdiffusers_tome
+class Refuse:
+    def find_spec(self, name, path, target=None):
+        if name == "ppdiffusers.utils":
+            raise ImportError("not now")
+sys.meta_path.insert(0, Refuse())
+try:
+    import ppdiffusers
+except ImportError:
+    pass
+else:
+    raise SystemExit("it did import")
+sys.meta_path = [finder for finder in sys.meta_path if not isinstance(finder, Refuse)]
+for name in [name for name in sys.modules if name.startswith("ppdiffusers.")]:
+    del sys.modules[name]
+"""
+    assert tiny.in_new_process(f"{REPORT}\n{code}print(json.dumps(report()))") == EXPECTED
+
+
+class TestCallsOfPipelines:
+    """A call of any pipeline is known for as long as it runs."""
+
+    @pytest.fixture(autouse=True)
+    def _installed(self) -> Iterator[None]:
+        install()
+        yield
+        install()
+
+    @staticmethod
+    def told(cls: type, **given: Any) -> Any:
+        return cls.__new__(cls)(**given)
+
+    def test_it_is_told_in_classes_of_all_kinds(self) -> None:
+        class Own(ppdiffusers.StableDiffusionPipeline):
+            def __call__(self, pipe: Any = None) -> Any:
+                return current_pipeline_call(), pipe
+
+        class Mixin:
+            def __call__(self) -> Any:
+                return current_pipeline_call()
+
+        class Mixed(Mixin, ppdiffusers.StableDiffusionPipeline):
+            pass
+
+        class Inherited(Mixed):
+            pass
+
+        assert self.told(Own, pipe=3)[0] is not None
+        assert self.told(Own, pipe=3)[1] == 3
+        assert self.told(Mixed) is not None
+        assert self.told(Inherited) is not None
+        assert current_pipeline_call() is None
+        uninstall()
+        assert self.told(Own)[0] is self.told(Mixed) is self.told(Inherited) is None
+        assert "__call__" not in vars(Mixed)
+
+    def test_what_a_user_puts_in_its_place_is_told_after_the_next_install_and_stays(self) -> None:
+        class Own(ppdiffusers.StableDiffusionPipeline):
+            def __call__(self) -> Any:
+                raise AssertionError("replaced")
+
+        def another(self: Any) -> Any:
+            return current_pipeline_call()
+
+        Own.__call__ = another
+        install()
+        assert self.told(Own) is not None
+        uninstall()
+        assert Own.__call__ is another
+
+    def test_a_class_is_freed_when_nobody_has_it(self) -> None:
+        found = weakref.ref(type("Own", (ppdiffusers.StableDiffusionPipeline,), {"__call__": lambda self: None}))
+        gc.collect()
+        assert found() is None

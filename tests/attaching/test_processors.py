@@ -1,0 +1,214 @@
+"""Attention processors and adapters stay the user's, set before or after ``apply_tome``."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from ppdiffusers.models.attention_processor import (
+    Attention,
+    AttnProcessor,
+    IPAdapterAttnProcessor,
+    SlicedAttnProcessor,
+    XFormersAttnProcessor,
+)
+from ppdiffusers.models.lora import LoRALinearLayer
+from ppdiffusers.patches import paddle_patch
+
+import tiny
+from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
+
+SETTINGS = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
+
+
+class Counting(AttnProcessor):
+    """A user's own: counts its calls, and attends to twice the value."""
+
+    calls = 0
+
+    def __call__(self, attn: Any, hidden_states: paddle.Tensor, *args: Any, **kwargs: Any) -> paddle.Tensor:
+        self.calls += 1
+        return 2 * super().__call__(attn, hidden_states, *args, **kwargs)
+
+
+def math_attention() -> Callable[..., paddle.Tensor]:
+    """ppdiffusers' ``scaled_dot_product_attention_``, which it defines on GPUs only, though its math path needs none.
+
+    Taken from its own file: the function is compiled alone, with the names of its module.
+    """
+    name = "scaled_dot_product_attention_"
+    if hasattr(paddle.nn.functional, name):
+        return getattr(paddle.nn.functional, name)
+    tree = ast.parse(inspect.getsource(paddle_patch))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
+    names = dict(vars(paddle_patch))
+    exec(compile(ast.Module(found, []), paddle_patch.__file__, "exec"), names)
+    return names[name]
+
+
+def set_xformers(unet: Any, folder: Path) -> None:
+    unet.set_attn_processor(XFormersAttnProcessor(attention_op="math"))
+
+
+def set_counting(unet: Any, folder: Path) -> None:
+    unet.set_attn_processor(Counting())
+
+
+def set_sliced(unet: Any, folder: Path) -> None:
+    unet.set_attention_slice(1)
+    assert any(isinstance(processor, SlicedAttnProcessor) for processor in unet.attn_processors.values())
+
+
+def load_lora(unet: Any, folder: Path) -> None:
+    """Load a LoRA from a file, written first from another UNet as a training script does."""
+    if not any(folder.iterdir()):
+        trained = tiny.unet()
+        for path, attention in trained.named_sublayers():
+            if isinstance(attention, Attention):
+                for name, linear in (
+                    ("q", attention.to_q), ("k", attention.to_k), ("v", attention.to_v), ("out", attention.to_out[0]),
+                ):  # fmt: skip
+                    linear.set_lora_layer(tiny.build(LoRALinearLayer, in_features=linear.in_features,
+                                                     out_features=linear.out_features, rank=2))  # fmt: skip
+                    assert linear.lora_layer is not None, (path, name)
+        trained.save_attn_procs(str(folder), to_diffusers=False)
+    unet.load_attn_procs(str(folder), from_diffusers=False)
+
+
+def fuse_lora(unet: Any, folder: Path) -> None:
+    load_lora(unet, folder)
+    unet.fuse_lora()
+
+
+def load_ip_adapter(unet: Any, folder: Path) -> None:
+    """Through ppdiffusers' own loader, from a state dict as in a file."""
+    weights, number = {}, 1
+    for name in unet.attn_processors:
+        if name.endswith("attn2.processor"):
+            attention = dict(unet.named_sublayers())[name.removesuffix(".processor")]
+            for key in ("to_k_ip.weight", "to_v_ip.weight"):
+                weights[f"{number}.{key}"] = 0.5 * tiny.array((tiny.CROSS_DIM, attention.inner_dim), seed=number)
+            number += 2
+    width = 4 * tiny.CROSS_DIM
+    projection = {
+        "proj.weight": tiny.array((6, width), seed=1), "proj.bias": tiny.array((width,), seed=2),
+        "norm.weight": paddle.ones([tiny.CROSS_DIM]), "norm.bias": paddle.zeros([tiny.CROSS_DIM]),
+    }  # fmt: skip
+    with untouched_random_state():
+        unet._load_ip_adapter_weights({"ip_adapter": weights, "image_proj": projection}, from_diffusers=False)
+    assert any(isinstance(processor, IPAdapterAttnProcessor) for processor in unet.attn_processors.values())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing a user does to a UNet, and what it is then called with."""
+
+    prepare: Callable[[Any, Path], None] = lambda unet, folder: None
+    call: dict[str, Any] = field(default_factory=dict)
+    unet: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = {
+    "custom": Case(set_counting),
+    "sliced": Case(set_sliced),
+    "xformers": Case(set_xformers),
+    "lora": Case(load_lora),
+    "lora-scaled": Case(load_lora, dict(cross_attention_kwargs=dict(scale=0.5))),
+    "lora-fused": Case(fuse_lora),
+    "ip-adapter": Case(load_ip_adapter, dict(added_cond_kwargs=dict(image_embeds=tiny.array((2, 6), seed=8)))),
+    "gligen": Case(
+        call=dict(cross_attention_kwargs=dict(gligen=dict(
+            boxes=paddle.to_tensor(np.random.default_rng(0).random((2, 3, 4)).astype(np.float32)),
+            positive_embeddings=tiny.array((2, 3, tiny.CROSS_DIM), seed=9),
+            masks=paddle.to_tensor([[1.0, 1, 0], [1, 0, 0]]),
+        ))),
+        unet=dict(attention_type="gated"),
+    ),
+    "text-mask": Case(call=dict(encoder_attention_mask=paddle.to_tensor([[1.0, 1, 1, 0, 0], [1, 1, 1, 1, 0]]))),
+}  # fmt: skip
+
+
+@pytest.fixture(params=CASES.values(), ids=CASES)
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
+    if request.param is CASES["xformers"]:
+        name = "scaled_dot_product_attention_"
+        monkeypatch.setattr(paddle.nn.functional, name, math_attention(), raising=False)
+    return request.param
+
+
+def test_processor_works_before_and_after_in_any_order(case: Case, tmp_path: Path) -> None:
+    before, after = tiny.unet(**case.unet), tiny.unet(**case.unet)
+    untouched = tiny.run_unet(before)
+
+    case.prepare(before, tmp_path)
+    plain = tiny.run_unet(before, **case.call)
+    apply_tome(before, **SETTINGS)
+    merged = tiny.run_unet(before, **case.call)
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-3
+
+    apply_tome(after, **SETTINGS)
+    case.prepare(after, tmp_path)
+    assert np.array_equal(tiny.run_unet(after, **case.call), merged)
+
+    assert np.array_equal(tiny.run_unet(remove_tome(before), **case.call), plain)
+    assert np.array_equal(tiny.run_unet(remove_tome(after), **case.call), plain)
+    if case.prepare not in (set_sliced, set_xformers):  # these two only compute the same otherwise
+        assert np.abs(plain - untouched).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["sliced", "xformers"])
+def test_another_way_to_compute_attention_gives_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paddle.nn.functional, "scaled_dot_product_attention_", math_attention(), raising=False)
+    unet = apply_tome(tiny.unet(), **SETTINGS)
+    expected = tiny.run_unet(unet)
+    CASES[name].prepare(unet, tmp_path)
+    assert np.abs(tiny.run_unet(unet) - expected).max() <= 1e-5
+
+
+def test_processors_are_left_where_they_are() -> None:
+    unet, processor = tiny.unet(), Counting()
+    unet.set_attn_processor(processor)
+    apply_tome(unet, **SETTINGS)
+    assert all(held is processor for held in unet.attn_processors.values())
+    tiny.run_unet(unet)
+    assert processor.calls == len(unet.attn_processors)
+    remove_tome(unet)
+    assert all(held is processor for held in unet.attn_processors.values())
+
+
+def test_unfusing_a_lora_under_tome(tmp_path: Path) -> None:
+    """ppdiffusers drops a LoRA when it fuses it, so unfusing gives the UNet without one."""
+    unet = apply_tome(tiny.unet(), **SETTINGS)
+    without = tiny.run_unet(unet)
+    load_lora(unet, tmp_path)
+    loaded = tiny.run_unet(unet)
+    assert np.abs(loaded - without).max() > 1e-2
+    unet.fuse_lora()
+    # Fusing rounds, and a source between two destinations may then take the other.
+    fused = np.abs(tiny.run_unet(unet) - loaded)
+    assert np.median(fused) <= 1e-3
+    assert fused.max() <= 0.03 * np.abs(loaded - without).max()
+    unet.unfuse_lora()
+    assert np.abs(tiny.run_unet(unet) - without).max() <= 1e-3
+
+
+def test_pipeline_slices_attention_before_and_after() -> None:
+    pipe = tiny.pipeline()
+    plain = tiny.run_pipeline(pipe)
+    merged = tiny.run_pipeline(pipe.apply_tome(0.5))
+    pipe.enable_attention_slicing(1)
+    assert np.abs(tiny.run_pipeline(pipe) - merged).max() <= 1e-4
+    pipe.disable_attention_slicing()
+    assert np.array_equal(tiny.run_pipeline(pipe), merged)
+    assert np.array_equal(tiny.run_pipeline(pipe.remove_tome()), plain)

@@ -1,0 +1,152 @@
+"""The rooms of the package, what each may import, and their picture in ``docs/architecture.md``.
+
+    python tests/house/rooms.py        # draws the picture anew, from what the modules import
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "ppdiffusers_tome"
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- drawn by tests/house/rooms.py -->", "<!-- as far as here -->"
+
+# Room, and the rooms that it may import, from the bottom to the top. A module belongs to the room with the longest name
+# that its own begins with.
+MAY_IMPORT: dict[str, set[str]] = {
+    "version": set(),
+    "errors": set(),
+    "merging": set(),
+    "settings": {"errors", "merging"},
+    "attaching": {"errors", "merging", "settings"},
+    "chunked_attention": {"errors", "attaching"},
+    "api": {"errors", "settings", "attaching"},
+    "install": {"api", "attaching"},
+    "exporting": {"errors", "settings", "attaching"},
+    "tools.measuring": {"errors"},
+    "tools.console": set(),
+    "tools.bundled": {"errors"},
+    "tools.drawing": {
+        "version", "errors", "merging", "settings", "attaching", "chunked_attention", "api", "exporting",
+        "tools.measuring", "tools.console", "tools.bundled",
+    },
+    "tools.tuning": {"errors", "settings", "attaching", "tools.measuring"},
+    "tools.figures": {"errors", "merging", "attaching", "exporting", "tools.measuring", "tools.drawing"},
+    "tools.doctor": {"errors", "merging", "settings", "attaching", "tools.measuring"},
+    "tools.bench": {
+        "errors", "merging", "settings", "attaching", "chunked_attention", "api", "install", "exporting",
+        "tools.measuring", "tools.console", "tools.drawing",
+    },
+    "tools.evaluation": {
+        "errors", "settings", "attaching", "api", "exporting", "tools.measuring", "tools.drawing", "tools.bench",
+    },
+    "tools.many_prompts": {"errors", "settings", "exporting", "tools.measuring", "tools.console", "tools.drawing"},
+    "tools.bundled.training": {"chunked_attention", "tools.measuring", "tools.bundled", "tools.drawing"},
+    "tools.commands": {
+        "errors", "merging", "settings", "attaching", "chunked_attention", "api", "exporting", "tools.measuring",
+        "tools.console", "tools.bundled", "tools.drawing", "tools.tuning", "tools.figures", "tools.doctor",
+        "tools.bench", "tools.evaluation", "tools.many_prompts",
+    },
+    "tools.cli": {"version", "errors", "tools.many_prompts", "tools.commands"},
+    "__main__": {"tools.cli"},
+    # The face of the package hands names on; nothing imports it.
+    "__init__": {
+        "version", "errors", "settings", "attaching", "chunked_attention", "api", "install", "tools.tuning",
+    },
+}  # fmt: skip
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name in it: ``merging.grid``; a folder's ``__init__`` by the folder's."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def room_of(module: str) -> str:
+    """The room that a module belongs to.
+
+    Raises:
+        KeyError: it belongs to none.
+    """
+    fitting = [room for room in MAY_IMPORT if f"{module}.".startswith(f"{room}.")]
+    if not fitting:
+        raise KeyError(f"{module} belongs to no room of {Path(__file__).name}")
+    return max(fitting, key=len)
+
+
+def imported(path: Path, *, at_run_time: bool = False) -> Iterator[str]:
+    """Full names of what a file imports, wherever in it; ``at_run_time``: but for ``if TYPE_CHECKING:``."""
+
+    def walk(node: ast.AST) -> Iterator[ast.AST]:
+        if at_run_time and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child)
+
+    for node in walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively; the package imports by full name"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def modules_imported(module: str) -> set[str]:
+    """The modules of the package that a module imports."""
+    found = set()
+    for name in imported(modules()[module]):
+        package, _, inside = name.partition(".")
+        if package != "ppdiffusers_tome":
+            continue
+        # A name of a module, or of something in one.
+        while inside and inside not in modules():
+            inside = inside.rpartition(".")[0]
+        found.add(inside or "__init__")
+    return found - {module}
+
+
+def rooms_imported(room: str) -> set[str]:
+    """The other rooms that a room imports."""
+    of_room = [module for module in modules() if module != "tools" and room_of(module) == room]
+    return {room_of(other) for module in of_room for other in modules_imported(module)} - {room}
+
+
+def picture() -> str:
+    """The rooms as a Mermaid graph: an arrow for each import, but for those that other arrows imply."""
+    order = [room for room in MAY_IMPORT if room not in ("version", "errors", "__init__", "__main__")]
+    uses = {room: rooms_imported(room) & set(order) for room in order}
+    below: dict[str, set[str]] = {}
+    for room in order:  # from the bottom, so what is below the ones used is known
+        below[room] = uses[room].union(*(below[other] for other in uses[room]))
+    lines = ["```mermaid", "graph BT"]
+    tools = [f"        {_node(room)}" for room in order if room.startswith("tools.")]
+    lines += ["    subgraph tools", *tools, "    end"]
+    lines += [f"    {_node(room)}" for room in order if not room.startswith("tools.")]
+    for room in order:
+        direct = [other for other in uses[room] if not any(other in below[third] for third in uses[room] - {other})]
+        lines += [f"    {other.replace('.', '_')} --> {room.replace('.', '_')}" for other in sorted(direct)]
+    return "\n".join([*lines, "```"])
+
+
+def page_with(drawn: str) -> str:
+    """The text of the page with the picture in its place."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n{drawn}\n{END}{after}"
+
+
+def _node(room: str) -> str:
+    return f"{room.replace('.', '_')}[{room.removeprefix('tools.')}]"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with(picture()), encoding="utf-8")

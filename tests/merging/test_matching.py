@@ -1,0 +1,139 @@
+"""Matching: sums in half precision, masks, and what runs unmerged."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import paddle
+import pytest
+from ppdiffusers.models.attention_processor import Attention
+
+import tiny
+from attaching.contract import groups
+from ppdiffusers_tome import ToMeConfig, apply_tome
+from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.calls.call import BlockCall, Call
+from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.matchers.exact import match
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.partition import random_partition, regular_partition
+
+
+def matching_of(x: paddle.Tensor, grid: Grid, num_merged: int) -> Matching:
+    return match(x, random_partition(grid, 2, 2, seed=0, timestep=None), num_merged)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_sums_neither_overflow_nor_stop_growing(dtype: str) -> None:
+    """2,000 tokens of 60 add up to 120,000: more than float16 holds, and bfloat16 would stop at 16,384."""
+    order = paddle.arange(2000, dtype="int64").unsqueeze(0)
+    one_group = Matching(paddle.zeros([2000], dtype="int32"), paddle.full([1, 1], 1 / 2000), order, 1, 2000, 1999)
+    merged = one_group.merge(paddle.full([1, 2000, 4], 60.0).astype(dtype))
+    assert merged.dtype == getattr(paddle, dtype)
+    np.testing.assert_array_equal(merged.astype("float32").numpy(), np.full((1, 1, 4), 60.0))
+
+
+class TestMask:
+    GRID, BATCH = Grid(4, 4), 2
+    MASKED = ((0, 3), (0, 4), (1, 15))
+
+    @pytest.fixture
+    def matching(self) -> Matching:
+        return matching_of(tiny.array((self.BATCH, 16, 6)), self.GRID, 9)
+
+    @pytest.fixture
+    def mask(self) -> np.ndarray:
+        mask = np.zeros((self.BATCH, 1, 16), np.float32)
+        for image, token in self.MASKED:
+            mask[image, 0, token] = -10000
+        return mask
+
+    def expected(self, matching: Matching) -> np.ndarray:
+        tokens = {image * 16 + token for image, token in self.MASKED}
+        rows = [-10000.0 if tokens & set(group.tolist()) else 0.0 for group in groups(matching)]
+        return np.asarray(rows, np.float32).reshape(self.BATCH, -1)
+
+    def test_group_with_a_masked_token_is_masked(self, matching: Matching, mask: np.ndarray) -> None:
+        merged = matching.merge_mask(paddle.to_tensor(mask)).numpy()
+        assert merged.shape == (self.BATCH, 1, matching.num_left)
+        assert np.array_equal(merged[:, 0], self.expected(matching))
+
+    def test_heads_and_queries_keep_their_places(self, matching: Matching, mask: np.ndarray) -> None:
+        heads = np.repeat(mask, 3, axis=0)
+        merged = matching.merge_mask(paddle.to_tensor(heads)).numpy()
+        assert np.array_equal(merged, np.repeat(self.expected(matching)[:, None], 3, axis=0))
+        queries = np.repeat(heads, 16, axis=1)
+        merged = matching.merge_mask(paddle.to_tensor(queries)).numpy()
+        assert merged.shape == (self.BATCH * 3, matching.num_left, matching.num_left)
+        assert np.array_equal(merged[:, 4], np.repeat(self.expected(matching), 3, axis=0))
+
+    def test_one_mask_serves_all_images(self, matching: Matching, mask: np.ndarray) -> None:
+        merged = matching.merge_mask(paddle.to_tensor(mask[:1])).numpy()
+        both = matching.merge_mask(paddle.to_tensor(np.repeat(mask[:1], 2, axis=0))).numpy()
+        assert np.array_equal(merged, both)
+
+    def test_one_masked_token_masks_a_large_group(self) -> None:
+        """A mean of 1 masked token and 3,071 others would be -3, which masks nothing."""
+        grid = Grid(64, 64)
+        matching = match(paddle.ones([1, 4096, 2]), regular_partition(grid, 2, 2), 3072)
+        largest = max(groups(matching), key=len)
+        assert len(largest) > 1000
+        mask = np.zeros((1, 1, 4096), np.float32)
+        mask[0, 0, largest[-1]] = -10000
+        merged = matching.merge_mask(paddle.to_tensor(mask)).numpy().ravel()
+        assert sorted(merged)[:2] == [-10000, 0]
+
+    def test_masked_content_does_not_reach_the_others(self, matching: Matching, mask: np.ndarray) -> None:
+        attention = tiny.build(Attention, query_dim=6, heads=2, dim_head=4)
+        bias = matching.merge_mask(paddle.to_tensor(mask))
+
+        def attend(x: np.ndarray) -> np.ndarray:
+            return attention(matching.merge(paddle.to_tensor(x)), attention_mask=bias).numpy()
+
+        x = tiny.array((self.BATCH, 16, 6), seed=7).numpy()
+        other = x.copy()
+        for image, token in self.MASKED:
+            other[image, token] += 5
+        clean = self.expected(matching) == 0
+        with paddle.no_grad():
+            first, second = attend(x), attend(other)
+        assert np.isfinite(second).all()
+        assert np.abs(first[clean] - second[clean]).max() <= 1e-6
+        assert np.abs(first[~clean] - second[~clean]).max() > 1e-3
+
+
+class TestWarnings:
+    def test_grid_smaller_than_a_cell_warns_once_and_runs_unmerged(self) -> None:
+        unet = tiny.unet()
+        plain = tiny.run_unet(unet)
+        apply_tome(unet, 0.5, sx=32, sy=32, max_downsample=2)
+        with pytest.warns(UserWarning, match=r"a grid of 16x16 tokens is smaller than one cell of 32x32") as caught:
+            outputs = [tiny.run_unet(unet) for _ in range(2)]
+        assert len([w for w in caught if "ToMe" in str(w.message)]) == 1
+        assert all(np.array_equal(output, plain) for output in outputs)
+
+    def test_only_the_coarse_level_runs_unmerged(self) -> None:
+        unet = tiny.unet()
+        expected = tiny.run_unet(apply_tome(tiny.unet(), 0.5, sx=16, sy=16, max_downsample=1))
+        apply_tome(unet, 0.5, sx=16, sy=16, max_downsample=2)
+        with pytest.warns(UserWarning, match="8x8 tokens is smaller than one cell of 16x16"):
+            assert np.array_equal(tiny.run_unet(unet), expected)
+
+    def test_token_mismatch_warns_once_and_runs_unmerged(self) -> None:
+        call = Call(Attachment(ToMeConfig()))
+
+        def matched(tokens: int) -> Matching | None:
+            return BlockCall(call, None, self, Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()
+
+        sentence = r"tokens of shape \[1, 17, 6\] where its picture has 4x4 tokens"
+        with pytest.warns(UserWarning, match=sentence) as caught:
+            assert [matched(tokens) for tokens in (17, 17, 18)] == [None] * 3
+        assert len(caught) == 1
+        assert matched(16) is not None
+
+    def test_usual_call_warns_of_nothing(self) -> None:
+        unet = apply_tome(tiny.unet(), 0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            tiny.run_unet(unet)

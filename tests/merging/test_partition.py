@@ -1,0 +1,114 @@
+"""Sources and destinations: every token is one of them once, one destination a cell, chosen evenly."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+import pytest
+
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+
+SHAPES = [(4, 4), (2, 2), (5, 7), (8, 3), (33, 36), (17, 16), (2, 64)]
+STRIDES = [(2, 2), (2, 1), (1, 2), (3, 2), (2, 3)]
+CASES = [(Grid(*s), sx, sy) for s in SHAPES for sx, sy in STRIDES if s[0] >= sy and s[1] >= sx]
+CASES += [(Grid(9, 13), 4, 4), (Grid(16, 16), 16, 16)]
+
+
+def chosen(grid: Grid, sx: int, sy: int, *, seed: int = 0, timestep: float = 1.0) -> np.ndarray:
+    """The place inside its cell, 0 to sx * sy - 1, of every cell's destination."""
+    step = paddle.to_tensor(timestep, dtype="float32")
+    destinations = random_partition(grid, sx, sy, seed=seed, timestep=step).destinations.numpy()
+    return (destinations // grid.width % sy) * sx + destinations % grid.width % sx
+
+
+def check(partition: Partition, grid: Grid, sx: int, sy: int) -> None:
+    sources, destinations = partition.sources.numpy(), partition.destinations.numpy()
+    both = np.concatenate([sources, destinations])
+    assert sorted(both) == list(range(grid.num_tokens))
+    rows, columns = destinations // grid.width, destinations % grid.width
+    cells = [(row // sy, column // sx) for row, column in zip(rows, columns, strict=True)]
+    assert cells == [(row, column) for row in range(grid.height // sy) for column in range(grid.width // sx)]
+    remainder = {
+        row * grid.width + column
+        for row in range(grid.height)
+        for column in range(grid.width)
+        if row >= grid.height // sy * sy or column >= grid.width // sx * sx
+    }
+    assert remainder <= set(sources.tolist())
+
+
+@pytest.mark.parametrize(("grid", "sx", "sy"), CASES)
+def test_partition_is_a_partition(grid: Grid, sx: int, sy: int) -> None:
+    regular = regular_partition(grid, sx, sy)
+    check(regular, grid, sx, sy)
+    assert not (regular.destinations.numpy() // grid.width % sy).any()
+    assert not (regular.destinations.numpy() % grid.width % sx).any()
+    for seed, timestep in ((0, None), (1, 0.0), (2**63 - 1, 999.0), (3, -1.7), (4, 0.001)):
+        step = None if timestep is None else paddle.to_tensor([timestep])
+        check(random_partition(grid, sx, sy, seed=seed, timestep=step), grid, sx, sy)
+
+
+@pytest.mark.parametrize(("sx", "sy"), [(2, 2), (3, 2), (4, 4)])
+def test_random_destinations_are_even_over_a_cell(sx: int, sy: int) -> None:
+    grid, places = Grid(12, 12), sx * sy
+    by_timestep = np.stack([chosen(grid, sx, sy, timestep=step) for step in range(400)])
+    by_seed = np.stack([chosen(grid, sx, sy, seed=seed) for seed in range(400)])
+    for draws in (by_timestep, by_seed):
+        share = np.bincount(draws.ravel(), minlength=places) / draws.size
+        assert np.abs(share - 1 / places).max() < 0.15 / places
+        for cell in draws.T:
+            share = np.bincount(cell, minlength=places) / len(cell)
+            # Five standard deviations of a fair draw.
+            assert np.abs(share - 1 / places).max() < 5 * np.sqrt(1 / places / len(cell))
+
+
+def test_random_destinations_of_neighbours_and_of_steps_are_independent() -> None:
+    draws = np.stack([chosen(Grid(16, 16), 2, 2, timestep=step) for step in range(300)])
+    agree = {
+        "cells": (draws[:, 1:] == draws[:, :-1]).mean(),
+        "steps": (draws[1:] == draws[:-1]).mean(),
+        "steps of 20": (draws[20:] == draws[:-20]).mean(),
+    }
+    assert all(abs(share - 0.25) < 0.02 for share in agree.values()), agree
+
+
+@pytest.mark.parametrize(
+    "timestep",
+    [
+        paddle.to_tensor(501, dtype="int64"), paddle.to_tensor(501, dtype="int32"), paddle.to_tensor([501]),
+        paddle.to_tensor([501.0]), paddle.to_tensor(501.0, dtype="float64"), paddle.to_tensor([501, 501, 501]),
+        paddle.to_tensor([501.0, 3.0]),
+    ],
+)  # fmt: skip
+def test_random_destinations_are_the_same_for_every_form_of_a_timestep(timestep: paddle.Tensor) -> None:
+    expected = random_partition(Grid(8, 8), 2, 2, seed=1, timestep=paddle.to_tensor(501.0))
+    found = random_partition(Grid(8, 8), 2, 2, seed=1, timestep=timestep)
+    assert np.array_equal(found.destinations.numpy(), expected.destinations.numpy())
+
+
+def test_random_destinations_are_these_on_every_paddle() -> None:
+    """Pinned: Paddle 2.6 rounds large Python numbers to float32, which once gave it other ones."""
+    found = random_partition(Grid(4, 8), 2, 2, seed=7, timestep=paddle.to_tensor(981))
+    assert found.destinations.tolist() == [1, 3, 4, 6, 17, 27, 28, 30]
+
+
+def test_random_destinations_differ_between_seeds_grids_and_strides() -> None:
+    first = chosen(Grid(8, 16), 2, 2)
+    for other in (
+        chosen(Grid(8, 16), 2, 2, seed=1),
+        chosen(Grid(16, 8), 2, 2),
+        chosen(Grid(8, 16), 2, 2, timestep=2.0),
+        chosen(Grid(8, 16), 2, 2, timestep=1.25),
+    ):
+        assert (first != other).mean() > 0.5
+
+
+def test_grid_counts() -> None:
+    grid = Grid(33, 36)
+    assert grid.num_tokens == 1188
+    assert grid.num_cells(2, 2) == 16 * 18
+    assert grid.num_cells(5, 3) == 7 * 11
+    assert Grid(1, 8).num_cells(2, 2) == 0
+    assert grid.num_merged(0.5) == 594
+    assert Grid(3, 3).num_merged(0.1) == 0

@@ -1,0 +1,43 @@
+"""What the tests of the commands share. All run the bundled model for real, at a size that takes a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ppdiffusers_tome.tools.cli import main
+
+PROMPT = "a red circle on a blue background"
+SMALL = ["--height", "64", "--width", "64", "--steps", "1"]
+
+
+@pytest.fixture
+def generate(tmp_path: Path) -> Callable[..., list[Path]]:
+    """Run ``generate`` on small pictures; returns the files, in order."""
+
+    def run(*arguments: str, folder: str = "outputs", prompts: tuple[str, ...] = (PROMPT,)) -> list[Path]:
+        output = tmp_path / folder
+        asked = [part for prompt in prompts for part in ("--prompt", prompt)]
+        assert main(["generate", *SMALL, *asked, "--output", str(output), *arguments]) == 0
+        return sorted(output.iterdir())
+
+    return run
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    """A photo with edges: a bright square on a dark ground."""
+    pixels = np.zeros((90, 120, 3), np.uint8)
+    pixels[30:60, 40:80] = 220
+    path = tmp_path / "photo.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def pixels_of(path: Path) -> np.ndarray:
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB"))

@@ -1,0 +1,113 @@
+"""The program itself: help, commands found by their folder, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ppdiffusers_tome
+from ppdiffusers_tome.tools import commands
+from ppdiffusers_tome.tools.cli import main
+from tools.commands.conftest import PROMPT, SMALL
+
+SLOW_MODULES = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy"}
+COMMANDS = tuple(commands.commands())
+ANSWERED_AT_ONCE = [
+    ["--help"],
+    ["--version"],
+    [],
+    ["generte"],
+    *([name, "--help"] for name in COMMANDS),
+    *([name, "--promt", "x"] for name in COMMANDS),
+    *([name, "--scheduler", "ddmi"] for name in COMMANDS),
+]
+
+
+def test_commands_are_those_of_the_folder():
+    files = Path(commands.__file__).parent.glob("*.py")
+    assert {path.stem for path in files} - {"__init__"} == set(COMMANDS)
+    assert {"generate", "compare"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", ANSWERED_AT_ONCE, ids=" ".join)
+def test_parsing_imports_nothing_slow(arguments):
+    code = (
+        "import sys; from ppdiffusers_tome.tools.cli import main; main(sys.argv[1:]); "
+        f"print('SLOW', *sorted({SLOW_MODULES!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "SLOW"
+
+
+def test_help_answers_within_a_second():
+    def seconds() -> float:
+        command = [sys.executable, "-m", "ppdiffusers_tome", "generate", "--help"]
+        start = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 1  # the best of three: other programs may be busy
+
+
+def test_version_is_the_packages(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ppdiffusers-tome {ppdiffusers_tome.__version__}\n"
+
+
+DRAWING = ("--prompt", "--model", "--controlnet", "--image", "--steps", "--seed", "--sx", "--output")
+ARGUMENTS = {
+    "generate": DRAWING, "compare": DRAWING, "bench": ("--channels", "--ratio", "--repeats", "--output"),
+    "doctor": ("--model", "--height", "--ratio", "--tile", "--markdown"),
+    "visualize": (*DRAWING, "--ratio", "--ratios", "--at", "--blocks", "--visualdl"),
+    "tune": ("--model", "--prompt", "--target-psnr", "--target-speedup", "--max-memory", "--output"),
+    "evaluate": ("--prompts", "--seeds", "--ratios", "--port-ratios", "--configs", "--suite", "--clip", "--output"),
+    "export": ("--model", "--controlnet", "--height", "--rows", "--ratio", "--onnx", "--tolerance", "--output"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_command_names_its_arguments(name, capsys):
+    assert main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    for option in ARGUMENTS[name]:
+        assert option in shown
+
+
+def test_mistyped_argument_is_answered_with_the_right_one(capsys):
+    assert main(["generate", "--promt", "x"]) == 2
+    assert "did you mean --prompt?" in capsys.readouterr().err
+
+
+def test_new_command_is_one_new_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "say_hello.py").write_text(
+        "HELP = 'Say hello.'\n"
+        "def add_arguments(parser): parser.add_argument('--name')\n"
+        "def run(args): print('hello', args.name)\n"
+    )
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    assert main(["say-hello", "--name", "you"]) == 0
+    assert capsys.readouterr().out == "hello you\n"
+    sys.modules.pop("ppdiffusers_tome.tools.commands.say_hello")
+
+
+def test_interrupt_ends_with_130_and_no_traceback(monkeypatch, capsys, tmp_path):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ppdiffusers_tome.tools.drawing.sampling.draw", interrupted)
+    assert main(["generate", *SMALL, "--prompt", PROMPT, "--output", str(tmp_path / "outputs")]) == 130
+    assert capsys.readouterr().err.strip() == "ppdiffusers-tome: interrupted"
+    assert list((tmp_path / "outputs").iterdir()) == []
+
+
+def test_program_fault_is_not_hidden(monkeypatch, tmp_path):
+    def broken(*_, **__):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("ppdiffusers_tome.tools.drawing.sampling.draw", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["generate", *SMALL, "--prompt", PROMPT, "--output", str(tmp_path / "outputs")])

@@ -1,0 +1,189 @@
+"""``export`` and ``bench export``: what is written is what ppdiffusers' deploy pipelines draw with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+
+import tiny
+from ppdiffusers_tome import ToMeConfig, apply_tome
+from ppdiffusers_tome.exporting.pipelines import export_pipeline, load_exported
+from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS
+from ppdiffusers_tome.tools.cli import main
+from ppdiffusers_tome.tools.drawing.finding import find_model
+from ppdiffusers_tome.tools.drawing.loading import load_pipeline
+from ppdiffusers_tome.tools.drawing.sampling import initial_noise
+from tools.commands.conftest import PROMPT
+
+SIZE = ["--height", "64", "--width", "64"]
+FILES = {"export.json", "model_index.json", "scheduler", "text_encoder", "tokenizer", "tome.json", "unet",
+         "vae_decoder", "vae_encoder"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model, but with a UNet of one level, which is recorded in a fraction of the time."""
+    folder = tmp_path_factory.mktemp("model") / "model"
+    shutil.copytree(find_model("bundled").arguments[0], folder)
+    shutil.rmtree(folder / "unet")
+    tiny.unet(levels=1, mid_block_type=None, cross_attention_dim=128).save_pretrained(str(folder / "unet"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    assert main(["export", *SIZE, "--model", str(model), "--ratio", "0.6", "--output", str(folder)]) == 0
+    return folder
+
+
+def test_what_is_written_and_recorded(exported: Path, model: Path) -> None:
+    assert {path.name for path in exported.iterdir()} == FILES
+    assert ToMeConfig.load(exported / "tome.json") == ToMeConfig(0.6)
+    told = json.loads((exported / "export.json").read_text())
+    assert (told["model"], told["height"], told["width"], told["rows"]) == (str(model), 64, 64, None)
+    assert [part["name"] for part in told["parts"]] == ["text_encoder", "unet", "vae_encoder", "vae_decoder"]
+    for part in told["parts"]:
+        assert part["difference"] <= told["tolerance"] == 1e-4
+        assert part["rows"] == [1, 2]
+        for name in (*part["files"], "inference.pdiparams"):
+            assert (exported / part["name"] / name).stat().st_size > 0
+    assert told["parts"][1]["inputs"]["sample"]["shape"] == [None, 4, 8, 8]
+    (merging,) = told["tome"]["unet"]
+    assert (ToMeConfig.from_dict(merging["settings"]), len(merging["blocks"])) == (ToMeConfig(0.6), 3)
+    index = json.loads((exported / "model_index.json").read_text())
+    assert index["_class_name"] == "PaddleInferStableDiffusionPipeline"
+    assert index["unet"] == ["ppdiffusers", "PaddleInferRuntimeModel"]
+
+
+def test_the_deploy_pipeline_draws_the_same_picture(
+    exported: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The deploy pipelines wait for a GPU at the end, which Paddle refuses where there is none to wait for.
+    monkeypatch.setattr(paddle.device, "synchronize", lambda: None)
+    pipe = load_pipeline(find_model(str(model)))
+    common = dict(height=64, width=64, num_inference_steps=2, guidance_scale=3.0, output_type="np")
+    deployed = load_exported(exported)
+    assert type(deployed) is ppdiffusers.PaddleInferStableDiffusionPipeline
+    noise = initial_noise(pipe, 64, 64, seed=0)
+    drawn = np.asarray(deployed(PROMPT, latents=noise, parse_prompt_type="raw", **common).images)
+    unmerged = np.asarray(pipe(PROMPT, latents=noise, **common).images)
+    apply_tome(pipe, 0.6)
+    assert np.abs(drawn - np.asarray(pipe(PROMPT, latents=noise, **common).images)).max() <= 1e-4
+    assert np.abs(drawn - unmerged).max() > 1e-3
+
+
+def test_nothing_is_replaced_unasked(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (exported / "export.json").read_bytes()
+    assert main(["export", *SIZE, "--output", str(exported)]) == 2
+    assert "model_index.json exists already" in capsys.readouterr().err
+    assert (exported / "export.json").read_bytes() == before
+
+
+def test_a_models_own_folder_is_refused_at_once(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main(["export", *SIZE, "--model", str(model), "--output", str(folder), "--overwrite"]) == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert "that no export of this program wrote (StableDiffusionPipeline)" in error
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.sweep
+def test_overwriting_replaces_an_earlier_export_and_keeps_all_else(exported: Path, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "exported"
+    shutil.copytree(exported, folder)
+    others = ["unet/model_state.pdparams", "tokenizer/notes.txt", "picture.png"]
+    stale = ["unet/inference.pdmodel", "vae_decoder/inference.onnx", "tome.unet.json"]
+    for name in (*others, *stale):
+        (folder / name).write_text("somebody's")
+    given = ["--model", str(model), "--ratio", "0.3", "--output", str(folder)]
+    assert main(["export", *SIZE, *given, "--overwrite"]) == 0
+    assert [(folder / name).read_text() for name in others] == ["somebody's"] * len(others)
+    assert ToMeConfig.load(folder / "tome.json") == ToMeConfig(0.3)
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    written = {path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()}
+    assert files == written | set(others)
+    assert load_exported(folder).unet is not None
+
+
+@pytest.mark.sweep
+def test_denoisers_of_different_settings_are_told_apart(exported: Path, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "exported"
+    shutil.copytree(exported, folder)
+    plain = load_pipeline(find_model(str(model)))
+    # The UNet's shape, and edges eight times as large as the latent.
+    controlnet = tiny.build(
+        ppdiffusers.ControlNetModel, in_channels=4, block_out_channels=(8,), layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D",), conditioning_embedding_out_channels=(8, 8, 8, 8),
+        cross_attention_dim=128, attention_head_dim=2, norm_num_groups=4,
+    )  # fmt: skip
+    parts = {name: part for name, part in plain.components.items() if name != "image_encoder"}
+    pipe = ppdiffusers.StableDiffusionControlNetPipeline(**parts, controlnet=controlnet, requires_safety_checker=False)
+    pipe.unet.apply_tome(0.5)
+    pipe.controlnet.apply_tome(0.3, method="prune")
+    export_pipeline(pipe, folder, height=64, width=64, overwrite=True)
+    assert {path.name for path in folder.iterdir()} == (FILES - {"tome.json"}) | {
+        "tome.unet.json", "tome.controlnet.json",
+    }  # fmt: skip
+    tomes = {"unet": ToMeConfig(0.5), "controlnet": ToMeConfig(0.3, method="prune")}
+    told = json.loads((folder / "export.json").read_text())["tome"]
+    for name, tome in tomes.items():
+        assert ToMeConfig.load(folder / f"tome.{name}.json") == tome
+        assert [ToMeConfig.from_dict(entry["settings"]) for entry in told[name]] == [tome]
+    assert type(load_exported(folder)) is ppdiffusers.PaddleInferStableDiffusionControlNetPipeline
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--height", "100"], "--height 100 must be a multiple of 8"),
+        (["--rows", "0"], "--rows 0 must be 1 or more"),
+        (["--tolerance", "0"], "--tolerance 0.0 must be above 0"),
+        (["--min-similarity", "0.9"], "min_similarity cannot be exported"),
+        (["--end", "0.5"], "start or end cannot be exported"),
+        (["--controlnet", "nowhere"], "--controlnet nowhere does not exist"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", *arguments, "--output", str(tmp_path / "out")]) == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert words in error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not paddle.__version__.startswith("3."), reason="Paddle 2 exports for ONNX")
+def test_onnx_on_paddle_3_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--onnx", "--output", str(tmp_path / "out")]) == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert f"Paddle {paddle.__version__} cannot export for ONNX" in error
+    assert "export with Paddle 2.6.2" in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_bench_export(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # One level: recording a program takes long for each layer.
+    shape = dict(
+        cross_attention_dim=32, attention_head_dim=8, block_out_channels=(16,), norm_num_groups=8, layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D",), up_block_types=("CrossAttnUpBlock2D",), mid_block_type=None,
+    )  # fmt: skip
+    monkeypatch.setitem(RANDOM_UNETS, "flat-random", shape)
+    asked = ["--model", "flat-random", *SIZE, "--repeats", "2", "--output", str(tmp_path)]
+    assert main(["bench", "export", *asked]) == 0
+    found = json.loads((tmp_path / "export.json").read_text())
+    names = [f"{kind}, {way}" for kind in ("unmerged", "merged") for way in ("dynamic", "program", "inference")]
+    assert [row["name"] for row in found["rows"]] == names
+    assert all(len(taken) == 2 and min(taken) > 0 for taken in found["seconds"].values())
+    assert found["rows"][0]["speed_up"] == 1
+    assert (tmp_path / "export.md").read_text() in capsys.readouterr().out

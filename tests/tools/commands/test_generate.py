@@ -1,0 +1,229 @@
+"""``generate``: its files, what is in them, and what they depend on."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+import pytest
+
+import ppdiffusers_tome
+from ppdiffusers_tome.tools.cli import main
+from ppdiffusers_tome.tools.drawing.finding import find_controlnet, find_model
+from ppdiffusers_tome.tools.drawing.picture_files import read_settings
+from ppdiffusers_tome.tools.drawing.schedulers import SCHEDULERS
+from tools.commands.conftest import PROMPT, SMALL, pixels_of
+
+STAR = "a white star on a black background"
+
+
+def test_files_are_named_by_number_and_prompt(generate, capsys):
+    files = generate(prompts=(PROMPT, STAR))
+    assert [file.name for file in files] == [
+        "0001-a-red-circle-on-a-blue-background.png",
+        "0002-a-white-star-on-a-black-background.png",
+    ]
+    assert [pixels_of(file).shape for file in files] == [(64, 64, 3)] * 2
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "s per image (median of 2) on " in captured.out
+    assert "MiB with decoding" in captured.out
+
+
+def test_settings_come_back_from_the_picture(generate):
+    (file,) = generate("--seed", "7", "--ratio", "0.25", "--negative-prompt", STAR, "--scheduler", "euler", "--no-rand")
+    settings = read_settings(file)
+    expected = dict(
+        prompt=PROMPT, negative_prompt=STAR, seed=7, ratio=0.25, model="bundled", controlnet=None, height=64, width=64,
+        steps=1, guidance_scale=3.0, scheduler="EulerDiscreteScheduler", dtype="float32", xformers=False,
+        chunked_attention=False,
+    )  # fmt: skip
+    assert {name: settings[name] for name in expected} == expected
+    assert settings["tome"] == ppdiffusers_tome.ToMeConfig(ratio=0.25, use_rand=False).to_dict()
+    assert settings["versions"]["ppdiffusers_tome"] == ppdiffusers_tome.__version__
+    assert settings["versions"]["paddle"] == paddle.__version__
+
+
+def test_cheaper_matching_is_asked_for_and_recorded(generate):
+    (file,) = generate("--tile", "4", "--reuse-steps", "2", "--reuse-blocks")
+    asked = ppdiffusers_tome.ToMeConfig(tile=4, reuse_steps=2, reuse_blocks=True)
+    assert read_settings(file)["tome"] == asked.to_dict()
+    (exact,) = generate(folder="exact")
+    assert not np.array_equal(pixels_of(file), pixels_of(exact))
+
+
+def test_same_seed_gives_the_same_bytes(generate):
+    first, again = generate(folder="a")[0], generate(folder="b")[0]
+    assert first.read_bytes() == again.read_bytes()
+    other = generate("--seed", "1", folder="c")[0]
+    assert not np.array_equal(pixels_of(first), pixels_of(other))
+
+
+@pytest.mark.parametrize("scheduler", ["ddim", "euler-a"])
+def test_picture_i_has_seed_plus_i_whatever_else_is_drawn(generate, scheduler):
+    several = generate("--seed", "3", "--scheduler", scheduler, prompts=(STAR, PROMPT), folder="a")
+    (alone,) = generate("--seed", "4", "--scheduler", scheduler, folder="b")
+    np.testing.assert_array_equal(pixels_of(several[1]), pixels_of(alone))
+
+
+def test_ratio_0_equals_the_plain_pipeline(generate):
+    (file,) = generate("--ratio", "0", "--steps", "2")
+    from ppdiffusers import StableDiffusionPipeline
+
+    from ppdiffusers_tome.tools.drawing.sampling import initial_noise
+
+    pipe = StableDiffusionPipeline.from_pretrained(str(find_model("bundled").folder))
+    noise = initial_noise(pipe, 64, 64, seed=0)
+    plain = pipe(PROMPT, height=64, width=64, num_inference_steps=2, guidance_scale=3.0, latents=noise).images[0]
+    np.testing.assert_array_equal(pixels_of(file), np.asarray(plain))
+    assert read_settings(file)["tome"] is None
+
+
+def test_merging_changes_the_picture_and_little(generate):
+    plain = pixels_of(generate("--ratio", "0", "--steps", "2", folder="a")[0]).astype(float)
+    merged = pixels_of(generate("--ratio", "0.5", "--steps", "2", folder="b")[0]).astype(float)
+    assert 0 < np.abs(plain - merged).mean() < 20
+
+
+@pytest.mark.skipif(paddle.get_device() != "cpu", reason="on a GPU the default processor is no plain one")
+@pytest.mark.parametrize("ratio", ["0", "0.5"])
+def test_chunked_attention_gives_the_same_picture(generate, photo, ratio, monkeypatch):
+    from ppdiffusers_tome import ChunkedAttnProcessor
+    from ppdiffusers_tome.tools.drawing import sampling
+
+    processors, draw = [], sampling.draw
+
+    def noted(pipe, *arguments, **keywords):
+        held = (*pipe.unet.attn_processors.values(), *pipe.controlnet.attn_processors.values())
+        processors.append({type(processor) for processor in held})
+        return draw(pipe, *arguments, **keywords)
+
+    monkeypatch.setattr(sampling, "draw", noted)
+    given = ("--image", str(photo), "--ratio", ratio)
+    (plain,), (chunked,) = generate(*given, folder="a"), generate(*given, "--chunked-attention", folder="b")
+    assert np.abs(pixels_of(plain).astype(int) - pixels_of(chunked)).max() <= 1
+    assert ChunkedAttnProcessor not in processors[0]
+    assert processors[1] == {ChunkedAttnProcessor}
+    assert read_settings(chunked)["chunked_attention"] is True
+
+
+def test_prompt_changes_the_picture(generate):
+    red, star = generate(folder="a")[0], generate(prompts=(STAR,), folder="b")[0]
+    assert not np.array_equal(pixels_of(red), pixels_of(star))
+
+
+def test_existing_file_is_replaced_when_asked(generate):
+    (file,) = generate()
+    file.write_bytes(b"old")
+    (file,) = generate("--overwrite")
+    assert read_settings(file)["prompt"] == PROMPT
+
+
+LARGER = ("--height", "128", "--width", "128", "--steps", "10")
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_every_scheduler_draws_a_clean_background(generate, scheduler):
+    (file,) = generate(*LARGER, "--scheduler", scheduler, prompts=(STAR,))
+    assert read_settings(file)["scheduler"] == SCHEDULERS[scheduler]
+    assert _background_share(pixels_of(file)) > 0.6
+
+
+def test_wrong_prediction_type_would_show(generate, monkeypatch):
+    from ppdiffusers_tome.tools.drawing import schedulers
+
+    monkeypatch.setitem(schedulers._EXTRA, "ddim", {"prediction_type": "epsilon"})
+    (file,) = generate(*LARGER, "--scheduler", "ddim", prompts=(STAR,))
+    assert _background_share(pixels_of(file)) < 0.5
+
+
+def _background_share(pixels: np.ndarray) -> float:
+    """The share of the pixels whose colour is nearly black."""
+    return float((pixels.max(-1) < 50).mean())
+
+
+def test_native_size_is_the_models():
+    from ppdiffusers_tome.tools.drawing.loading import load_pipeline
+    from ppdiffusers_tome.tools.drawing.sampling import native_size
+
+    assert native_size(load_pipeline(find_model("bundled"))) == (512, 512)
+
+
+def test_diffusers_folders_give_the_same_picture(generate, tmp_path, photo):
+    from ppdiffusers import ControlNetModel, DiffusionPipeline
+
+    pipe = DiffusionPipeline.from_pretrained(str(find_model("bundled").folder))
+    pipe.save_pretrained(str(tmp_path / "model"), to_diffusers=True)
+    controlnet = ControlNetModel.from_pretrained(str(find_controlnet("bundled").folder))
+    controlnet.save_pretrained(str(tmp_path / "controlnet"), to_diffusers=True)
+    assert find_model(str(tmp_path / "model")).from_diffusers is True
+    assert find_controlnet(str(tmp_path / "controlnet")).from_diffusers is True
+    given = ("--image", str(photo), "--guidance-scale", "3")
+    bundled = pixels_of(generate(*given, folder="a")[0])
+    folders = ("--model", str(tmp_path / "model"), "--controlnet", str(tmp_path / "controlnet"))
+    (file,) = generate(*given, *folders, folder="b")
+    np.testing.assert_array_equal(bundled, pixels_of(file))
+
+
+def test_defaults_depend_on_the_model(tmp_path):
+    from argparse import ArgumentParser
+
+    from ppdiffusers_tome.tools.commands import generate as command
+    from ppdiffusers_tome.tools.drawing.settings import settings_from
+
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    bundled = settings_from(parser.parse_args([]), 0.5)
+    hub = settings_from(parser.parse_args(["--model", "runwayml/stable-diffusion-v1-5"]), 0.5)
+    assert (bundled.steps, bundled.guidance_scale) == (10, 3.0)
+    assert (hub.steps, hub.guidance_scale) == (20, 7.5)
+    assert hub.model.arguments == ("runwayml/stable-diffusion-v1-5", {})
+
+
+def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_path):
+    from ppdiffusers_tome.tools.drawing.edges import EdgeSource
+
+    edges = tmp_path / "edges.png"
+    EdgeSource(photo).load(64, 64).save(edges)
+    by_photo = generate("--image", str(photo), folder="a")
+    by_edges = generate("--control-image", str(edges), folder="b")
+    np.testing.assert_array_equal(pixels_of(by_photo[0]), pixels_of(by_edges[0]))
+    assert read_settings(by_photo[0])["controlnet"] == {
+        "model": "bundled",
+        "scale": 1.0,
+        "edges": {"option": "--image", "file": "photo.png", "canny_low": 100, "canny_high": 200},
+    }
+
+
+def test_tome_reaches_the_controlnet(generate, photo, monkeypatch):
+    from ppdiffusers_tome.tools.drawing import sampling
+
+    seen, draw = [], sampling.draw
+
+    def noted(pipe, *arguments, **keywords):
+        seen.extend(pipe.tome.blocks)
+        return draw(pipe, *arguments, **keywords)
+
+    monkeypatch.setattr(sampling, "draw", noted)
+    generate("--image", str(photo))
+    assert set(seen) == {"unet", "controlnet"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warning"),
+    [
+        (["--prompt", "a cat"], "'a cat' is not in the bundled model's language; write it as"),
+        (["--prompt", PROMPT, "--negative-prompt", "blue " * 40], "and the model reads 32; the rest is ignored"),
+        (["--prompt", PROMPT, "--image", "BLANK"], "gives no edges; lower --canny-low and --canny-high"),
+    ],
+)
+def test_what_is_odd_is_warned_of_in_one_line(arguments, warning, capsys, tmp_path):
+    from PIL import Image
+
+    blank = tmp_path / "blank.png"
+    Image.new("RGB", (64, 64)).save(blank)
+    given = [str(blank) if argument == "BLANK" else argument for argument in arguments]
+    assert main(["generate", *SMALL, "--output", str(tmp_path / "outputs"), *given]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("warning: ")
+    assert warning in lines[0]

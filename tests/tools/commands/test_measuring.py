@@ -1,0 +1,132 @@
+"""Seconds, memory, likeness, edges and the sheet: what the commands measure with and show."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+import numpy as np
+import paddle
+import pytest
+from PIL import Image
+
+from ppdiffusers_tome.tools.bench.overhead import measured_on
+from ppdiffusers_tome.tools.drawing.edges import EdgeSource, scene_edges
+from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
+from ppdiffusers_tome.tools.measuring import measure
+from ppdiffusers_tome.tools.measuring.measure import highest, measured, usable_cores
+from ppdiffusers_tome.tools.measuring.similarity import compare_pictures
+from ppdiffusers_tome.tools.measuring.units import format_bytes
+
+MIB = 2**20
+
+
+def hold(mebibytes: int) -> float:
+    """Hold a tensor of that size for a moment."""
+    return float(paddle.ones([mebibytes * MIB // 4]).sum())
+
+
+def test_seconds_are_those_of_the_work():
+    work = measured(lambda mark: time.sleep(0.05) or "done")
+    assert work.result == "done"
+    assert 0.05 <= work.seconds < 1
+    assert work.peak_bytes_at_mark is None
+
+
+def test_peak_belongs_to_the_work_alone():
+    if measured(lambda mark: hold(1)).peak_bytes is None:
+        pytest.skip("this system measures no memory")
+    base = measured(lambda mark: None).peak_bytes
+    # A large peak before a small one: what cannot be reset would give the large one twice.
+    peaks = [measured(lambda mark, size=size: hold(size)).peak_bytes - base for size in (400, 100, 200)]
+    assert [round(peak / MIB) for peak in peaks] == [pytest.approx(size, abs=12) for size in (400, 100, 200)]
+
+
+def test_mark_parts_the_peak():
+    def work(mark):
+        hold(100)
+        mark()
+        hold(300)
+
+    both = measured(work)
+    if both.peak_bytes is None:
+        pytest.skip("this system measures no memory")
+    assert (both.peak_bytes - both.peak_bytes_at_mark) / MIB == pytest.approx(200, abs=12)
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch):
+    assert 1 <= usable_cores() <= os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        assert usable_cores() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS and Windows
+    assert usable_cores() == os.cpu_count()
+    assert measured_on()["cores"] == os.cpu_count()
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores() == 1
+
+
+def test_what_cannot_be_reset_is_not_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(measure, "_meter", measure._ResidentMeter)
+    monkeypatch.setattr(measure, "_CLEAR", tmp_path / "no" / "clear_refs")
+    assert measured(lambda mark: hold(1)).peak_bytes is None
+    assert format_bytes(None) == "not measured"
+    assert highest([1, None]) is None
+    assert highest(iter([1, 3, 2])) == 3
+    assert format_bytes(1536 * MIB) == "1,536 MiB"
+
+
+def test_quality_of_identical_and_of_shifted_pictures():
+    picture = np.random.default_rng(0).integers(0, 200, (16, 24, 3), np.uint8)
+    same, brighter = compare_pictures(picture, picture), compare_pictures(picture, picture + np.uint8(10))
+    assert same.psnr == math.inf
+    assert same.ssim == 1
+    assert brighter.psnr == pytest.approx(20 * math.log10(255 / 10))
+    assert 0.9 < brighter.ssim < 1
+
+
+def test_edges_of_a_photo_have_the_pictures_size(photo):
+    edges = np.asarray(EdgeSource(photo).load(64, 128))
+    assert edges.shape == (64, 128, 3)
+    assert set(np.unique(edges)) == {0, 255}
+
+
+def test_thresholds_decide_what_an_edge_is(tmp_path):
+    pixels = np.zeros((64, 64, 3), np.uint8)
+    pixels[16:48, 16:48] = 20
+    Image.fromarray(pixels).save(tmp_path / "faint.png")
+    assert not np.asarray(EdgeSource(tmp_path / "faint.png").load(64, 64)).any()
+    assert np.asarray(EdgeSource(tmp_path / "faint.png", low=20, high=40).load(64, 64)).any()
+
+
+def test_given_edges_are_left_as_they_are(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "edges.png")
+    np.testing.assert_array_equal(EdgeSource(tmp_path / "edges.png", "--control-image").load(16, 16), pixels)
+
+
+@pytest.mark.parametrize("size", [(512, 512), (256, 384)])
+def test_scene_edges_show_both_shapes_apart(size):
+    edges = np.asarray(scene_edges("a red star left of a blue circle on a white background", *size))
+    assert edges.shape == (*size, 3)
+    left, middle, right = np.array_split(edges[..., 0] > 0, [size[1] * 48 // 100, size[1] * 56 // 100], axis=1)
+    assert left.any()
+    assert right.any()
+    assert not middle.any()
+    assert np.asarray(scene_edges("a photo of a cat", *size)).any()
+
+
+@pytest.mark.parametrize("size", [(64, 64), (512, 512), (1024, 512)])
+@pytest.mark.parametrize("columns", [1, 4])
+def test_sheet_holds_every_picture(size, columns):
+    colours = [(10 * row, 60 * column, 99) for row in range(2) for column in range(columns)]
+    pictures = [Image.new("RGB", size, colour) for colour in colours]
+    rows = [
+        ("a prompt that is long " * 9, [Cell(picture, "1.00 s") for picture in pictures[row * columns :][:columns]])
+        for row in range(2)
+    ]
+    labels = [Label(f"ratio {column}", ("1.00 s", "a line")) for column in range(columns)]
+    sheet = np.asarray(make_sheet(Label("Title", ("a note " * 20,)), labels, rows))
+    areas = [(sheet == colour).all(-1).sum() for colour in colours]
+    assert len(set(areas)) == 1
+    assert areas[0] >= 256 * 256

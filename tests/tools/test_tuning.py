@@ -1,0 +1,414 @@
+"""Tuning: which settings are tried, which are chosen, and what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from ppdiffusers import StableDiffusionControlNetPipeline
+
+import ppdiffusers_tome
+import tiny
+from ppdiffusers_tome import (
+    NothingToMergeError,
+    Target,
+    ToMeConfig,
+    ToMeTypeError,
+    ToMeValueError,
+    Trial,
+    Tuned,
+    apply_tome,
+    remove_tome,
+    tune,
+)
+from ppdiffusers_tome.settings.config import presets
+from ppdiffusers_tome.tools.measuring.measure import measured
+from ppdiffusers_tome.tools.tuning.candidates import FAMILIES, candidates, held
+from ppdiffusers_tome.tools.tuning.tuning import _best, tune_draws
+
+PROMPT = dict(
+    prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.text(1) * 0, height=64, width=64, num_inference_steps=2
+)  # fmt: skip
+MILD, STRONG = ToMeConfig(0.1), ToMeConfig(0.74)
+NO_LIMIT = 2**40  # of memory: any settings keep to it, however fast the machine is
+
+
+def pipeline() -> Any:
+    return tiny.pipeline()
+
+
+def tuned(families: dict[str, Any], pipe: Any = None, call: dict[str, Any] | None = None, **given: Any) -> Tuned:
+    return tune(pipe or pipeline(), call or PROMPT, families=families, **given)
+
+
+class TestTarget:
+    @pytest.mark.parametrize(
+        ("given", "error", "words"),
+        [
+            ({}, ToMeValueError, "there is no target; give at least one of psnr=30"),
+            (dict(psnr=0), ToMeValueError, "psnr=0 must be a finite number, above 0"),
+            (dict(psnr=math.nan), ToMeValueError, "psnr=nan must be a finite number"),
+            (dict(speedup=0.5), ToMeValueError, "speedup=0.5 must be a finite number, 1 or more"),
+            (dict(memory="8GiB"), ToMeTypeError, "memory='8GiB' must be a number; got str"),
+            (dict(psnr=True), ToMeTypeError, "psnr=True must be a number; got bool"),
+            (dict(psnr=np.array([30, 40])), ToMeTypeError, r"psnr=\[30, 40\] must be a number; got list"),
+        ],
+    )
+    def test_a_bad_one_is_refused(self, given: dict[str, Any], error: type[Exception], words: str) -> None:
+        with pytest.raises(error, match=words):
+            Target(**given)
+
+
+def trial(speed_up: float, psnr: float, peak: int | None = None) -> Trial:
+    return Trial("tome", ToMeConfig(), speed_up, psnr, peak)
+
+
+class TestChoice:
+    """With a likeness the fastest; without, the most like."""
+
+    TRIALS = (trial(1.2, 45.0, 900), trial(1.6, 35.0, 700), trial(2.0, 25.0, 500))
+
+    @pytest.mark.parametrize(
+        ("target", "chosen"),
+        [
+            (Target(psnr=30), 1), (Target(psnr=20), 2), (Target(psnr=40), 0), (Target(psnr=50), None),
+            (Target(speedup=1.5), 1), (Target(speedup=1.1), 0), (Target(speedup=3), None), (Target(memory=700), 1),
+            (Target(memory=400), None), (Target(psnr=20, speedup=1.5), 2), (Target(psnr=30, memory=600), None),
+        ],
+    )  # fmt: skip
+    def test_the_best_that_meets_the_target(self, target: Target, chosen: int | None) -> None:
+        best = _best([each for each in self.TRIALS if each.meets(target)], target)
+        assert best is (None if chosen is None else self.TRIALS[chosen])
+
+    def test_memory_that_was_not_measured_meets_no_limit(self) -> None:
+        assert not trial(2, 40).meets(Target(memory=10**12))
+
+
+class TestOnAPipeline:
+    def test_a_family_is_left_when_it_misses_the_likeness(self) -> None:
+        # No two pictures are this alike, so the first of each family is its last.
+        found = tuned({"a": (MILD, STRONG), "b": (STRONG, MILD)}, psnr=200)
+        assert [(one.family, one.config) for one in found.trials] == [("a", MILD), ("b", STRONG)]
+        assert (found.config, found.pays) == (ToMeConfig(ratio=0), False)
+        assert found.verdict.startswith("No settings reach the target here. The fastest tried were ")
+
+    def test_a_family_is_left_when_it_is_fast_enough(self) -> None:
+        found = tuned({"a": (MILD, STRONG)}, memory=NO_LIMIT)
+        assert [one.config for one in found.trials] == [MILD]
+        assert (found.config, found.pays) == (MILD, True)
+
+    def test_what_two_families_have_is_drawn_once(self) -> None:
+        told: list[Trial] = []
+        found = tuned({"a": (MILD, STRONG), "b": (MILD, STRONG)}, psnr=1, tried=told.append)
+        assert [one.config for one in found.trials] == [MILD, STRONG]
+        assert tuple(told) == found.trials
+        # Also where the first family was left at it.
+        assert len(tuned({"a": (MILD, STRONG), "b": (MILD, STRONG)}, psnr=200).trials) == 1
+
+    def test_likeness_is_measured_and_the_unmerged_is_the_reference(self) -> None:
+        found = tuned({"a": (MILD, STRONG)}, psnr=1)
+        mild, strong = found.trials
+        assert math.isfinite(mild.psnr)
+        assert mild.psnr > strong.psnr > 1
+        nothing = tuned({"a": (ToMeConfig(0),)}, psnr=1)
+        assert nothing.trials[0].psnr == math.inf
+
+    def test_without_a_target_it_is_a_likeness_of_30_db(self) -> None:
+        found = tuned({"a": (ToMeConfig(0), STRONG)})
+        assert [one.psnr >= 30 for one in found.trials] == [True, False]
+        assert not found.pays or found.config == ToMeConfig(0)
+
+    def test_settings_that_do_not_fit_are_passed_over(self) -> None:
+        found = tuned({"a": (ToMeConfig({8: 0.5}), MILD)}, psnr=1)
+        assert [one.config for one in found.trials] == [MILD]
+
+    def test_what_was_found_can_be_applied(self) -> None:
+        pipe = pipeline()
+        found = tune(pipe, PROMPT, memory=NO_LIMIT)
+        assert found.config == FAMILIES["todo"][0] or found.config in (FAMILIES["tofu"][0], FAMILIES["tome"][0])
+        assert pipe.apply_tome(found.config).tome.config == found.config
+        plain = tiny.run_pipeline(remove_tome(pipe))
+        nothing = tune(pipe, PROMPT, psnr=500)
+        assert not nothing.pays
+        assert np.array_equal(tiny.run_pipeline(pipe.apply_tome(nothing.config)), plain)
+
+    def test_a_call_without_pictures_is_refused(self) -> None:
+        with pytest.raises(ToMeTypeError, match="returned tuple without images"):
+            tune(pipeline(), {**PROMPT, "return_dict": False})
+
+    @pytest.mark.parametrize(
+        ("given", "error", "words"),
+        [
+            (dict(call="a cat"), ToMeTypeError, r"call='a cat' must be the arguments .* in call=\{'prompt': 'a cat'\}"),
+            (dict(call=[("prompt", "a cat")]), ToMeTypeError, "must be the arguments .*; got list"),
+            (dict(call={1: "a cat"}), ToMeTypeError, "must be the arguments .*; got dict"),
+            (dict(psnr=0), ToMeValueError, "target psnr=0 must be a finite number, above 0"),
+            (dict(speedup="2"), ToMeTypeError, "target speedup='2' must be a number; got str"),
+            (dict(speed=2), ToMeTypeError, "unknown setting 'speed'; the settings are ratio, max_downsample"),
+            (dict(tile=1), ToMeValueError, "nothing to try: no settings are possible with tile=1; tile=1 must be at"),
+            (dict(method="best"), ToMeValueError, "with method='best'; method='best' must be one of 'prune', 'todo'"),
+            (dict(method="todo", tile=16), ToMeValueError, "method='todo', tile=16; tile=16 has no effect with method"),
+            (dict(sx=2.5), ToMeTypeError, r"sx=2\.5 must be a whole number of tokens"),
+            (dict(families={}), ToMeValueError, "there is nothing to try: families has no settings"),
+            (dict(config=3), ToMeTypeError, "config=3 must be a ToMeConfig, the name of a preset"),
+            (dict(config="quality", tile=16), ToMeValueError, "tile=16 was given and method='todo' comes from the "),
+        ],
+    )
+    def test_bad_input_is_refused_before_anything_is_drawn(
+        self, given: dict[str, Any], error: type[Exception], words: str
+    ) -> None:
+        pipe, drawn = apply_tome(pipeline(), 0.3), []
+        call = watched(drawn.append)
+        before = tiny.snapshot(pipe.unet)
+        with pytest.raises(error, match=words):
+            tune(pipe, **{"call": call, **given})
+        assert tiny.snapshot(pipe.unet) == before
+        assert drawn == []
+
+    def test_what_is_no_pipeline_is_refused(self) -> None:
+        with pytest.raises(ToMeTypeError, match="ToMe needs a ppdiffusers pipeline or model"):
+            tune(print, PROMPT)
+
+
+def everything_held(pipe: Any) -> list[Any]:
+    """All that the layers of a pipeline hold, their hooks in the order in which they run."""
+    models = [model for model in (pipe.unet, pipe.text_encoder, pipe.vae, getattr(pipe, "controlnet", None)) if model]
+    layers = [layer for model in models for layer in model.sublayers(include_self=True)]
+    hooks = [list(items.items()) for layer in layers for items in (layer._forward_pre_hooks, layer._forward_post_hooks)]
+    return [hooks, *map(tiny.snapshot, models)]
+
+
+def nothing(pipe: Any) -> None:
+    pass
+
+
+def whole(pipe: Any) -> None:
+    pipe.apply_tome("quality", seed=3)
+
+
+def parts(pipe: Any) -> None:
+    """Two parts with settings of their own, and hooks of a user's before, between and after."""
+    block = pipe.unet.down_blocks[0].attentions[0].transformer_blocks[0]
+    block.register_forward_pre_hook(lambda layer, inputs: None)
+    pipe.unet.down_blocks[0].apply_tome(0.3, tile=4)
+    block.register_forward_pre_hook(lambda layer, inputs: None)
+    block.attn1.register_forward_post_hook(lambda layer, inputs, output: None)
+    pipe.unet.up_blocks[1].attentions[0].apply_tome(0.4, method="tofu")
+
+
+def port(pipe: Any) -> None:
+    """ppdiffusers' own port of tomesd, which ours takes off wherever it goes on."""
+    ppdiffusers_tome.uninstall()
+    try:
+        pipe.apply_tome(ratio=0.6, max_downsample=2)
+    finally:
+        ppdiffusers_tome.install()
+
+
+class Stop(BaseException):
+    """Not an Exception, as KeyboardInterrupt is not."""
+
+
+def watched(callback: Callable[[int], None]) -> dict[str, Any]:
+    """A call that tells of every step."""
+    return {**PROMPT, "callback": lambda step, timestep, latents: callback(step), "callback_steps": 1}
+
+
+def failing(error: type[BaseException], at: int) -> dict[str, Any]:
+    """A call whose denoising fails in picture ``at``, from 0."""
+    steps: list[int] = []
+
+    def callback(step: int) -> None:
+        steps.append(step)
+        if steps.count(0) > at:
+            raise error("out of luck")
+
+    return watched(callback)
+
+
+class TestWhatIsLeftBehind:
+    """Whatever tuning did, and however it ended, the pipeline has the very ToMe that it had before."""
+
+    @pytest.mark.parametrize("applied", [nothing, whole, parts, port])
+    @pytest.mark.parametrize(
+        ("given", "error"),
+        [
+            (lambda: dict(psnr=1), None),
+            (lambda: dict(psnr=500), None),
+            (lambda: dict(call=failing(RuntimeError, 0)), RuntimeError),
+            (lambda: dict(call=failing(RuntimeError, 2)), RuntimeError),
+            (lambda: dict(call=failing(KeyboardInterrupt, 1)), KeyboardInterrupt),
+            (lambda: dict(call=failing(Stop, 3)), Stop),
+            (lambda: dict(families={"a": (ToMeConfig({8: 0.5}),)}), NothingToMergeError),
+            (lambda: dict(call={**PROMPT, "return_dict": False}), ToMeTypeError),
+            (lambda: dict(tile=1), ToMeValueError),
+        ],
+        ids=["found", "nothing pays", "first call", "while merged", "interrupt", "not an Exception", "nothing to merge",
+             "no pictures", "nothing to try"],
+    )  # fmt: skip
+    def test_it_is_as_before(
+        self, applied: Callable[[Any], None], given: Callable[[], dict[str, Any]], error: type[BaseException] | None
+    ) -> None:
+        pipe = pipeline()
+        applied(pipe)
+        tome, before, states = pipe.tome, everything_held(pipe), tiny.random_states()
+        with contextlib.nullcontext() if error is None else pytest.raises(error):
+            tune(pipe, **{"call": PROMPT, "families": {"a": (MILD, STRONG)}, "psnr": 1, **given()})
+        assert everything_held(pipe) == before
+        assert pipe.tome == tome
+        assert tiny.random_states() == states
+
+    @pytest.mark.parametrize("applied", [nothing, whole, parts, port])
+    def test_it_draws_as_before(self, applied: Any) -> None:
+        pipe = pipeline()
+        applied(pipe)
+
+        def drawn() -> np.ndarray:
+            paddle.seed(0)  # the port draws its destinations from the global generator
+            return tiny.run_pipeline(pipe)
+
+        before = drawn()
+        tuned({"a": (STRONG,)}, pipe, psnr=1)
+        assert np.array_equal(drawn(), before)
+
+    def test_denoisers_keep_their_own(self) -> None:
+        pipe = tiny.pipeline(StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
+        pipe.controlnet.apply_tome(0.3, method="prune")
+        pipe.unet.apply_tome(0.6, seed=2)
+        before, tomes = everything_held(pipe), (pipe.controlnet.tome, pipe.unet.tome)
+        found = tuned({"a": (STRONG,)}, pipe, {**PROMPT, "image": tiny.array((1, 3, 64, 64), seed=3)}, psnr=1)
+        assert found.trials
+        assert everything_held(pipe) == before
+        assert (pipe.controlnet.tome, pipe.unet.tome) == tomes
+
+    def test_hooks_put_on_meanwhile_stay(self) -> None:
+        pipe = apply_tome(pipeline(), 0.3)
+        block = pipe.unet.down_blocks[0].attentions[0].transformer_blocks[0]
+        old = block.register_forward_pre_hook(lambda layer, inputs: None)
+        before = list(block._forward_pre_hooks)
+
+        def callback(step: int) -> None:
+            old.remove()
+            if not new:
+                new.append(block.register_forward_pre_hook(lambda layer, inputs: None))
+
+        new: list[Any] = []
+        tuned({"a": (MILD,)}, pipe, watched(callback), psnr=1)
+        assert list(block._forward_pre_hooks) == [number for number in before if number != old._hook_id] + [
+            new[0]._hook_id
+        ]
+        assert pipe.tome.config == ToMeConfig(0.3)
+
+    def test_draws_of_ones_own(self) -> None:
+        pipe, calls = apply_tome(pipeline(), 0.3), []
+
+        def draw() -> Any:
+            calls.append(pipe.tome)
+            if len(calls) == 3:
+                raise RuntimeError("out of luck")
+            return measured(lambda mark: np.zeros((8, 8, 3), np.uint8))
+
+        with pytest.raises(RuntimeError, match="out of luck"):
+            tune_draws(pipe, [draw], Target(psnr=1), families={"a": (MILD,)})
+        assert [None if tome is None else tome.config for tome in calls] == [None, None, MILD]
+        assert pipe.tome.config == ToMeConfig(0.3)
+
+    def test_a_named_generator_starts_anew_for_every_picture(self) -> None:
+        """On a GPU a pipeline draws its noise from one, ``pipe(generator=name)``, whose state goes on."""
+        states, seen = paddle.Generator().states_, []
+
+        def callback(step: int) -> None:
+            seen.append(states["mine"])
+            states["mine"] += 1
+
+        states["mine"] = 0
+        try:
+            tuned({"a": (MILD,)}, call=watched(callback), psnr=1)
+            assert seen == [0, 1] * (len(seen) // 2)
+            assert len(seen) > 4
+            assert states["mine"] == 0
+        finally:
+            del states["mine"]
+
+
+def flat(found: dict[str, Any]) -> list[ToMeConfig]:
+    return [config for configs in found.values() for config in configs]
+
+
+GIVEN = [
+    dict(method="tofu"), dict(method="todo"), dict(method="prune"), dict(tile=16), dict(tile=None), dict(seed=3),
+    dict(max_downsample=2), dict(ratio=0.5), dict(ratio={1: 0.5}), dict(sx=1), dict(sx=4, sy=4), dict(merge_mlp=True),
+    dict(method="tofu", tile=16, seed=3, max_downsample=2), dict(use_rand=False, reuse_steps=4),
+    dict(start=0.2, end=0.9), dict(min_similarity=np.float32(0.5), reuse_blocks=np.True_),
+    dict(seed=paddle.to_tensor(3)),
+]  # fmt: skip
+
+
+class TestCandidates:
+    """Whatever is given holds in all that is tried; what that makes impossible is not tried, and nothing twice."""
+
+    def test_without_settings_they_are_the_families(self) -> None:
+        assert candidates() == {family: list(configs) for family, configs in FAMILIES.items()}
+
+    @pytest.mark.parametrize("given", GIVEN, ids=str)
+    def test_all_have_what_is_given(self, given: dict[str, Any]) -> None:
+        found = candidates(settings=given)
+        expected = ToMeConfig(**{"ratio": 0, **given})
+        for config in flat(found):
+            assert [getattr(config, name) for name in given] == [getattr(expected, name) for name in given]
+        assert len(set(flat(found))) == len(flat(found))
+        # Nothing that is possible is missing.
+        for config in flat(FAMILIES):
+            with contextlib.suppress(ToMeValueError):
+                assert replace(config, **given) in flat(found)
+        for configs in found.values():
+            ratios = [config.highest_ratio(1) for config in configs]
+            assert ratios == sorted(ratios)
+
+    @pytest.mark.parametrize("base", [*presets(), ToMeConfig(0.4, tile=8, seed=5), ToMeConfig(0.4, max_downsample=4)])
+    @pytest.mark.parametrize("given", [{}, dict(seed=0), dict(use_rand=False, max_downsample=None)], ids=str)
+    def test_of_a_config_only_the_ratio_is_looked_for(self, base: Any, given: dict[str, Any]) -> None:
+        config = replace(base if isinstance(base, ToMeConfig) else ToMeConfig.preset(base), **given)
+        found = candidates(base, given)
+        assert list(found) == [config.method]
+        assert {replace(each, ratio=config.ratio) for each in flat(found)} == {config}
+        assert len({each.ratio for each in flat(found)}) == len(flat(found)) >= 3
+
+    def test_what_is_given_replaces_that_of_the_config(self) -> None:
+        found = candidates(ToMeConfig(0.4, tile=8, method="prune"), dict(tile=None, method="tofu", sx=4))
+        assert set(found) == {"tofu"}
+        assert {(each.tile, each.method, each.sx, each.sy) for each in flat(found)} == {(None, "tofu", 4, 2)}
+        assert "ratio" not in held("fast", dict(sx=2))
+        assert held("fast", dict(ratio=0.5))["ratio"] == 0.5
+
+    def test_families_of_ones_own_keep_their_order(self) -> None:
+        own = {"b": (STRONG, MILD, replace(STRONG, seed=3)), "a": (ToMeConfig(0.75, method="todo"), MILD)}
+        found = candidates(settings=dict(seed=3, method="tome"), families=own)
+        strong, mild = replace(STRONG, seed=3), replace(MILD, seed=3)
+        assert found == {"b": [strong, mild], "a": [mild]}
+
+    @pytest.mark.parametrize("given", [dict(method="tofu", tile=4, seed=3, max_downsample=2), dict(use_rand=False)])
+    def test_nothing_else_is_tried(self, given: dict[str, Any]) -> None:
+        pipe, told = pipeline(), []
+        found = tune(pipe, PROMPT, psnr=500, tried=lambda trial: told.append((trial.config, pipe.tome.config)), **given)
+        mildest = [configs[0] for configs in candidates(settings=given).values()]
+        assert [trial.config for trial in found.trials] == mildest
+        assert [applied for _, applied in told] == [tried for tried, _ in told]
+        assert all(getattr(config, name) == value for config, _ in told for name, value in given.items())
+        assert found.config == ToMeConfig(0, **given)
+
+    def test_numbers_of_other_libraries_are_taken(self) -> None:
+        target = Target(np.float32(30), paddle.to_tensor(1.5), np.array([2**30]))
+        assert target == Target(30.0, 1.5, 2**30)
+        assert {type(value) for value in vars(target).values()} == {float, int}
+
+    def test_every_family_goes_from_mild_to_strong(self) -> None:
+        for configs in FAMILIES.values():
+            ratios = [config.highest_ratio(1) for config in configs]
+            assert ratios == sorted(ratios)
