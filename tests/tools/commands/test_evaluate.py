@@ -18,8 +18,8 @@ from PIL import Image
 
 from launching import on_ranks
 from ppdiffusers_tome import ToMeConfig
-from ppdiffusers_tome.tools.drawing import sampling
 from ppdiffusers_tome.tools.cli import main
+from ppdiffusers_tome.tools.drawing import sampling
 from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.measuring.json_lines import Writer
 from tools.commands.conftest import PROMPT, SMALL, pixels_of
