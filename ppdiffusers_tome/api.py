@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from ppdiffusers_tome.attaching.applying import AppliedToMe, applied_tome, apply_config, remove_tome
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.settings.combining import combined
-from ppdiffusers_tome.settings.config import Ratio, ToMeConfig, is_preset
+from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
+from ppdiffusers_tome.settings.presets import is_preset
 from ppdiffusers_tome.settings.values import NOT_GIVEN, plain, shown
 
 T = TypeVar("T")

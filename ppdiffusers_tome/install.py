@@ -40,7 +40,7 @@ def uninstall() -> None:
         from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
 
         for pipeline in _subclasses(DiffusionPipeline):
-            _tell_of_calls_no_longer(pipeline)
+            _untrack_calls(pipeline)
 
 
 def _install_now() -> None:
@@ -58,11 +58,11 @@ def _install_now() -> None:
     # Classes that there are, and through ``__init_subclass__`` those to come: ppdiffusers imports its pipelines when
     # they are asked for.
     for cls in _subclasses(DiffusionPipeline):
-        _tell_of_calls(cls)
+        _track_calls(cls)
 
     def init_subclass(cls: type, **kwargs: Any) -> None:
         super(DiffusionPipeline, cls).__init_subclass__(**kwargs)
-        _tell_of_calls(cls)
+        _track_calls(cls)
 
     _put(DiffusionPipeline, "__init_subclass__", classmethod(init_subclass))
 
@@ -72,23 +72,23 @@ def _put(cls: type, name: str, value: Any) -> None:
     setattr(cls, name, value)
 
 
-def _tell_of_calls(cls: type) -> None:
+def _track_calls(cls: type) -> None:
     """Let calls of a pipeline class be known for as long as they run, see ``pipeline_call``."""
-    from ppdiffusers_tome.attaching.calls.pipeline_call import is_telling, telling
+    from ppdiffusers_tome.attaching.calls.pipeline_call import is_tracked, tracked
 
     owner = next((base for base in cls.__mro__ if "__call__" in vars(base)), None)
     # One that is inherited from another pipeline is told of there; not so one from a mixin.
-    if owner is not None and not is_telling(vars(owner)["__call__"]):
-        call = telling(vars(owner)["__call__"])
+    if owner is not None and not is_tracked(vars(owner)["__call__"]):
+        call = tracked(vars(owner)["__call__"])
         call.__dict__["inherited"] = owner is not cls
         cls.__call__ = call  # type: ignore[method-assign]
 
 
-def _tell_of_calls_no_longer(cls: type) -> None:
-    from ppdiffusers_tome.attaching.calls.pipeline_call import is_telling
+def _untrack_calls(cls: type) -> None:
+    from ppdiffusers_tome.attaching.calls.pipeline_call import is_tracked
 
     call: Any = vars(cls).get("__call__")
-    if not is_telling(call):  # the user's own, maybe since
+    if not is_tracked(call):  # the user's own, maybe since
         return
     if call.inherited:
         del cls.__call__

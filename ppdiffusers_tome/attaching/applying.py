@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppdiffusers_tome.attaching.adapters.adapter import ROLES
 from ppdiffusers_tome.attaching.attach import attach, attached_blocks, detach
@@ -16,6 +16,9 @@ from ppdiffusers_tome.attaching.sites import find_sites, reached
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.config import ToMeConfig
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
 T = TypeVar("T")
 
@@ -125,7 +128,7 @@ def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     return AppliedToMe(tuple(entries)) if entries else None
 
 
-def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Any]], config: ToMeConfig) -> str:
+def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config: ToMeConfig) -> str:
     """The sentence that separates the causes: no block at all, none at this level, none with these flags."""
     name = type(model_or_pipe).__name__
     sites = [site for _, layer in denoisers for site in find_sites(layer)]
@@ -191,7 +194,7 @@ class _Held:
     What ToMe put on a layer is told by what its removal takes, not by what it is.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Layer) -> None:
         self.layer, self.cls, self.attributes = layer, type(layer), dict(vars(layer))
         self.hooks = {
             name: dict(value) for name, value in vars(layer).items() if "hooks" in name and isinstance(value, dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, Section
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
@@ -25,14 +25,18 @@ from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.merging.methods.method import KEEP
 from ppdiffusers_tome.settings.config import ToMeConfig
 
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
-def attach(model: Any, sites: Iterable[Site], config: ToMeConfig) -> None:
+
+def attach(model: Layer, sites: Iterable[Site], config: ToMeConfig) -> None:
     """Put ToMe on the given blocks of one denoiser; ``detach`` mirrors it."""
     in_order = execution_order(sites)
     attachment = Attachment(config, noisiest=in_order[0].adapter.noisiest)
     timestep_layer = _timestep_layer(model)
     parameters = tuple(inspect.signature(type(model).forward).parameters)[1:]
-    denoiser_hooks = DenoiserHooks(attachment, parameters, tells=timestep_layer is None and is_a(model, "ModelMixin"))
+    reads_timestep = timestep_layer is None and is_a(model, "ModelMixin")
+    denoiser_hooks = DenoiserHooks(attachment, parameters, reads_timestep=reads_timestep)
     before(model, denoiser_hooks.begin, with_keywords=True)
     if timestep_layer is not None:
         before(timestep_layer, TimestepHooks(attachment, model).tell)
@@ -57,7 +61,7 @@ def attach(model: Any, sites: Iterable[Site], config: ToMeConfig) -> None:
 
 
 def _attach_section(
-    attachment: Attachment, block: Any, role: str, section: Section, how: str, *, keys_only: bool
+    attachment: Attachment, block: Layer, role: str, section: Section, how: str, *, keys_only: bool
 ) -> None:
     around = [layer_at(block, path) for path in (*section.enter, section.leave)]
     # A section is an attention layer, or within one (such as the block itself).
@@ -78,7 +82,7 @@ def _attach_section(
         MaskMerger(attachment, attention).put()
 
 
-def detach(model: Any) -> None:
+def detach(model: Layer) -> None:
     """Take off whatever ``attach`` put on a model or a part of one; harmless where nothing is attached."""
     for layer in model.sublayers(include_self=True):
         remove_hooks(layer, lambda hook: isinstance(getattr(hook, "__self__", None), Hooks))
@@ -86,17 +90,17 @@ def detach(model: Any) -> None:
             merger.remove()  # a layer that two denoisers hold has one of each
 
 
-def attached_blocks(model: Any) -> list[tuple[str, Any, BlockHooks]]:
+def attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockHooks]]:
     """Every block of a model that ToMe is attached to: its path, itself and its hooks."""
     return [
-        (path, layer, hook.__self__)
+        (path, layer, hooks)
         for path, layer in model.named_sublayers(include_self=True)
         for hook in layer._forward_pre_hooks.values()
-        if isinstance(getattr(hook, "__self__", None), BlockHooks) and hook.__name__ == "enter"
+        if isinstance(hooks := getattr(hook, "__self__", None), BlockHooks) and hook == hooks.enter
     ]
 
 
-def _timestep_layer(model: Any) -> Any | None:
+def _timestep_layer(model: Layer) -> Any | None:
     """The layer that embeds the timestep, called with it positionally in every UNet, ControlNet and transformer."""
     if hasattr(model, "time_proj"):
         return model.time_proj

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
 
-def layer_at(layer: Any, path: str) -> Any:
+def layer_at(layer: Layer, path: str) -> Any:
     """The sublayer at a dotted path, "" for the layer itself; None where there is none."""
+    found: Any = layer
     for name in filter(None, path.split(".")):
-        layer = getattr(layer, name, None)
-    return layer
+        found = getattr(found, name, None)
+    return found
 
 
-def is_a(layer: Any, *class_names: str) -> bool:
+def is_a(layer: object, *class_names: str) -> bool:
     """True when a class of one of those names is among the layer's."""
     return any(cls.__name__ in class_names for cls in type(layer).__mro__)

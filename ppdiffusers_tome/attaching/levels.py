@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.attaching.adapters.adapter import UNetParts
 from ppdiffusers_tome.attaching.layers import is_a, layer_at
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
 # The parts of a UNet, in the order in which they run.
 DOWN, MIDDLE, UP = range(3)
@@ -29,7 +32,7 @@ class Place:
     level: int
 
 
-def place_in_unet(model: Any, path: str, unets: Iterable[UNetParts]) -> Place | None:
+def place_in_unet(model: Layer, path: str, unets: Iterable[UNetParts]) -> Place | None:
     """Where in a UNet a layer is; None where it is in none.
 
     Args:
@@ -47,7 +50,7 @@ def place_in_unet(model: Any, path: str, unets: Iterable[UNetParts]) -> Place | 
     return None
 
 
-def _level(root: Any, unet: UNetParts, stage: int, number: int) -> int:
+def _level(root: Layer, unet: UNetParts, stage: int, number: int) -> int:
     """The level within the ``number``-th block of a stage."""
     changes = [_changes_size(block) for block in getattr(root, unet.up if stage == UP else unet.down, None) or ()]
     if stage == UP:  # what is doubled from here on
@@ -57,7 +60,7 @@ def _level(root: Any, unet: UNetParts, stage: int, number: int) -> int:
     return 2 ** sum(changes) * unet.patch(root)
 
 
-def _changes_size(block: Any) -> bool:
+def _changes_size(block: Layer) -> bool:
     """True when a block of a UNet halves the resolution, or doubles it on the way up."""
     if getattr(block, "downsamplers", None) or getattr(block, "upsamplers", None):
         return True

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeTypeError
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
 # Components that may hold transformer blocks but do no denoising.
 _NOT_DENOISERS = (
@@ -15,7 +18,7 @@ _NOT_DENOISERS = (
 )  # fmt: skip
 
 
-def models_of(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tuple[str, Any]]:
+def models_of(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tuple[str, Layer]]:
     """The models of a pipeline (that may denoise), with their names, each once; a model stands for itself.
 
     Raises:

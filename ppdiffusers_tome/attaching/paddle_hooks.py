@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import paddle
+from paddle.nn import Layer
 
 # What Paddle keeps beside its two dictionaries of hooks, by hook id, in the versions that have it.
 _FLAGS = (
@@ -31,12 +32,16 @@ _WITH_KEYWORDS = _offers(paddle.nn.Layer.register_forward_pre_hook, "with_kwargs
 _ALWAYS = _offers(paddle.nn.Layer.register_forward_post_hook, "always_call")
 
 
-def before(layer: Any, hook: Callable[..., Any], *, with_keywords: bool = False) -> None:
-    """Have ``hook(layer, inputs)`` called before a layer; ``with_keywords``, see ``keywords_of``."""
-    layer.register_forward_pre_hook(hook, **(_WITH_KEYWORDS if with_keywords else {}))
+def before(layer: Layer, hook: Callable[..., Any], *, with_keywords: bool = False) -> Any:
+    """Have ``hook(layer, inputs)`` called before a layer; ``with_keywords``, see ``keywords_of``.
+
+    Returns:
+        Paddle's object whose ``remove()`` takes it off.
+    """
+    return layer.register_forward_pre_hook(hook, **(_WITH_KEYWORDS if with_keywords else {}))
 
 
-def after(layer: Any, hook: Callable[..., Any], *, always: bool = False) -> None:
+def after(layer: Layer, hook: Callable[..., Any], *, always: bool = False) -> None:
     """Have ``hook(layer, inputs, output)`` called after a layer.
 
     ``always``: also after a failure, then with None for the output; where Paddle cannot, it is not called.
@@ -44,7 +49,7 @@ def after(layer: Any, hook: Callable[..., Any], *, always: bool = False) -> None
     layer.register_forward_post_hook(hook, **(_ALWAYS if always else {}))
 
 
-def remove_hooks(layer: Any, is_ours: Callable[[Any], bool]) -> None:
+def remove_hooks(layer: Layer, is_ours: Callable[[Any], bool]) -> None:
     """Take hooks off a layer, with all that Paddle keeps about them."""
     for hooks in (layer._forward_pre_hooks, layer._forward_post_hooks):
         for hook_id in [hook_id for hook_id, hook in hooks.items() if is_ours(hook)]:
@@ -73,7 +78,7 @@ class RunningCall:
             called again within its own call.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Layer) -> None:
         self._layer = layer
         # The function whose frames tell: Paddle's own, or ``forward`` where a user calls that or a program is recorded.
         own = next(_frames_of(layer, lambda code: code.co_filename == _LAYERS), None)
@@ -111,7 +116,7 @@ def frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _frames_of(layer: Any, wanted: Callable[[CodeType], bool]) -> Iterator[FrameType]:
+def _frames_of(layer: Layer, wanted: Callable[[CodeType], bool]) -> Iterator[FrameType]:
     """The frames of methods of a layer with such code, from the innermost outwards."""
     for frame in frames():
         # The code first: Python makes a dictionary of a frame's variables whenever they are asked for, and keeps it.

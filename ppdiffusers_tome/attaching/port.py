@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
 
-def has_port(model: Any) -> bool:
+def has_port(model: Layer) -> bool:
     """Whether ppdiffusers' port is on a model."""
     return any("_tome_info" in vars(layer) for layer in model.sublayers(include_self=True))
 
 
-def remove_port(model: Any) -> None:
+def remove_port(model: Layer) -> None:
     """Give a model that ppdiffusers' port patched its own classes and attributes back; harmless on any other."""
     for layer in model.sublayers(include_self=True):
         info = vars(layer).get("_tome_info")
@@ -18,6 +21,6 @@ def remove_port(model: Any) -> None:
             continue
         for hook in info["hooks"]:
             hook.remove()
-        if type(layer).__name__.startswith("ToMe") and hasattr(type(layer), "_parent"):
-            layer.__class__ = type(layer)._parent
+        if type(layer).__name__.startswith("ToMe") and "_parent" in vars(type(layer)):
+            layer.__class__ = vars(type(layer))["_parent"]
         del layer._tome_info

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 _VAE = "it decodes pictures and runs once, not at every step"
 _NO_GRID = "its tokens are embeddings, not a grid of image tokens"
 _ROTARY = (
     "its positions are applied inside attention (rotary embeddings), and a merged token has no single position"
 )
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
 # Class name -> the reason, a clause.
 REFUSED = {
@@ -33,7 +36,7 @@ REFUSED = {
 }
 
 
-def refusal(model: Any) -> str | None:
+def refusal(model: Layer) -> str | None:
     """The reason why nothing merges in a model, or in models of a class (or its name); None where there is none."""
     if isinstance(model, str):
         return REFUSED.get(model)
@@ -41,6 +44,6 @@ def refusal(model: Any) -> str | None:
     return next((REFUSED[base.__name__] for base in cls.__mro__ if base.__name__ in REFUSED), None)
 
 
-def refusal_inside(model: Any) -> str | None:
+def refusal_inside(model: Layer) -> str | None:
     """The reason for a model, or for the first of its layers that has one; for a model in which nothing is found."""
     return next(filter(None, map(refusal, model.sublayers(include_self=True))), None)

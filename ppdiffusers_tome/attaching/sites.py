@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.attaching.adapters import adapters
 from ppdiffusers_tome.attaching.adapters.adapter import BlockAdapter, Section
@@ -13,6 +13,9 @@ from ppdiffusers_tome.attaching.levels import DOWN, place_in_unet
 from ppdiffusers_tome.attaching.refused import refusal
 from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.config import ToMeConfig
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class Site:
     """
 
     name: str
-    block: Any
-    host: Any
+    block: Layer
+    host: Layer
     adapter: BlockAdapter
     level: int
     stage: int = DOWN
@@ -44,7 +47,7 @@ class Site:
         ]
 
 
-def find_sites(model: Any) -> list[Site]:
+def find_sites(model: Layer) -> list[Site]:
     """Every block of a model, or of a part of one, that an adapter knows. Levels count from ``model``."""
     sites, seen = [], set()
     for path, layer in _layers(model):
@@ -78,7 +81,7 @@ def execution_order(sites: Iterable[Site]) -> list[Site]:
     return sorted(sites, key=lambda site: site.stage)
 
 
-def _layers(model: Any) -> Iterator[tuple[str, Any]]:
+def _layers(model: Layer) -> Iterator[tuple[str, Layer]]:
     """All layers with their paths, the model first, but for those of which it is known why nothing merges there."""
     refused: tuple[str, ...] = ()
     for path, layer in model.named_sublayers(include_self=True):

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.attaching.attach import attached_blocks
 from ppdiffusers_tome.attaching.calls.call import BlockCall
 from ppdiffusers_tome.attaching.models import models_of
+from ppdiffusers_tome.attaching.paddle_hooks import before
 from ppdiffusers_tome.attaching.sites import find_sites
 from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.merging.grid import Grid
@@ -128,7 +130,7 @@ def _watchers(model_or_pipe: Any, image: int = -1) -> list[_Watcher]:
 class _Watcher:
     """Listens to one denoiser: to its calls, its timesteps and its blocks."""
 
-    def __init__(self, name: str, model: Any, image: int) -> None:
+    def __init__(self, name: str, model: Layer, image: int) -> None:
         self._model, self._image = model, image
         levels = {id(site.block): site.level for site in find_sites(model)}
         found = [entry for entry in attached_blocks(model) if id(entry[1]) in levels]
@@ -140,14 +142,14 @@ class _Watcher:
 
     @contextmanager
     def attached(self, records: list[MergeRecord]) -> Iterator[None]:
-        before = [(attachment, attachment.watch) for attachment in self._attachments]
-        helper = self._model.register_forward_pre_hook(self._begin)
-        for attachment, watch in before:
+        watching = [(attachment, attachment.watch) for attachment in self._attachments]
+        helper = before(self._model, self._begin)
+        for attachment, watch in watching:
             attachment.watch = self._listener(records, watch)
         try:
             yield
         finally:
-            for attachment, watch in before:
+            for attachment, watch in watching:
                 attachment.watch = watch
             helper.remove()
 
@@ -168,7 +170,7 @@ class _Watcher:
         number, timestep = getattr(self._thread, "call", 0), _number(block.call.timestep)
         return MergeRecord(self.blocks[id(block.name)], layout.grid, number, timestep, groups.astype(np.int32))
 
-    def _begin(self, model: Any, inputs: tuple) -> None:
+    def _begin(self, model: Layer, inputs: tuple) -> None:
         self._thread.call = next(self._calls)
 
 

@@ -26,39 +26,39 @@ import paddle
 from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.exporting.checks import TOLERANCE, require_onnx
 from ppdiffusers_tome.exporting.onnx import Onnx, norms_on_pictures
-from ppdiffusers_tome.exporting.placing import INDEX, PROGRAM, PROGRAMS, TOLD, files_in, put_in_place, require_place
+from ppdiffusers_tome.exporting.placing import EXPORT, INDEX, PROGRAM, PROGRAMS, files_in, put_in_place, require_place
 from ppdiffusers_tome.exporting.programs import (
     CHANNELS,
     VAE_SCALE,
-    Part,
+    Component,
     TextEncoder,
     VaeDecoder,
     VaeEncoder,
-    denoiser_part,
+    denoiser_component,
     load_program,
 )
-from ppdiffusers_tome.exporting.settings import denoisers_of, require_all_exportable, settings_files, told
+from ppdiffusers_tome.exporting.settings import applied_settings, denoisers_of, require_all_exportable, settings_files
 
 _RUNTIME = "PaddleInferRuntimeModel"
 
 
-def parts_of(pipe: Any, *, height: int, width: int, rows: int | None = None) -> list[Part]:
+def components_of(pipe: Any, *, height: int, width: int, rows: int | None = None) -> list[Component]:
     """The programs that a pipeline becomes; of all but the UNet the batch stays open."""
     text_tokens, vae = pipe.tokenizer.model_max_length, pipe.vae
     latent: list[int | None] = [None, CHANNELS, height // VAE_SCALE, width // VAE_SCALE]
     return [
-        Part("text_encoder", lambda: TextEncoder(pipe.text_encoder), {"input_ids": ([None, None], "int64")},
+        Component("text_encoder", lambda: TextEncoder(pipe.text_encoder), {"input_ids": ([None, None], "int64")},
              text_tokens),
-        denoiser_part(pipe.unet, getattr(pipe, "controlnet", None), height=height, width=width, rows=rows,
+        denoiser_component(pipe.unet, getattr(pipe, "controlnet", None), height=height, width=width, rows=rows,
                       text_tokens=text_tokens),
-        Part("vae_encoder", lambda: VaeEncoder(vae), {"sample": ([None, 3, height, width], "float32")}),
-        Part("vae_decoder", lambda: VaeDecoder(vae), {"latent_sample": (latent, "float32")}),
+        Component("vae_encoder", lambda: VaeEncoder(vae), {"sample": ([None, 3, height, width], "float32")}),
+        Component("vae_decoder", lambda: VaeDecoder(vae), {"latent_sample": (latent, "float32")}),
     ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A part that was written and run.
+    """A component that was written and run.
 
     Attributes:
         name: of its folder.
@@ -85,11 +85,11 @@ def export_pipeline(
         folder: where to; made where it does not exist.
         height, width: of the pictures in pixels, multiples of 8; the programs are for this size alone.
         rows: of the UNet's input, two a picture with guidance. None leaves them open.
-        onnx: write every part for ONNX too, which takes Paddle 2 with paddle2onnx and onnxruntime.
+        onnx: write every component for ONNX too, which takes Paddle 2 with paddle2onnx and onnxruntime.
         overwrite: replace an earlier export; whatever else is in the folder stays.
         tolerance: how far outputs may be from the models'.
         about: more to be recorded in ``export.json``.
-        done: told each part's name when it is written.
+        done: told each component's name when it is written.
 
     Raises:
         ToMeValueError: the deploy pipelines do not take such a pipeline, its settings of ToMe cannot become part of a
@@ -103,27 +103,30 @@ def export_pipeline(
     if onnx:
         require_onnx()
     require_place(folder, overwrite=overwrite)
-    parts = parts_of(pipe, height=height, width=width, rows=rows)
+    components = components_of(pipe, height=height, width=width, rows=rows)
     with _unfinished(folder) as work:
         _write_pipeline(pipe, work)
         require_place(folder, files_in(work), overwrite=overwrite)
-        for part in parts:
+        for component in components:
             with norms_on_pictures(pipe.vae):
-                part.save(work)
+                component.save(work)
             if onnx:
-                Onnx(work / part.name / PROGRAM).convert()
+                Onnx(work / component.name / PROGRAM).convert()
             # On a full disk Paddle writes what fits and says nothing; this would not fit either, and says so.
             (work / ".room").write_bytes(bytes(2**16))
             (work / ".room").unlink()
-            done(part.name)
+            done(component.name)
         deployed = load_exported(work)
-        checked = [_checked(part, deployed, work, tolerance) for part in parts]
+        checked = [_checked(component, deployed, work, tolerance) for component in components]
         export = {
             **(about or {}), "height": height, "width": width, "rows": rows, "paddle": paddle.__version__,
-            "tolerance": tolerance, "tome": told(models),
-            "parts": [{**vars(each), "inputs": _plain(part)} for each, part in zip(checked, parts, strict=True)],
+            "tolerance": tolerance, "tome": applied_settings(models),
+            "components": [
+                {**vars(each), "inputs": _plain(component)}
+                for each, component in zip(checked, components, strict=True)
+            ],
         }  # fmt: skip
-        (work / TOLD).write_text(json.dumps(export, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        (work / EXPORT).write_text(json.dumps(export, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         for name, config in settings_files(models).items():
             config.save(work / name)
         put_in_place(work, folder, overwrite=overwrite)
@@ -205,13 +208,13 @@ def _write_pipeline(pipe: Any, folder: Path) -> None:
     pipe.scheduler.save_pretrained(str(folder / "scheduler"))
 
 
-def _checked(part: Part, deployed: Any, folder: Path, tolerance: float) -> Checked:
-    """Run a part and compare it with the model."""
-    program, found = getattr(deployed, part.name), []
-    examples = part.examples()
-    converted = Onnx(folder / part.name / PROGRAM)
+def _checked(component: Component, deployed: Any, folder: Path, tolerance: float) -> Checked:
+    """Run a component and compare it with the model."""
+    program, found = getattr(deployed, component.name), []
+    examples = component.examples()
+    converted = Onnx(folder / component.name / PROGRAM)
     for example in examples:
-        wanted = part.run(example)
+        wanted = component.run(example)
         outputs = [program(**example)[0].numpy()]
         if converted.file.exists():
             outputs.append(converted.run({name: value.numpy() for name, value in example.items()}))
@@ -219,14 +222,15 @@ def _checked(part: Part, deployed: Any, folder: Path, tolerance: float) -> Check
     difference = float(max(found))
     if not difference <= tolerance:
         raise ToMeValueError(
-            f"{part.name} as exported differs from the model by {difference:.1e}, more than {tolerance:g}, so nothing "
-            "was written; allow more if that is what this device's own kernels differ by"
+            f"{component.name} as exported differs from the model by {difference:.1e}, more than {tolerance:g}, so "
+            "nothing was written; allow more if that is what this device's own kernels differ by"
         )
     ends = (".pdmodel", ".json", ".onnx")
-    files = [f"{PROGRAM}{end}" for end in ends if (folder / part.name / f"{PROGRAM}{end}").exists()]
+    written = folder / component.name
+    files = [f"{PROGRAM}{end}" for end in ends if (written / f"{PROGRAM}{end}").exists()]
     rows = [next(iter(example.values())).shape[0] for example in examples]
-    return Checked(part.name, files, rows, difference)
+    return Checked(component.name, files, rows, difference)
 
 
-def _plain(part: Part) -> dict[str, Any]:
-    return {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in part.inputs.items()}
+def _plain(component: Component) -> dict[str, Any]:
+    return {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in component.inputs.items()}

@@ -19,12 +19,12 @@ from ppdiffusers_tome.exporting.files import prepare_folder
 PROGRAM = "inference"
 PROGRAMS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
 DENOISERS = ("unet", "controlnet")
-INDEX, TOLD = "model_index.json", "export.json"
+INDEX, EXPORT = "model_index.json", "export.json"
 SETTINGS, SETTINGS_OF = "tome.json", {name: f"tome.{name}.json" for name in DENOISERS}
 # Of the pipelines' classes that load programs; no model's own index names one.
 _DEPLOYED = "PaddleInfer"
 # What says something of the rest, but is no part of a pipeline.
-_BESIDE = (TOLD, SETTINGS, *SETTINGS_OF.values())
+_BESIDE = (EXPORT, SETTINGS, *SETTINGS_OF.values())
 # All that an export may be made of, whichever Paddle wrote it; tokenizers of other kinds have more files.
 _FILES = (
     INDEX, *_BESIDE, "scheduler/scheduler_config.json",
@@ -56,7 +56,7 @@ def require_place(folder: Path, names: Iterable[str] = (), *, overwrite: bool) -
     for name in there:
         if name not in _BESIDE and not exported:
             raise UserError(
-                f"{folder / name} belongs to no export, as no {TOLD} of one is in {folder}, and --overwrite replaces "
+                f"{folder / name} belongs to no export, as no {EXPORT} of one is in {folder}, and --overwrite replaces "
                 "exports alone; choose another --output, or move it away"
             )
     prepare_folder(folder, there, overwrite=overwrite)
@@ -85,12 +85,12 @@ def put_in_place(work: Path, folder: Path, *, overwrite: bool) -> None:
     require_place(folder, names, overwrite=overwrite)
     try:
         (folder / INDEX).unlink(missing_ok=True)
-        (work / TOLD).replace(folder / TOLD)
+        (work / EXPORT).replace(folder / EXPORT)
         # A program of another Paddle would be loaded in place of the new one, and settings would be another export's.
         for name in _FILES:
             if name not in names:
                 (folder / name).unlink(missing_ok=True)
-        for name in [*(name for name in names if name not in (TOLD, INDEX)), INDEX]:
+        for name in [*(name for name in names if name not in (EXPORT, INDEX)), INDEX]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (work / name).replace(folder / name)
     except OSError as error:
@@ -102,8 +102,8 @@ def put_in_place(work: Path, folder: Path, *, overwrite: bool) -> None:
 
 def _holds_export(folder: Path) -> bool:
     """Whether an export was put here, finished or not. ``bench export`` writes a file of the same name."""
-    told = _json(folder / TOLD)
-    return isinstance(told, dict) and isinstance(told.get("parts"), list)
+    told = _json(folder / EXPORT)
+    return isinstance(told, dict) and isinstance(told.get("components"), list)
 
 
 def _refuse_model(folder: Path, exported: bool) -> None:

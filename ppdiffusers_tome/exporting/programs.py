@@ -20,7 +20,7 @@ _TIMESTEPS = (981.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Part:
+class Component:
     """A program to be.
 
     Attributes:
@@ -38,7 +38,10 @@ class Part:
     def save(self, folder: Path) -> None:
         """Record the program and write it to ``folder/name``."""
         # An InputSpec writes -1 into the list that it is given.
-        specs = [paddle.static.InputSpec(list(shape), dtype, name) for name, (shape, dtype) in self.inputs.items()]
+        specs = [
+            paddle.static.InputSpec(list(shape), getattr(paddle, dtype), name)
+            for name, (shape, dtype) in self.inputs.items()
+        ]
         layer = self.build()
         layer.eval()
         program = paddle.jit.to_static(layer, input_spec=specs, full_graph=True)
@@ -136,9 +139,9 @@ class VaeDecoder(paddle.nn.Layer):
         return self.vae.decode(latent_sample * self.factor, return_dict=False)[0]
 
 
-def denoiser_part(
+def denoiser_component(
     unet: Any, controlnet: Any = None, *, height: int, width: int, rows: int | None = None, text_tokens: int = 77
-) -> Part:
+) -> Component:
     """A UNet, with a ControlNet where one is given.
 
     Args:
@@ -154,10 +157,10 @@ def denoiser_part(
         "encoder_hidden_states": ([rows, None, unet.config.cross_attention_dim], "float32"),
     }
     if controlnet is None:
-        return Part("unet", lambda: _Denoiser(unet), inputs, text_tokens)
+        return Component("unet", lambda: _Denoiser(unet), inputs, text_tokens)
     inputs["controlnet_cond"] = ([rows, 3, height, width], "float32")
     inputs["controlnet_conditioning_scale"] = ([CONTROL_SCALES], "float32")
-    return Part("unet", lambda: _GuidedDenoiser(unet, controlnet), inputs, text_tokens)
+    return Component("unet", lambda: _GuidedDenoiser(unet, controlnet), inputs, text_tokens)
 
 
 class Program(PaddleInferRuntimeModel):
@@ -178,13 +181,13 @@ class Program(PaddleInferRuntimeModel):
 
 
 def load_program(folder: Path) -> Program:
-    """One exported part for Paddle Inference, with IR optimisation."""
+    """One exported component for Paddle Inference, with IR optimisation."""
     name = program_file(folder).name
     return Program.from_pretrained(str(folder), model_file_name=name, infer_configs=inference_config())
 
 
 def program_file(folder: Path) -> Path:
-    """The program in the folder of a part: Paddle 2 writes ``.pdmodel``, Paddle 3 ``.json``."""
+    """The program in the folder of a component: Paddle 2 writes ``.pdmodel``, Paddle 3 ``.json``."""
     return next(folder / f"{PROGRAM}{end}" for end in (".pdmodel", ".json") if (folder / f"{PROGRAM}{end}").exists())
 
 

@@ -38,7 +38,7 @@ def require_all_exportable(models: Mapping[str, Any]) -> None:
             require_exportable(entry.config, f" of {name}")
 
 
-def told(models: Mapping[str, Any]) -> dict[str, Any]:
+def applied_settings(models: Mapping[str, Any]) -> dict[str, Any]:
     """By model, as plain values, which blocks merge with which settings; None for a model that does not merge."""
     return {
         name: [{"settings": entry.config.to_dict(), "blocks": list(entry.paths)} for entry in _entries(model)] or None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import paddle
@@ -9,6 +12,7 @@ import paddle
 from ppdiffusers_tome.merging.methods.method import KEEP, MEAN, NORM
 
 HALF = (paddle.float16, paddle.bfloat16)
+_recorded_as_run: ContextVar[bool] = ContextVar("recorded_as_run", default=False)
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,19 @@ def size(x: paddle.Tensor, axis: int) -> int | paddle.Tensor:
 
 def may_write(x: paddle.Tensor | None = None) -> bool:
     """True when what is made from ``x`` may be made in place: no gradient and no program is recorded."""
-    return paddle.in_dynamic_mode() and (x is None or x.stop_gradient or not paddle.is_grad_enabled())
+    if not paddle.in_dynamic_mode():
+        return _recorded_as_run.get()
+    return x is None or x.stop_gradient or not paddle.is_grad_enabled()
+
+
+@contextmanager
+def recorded_as_run() -> Iterator[None]:
+    """Programs recorded meanwhile write in place as a picture's merging does: to count operators, not to be run."""
+    token = _recorded_as_run.set(True)
+    try:
+        yield
+    finally:
+        _recorded_as_run.reset(token)
 
 
 def may_be(one: int, other: int) -> bool:

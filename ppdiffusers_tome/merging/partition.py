@@ -46,7 +46,8 @@ class Partition:
 def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None) -> Partition:
     """Choose the top left token of every cell (``use_rand=False``); ``constants`` as in ``random_partition``."""
     constant = constants or Constants()
-    return Partition(*(constant(array) for array in _regular_arrays(grid, sx, sy)))
+    sources, destinations = _regular_arrays(grid, sx, sy)
+    return Partition(constant(sources), constant(destinations))
 
 
 def random_partition(

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
-from ppdiffusers_tome.settings.config import ToMeConfig, is_preset, presets
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.presets import is_preset, presets
 from ppdiffusers_tome.settings.values import kind, shown
 
 

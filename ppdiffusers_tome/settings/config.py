@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
-from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.settings.values import ByLevel, kind, plain, shown
+from ppdiffusers_tome.settings.checking import checked
+from ppdiffusers_tome.settings.presets import FOLDER, is_preset, presets
+from ppdiffusers_tome.settings.values import kind, shown
 
-LEVELS = (1, 2, 4, 8)
-# A share of the tokens; or several, evenly spaced over the denoising, with straight lines between them.
-Share = float | Sequence[float]
+# A ratio; or several, evenly spaced over the denoising, with straight lines between them.
+RatioOrRamp = float | Sequence[float]
 # The same for all levels, or by level.
-Ratio = Share | Mapping[int, Share]
-PRESETS = Path(__file__).with_name("presets")
+Ratio = RatioOrRamp | Mapping[int, RatioOrRamp]
 
 
 @dataclass(frozen=True)
@@ -92,47 +89,9 @@ class ToMeConfig:
     end: float = 1.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
-        for name in ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"):
-            if not isinstance(getattr(self, name), bool):
-                raise ToMeTypeError(f"{name}={shown(getattr(self, name))} must be True or False")
-        for name in ("sx", "sy"):
-            self._require_integer(name, "a whole number of tokens, 1 or more, such as 2")
-            if getattr(self, name) < 1:
-                raise ToMeValueError(f"{name}={shown(getattr(self, name))} must be 1 or more; the usual stride is 2")
-        if self.sx * self.sy == 1:
-            raise ToMeValueError(
-                "sx=1 and sy=1 make every token a destination, so nothing could merge; use a stride such as sx=2, sy=2"
-            )
-        self._check_method()
-        object.__setattr__(self, "ratio", self._checked_ratio())
-        if self.max_downsample is not None:
-            self._require_integer("max_downsample", "1, 2, 4, 8 or None")
-            if self.max_downsample not in LEVELS:
-                raise ToMeValueError(
-                    f"max_downsample={shown(self.max_downsample)} must be 1, 2, 4, 8 or None (the finest level of the "
-                    "model)"
-                )
-        if not (self.merge_attn or self.merge_crossattn or self.merge_mlp):
-            raise ToMeValueError(
-                "merge_attn, merge_crossattn and merge_mlp are all False, so nothing would merge; "
-                "set at least merge_attn=True, or call remove_tome() to go back to the plain model"
-            )
-        self._require_integer("seed", "a whole number from 0 to 2**63 - 1")
-        if not 0 <= self.seed < 2**63:
-            raise ToMeValueError(f"seed={shown(self.seed)} must be from 0 to 2**63 - 1")
-        self._check_tile()
-        self._require_integer("reuse_steps", "a whole number of denoising steps, 1 or more")
-        if self.reuse_steps < 1:
-            raise ToMeValueError(f"reuse_steps={shown(self.reuse_steps)} must be 1 (no reuse) or more, such as 4")
-        self._check_schedule()
-        self._check_pointless()
-        # Python's own, whatever else counts as a whole number or text, so that a config serialises as itself.
-        object.__setattr__(self, "method", str(self.method))
-        for name in ("sx", "sy", "seed", "reuse_steps", "max_downsample", "tile"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, int(getattr(self, name)))
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in checked(given, {field.name: field.default for field in fields(self)}).items():
+            object.__setattr__(self, name, value)
 
     def ratio_at(self, level: int, progress: float | None = None) -> float:
         """The share of the tokens to merge at a level.
@@ -141,130 +100,36 @@ class ToMeConfig:
             level: 1, 2, 4 or 8.
             progress: of the denoising, 0 to 1; may be None unless ``by_progress``.
         """
-        share = self._share(level)
+        ratio = self._ratio_of(level)
         if progress is None or not self.by_progress:
-            return share if isinstance(share, float) else share[0]
+            return ratio if isinstance(ratio, float) else ratio[0]
         if not self.start <= progress <= self.end or progress == self.end < 1:
             return 0.0
-        if isinstance(share, float):
-            return share
-        place = progress * (len(share) - 1)
-        before = min(int(place), len(share) - 2)
-        return share[before] + (place - before) * (share[before + 1] - share[before])
+        if isinstance(ratio, float):
+            return ratio
+        place = progress * (len(ratio) - 1)
+        before = min(int(place), len(ratio) - 2)
+        return ratio[before] + (place - before) * (ratio[before + 1] - ratio[before])
 
     def highest_ratio(self, level: int) -> float:
         """The most that merges at a level at any time."""
-        share = self._share(level)
-        return share if isinstance(share, float) else max(share)
+        ratio = self._ratio_of(level)
+        return ratio if isinstance(ratio, float) else max(ratio)
 
     @property
     def by_progress(self) -> bool:
         """Whether what merges depends on how far the denoising is."""
-        shares = self.ratio.values() if isinstance(self.ratio, Mapping) else [self.ratio]
-        return self.start > 0 or self.end < 1 or not all(isinstance(share, float) for share in shares)
+        ratios = self.ratio.values() if isinstance(self.ratio, Mapping) else [self.ratio]
+        return self.start > 0 or self.end < 1 or not all(isinstance(ratio, float) for ratio in ratios)
 
     @property
     def levels(self) -> tuple[int, ...] | None:
         """The levels that ``ratio`` names, finest first; None where it is for all."""
         return tuple(self.ratio) if isinstance(self.ratio, Mapping) else None
 
-    def _share(self, level: int) -> float | tuple[float, ...]:
+    def _ratio_of(self, level: int) -> float | tuple[float, ...]:
         # As checked: a float, or a tuple of them.
         return self.ratio.get(level, 0.0) if isinstance(self.ratio, Mapping) else self.ratio  # type: ignore[return-value]
-
-    def _check_method(self) -> None:
-        known = methods()
-        if not isinstance(self.method, str) or self.method not in known:
-            raise ToMeValueError(f"method={shown(self.method)} must be one of {', '.join(map(repr, known))}")
-
-    def _check_pointless(self) -> None:
-        for name, reason in methods()[self.method].pointless.items():
-            default = getattr(type(self), name)
-            if getattr(self, name) != default:
-                raise ToMeValueError(
-                    f"{name}={shown(getattr(self, name))} has no effect with method={self.method!r}, as {reason}; "
-                    f"leave it at {default!r}, or choose another method"
-                )
-
-    def _checked_ratio(self) -> float | tuple[float, ...] | ByLevel:
-        """The ratio in plain Python numbers."""
-        if not isinstance(self.ratio, Mapping):
-            return self._checked_share("ratio", self.ratio)
-        given = shown(dict(self.ratio))
-        if self.max_downsample is not None:
-            raise ToMeValueError(
-                f"ratio={given} names its levels, so max_downsample={shown(self.max_downsample)} says nothing; leave "
-                "it at None"
-            )
-        shares: dict[int, float | tuple[float, ...]] = {}
-        for level, share in ((plain(level), plain(share)) for level, share in self.ratio.items()):
-            if isinstance(level, bool) or not isinstance(level, Integral) or level not in LEVELS:
-                raise ToMeValueError(
-                    f"ratio={given} has level {shown(level)}; levels are 1, 2, 4 and 8, as in {{1: 0.5, 2: 0.25}}"
-                )
-            if int(level) in shares:  # as 1 and a tensor that holds 1 are two keys
-                raise ToMeValueError(f"ratio={given} names level {level} twice; give each level once")
-            shares[int(level)] = self._checked_share(f"ratio[{level}]", share)
-        if not shares:
-            raise ToMeValueError("ratio={} names no level; give one such as {1: 0.5}")
-        return ByLevel(shares)
-
-    def _checked_share(self, name: str, share: Any) -> float | tuple[float, ...]:
-        if isinstance(share, Sequence) and not isinstance(share, str | bytes):
-            if len(share) < 2:
-                raise ToMeValueError(f"{name}={shown(share)} must be a number, or a ramp of two or more: (0.7, 0.3)")
-            return tuple(self._checked_number(f"{name}[{place}]", plain(part)) for place, part in enumerate(share))
-        return self._checked_number(name, share)
-
-    def _checked_number(self, name: str, ratio: Any) -> float:
-        if isinstance(ratio, bool) or not isinstance(ratio, Real):
-            raise ToMeTypeError(
-                f"{name}={shown(ratio)} must be a number, the share of tokens to merge, such as 0.5, or the name of a "
-                f"preset ({', '.join(presets())}); got {kind(ratio)}"
-            )
-        limit = 1 - 1 / (self.sx * self.sy)
-        # Every destination stays; of keys there may be the destinations alone.
-        keys_only = methods()[self.method].keys_only
-        if not math.isfinite(_float(ratio)) or not (0 <= ratio < limit or (ratio == limit and keys_only)):
-            remedy = "raise the ratio to 0 or more" if ratio < 0 else "lower the ratio or enlarge the stride"
-            remedy = remedy if math.isfinite(_float(ratio)) else "give a finite number such as 0.5"
-            most = f"{'at most' if keys_only else 'below'} {math.floor(limit * 1e6) / 1e6:g}"  # never more than it is
-            raise ToMeValueError(
-                f"{name}={shown(ratio)} must be at least 0 and {most} for a {shown(self.sx)}x{shown(self.sy)} stride; "
-                f"{remedy}"
-            )
-        return float(ratio)
-
-    def _check_schedule(self) -> None:
-        for name in ("start", "end", "min_similarity"):
-            value = getattr(self, name)
-            if value is None and name == "min_similarity":
-                continue
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise ToMeTypeError(f"{name}={shown(value)} must be a number; got {kind(value)}")
-            object.__setattr__(self, name, _float(value))
-        if not 0 <= self.start < self.end <= 1:
-            raise ToMeValueError(
-                f"start={self.start:g} and end={self.end:g} must be shares of the denoising, 0 <= start < end <= 1"
-            )
-        if self.min_similarity is not None and not -1 <= self.min_similarity <= 1:
-            raise ToMeValueError(f"min_similarity={self.min_similarity:g} must be a cosine, from -1 to 1, such as 0.9")
-
-    def _check_tile(self) -> None:
-        if self.tile is None:
-            return
-        self._require_integer("tile", "a whole number of tokens, such as 16, or None (compare all with all)")
-        if self.tile < max(self.sx, self.sy):
-            raise ToMeValueError(
-                f"tile={shown(self.tile)} must be at least {shown(max(self.sx, self.sy))} for a "
-                f"{shown(self.sx)}x{shown(self.sy)} stride, so that a tile holds a destination; 16 is a good size, and "
-                "None compares all with all"
-            )
-
-    def _require_integer(self, name: str, wanted: str) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise ToMeTypeError(f"{name}={shown(value)} must be {wanted}; got {kind(value)}")
 
     def save(self, path: str | Path) -> None:
         """Write the settings to a JSON file that ``load`` and ``--config`` read."""
@@ -305,7 +170,7 @@ class ToMeConfig:
             raise ToMeTypeError(f"{shown(name)} must be the name of a preset ({', '.join(names)}); got {kind(name)}")
         if name not in names:
             raise ToMeValueError(f"there is no preset {shown(name)}; the presets are {', '.join(names)}")
-        return cls.load(PRESETS / f"{name}.json")
+        return cls.load(FOLDER / f"{name}.json")
 
     @classmethod
     def named(cls, name: str | Path) -> ToMeConfig:
@@ -368,30 +233,12 @@ def check_names(names: Iterable[Any]) -> None:
         raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}")
 
 
-def presets() -> list[str]:
-    """The names of the presets."""
-    return sorted(path.stem for path in PRESETS.glob("*.json"))
-
-
-def is_preset(name: Any) -> bool:
-    """Whether it is the name of a preset, not of a file or anything else."""
-    return isinstance(name, str | PathLike) and str(name) in presets()
-
-
-def _float(number: Any) -> float:
-    """A number as a float; a whole one too large for that is infinite."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf
-
-
 def _is_short_number(level: Any) -> bool:
     return isinstance(level, str) and level.isdecimal() and len(level) < 9
 
 
-def _listed(share: Any) -> Any:
-    return list(share) if isinstance(share, tuple) else share
+def _listed(ramp: Any) -> Any:
+    return list(ramp) if isinstance(ramp, tuple) else ramp
 
 
 def _rounded(value: Any) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.merging.grid import Grid
 
 if TYPE_CHECKING:
     import paddle
+    from paddle.nn import Layer
 
 # What a section does, named by the setting that switches its merging on.
 ROLES = ATTENTION, CROSS_ATTENTION, MLP = "merge_attn", "merge_crossattn", "merge_mlp"
@@ -49,7 +50,7 @@ def around(layer: str, *, keys: tuple[str, ...] = ()) -> Section:
 KEYS = ("to_k", "to_v")
 
 
-def latent_grid(host: Any, latent: paddle.Tensor) -> Grid:
+def latent_grid(host: Layer, latent: paddle.Tensor) -> Grid:
     """The grid of ``[..., height, width]``, one token a pixel."""
     return Grid(*latent.shape[-2:])
 
@@ -68,7 +69,7 @@ class UNetParts:
     middle: str
     up: str
     halves_at_its_beginning: bool = False
-    patch: Callable[[Any], int] = lambda unet: 1
+    patch: Callable[[Layer], int] = lambda unet: 1
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -109,12 +110,12 @@ class BlockAdapter:
     block_class: str
     inside: tuple[str, ...]
     sections: Mapping[str, Section]
-    grid: Callable[[Any, paddle.Tensor], Grid] = latent_grid
+    grid: Callable[[Layer, paddle.Tensor], Grid] = latent_grid
     own_host: bool = False
     latent: str = ""
     metric: str = ""
-    downsample: Callable[[Any], int] = lambda host: 1
+    downsample: Callable[[Layer], int] = lambda host: 1
     unets: tuple[UNetParts, ...] = UNETS
-    prefix: Callable[[Any], int] = lambda host: 0
+    prefix: Callable[[Layer], int] = lambda host: 0
     noisiest: float = 1000
-    usable: Callable[[Any], bool] = lambda block: True
+    usable: Callable[[Layer], bool] = lambda block: True

@@ -6,16 +6,17 @@ The same block class serves over time in TransformerTemporalModel (its tokens ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, CROSS_ATTENTION, KEYS, MLP, BlockAdapter, around
 from ppdiffusers_tome.merging.grid import Grid
 
 if TYPE_CHECKING:
     import paddle
+    from paddle.nn import Layer
 
 
-def _grid(host: Any, hidden_states: paddle.Tensor) -> Grid:
+def _grid(host: Layer, hidden_states: paddle.Tensor) -> Grid:
     """``hidden_states``: ``[batch, channels, (frames,) height, width]``, NHWC where the host says so, or numbers."""
     if getattr(host, "is_input_vectorized", False):
         return Grid(host.height, host.width)
@@ -25,7 +26,7 @@ def _grid(host: Any, hidden_states: paddle.Tensor) -> Grid:
     return Grid(hidden_states.shape[-2] // patch, hidden_states.shape[-1] // patch)
 
 
-def _downsample(host: Any) -> int:
+def _downsample(host: Layer) -> int:
     return host.patch_size if getattr(host, "is_input_patches", False) else 1
 
 

@@ -6,16 +6,17 @@ and of the two results of the attention the first, the image's, is unmerged.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, MLP, BlockAdapter, Section, around
 from ppdiffusers_tome.merging.grid import Grid
 
 if TYPE_CHECKING:
     import paddle
+    from paddle.nn import Layer
 
 
-def _grid(host: Any, latent: paddle.Tensor) -> Grid:
+def _grid(host: Layer, latent: paddle.Tensor) -> Grid:
     return Grid(*(side // host.config.patch_size for side in latent.shape[-2:]))
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, MLP, BlockAdapter, around
 from ppdiffusers_tome.merging.grid import Grid
 
 if TYPE_CHECKING:
     import paddle
+    from paddle.nn import Layer
 
 
-def _grid(host: Any, latent: paddle.Tensor) -> Grid:
+def _grid(host: Layer, latent: paddle.Tensor) -> Grid:
     return Grid(*(side // _patch(host) for side in latent.shape[-2:]))
 
 
-def _patch(host: Any) -> int:
+def _patch(host: Layer) -> int:
     return host.config.patch_size
 
 

@@ -8,14 +8,17 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.attaching.calls.call import BlockCall, Call
-from ppdiffusers_tome.attaching.calls.denoising import GuessedSteps
+from ppdiffusers_tome.attaching.calls.denoising import InferredSteps
 from ppdiffusers_tome.attaching.calls.pipeline_call import Denoising, current_pipeline_call
 from ppdiffusers_tome.attaching.paddle_hooks import RunningCall, frames
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.settings.config import ToMeConfig
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
 # Whose lines a warning does not name.
 _INSIDE = (str(Path(__file__).parents[2]), str(Path(sys.modules["paddle"].__file__ or "").parent))
@@ -33,7 +36,7 @@ class _Entry:
     """
 
     attachment: Attachment
-    by: Any
+    by: object
     running: RunningCall
     call: Call
 
@@ -53,7 +56,7 @@ class Attachment:
 
     Args:
         config: the settings.
-        noisiest: the timestep of pure noise in the model, 1000 in nearly all; see ``GuessedSteps``.
+        noisiest: the timestep of pure noise in the model, 1000 in nearly all; see ``InferredSteps``.
 
     Attributes:
         constants: of the denoiser's partitions, freed with this.
@@ -66,7 +69,7 @@ class Attachment:
         self.watch: Callable[[BlockCall], None] | None = None
         self._warned: set[str] = set()
         # What a denoiser without a pipeline keeps from step to step, by thread.
-        self._bare = threading.local()
+        self._without_pipeline = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"config": self.config, "noisiest": self.noisiest}
@@ -74,7 +77,7 @@ class Attachment:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def begin(self, by: Any, layer: Any, call: Call) -> None:
+    def begin(self, by: object, layer: Layer, call: Call) -> None:
         """The call of a layer begins, the denoiser's or that of a part which is called alone or run again.
 
         Args:
@@ -91,7 +94,7 @@ class Attachment:
         if pipeline_call is not None:
             pipeline_call.at_end(self, self.call)
 
-    def end(self, by: Any, *, failed: bool = False) -> None:
+    def end(self, by: object, *, failed: bool = False) -> None:
         """What ``by`` began ends; harmless where nothing did. ``failed``: what no longer runs ends."""
         begun = next((entry for entry in reversed(_entries()) if entry.by is by), None)
         if begun is None or (failed and begun.running.runs):
@@ -101,7 +104,7 @@ class Attachment:
         else:
             _entries().remove(begun)
 
-    def drop_failed(self, by: Any, layer: Any) -> None:
+    def drop_failed(self, by: object, layer: Layer) -> None:
         """A layer is called: an earlier call of it that ``by`` began, and that is not around this one, has failed."""
         begun = [entry for entry in _entries() if entry.by is by]
         if begun:
@@ -137,15 +140,15 @@ class Attachment:
         pipeline_call = current_pipeline_call()
         if pipeline_call is not None:
             return pipeline_call.denoising(self)
-        if not hasattr(self._bare, "denoising"):
-            self._bare.denoising = Denoising(GuessedSteps(self.noisiest), self.config.reuse_steps)
-        return self._bare.denoising
+        if not hasattr(self._without_pipeline, "denoising"):
+            self._without_pipeline.denoising = Denoising(InferredSteps(self.noisiest), self.config.reuse_steps)
+        return self._without_pipeline.denoising
 
     def forget_steps(self) -> None:
         """The next call of the denoiser without a pipeline begins a denoising."""
-        vars(self._bare).clear()
+        vars(self._without_pipeline).clear()
 
-    def tell_watcher(self, block: BlockCall) -> None:
+    def notify_watcher(self, block: BlockCall) -> None:
         """Show a block's matching to whoever watches."""
         if self.watch is not None and block.matching is not None:
             self.watch(block)

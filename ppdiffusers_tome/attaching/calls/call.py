@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.attaching.calls.pipeline_call import Denoising
 from ppdiffusers_tome.attaching.paddle_hooks import RunningCall
@@ -34,7 +35,7 @@ class Attached(Protocol):
 
     def denoising(self) -> Denoising: ...
 
-    def tell_watcher(self, block: BlockCall) -> None: ...
+    def notify_watcher(self, block: BlockCall) -> None: ...
 
     def warn_once(self, topic: str, message: str) -> None: ...
 
@@ -65,7 +66,7 @@ class Call:
         self._latents, self._conditioning = latents, conditioning
         # Training draws its timesteps and pictures at random.
         self._shares_steps = self._config.reuse_steps > 1 and not training
-        self._timestep_told = False
+        self._has_timestep = False
         self.timestep: paddle.Tensor | None = None
         self.progress: float | None = None
         self.layout: Layout | None = None
@@ -80,7 +81,7 @@ class Call:
         """It begins, or a backward pass runs a part of it again."""
         self.in_a_graph = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
 
-    def tell_timestep(self, timestep: paddle.Tensor) -> None:
+    def set_timestep(self, timestep: paddle.Tensor) -> None:
         """The first timestep that a model embeds is the denoising's; some embed others as well.
 
         It stays on its device, but for a schedule and reuse over steps: then it is read, which waits for the device.
@@ -88,9 +89,9 @@ class Call:
         Raises:
             ToMeValueError: a program is being recorded that would have to read it.
         """
-        if self._timestep_told:
+        if self._has_timestep:
             return
-        self._timestep_told, self.timestep = True, timestep
+        self._has_timestep, self.timestep = True, timestep
         if self._config.by_progress:
             refuse_recording("a ratio that changes over the denoising, start or end")
         elif not self._shares_steps or not paddle.in_dynamic_mode():
@@ -121,7 +122,7 @@ class Call:
             refuse_recording("an open height or width")
         self.layout = layout
 
-    def enter_block(self, name: Hashable, layer: Any) -> BlockCall | None:
+    def enter_block(self, name: Hashable, layer: Layer) -> BlockCall | None:
         """A block is called, maybe again by a backward pass, outside its host; None where its grid is not known.
 
         Args:
@@ -166,13 +167,13 @@ class Call:
     def _num_merged(self, layout: Layout) -> int:
         """How many tokens of a grid merge now."""
         config = self._config
-        if not self._timestep_told and config.by_progress:
+        if not self._has_timestep and config.by_progress:
             self.attachment.warn_once(
                 "timestep",
                 "this model, or part of one, does not tell its timestep, so a ratio that changes, start and end cannot "
                 "be followed and it runs unmerged; give one ratio for the whole denoising",
             )
-        if not self._timestep_told and self._shares_steps and paddle.in_dynamic_mode():
+        if not self._has_timestep and self._shares_steps and paddle.in_dynamic_mode():
             self.attachment.warn_once(
                 "steps",
                 "this model, or part of one, does not tell its timestep, so reuse_steps has no effect here; "
@@ -234,14 +235,14 @@ class BlockCall:
     """
 
     def __init__(
-        self, call: Call, layer: Any, name: Hashable, layout: Layout, tokens: paddle.Tensor | None = None
+        self, call: Call, layer: Layer, name: Hashable, layout: Layout, tokens: paddle.Tensor | None = None
     ) -> None:
         self.call, self.name, self.layout = call, name, layout
         self.running = RunningCall(layer)
         self.tokens = tokens
         self.matched = False
         self.matching: Merging | None = None
-        self.section: tuple[Any, Section] | None = None
+        self.section: tuple[object, Section] | None = None
 
     def match(self) -> Merging | None:
         """Decide what merges, once: when it is first asked for, as a DiT embeds its timestep in its first block."""
@@ -249,7 +250,7 @@ class BlockCall:
             self.matched, tokens, self.tokens = True, self.tokens, None
             rows = self._rows(tokens)
             self.matching = None if rows is None else self.call.merging(self, rows)
-            self.call.attachment.tell_watcher(self)
+            self.call.attachment.notify_watcher(self)
         return self.matching
 
     def _rows(self, tokens: paddle.Tensor) -> paddle.Tensor | None:
@@ -271,7 +272,7 @@ class BlockCall:
         """Nothing more merges in this call of the block."""
         self.matched, self.tokens, self.matching, self.section = True, None, None, None
 
-    def opened(self, by: Any, how: str) -> Section:
+    def opened(self, by: object, how: str) -> Section:
         """The section that ``by`` opened, or a new one: ``how`` as in ``Matching.merge``."""
         if self.section is None or self.section[0] is not by:
             if isinstance(self.matching, Downsampling):
@@ -283,7 +284,7 @@ class BlockCall:
             self.section = by, section
         return self.section[1]
 
-    def closed(self, by: Any) -> Section | None:
+    def closed(self, by: object) -> Section | None:
         """The section that ``by`` opened, for its result; None where it opened none that has one."""
         if self.section is None or self.section[0] is not by or isinstance(self.matching, Downsampling):
             return None

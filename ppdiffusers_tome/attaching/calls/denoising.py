@@ -1,7 +1,7 @@
 """How far a denoising is: the place of a timestep among those of the scheduler, or what timesteps alone tell.
 
-A pipeline tells where a denoising begins and ends, and its scheduler which steps it has (``ToldSteps``). A denoiser
-that is called by itself has only the timesteps that it is given (``GuessedSteps``). Knows no Paddle.
+A pipeline tells where a denoising begins and ends, and its scheduler which steps it has (``ScheduledSteps``). A
+denoiser that is called by itself has only the timesteps that it is given (``InferredSteps``). Knows no Paddle.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Timesteps(Protocol):
         """The timesteps of each scheduler, the main one's first; each the same object until they are set anew."""
 
 
-class ToldSteps:
+class ScheduledSteps:
     """The steps of a denoising in a pipeline that has at least one schedule.
 
     Progress is the place of the timestep in its scheduler's list. Some pipelines give their denoiser something else (a
@@ -104,7 +104,7 @@ class ToldSteps:
         return next(iter([*onwards, *places, self._place + 1]))
 
 
-class GuessedSteps:
+class InferredSteps:
     """The steps of a denoiser that is called by itself.
 
     Progress is read off the timestep, which falls to 0 at the picture. A run of a sampler calls with falling timesteps

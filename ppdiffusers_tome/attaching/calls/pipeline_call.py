@@ -1,6 +1,6 @@
 """One call of a pipeline: it tells the denoisers inside where a denoising begins and ends, and which steps it has.
 
-``install`` puts ``telling`` around the ``__call__`` of every pipeline class.
+``install`` puts ``tracked`` around the ``__call__`` of every pipeline class.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ppdiffusers_tome.attaching.calls.denoising import GuessedSteps, Steps, ToldSteps
+from ppdiffusers_tome.attaching.calls.denoising import InferredSteps, ScheduledSteps, Steps
 from ppdiffusers_tome.attaching.calls.reuse import StepReuse
 from ppdiffusers_tome.settings.config import ToMeConfig
+
+if TYPE_CHECKING:
+    import paddle
 
 
 class Denoiser(Protocol):
@@ -42,19 +45,19 @@ class PipelineCall:
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
-        self._denoisings: dict[Any, Denoising] = {}
+        self._denoisings: dict[Denoiser, Denoising] = {}
         # Read once each time they are set, as on a GPU reading waits for the device.
         self._read: dict[int, tuple[Any, list[float]]] = {}
-        self._at_end: dict[Any, Callable[[], Any]] = {}
+        self._at_end: dict[Denoiser, Callable[[], Any]] = {}
 
     def denoising(self, denoiser: Denoiser) -> Denoising:
         """That of one denoiser, the same for as long as the call lasts."""
         if denoiser not in self._denoisings:
-            steps = ToldSteps(self._schedules) if self._schedules() else GuessedSteps(denoiser.noisiest)
+            steps = ScheduledSteps(self._schedules) if self._schedules() else InferredSteps(denoiser.noisiest)
             self._denoisings[denoiser] = Denoising(steps, denoiser.config.reuse_steps)
         return self._denoisings[denoiser]
 
-    def at_end(self, denoiser: Any, action: Callable[[], Any]) -> None:
+    def at_end(self, denoiser: Denoiser, action: Callable[[], Any]) -> None:
         """Have ``action`` called when this call has ended, once a denoiser."""
         self._at_end[denoiser] = action
 
@@ -88,11 +91,11 @@ def current_pipeline_call() -> PipelineCall | None:
     return _current.call
 
 
-def telling(call: Callable[..., Any]) -> Callable[..., Any]:
+def tracked(call: Callable[..., Any]) -> Callable[..., Any]:
     """A pipeline's ``__call__`` that does the same and can be asked about, for as long as it runs."""
 
     @functools.wraps(call)
-    def told(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def tracked_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
         outer, _current.call = _current.call, PipelineCall(pipe)
         try:
             return call(pipe, *args, **kwargs)
@@ -100,15 +103,15 @@ def telling(call: Callable[..., Any]) -> Callable[..., Any]:
             ended, _current.call = _current.call, outer
             ended.end()
 
-    return told
+    return tracked_call
 
 
-def is_telling(call: Any) -> bool:
-    """Whether a ``__call__`` is one that ``telling`` made."""
-    return getattr(call, "__code__", None) is _TELLING
+def is_tracked(call: Any) -> bool:
+    """Whether a ``__call__`` is one that ``tracked`` made."""
+    return getattr(call, "__code__", None) is _TRACKED
 
 
-_TELLING = telling(lambda pipe: None).__code__
+_TRACKED = tracked(lambda pipe: None).__code__
 
 # Their list ends with the finished picture, for which no denoiser is called.
 _LISTING_THE_END = ("DDPMWuerstchenScheduler",)
@@ -122,6 +125,6 @@ def _steps_of(scheduler: Any, timesteps: Any) -> list[float]:
     return numbers[:-1] if lists_the_end else numbers
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: paddle.Tensor, other: paddle.Tensor) -> bool:
     """Whether two tensors hold the same numbers; read on the host, so it waits for the device."""
     return one.shape == other.shape and one.dtype == other.dtype and bool((one == other).all())

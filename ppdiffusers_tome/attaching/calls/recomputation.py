@@ -13,6 +13,7 @@ from typing import Any
 
 from paddle.distributed.fleet import recompute as _recompute
 
+from ppdiffusers_tome.attaching.calls.call import Call
 from ppdiffusers_tome.attaching.paddle_hooks import frames
 
 _FOLDER = str(Path(_recompute.__file__).parent)
@@ -22,7 +23,7 @@ _AGAIN = {"backward": "ctx", "unpack": "storage"}
 _NAME = "_ppdiffusers_tome"
 
 
-def note(owner: Hashable, call: Any) -> None:
+def note(owner: Hashable, call: Call) -> None:
     """The caller runs within ``call``; so does every stretch around it that is run for the first time."""
     for stretch in _stretches(_FIRST):
         calls = vars(stretch).setdefault(_NAME, {}).setdefault(owner, [])
@@ -30,7 +31,7 @@ def note(owner: Hashable, call: Any) -> None:
             calls.append(call)
 
 
-def noted(owner: Hashable, *, next_one: bool = False) -> Any | None:
+def noted(owner: Hashable, *, next_one: bool = False) -> Call | None:
     """The call that the caller belongs to if it is run again; None where it is not.
 
     ``next_one``: a stretch may hold several calls of a denoiser, and this is the beginning of one, in the same order.

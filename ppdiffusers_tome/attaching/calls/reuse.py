@@ -5,11 +5,14 @@ Whatever cannot be told to belong together gets matchings of its own: it is then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Matchings = dict[Any, Any]
+if TYPE_CHECKING:
+    import paddle
+
+Matchings = dict[Hashable, Any]
 
 
 @dataclass(eq=False)
@@ -22,8 +25,8 @@ class _Kept:
         matchings: of its blocks.
     """
 
-    shape: Any
-    conditioning: Sequence[Any]
+    shape: Sequence[int]
+    conditioning: Sequence[paddle.Tensor]
     matchings: Matchings = field(default_factory=dict)
 
 
@@ -35,7 +38,7 @@ class StepReuse:
         equal: whether two tensors of conditioning hold the same numbers.
     """
 
-    def __init__(self, steps: int, equal: Callable[[Any, Any], bool]) -> None:
+    def __init__(self, steps: int, equal: Callable[[paddle.Tensor, paddle.Tensor], bool]) -> None:
         self._steps, self._equal = steps, equal
         self._since_fresh = -1
         self._before: list[_Kept] = []
@@ -47,7 +50,7 @@ class StepReuse:
         self._before = [] if self._since_fresh % self._steps == 0 else self._now
         self._now = []
 
-    def matchings(self, shape: Any, conditioning: Sequence[Any]) -> Matchings:
+    def matchings(self, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> Matchings:
         """What the matchings of a call are kept in: filled by an earlier step, or empty.
 
         A step may call the denoiser several times: for the prompted and the unprompted half, or for two pictures in
@@ -65,6 +68,6 @@ class StepReuse:
         self._now.append(_Kept(shape, conditioning, taken_over))
         return taken_over
 
-    def _same(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
+    def _same(self, one: Sequence[paddle.Tensor], other: Sequence[paddle.Tensor]) -> bool:
         """Pipelines hand their denoiser the very same tensors in every step, or make equal ones anew."""
         return len(one) == len(other) and all(a is b or self._equal(a, b) for a, b in zip(one, other, strict=True))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.attaching.calls.call import Call
 from ppdiffusers_tome.attaching.hooks.hooks import Hooks, unseen
 from ppdiffusers_tome.attaching.sites import Site
 from ppdiffusers_tome.merging.grid import Layout
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
 
 class HostHooks(Hooks):
@@ -19,7 +22,7 @@ class HostHooks(Hooks):
         self.host, self.level = site.host, site.level
         self.grid, self.prefix = site.adapter.grid, site.adapter.prefix(site.host)
 
-    def enter(self, layer: Any, inputs: tuple) -> None:
+    def enter(self, layer: Layer, inputs: tuple) -> None:
         call = self._call_around(self.host)
         if call is None and self.attachment.others_call():
             return  # of a layer that two denoisers hold, and this one is not called
@@ -32,7 +35,7 @@ class HostHooks(Hooks):
             return
         call.see_latent(Layout(self.grid(self.host, inputs[0]), self.prefix, self.level))
 
-    def leave(self, host: Any, inputs: tuple, output: Any) -> None:
+    def leave(self, host: Layer, inputs: tuple, output: Any) -> None:
         call = self.attachment.call()
         if call is not None:
             call.layout = None
@@ -42,19 +45,19 @@ class HostHooks(Hooks):
 class BlockHooks(Hooks):
     """On one block, and on the layer that sees its tokens first where that is another."""
 
-    def enter(self, block: Any, inputs: tuple) -> None:
+    def enter(self, block: Layer, inputs: tuple) -> None:
         call = self._call_around(block)
         if call is not None:
             block_call = call.enter_block(self, block)
             if block_call is not None and inputs:
                 block_call.tokens = inputs[0]
 
-    def see(self, layer: Any, inputs: tuple) -> None:
+    def see(self, layer: Layer, inputs: tuple) -> None:
         block = self.attachment.block()
         if block is not None and not block.matched:
             block.tokens = inputs[0]
 
-    def leave(self, layer: Any, inputs: tuple, output: Any) -> None:
+    def leave(self, layer: Layer, inputs: tuple, output: Any) -> None:
         block = self.attachment.block()
         if block is not None and block.name is self:
             if not block.matched:

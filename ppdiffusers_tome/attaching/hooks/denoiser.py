@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.attaching.calls.call import Call
@@ -23,14 +24,14 @@ class DenoiserHooks(Hooks):
     Args:
         attachment: of the denoiser.
         parameters: of its ``forward``, by position.
-        tells: whether it tells its timestep itself, as it has no layer that embeds it.
+        reads_timestep: whether its own arguments tell the timestep, as it has no layer that embeds it.
     """
 
-    def __init__(self, attachment: Attachment, parameters: Sequence[str], *, tells: bool) -> None:
+    def __init__(self, attachment: Attachment, parameters: Sequence[str], *, reads_timestep: bool) -> None:
         super().__init__(attachment)
-        self.parameters, self.tells = parameters, tells
+        self.parameters, self.reads_timestep = parameters, reads_timestep
 
-    def begin(self, model: Any, inputs: tuple, keywords: Mapping[str, Any] | None = None) -> None:
+    def begin(self, model: Layer, inputs: tuple, keywords: Mapping[str, Any] | None = None) -> None:
         again = noted(self.attachment, next_one=True)
         if again is not None:
             self.attachment.begin(self, model, again)
@@ -46,25 +47,25 @@ class DenoiserHooks(Hooks):
         )
         self.attachment.begin(self, model, call)
         note(self.attachment, call)
-        if self.tells and timesteps:
+        if self.reads_timestep and timesteps:
             timestep = timesteps[0]
             if isinstance(timestep, (int, float)):
                 timestep = paddle.to_tensor([timestep])
             if isinstance(timestep, paddle.Tensor) and timestep.ndim <= 1:
-                call.tell_timestep(timestep)
+                call.set_timestep(timestep)
 
-    def end(self, model: Any, inputs: tuple, output: Any) -> None:
+    def end(self, model: Layer, inputs: tuple, output: Any) -> None:
         self.attachment.end(self, failed=output is None)
 
 
 class TimestepHooks(Hooks):
     """On the layer that embeds the timestep, called with it."""
 
-    def __init__(self, attachment: Attachment, model: Any) -> None:
+    def __init__(self, attachment: Attachment, model: Layer) -> None:
         super().__init__(attachment)
         self.model = model
 
-    def tell(self, layer: Any, inputs: tuple) -> None:
+    def tell(self, layer: Layer, inputs: tuple) -> None:
         # While a program is recorded, and where a user calls it so, a model's ``forward`` runs without its hooks: its
         # call then begins here, and nobody says that it ends.
         self.attachment.end(self)
@@ -73,7 +74,7 @@ class TimestepHooks(Hooks):
             call = Call(self.attachment, training=self.model.training)
             self.attachment.begin(self, self.model, call)
         if call is not None and inputs:
-            call.tell_timestep(inputs[0])
+            call.set_timestep(inputs[0])
 
 
 def _conditioning(given: Any) -> Iterator[paddle.Tensor]:

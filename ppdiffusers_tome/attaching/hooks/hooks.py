@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.attaching.calls.call import Call
 from ppdiffusers_tome.attaching.calls.recomputation import note, noted
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
 
 
 class Hooks:
@@ -15,7 +18,7 @@ class Hooks:
     def __init__(self, attachment: Attachment) -> None:
         self.attachment = attachment
 
-    def _call_around(self, layer: Any) -> Call | None:
+    def _call_around(self, layer: Layer) -> Call | None:
         """The call that a layer belongs to which is about to run, maybe once more; None where it is called alone."""
         self.attachment.drop_failed(self, layer)
         call = self.attachment.call()
@@ -29,7 +32,7 @@ class Hooks:
         return call
 
 
-def unseen(attachment: Attachment, layer: Any) -> None:
+def unseen(attachment: Attachment, layer: Layer) -> None:
     """Paddle 2.6 shows hooks no keywords, and ppdiffusers calls these layers by position."""
     name = type(layer).__name__
     attachment.warn_once("keywords", f"{name} was called by keyword, which ToMe does not see, so it runs unmerged")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
@@ -27,7 +28,7 @@ class MaskMerger(Hooks):
 
     NAME = "prepare_attention_mask"
 
-    def __init__(self, attachment: Attachment, attention: Any) -> None:
+    def __init__(self, attachment: Attachment, attention: Layer) -> None:
         super().__init__(attachment)
         self.attention = attention
         # A user may have put one of their own on the layer: it is called, and put back by ``remove``.
@@ -52,7 +53,7 @@ class MaskMerger(Hooks):
             mask, target_length = self._merged(mask, target_length, block, matching)
         if self.own is not None:
             return self.own(mask, target_length, *args, **kwargs)
-        return type(self.attention).prepare_attention_mask(self.attention, mask, target_length, *args, **kwargs)
+        return getattr(type(self.attention), self.NAME)(self.attention, mask, target_length, *args, **kwargs)
 
     def _merged(
         self, mask: paddle.Tensor, target_length: int, block: BlockCall, matching: Merging

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import paddle
+from paddle.nn import Layer
 
 from ppdiffusers_tome.attaching.adapters.adapter import CROSS_ATTENTION, ROLES
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
@@ -24,28 +25,28 @@ class SectionHooks(Hooks):
         trailing: as in ``Section``.
     """
 
-    def __init__(self, attachment: Attachment, role: str, attention: Any, how: str, *, trailing: bool) -> None:
+    def __init__(self, attachment: Attachment, role: str, attention: Layer | None, how: str, *, trailing: bool) -> None:
         super().__init__(attachment)
         self.role = role
         self.attention = attention
         self.how = how
         self.trailing = trailing
 
-    def merge(self, layer: Any, inputs: tuple) -> tuple | None:
+    def merge(self, layer: Layer, inputs: tuple) -> tuple | None:
         if not inputs:
             unseen(self.attachment, layer)
             return None
         merged = self._merged(layer, inputs[0])
         return None if merged is None else (merged, *inputs[1:])
 
-    def merge_output(self, layer: Any, inputs: tuple, output: Any) -> Any:
+    def merge_output(self, layer: Layer, inputs: tuple, output: Any) -> Any:
         several = isinstance(output, tuple)
         merged = self._merged(layer, output[0] if several else output)
         if merged is None:
             return None
         return (merged, *output[1:]) if several else merged
 
-    def unmerge(self, layer: Any, inputs: tuple, output: Any) -> Any:
+    def unmerge(self, layer: Layer, inputs: tuple, output: Any) -> Any:
         block = self.attachment.block()
         section = None if block is None else block.closed(self)
         if section is None:
@@ -54,7 +55,7 @@ class SectionHooks(Hooks):
             return (section.send(Given(output[0], leaves=True)), *output[1:])
         return section.send(Given(output, leaves=True))
 
-    def _merged(self, layer: Any, x: paddle.Tensor) -> paddle.Tensor | None:
+    def _merged(self, layer: Layer, x: paddle.Tensor) -> paddle.Tensor | None:
         """What goes on in place of ``x``; None when it stays."""
         block = self.attachment.block()
         matching = None if block is None else block.match()
@@ -84,7 +85,7 @@ _KEEPERS_OF_MAPS = {
 }
 
 
-def keeps_maps(attachment: Attachment, role: str, attention: Any) -> bool:
+def keeps_maps(attachment: Attachment, role: str, attention: Layer | None) -> bool:
     """True where the attention of a section keeps its maps."""
     processor = getattr(attention, "processor", None)
     keepers = [name for name, roles in _KEEPERS_OF_MAPS.items() if role in roles and is_a(processor, name)]
