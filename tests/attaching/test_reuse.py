@@ -14,7 +14,7 @@ import pytest
 import tiny
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.attaching.calls import call as calls
-from ppdiffusers_tome.attaching.calls.denoising import GuessedSteps
+from ppdiffusers_tome.attaching.calls.denoising import InferredSteps
 from ppdiffusers_tome.attaching.calls.reuse import StepReuse
 from ppdiffusers_tome.tools.doctor.zoo import wuerstchen_prior
 
@@ -30,8 +30,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     real = calls.matcher
 
-    def counting(*args: Any) -> Any:
-        match = real(*args)
+    def counting(*args: Any, **given: Any) -> Any:
+        match = real(*args, **given)
 
         def counted(x: paddle.Tensor) -> Any:
             found.append((x.shape[0], x.shape[1]))
@@ -52,11 +52,11 @@ def made_by_step(made: list, unet: tiny.Model, timesteps: tuple[int, ...] = FALL
     return counts
 
 
-class Bare:
+class WithoutPipeline:
     """The steps of a denoiser without a pipeline, and what they share."""
 
     def __init__(self, steps: int) -> None:
-        self.steps, self.reuse = GuessedSteps(), StepReuse(steps, equal=operator.eq)
+        self.steps, self.reuse = InferredSteps(), StepReuse(steps, equal=operator.eq)
 
     def matchings(self, timestep: float, text: object = "a cat") -> dict:
         step = self.steps.at(timestep)
@@ -65,12 +65,12 @@ class Bare:
         return self.reuse.matchings((1, 4, 8, 8), [text])
 
 
-class TestGuessedSteps:
+class TestInferredSteps:
     """Which steps share is told by the timesteps."""
 
     def fresh(self, steps: int, timesteps: list[float]) -> list[int]:
         """Indices of the calls that get nothing from before."""
-        bare, indices = Bare(steps), []
+        bare, indices = WithoutPipeline(steps), []
         for index, timestep in enumerate(timesteps):
             kept = bare.matchings(timestep)
             if not kept:
@@ -104,7 +104,7 @@ class TestGuessedSteps:
         assert self.fresh(10, [100, 200, 300, 400]) == [0, 1, 2, 3]
 
     def test_same_timestep_for_ever_shares_nothing(self) -> None:
-        bare = Bare(4)
+        bare = WithoutPipeline(4)
         for index in range(1000):
             kept = bare.matchings(999)
             assert not kept
@@ -115,9 +115,9 @@ class TestCallsOfAStep:
     """A step may call a denoiser several times. Each call finds its own, or none."""
 
     @staticmethod
-    def started(*texts: str) -> Bare:
+    def started(*texts: str) -> WithoutPipeline:
         """A run of two steps, one call a text in each."""
-        bare = Bare(10)
+        bare = WithoutPipeline(10)
         for timestep in (900, 800):
             for text in texts:
                 bare.matchings(timestep, text)[text] = timestep
@@ -182,6 +182,13 @@ class TestSteps:
         assert made_by_step(made, unet) == [7, 7, 0, 0, 7, 0, 0]
         unet = apply_tome(tiny.unet(), reuse_steps=3, reuse_blocks=True, **SETTINGS)
         assert made_by_step(made, unet) == [2, 2, 0, 0, 2, 0, 0]
+
+    def test_a_step_that_takes_matchings_over_makes_no_partition(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: list[Any] = []
+        real = calls.random_partition
+        monkeypatch.setattr(calls, "random_partition", lambda *args, **given: made.append(args) or real(*args, **given))
+        unet = apply_tome(tiny.unet(), 0.5, reuse_steps=3)
+        assert [bool(count) for count in made_by_step(made, unet)] == [True, True, False, False, True, False, False]
 
     def test_fresh_steps_are_as_without_reuse(self) -> None:
         plain, kept = apply_tome(tiny.unet(), **SETTINGS), apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)

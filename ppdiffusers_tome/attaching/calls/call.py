@@ -145,24 +145,17 @@ class Call:
         Raises:
             ToMeValueError: a program is being recorded that would have to decide how many tokens merge.
         """
-        match = self._matcher(block.layout)
-        if match is None or self._matchings is None:
-            return None if match is None else match(tokens)
+        num_merged = self._num_merged(block.layout)
+        if num_merged == 0 or not self._can_match(block.layout.grid):
+            return None
+        if self._matchings is None:
+            return self._matcher(block.layout, num_merged)(tokens)
         # While a program is recorded, the batch of some tokens is fixed and of others open, though it is the same.
         batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
         key = (None if self._config.reuse_blocks else block.name, block.layout, batch)
         if key not in self._matchings:
-            self._matchings[key] = match(tokens)
+            self._matchings[key] = self._matcher(block.layout, num_merged)(tokens)
         return self._matchings[key]
-
-    def _matcher(self, layout: Layout) -> Callable[[paddle.Tensor], Merging | None] | None:
-        """What all blocks on a grid merge by; None where nothing merges, or not yet."""
-        if layout not in self._matchers:
-            num_merged = self._num_merged(layout)
-            if num_merged == 0 or not self._can_match(layout.grid):
-                return None
-            self._matchers[layout] = self._new_matcher(layout, num_merged)
-        return self._matchers[layout]
 
     def _num_merged(self, layout: Layout) -> int:
         """How many tokens of a grid merge now."""
@@ -195,6 +188,12 @@ class Call:
             )
             return False
         return True
+
+    def _matcher(self, layout: Layout, num_merged: int) -> Callable[[paddle.Tensor], Merging | None]:
+        """What all blocks on a grid merge by, made for the first of them that needs it."""
+        if layout not in self._matchers:
+            self._matchers[layout] = self._new_matcher(layout, num_merged)
+        return self._matchers[layout]
 
     def _new_matcher(self, layout: Layout, num_merged: int) -> Callable[[paddle.Tensor], Merging | None]:
         config, constants = self._config, self.attachment.constants
