@@ -19,7 +19,7 @@ setup(
     packages=find_packages(include=["ppdiffusers_tome", "ppdiffusers_tome.*"]),
     package_data={
         "ppdiffusers_tome": ["py.typed"],
-        "ppdiffusers_tome.settings": ["presets/*.json"],
+        "ppdiffusers_tome.settings.presets": ["*.json"],
         "ppdiffusers_tome.tools.bundled": ["model/**/*", "controlnet/**/*"],
     },
     install_requires=[
@@ -28,6 +28,8 @@ setup(
         "numpy>=1.24,<2",
         "scikit-image>=0.22,<0.25",
         "pillow>=10",
+        "matplotlib>=3.8,<4",
+        "rich>=13.8,<16",
         "filelock>=3.32",  # earlier ones cannot be told to do without where a file system has no locks
         "tqdm",
         # Bounds that ppdiffusers and paddlenlp need and do not set: newer ones fail on import.

@@ -64,7 +64,9 @@ def apply_tome(
         NothingToMergeError: no block would merge. In every case the model is left as it was.
 
     Example:
-        >>> pipe.apply_tome(ratio=0.5)  # doctest: +SKIP
+        >>> pipe = apply_tome(pipe, ratio=0.5)  # or pipe.apply_tome(ratio=0.5)
+        >>> pipe.tome.config.ratio
+        0.5
 
     Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023); arguments as in tomesd's ``apply_patch``.
     ``ppdiffusers_tome.tune`` finds settings by trying them.

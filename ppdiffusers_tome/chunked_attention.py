@@ -38,7 +38,7 @@ class ChunkedAttnProcessor:
         ToMeValueError: it is below 1 (also a ``ValueError``).
 
     Example:
-        >>> unet.set_attn_processor(ChunkedAttnProcessor())  # doctest: +SKIP
+        >>> unet.set_attn_processor(ChunkedAttnProcessor())
 
     Self-attention Does Not Need O(n^2) Memory (Rabe & Staats 2021), chunked over queries alone.
     """
@@ -157,7 +157,7 @@ def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> 
         ToMeValueError: ``query_rows`` is below 1, or no attention layer has a plain processor.
 
     Example:
-        >>> enable_chunked_attention(pipe).apply_tome(ratio=0.5)  # doctest: +SKIP
+        >>> pipe = enable_chunked_attention(pipe).apply_tome(ratio=0.5)
     """
     processor = ChunkedAttnProcessor(query_rows)
     layers = [layer for _, model in models_of(model_or_pipe) for layer in _attention_layers(model)]

@@ -5,6 +5,7 @@ Weights are drawn by each parameter's name, and building moves no global generat
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -20,15 +21,28 @@ import ppdiffusers
 from ppdiffusers import Transformer2DModel
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
-from ppdiffusers_tome.tools.doctor.zoo.dit import SETTINGS as DIT
-from ppdiffusers_tome.tools.doctor.zoo.specimen import built, normal, picture
-from ppdiffusers_tome.tools.doctor.zoo.unet import CROSS_DIM, TEXT_TOKENS
-from ppdiffusers_tome.tools.doctor.zoo.unet import SETTINGS as UNET
+from ppdiffusers_tome.tools.doctor.zoo.dit import SPECIMEN as DIT
+from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM as CROSS_DIM
+from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, built, normal, picture
+from ppdiffusers_tome.tools.doctor.zoo.unet import SPECIMEN as UNET
 
-build = built
 ROOT = Path(__file__).resolve().parents[1]
 Model = paddle.nn.Layer
 Call = Callable[..., np.ndarray]
+
+
+def build(cls: type, **settings: Any) -> Any:
+    """As ``built``; but for the first of its kind a copy, which takes half the time."""
+    try:
+        hash(tuple(settings.items()))
+    except TypeError:
+        return built(cls, **settings)
+    return copy.deepcopy(_first(cls, **settings))
+
+
+@lru_cache(maxsize=None, typed=True)
+def _first(cls: type, **settings: Any) -> Any:
+    return built(cls, **settings)
 
 
 def random_states() -> tuple[list[str], list[int]]:
@@ -44,7 +58,7 @@ def unet(levels: int = 2, **settings: Any) -> ppdiffusers.UNet2DConditionModel:
         block_out_channels=(8, 16, 16, 16)[:levels], down_block_types=("CrossAttnDownBlock2D",) * levels,
         up_block_types=("CrossAttnUpBlock2D",) * levels,
     )  # fmt: skip
-    return build(ppdiffusers.UNet2DConditionModel, **{**UNET, **shape, **settings})
+    return build(ppdiffusers.UNet2DConditionModel, **{**UNET.config, **shape, **settings})
 
 
 def sdxl_unet() -> ppdiffusers.UNet2DConditionModel:
@@ -68,7 +82,7 @@ def multi_controlnet() -> MultiControlNetModel:
 
 def dit(**settings: Any) -> Transformer2DModel:
     """DiT's shape: patches of two, the timestep embedded in every block's norm."""
-    return build(Transformer2DModel, **{**DIT, **settings})
+    return build(Transformer2DModel, **{**DIT.config, **settings})
 
 
 def vae() -> ppdiffusers.AutoencoderKL:
@@ -78,14 +92,14 @@ def vae() -> ppdiffusers.AutoencoderKL:
     )  # fmt: skip
 
 
-def text_encoder() -> Model:
+def text_encoder(**settings: Any) -> Model:
     from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel
 
-    config = CLIPTextConfig(
+    shape = dict(
         vocab_size=20, hidden_size=CROSS_DIM, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         max_position_embeddings=8, projection_dim=CROSS_DIM,
     )  # fmt: skip
-    return build(CLIPTextModel, config=config)
+    return build(CLIPTextModel, config=CLIPTextConfig(**{**shape, **settings}))
 
 
 def scheduler() -> ppdiffusers.DDIMScheduler:

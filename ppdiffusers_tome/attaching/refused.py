@@ -36,10 +36,8 @@ REFUSED = {
 }
 
 
-def refusal(model: Layer) -> str | None:
-    """The reason why nothing merges in a model, or in models of a class (or its name); None where there is none."""
-    if isinstance(model, str):
-        return REFUSED.get(model)
+def refusal(model: Layer | type) -> str | None:
+    """The reason why nothing merges in a model, or in models of a class; None where there is none."""
     cls = model if isinstance(model, type) else type(model)
     return next((REFUSED[base.__name__] for base in cls.__mro__ if base.__name__ in REFUSED), None)
 

@@ -104,10 +104,11 @@ def watched(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[MergeRecord
         NothingToMergeError: ToMe is not applied.
 
     Example:
-        >>> with watched(pipe) as records:  # doctest: +SKIP
-        ...     pipe("a cat on a table")
-        >>> records[0].block.path, records[0].num_merged  # doctest: +SKIP
-        ('down_blocks.0.attentions.0.transformer_blocks.0', 2048)
+        >>> pipe = pipe.apply_tome(ratio=0.5)
+        >>> with watched(pipe) as records:
+        ...     drawn = pipe("a cat on a table")
+        >>> records[0].block.path, records[0].num_merged / records[0].grid.num_tokens
+        ('down_blocks.0.attentions.0.transformer_blocks.0', 0.5)
     """
     watchers = _watchers(model_or_pipe, image)
     records: list[MergeRecord] = []

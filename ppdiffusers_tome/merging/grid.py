@@ -32,6 +32,11 @@ class Grid:
         Returns:
             ``[cells, sy * sx]`` int64, each row a cell's tokens, its top left one first; and ``[rest]`` int64, the
             tokens of rows and columns past the last whole cell (always sources, as in tomesd).
+
+        Example:
+            >>> cells, rest = Grid(height=2, width=5).cells(sx=2, sy=2)
+            >>> cells.tolist(), rest.tolist()
+            ([[0, 1, 5, 6], [2, 3, 7, 8]], [4, 9])
         """
         rows, columns = self.height // sy * sy, self.width // sx * sx
         numbers = np.arange(self.num_tokens, dtype=np.int64).reshape(self.height, self.width)

@@ -31,6 +31,15 @@ class Matching:
         batch: number of images; -1 in a program that is recorded for any number.
         num_tokens: tokens before merging, N.
         num_merged: tokens merged away; N - num_merged are left.
+
+    Example:
+        >>> matching = Matching(
+        ...     owner=paddle.to_tensor([0, 1, 0, 1]), inverse_count=paddle.to_tensor([[0.5], [0.5]]),
+        ...     order=paddle.to_tensor([[2, 3, 0, 1]]), batch=1, num_tokens=4, num_merged=2,
+        ... )
+        >>> merged = matching.merge(paddle.to_tensor([[[1.0], [2.0], [3.0], [4.0]]]))
+        >>> list(merged.shape), matching.unmerge(merged).flatten().tolist()
+        ([1, 2, 1], [2.0, 3.0, 2.0, 3.0])
     """
 
     owner: paddle.Tensor

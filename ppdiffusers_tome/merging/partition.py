@@ -44,7 +44,13 @@ class Partition:
 
 
 def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None) -> Partition:
-    """Choose the top left token of every cell (``use_rand=False``); ``constants`` as in ``random_partition``."""
+    """Choose the top left token of every cell (``use_rand=False``); ``constants`` as in ``random_partition``.
+
+    Example:
+        >>> partition = regular_partition(Grid(2, 4), sx=2, sy=2)
+        >>> partition.destinations.tolist(), partition.sources.tolist()
+        ([0, 2], [1, 4, 5, 3, 6, 7])
+    """
     constant = constants or Constants()
     sources, destinations = _regular_arrays(grid, sx, sy)
     return Partition(constant(sources), constant(destinations))
@@ -62,6 +68,11 @@ def random_partition(
         timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
             destinations. ``None`` where a model has no timestep.
         constants: where tensors are kept that the next partition of this grid needs again; None keeps none.
+
+    Example:
+        >>> partition = random_partition(Grid(4, 6), 2, 2, seed=0, timestep=paddle.to_tensor([500]))
+        >>> list(partition.sources.shape), list(partition.destinations.shape)
+        ([18], [6])
     """
     constant = constants or Constants()
     arrays = _random_arrays(grid, sx, sy, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import weakref
 from collections.abc import Iterator
@@ -19,12 +20,23 @@ from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.tools.doctor.zoo import Specimen
 
 # Grid, batch, how many tokens merge.
 MATCHED = [
     (Grid(4, 4), 1, 1), (Grid(4, 4), 2, 8), (Grid(4, 4), 3, 12), (Grid(5, 7), 2, 17), (Grid(5, 7), 1, 29),
     (Grid(8, 8), 2, 33), (Grid(8, 8), 2, 48), (Grid(11, 6), 2, 40), (Grid(2, 17), 2, 11), (Grid(13, 14), 2, 90),
 ]  # fmt: skip
+
+# Specimens of every commit: one of every adapter, and what most people have. `make test-all` takes all.
+USUAL = {
+    "controlnet", "latent_upscaler", "lvdm", "sd3", "sdxl", "unet", "unet_unconditional", "unidiffuser", "uvit",
+    "wuerstchen_prior",
+}  # fmt: skip
+
+
+def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
+    return [] if specimen.name in USUAL else [pytest.mark.sweep]
 
 
 def groups(matching: Matching) -> list[np.ndarray]:
@@ -71,18 +83,33 @@ class Tensors:
 
 
 class ToMeContract:
-    """Subclasses give ``build`` and ``run``; ``model`` is fresh and ``plain`` its output before anything was done."""
+    """Subclasses give ``build`` and ``run``; ``plain`` is what comes before anything was done.
+
+    The tests share ``model``: each begins where the one before took ToMe off.
+    """
 
     build: ClassVar[Any]
     run: ClassVar[Any]
 
-    @pytest.fixture
-    def model(self) -> tiny.Model:
-        return type(self).build()
+    @pytest.fixture(scope="class")
+    def models(self) -> tuple[tiny.Model, tiny.Model]:
+        built = type(self).build()
+        return built, copy.deepcopy(built)
+
+    @pytest.fixture(scope="class")
+    def plain(self, models: tuple[tiny.Model, tiny.Model]) -> np.ndarray:
+        return type(self).run(models[0])
 
     @pytest.fixture
-    def plain(self, model: tiny.Model) -> np.ndarray:
-        return type(self).run(model)
+    def model(self, models: tuple[tiny.Model, tiny.Model], plain: np.ndarray) -> Iterator[tiny.Model]:
+        yield models[0]
+        remove_tome(models[0]).eval()
+
+    @pytest.fixture
+    def other(self, models: tuple[tiny.Model, tiny.Model]) -> Iterator[tiny.Model]:
+        """A second one, for tests that compare."""
+        yield models[1]
+        remove_tome(models[1])
 
     def output(self, model: tiny.Model, **given: Any) -> np.ndarray:
         return type(self).run(model, **given)
@@ -97,8 +124,8 @@ class ToMeContract:
         apply_tome(model, 0, merge_crossattn=True, merge_mlp=True)
         assert np.array_equal(self.output(model), plain)
 
-    def test_apply_twice_equals_applying_the_second(self, model: tiny.Model) -> None:
-        expected = self.output(apply_tome(type(self).build(), 0.3, sx=4))
+    def test_apply_twice_equals_applying_the_second(self, model: tiny.Model, other: tiny.Model) -> None:
+        expected = self.output(apply_tome(other, 0.3, sx=4))
         apply_tome(model, 0.6, merge_mlp=True, seed=7)
         apply_tome(model, 0.3, sx=4)
         assert np.array_equal(self.output(model), expected)
@@ -142,17 +169,17 @@ class ToMeContract:
         first = self.output(apply_tome(model, 0.5, seed=5))
         assert np.abs(self.output(apply_tome(model, 0.5, seed=6)) - first).max() > 1e-4
 
-    def test_other_shape_of_the_same_token_count_is_told_apart(self, model: tiny.Model) -> None:
+    def test_other_shape_of_the_same_token_count_is_told_apart(self, model: tiny.Model, other: tiny.Model) -> None:
         """8x32 after 16x16, and the other way round, equal what a fresh model gives."""
-        expected = self.output(apply_tome(type(self).build(), 0.5), height=8, width=32)
+        expected = self.output(apply_tome(other, 0.5), height=8, width=32)
         apply_tome(model, 0.5)
         square = self.output(model)
         assert np.array_equal(self.output(model, height=8, width=32), expected)
         assert np.array_equal(self.output(model), square)
 
-    def test_a_call_that_failed_leaves_nothing(self, model: tiny.Model) -> None:
+    def test_a_call_that_failed_leaves_nothing(self, model: tiny.Model, other: tiny.Model) -> None:
         settings = dict(reuse_blocks=True, reuse_steps=2)
-        expected = self.output(apply_tome(type(self).build(), 0.5, **settings), timestep=300)
+        expected = self.output(apply_tome(other, 0.5, **settings), timestep=300)
         tensors = Tensors(apply_tome(model, 0.5, **settings))
         last_block = attached_blocks(model)[-1][1]
         with failing_in(last_block), contextlib.suppress(StumbledError):

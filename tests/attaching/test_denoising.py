@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ppdiffusers_tome.attaching.calls.denoising import GuessedSteps, Step, ToldSteps
+from ppdiffusers_tome.attaching.calls.denoising import InferredSteps, ScheduledSteps, Step
 
 DOWN = [999.0, 749.0, 499.0, 249.0]
 
@@ -24,40 +24,40 @@ class Scheduler:
         self.schedules = [list(timesteps)]
 
 
-def places(steps: ToldSteps, timesteps: Sequence[float]) -> list[float | None]:
+def places(steps: ScheduledSteps, timesteps: Sequence[float]) -> list[float | None]:
     return [steps.at(timestep).progress for timestep in timesteps]
 
 
 def test_progress_is_the_place_in_the_schedule() -> None:
-    assert places(ToldSteps(Scheduler(DOWN)), DOWN) == [0, 0.25, 0.5, 0.75]
+    assert places(ScheduledSteps(Scheduler(DOWN)), DOWN) == [0, 0.25, 0.5, 0.75]
 
 
 def test_img2img_begins_in_the_middle() -> None:
-    assert places(ToldSteps(Scheduler(DOWN)), DOWN[2:]) == [0.5, 0.75]
+    assert places(ScheduledSteps(Scheduler(DOWN)), DOWN[2:]) == [0.5, 0.75]
 
 
 def test_a_timestep_that_is_rounded_is_the_nearest() -> None:
     """bfloat16 has 8 bits: 751 becomes 752."""
     schedule = [1000.0, 997.0, 751.0, 3.01]
-    assert places(ToldSteps(Scheduler(schedule)), [1000.0, 996.0, 752.0, 3.0]) == [0, 0.25, 0.5, 0.75]
+    assert places(ScheduledSteps(Scheduler(schedule)), [1000.0, 996.0, 752.0, 3.0]) == [0, 0.25, 0.5, 0.75]
 
 
 def test_what_is_on_no_schedule_is_counted() -> None:
     """The latent upscaler gives its UNet a logarithm of the noise; two calls of one step count once."""
-    steps = ToldSteps(Scheduler([999.0, 666.0, 333.0, 0.0]))
+    steps = ScheduledSteps(Scheduler([999.0, 666.0, 333.0, 0.0]))
     assert places(steps, [0.67, 0.67, 0.2, -0.1, -1.5]) == [0, 0, 0.25, 0.5, 0.75]
 
 
 def test_a_call_beside_the_denoising_moves_nothing() -> None:
     """A callback that calls the denoiser for something else, with a timestep that no scheduler lists."""
-    steps = ToldSteps(Scheduler(DOWN))
+    steps = ScheduledSteps(Scheduler(DOWN))
     steps.at(DOWN[0])
     assert steps.at(600.0) == Step(0, starts=False, follows=False)
     assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
 
 
 def test_more_calls_than_steps_stay_below_the_end() -> None:
-    steps = ToldSteps(Scheduler([1.0, 0.0]))
+    steps = ScheduledSteps(Scheduler([1.0, 0.0]))
     found = places(steps, [0.9, 0.8, 0.7, 0.6])
     assert all(0 <= progress < 1 for progress in found)
     assert found == sorted(found)
@@ -65,7 +65,7 @@ def test_more_calls_than_steps_stay_below_the_end() -> None:
 
 def test_steps_of_second_order() -> None:
     """Lists of second order name a timestep twice, once for each of two calls."""
-    steps = ToldSteps(Scheduler([9.0, 5.0, 5.0, 1.0]))
+    steps = ScheduledSteps(Scheduler([9.0, 5.0, 5.0, 1.0]))
     assert [steps.at(timestep) for timestep in (9, 5, 5, 1)] == [
         Step(0, starts=True, follows=False),
         Step(0.25, starts=True, follows=True),
@@ -76,7 +76,7 @@ def test_steps_of_second_order() -> None:
 
 def test_several_calls_of_one_step() -> None:
     """Of which nothing then tells whether they are of second order, so calls of one timestep are one step."""
-    steps = ToldSteps(Scheduler([9.0, 5.0, 5.0, 1.0]))
+    steps = ScheduledSteps(Scheduler([9.0, 5.0, 5.0, 1.0]))
     assert [steps.at(timestep).starts for timestep in (9, 9, 5, 5, 5, 5, 1, 1)] == [True, False] * 1 + [
         True, False, False, False, True, False,
     ]  # fmt: skip
@@ -85,13 +85,13 @@ def test_several_calls_of_one_step() -> None:
 def test_a_schedule_may_come_back_to_a_timestep() -> None:
     """RePaint goes up again: every place is met in its turn."""
     schedule = [9.0, 6.0, 3.0, 6.0, 3.0, 0.0]
-    assert places(ToldSteps(Scheduler(schedule)), schedule) == [place / 6 for place in range(6)]
+    assert places(ScheduledSteps(Scheduler(schedule)), schedule) == [place / 6 for place in range(6)]
 
 
 @pytest.mark.parametrize("again", [DOWN, [800.0, 400.0]], ids=["the same timesteps", "others"])
 def test_a_second_pass_in_one_call_of_a_pipeline_is_another_denoising(again: list[float]) -> None:
     scheduler = Scheduler(DOWN)
-    steps = ToldSteps(scheduler)
+    steps = ScheduledSteps(scheduler)
     places(steps, DOWN)
     scheduler.set_timesteps(again)
     assert steps.at(again[0]) == Step(0, starts=True, follows=False)
@@ -99,7 +99,7 @@ def test_a_second_pass_in_one_call_of_a_pipeline_is_another_denoising(again: lis
 
 
 def test_a_second_pass_over_timesteps_that_were_set_once_is_another_denoising() -> None:
-    steps = ToldSteps(Scheduler(DOWN))
+    steps = ScheduledSteps(Scheduler(DOWN))
     places(steps, DOWN)
     assert steps.at(DOWN[0]) == Step(0, starts=True, follows=False)
     assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
@@ -107,14 +107,14 @@ def test_a_second_pass_over_timesteps_that_were_set_once_is_another_denoising() 
 
 def test_inversion_and_denoising_in_one_call() -> None:
     """Both schedulers are set at the start; the last timestep of the one is the first of the other."""
-    steps = ToldSteps(Scheduler(DOWN, DOWN[::-1]))
+    steps = ScheduledSteps(Scheduler(DOWN, DOWN[::-1]))
     assert places(steps, DOWN[::-1]) == [0, 0.25, 0.5, 0.75]
     assert places(steps, DOWN)[1:] == [0.25, 0.5, 0.75]
 
 
 def test_a_thread_that_sets_the_same_timesteps_disturbs_nobody() -> None:
     scheduler = Scheduler(DOWN)
-    steps = ToldSteps(scheduler)
+    steps = ScheduledSteps(scheduler)
     steps.at(DOWN[0])
     scheduler.set_timesteps(DOWN)
     assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
@@ -122,14 +122,14 @@ def test_a_thread_that_sets_the_same_timesteps_disturbs_nobody() -> None:
 
 def test_of_several_schedulers_it_is_the_one_that_begins_so() -> None:
     prior, decoder = [999.0, 500.0], [800.0, 500.0, 200.0, 50.0]
-    assert places(ToldSteps(Scheduler(prior, decoder)), decoder) == [0, 0.25, 0.5, 0.75]
-    assert places(ToldSteps(Scheduler(prior, decoder)), [200.0, 50.0]) == [0.5, 0.75]
+    assert places(ScheduledSteps(Scheduler(prior, decoder)), decoder) == [0, 0.25, 0.5, 0.75]
+    assert places(ScheduledSteps(Scheduler(prior, decoder)), [200.0, 50.0]) == [0.5, 0.75]
 
 
 class TestGuessed:
     @pytest.mark.parametrize(("timestep", "progress"), [(1000, 0), (250, 0.75), (0, 1), (-0.1, None), (1001, None)])
     def test_progress_is_what_a_timestep_of_training_tells(self, timestep: float, progress: float | None) -> None:
-        assert GuessedSteps().at(timestep).progress == progress
+        assert InferredSteps().at(timestep).progress == progress
 
     def test_some_models_count_from_one(self) -> None:
-        assert GuessedSteps(noisiest=1).at(0.25).progress == 0.75
+        assert InferredSteps(noisiest=1).at(0.25).progress == 0.75

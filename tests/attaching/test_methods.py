@@ -9,7 +9,7 @@ import paddle
 import pytest
 
 import tiny
-from attaching.contract import groups
+from attaching.contract import groups, marks_of
 from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
 from ppdiffusers_tome.attaching.attach import attached_blocks
 from ppdiffusers_tome.attaching.layers import layer_at
@@ -220,7 +220,8 @@ class TestInAModel:
 
 
 @pytest.mark.parametrize(
-    "specimen", [each for each in specimens() if each.reason is None], ids=lambda specimen: specimen.name
+    "specimen",
+    [pytest.param(each, id=each.name, marks=marks_of(each)) for each in specimens() if each.reason is None],
 )
 def test_todo_reaches_keys_and_values_and_no_queries(specimen: Specimen) -> None:
     """In every kind of block that has layers for them; elsewhere it is refused in plain words."""

@@ -299,8 +299,8 @@ def test_a_part_of_a_model_does_not_tell_its_timestep_and_says_that_steps_are_no
 
 def test_a_timestep_that_is_given_by_keyword_is_told(made: list) -> None:
     """Wuerstchen's prior, whose timesteps run from 1 to 0."""
-    model = apply_tome(wuerstchen_prior.build(), 0.5, reuse_steps=4)
-    latents, text = tiny.latent(), tiny.array((2, wuerstchen_prior.TEXT_TOKENS, wuerstchen_prior.TEXT_DIM), seed=2)
+    model = apply_tome(wuerstchen_prior.SPECIMEN.build(), 0.5, reuse_steps=4)
+    latents, text = tiny.latent(), tiny.array((2, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=2)
     counts = []
     for r in (1.0, 0.9, 0.8, 0.7):
         made.clear()

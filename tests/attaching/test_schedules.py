@@ -27,8 +27,9 @@ from ppdiffusers_tome import (
     ToMeValueError,
     apply_patch,
     apply_tome,
+    remove_tome,
 )
-from ppdiffusers_tome.settings.config import presets
+from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.drawing.settings import tome_from
 
 
@@ -135,11 +136,19 @@ def options(given: dict[str, Any], config: str) -> argparse.Namespace:
 class TestExplicitSettings:
     """A preset or config is where settings begin; what is given replaces its own, also where it is the default."""
 
+    @pytest.fixture(scope="class")
+    def model(self) -> tiny.Model:
+        return tiny.unet()
+
+    @pytest.fixture
+    def unet(self, model: tiny.Model) -> tiny.Model:
+        return remove_tome(model)
+
     @pytest.mark.parametrize("name", SETTINGS)
     @pytest.mark.parametrize("preset", presets())
-    def test_the_default_given_beside_a_preset_wins(self, preset: str, name: str) -> None:
+    def test_the_default_given_beside_a_preset_wins(self, preset: str, name: str, unet: tiny.Model) -> None:
         default, config = getattr(ToMeConfig(), name), ToMeConfig.preset(preset)
-        given, unet = {name: default}, tiny.unet()
+        given = {name: default}
         try:
             expected = replace(config, **given)
         except ToMeValueError:
@@ -159,10 +168,10 @@ class TestExplicitSettings:
             assert tome_from(options(given, preset), given.get("ratio")) == expected
 
     @pytest.mark.parametrize("name", SETTINGS)
-    def test_the_default_given_beside_a_config_wins(self, name: str) -> None:
+    def test_the_default_given_beside_a_config_wins(self, name: str, unet: tiny.Model) -> None:
         default = getattr(ToMeConfig(), name)
         assert getattr(UNUSUAL, name) != default or name == "max_downsample"
-        unet = apply_tome(tiny.unet(), config=UNUSUAL, **{name: default})
+        apply_tome(unet, config=UNUSUAL, **{name: default})
         assert unet.tome.config == replace(UNUSUAL, **{name: default})
 
     @pytest.mark.parametrize(
@@ -176,12 +185,14 @@ class TestExplicitSettings:
              replace(UNUSUAL, use_rand=True, merge_attn=True, merge_crossattn=False, merge_mlp=False, seed=0)),
         ],
     )  # fmt: skip
-    def test_by_position_too(self, arguments: tuple[Any, ...], expected: ToMeConfig | None) -> None:
+    def test_by_position_too(
+        self, arguments: tuple[Any, ...], expected: ToMeConfig | None, unet: tiny.Model
+    ) -> None:
         if expected is None:
             with pytest.raises(ToMeValueError, match="leave out max_downsample, or give ratio as well"):
-                apply_tome(tiny.unet(), *arguments)
+                apply_tome(unet, *arguments)
         else:
-            assert apply_tome(tiny.unet(), *arguments).tome.config == expected
+            assert apply_tome(unet, *arguments).tome.config == expected
 
     def test_a_ratio_by_position_replaces_that_of_the_config(self) -> None:
         for ratio in (0.6, 0.5, {1: 0.4}, (0.6, 0.2)):
@@ -228,9 +239,9 @@ class TestExplicitSettings:
         ],
     )  # fmt: skip
     def test_what_does_not_go_together_is_told_by_where_it_comes_from(
-        self, base: str | ToMeConfig, given: dict[str, Any], words: str
+        self, base: str | ToMeConfig, given: dict[str, Any], words: str, unet: tiny.Model
     ) -> None:
-        unet = apply_tome(tiny.unet(), 0.25)
+        apply_tome(unet, 0.25)
         before = tiny.snapshot(unet)
         with pytest.raises(ToMeValueError, match=f"{re.escape(words)}$"):
             apply_tome(unet, config=base, **given)
@@ -400,7 +411,7 @@ class TestInAModel:
 
     @pytest.mark.parametrize("settings", [dict(ratio=(0.6, 0.2)), dict(end=0.5), dict(min_similarity=0.5)])
     def test_a_program_cannot_follow_what_is_read_on_the_host(self, settings: dict[str, Any]) -> None:
-        unet = apply_tome(tiny.unet(), **settings)
+        unet = apply_tome(tiny.unet(levels=1, mid_block_type=None), **settings)
         specs = [InputSpec([2, 4, 16, 16], "float32"), InputSpec([1], "int64"), InputSpec(tiny.text().shape, "float32")]
         program = paddle.jit.to_static(unet, input_spec=specs, full_graph=True)
         with pytest.raises(ToMeValueError, match=r"cannot become part of a program.*before exporting"):

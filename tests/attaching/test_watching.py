@@ -94,7 +94,7 @@ def test_calls_are_counted_and_timesteps_told() -> None:
 
 @pytest.mark.parametrize(
     ("build", "run"),
-    [(uvit.build, uvit.run), (tiny.dit, tiny.run_dit)],
+    [(uvit.SPECIMEN.build, uvit.SPECIMEN.run), (tiny.dit, tiny.run_dit)],
     ids=["the model is told, and tokens stand before the grid", "a block's norm is told"],
 )
 def test_transformers_tell_their_timestep(build: Callable[[], tiny.Model], run: tiny.Call) -> None:

@@ -18,11 +18,10 @@ from ppdiffusers_tome.attaching.calls.call import Call
 from ppdiffusers_tome.exporting.checks import require_exportable, require_onnx
 from ppdiffusers_tome.exporting.onnx import Onnx
 from ppdiffusers_tome.exporting.pipelines import export_pipeline
-from ppdiffusers_tome.exporting.programs import PROGRAM, Part, denoiser_part, load_program
-from ppdiffusers_tome.exporting.settings import settings_files, told
+from ppdiffusers_tome.exporting.programs import PROGRAM, Component, denoiser_component, load_program
+from ppdiffusers_tome.exporting.settings import applied_settings, settings_files
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.tools.bench.contenders import PORT, put_on
-from ppdiffusers_tome.tools.doctor.zoo.unet import CROSS_DIM, TEXT_TOKENS
 
 # Settings that decide how matching is computed; between them every way there is.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -42,13 +41,13 @@ def unet_of(name: str) -> tiny.Model:
     return apply_tome(small_unet(), 0.5, **SETTINGS[name])
 
 
-def part_of(unet: tiny.Model, rows: int | None = None) -> Part:
-    return denoiser_part(unet, height=128, width=128, rows=rows, text_tokens=TEXT_TOKENS)
+def part_of(unet: tiny.Model, rows: int | None = None) -> Component:
+    return denoiser_component(unet, height=128, width=128, rows=rows, text_tokens=tiny.TEXT_TOKENS)
 
 
-def guided_part(unet: tiny.Model, controlnet: tiny.Model) -> Part:
+def guided_part(unet: tiny.Model, controlnet: tiny.Model) -> Component:
     """The tiny ControlNet's edges are two times as large as its latent, not eight."""
-    part = denoiser_part(unet, controlnet, height=32, width=32, text_tokens=TEXT_TOKENS)
+    part = denoiser_component(unet, controlnet, height=32, width=32, text_tokens=tiny.TEXT_TOKENS)
     return replace(part, inputs={**part.inputs, "sample": ([None, 4, 16, 16], "float32")})
 
 
@@ -57,7 +56,7 @@ def inputs(rows: int, timestep: float) -> dict[str, paddle.Tensor]:
     return {
         "sample": tiny.latent(rows),
         "timestep": paddle.to_tensor([timestep], dtype="float32"),
-        "encoder_hidden_states": tiny.array((rows, TEXT_TOKENS, CROSS_DIM), seed=2),
+        "encoder_hidden_states": tiny.array((rows, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=2),
     }
 
 
@@ -69,7 +68,7 @@ def default_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "unet"
 
 
-def differences(folder: Path, part: Part, example: dict[str, paddle.Tensor]) -> dict[str, float]:
+def differences(folder: Path, part: Component, example: dict[str, paddle.Tensor]) -> dict[str, float]:
     """How far the program in a folder is from the model, through ``paddle.jit.load`` and Paddle Inference."""
     wanted = part.run(example)
     with paddle.no_grad():
@@ -139,7 +138,7 @@ def test_an_open_size_is_refused_while_it_is_recorded() -> None:
     paddle.enable_static()
     try:
         with pytest.raises(ToMeValueError, match="an open height or width cannot become part of a program"):
-            call.see_picture(Layout(Grid(-1, 16)))
+            call.see_latent(Layout(Grid(-1, 16)))
     finally:
         paddle.disable_static()
 
@@ -171,7 +170,7 @@ class TestSettings:
         """How many blocks have which ratio, as ``export.json`` tells it."""
         return {
             name: entries and [(entry["settings"]["ratio"], len(entry["blocks"])) for entry in entries]
-            for name, entries in told(models).items()
+            for name, entries in applied_settings(models).items()
         }
 
     def test_one_file_speaks_for_all_that_have_the_same(self, models: dict[str, tiny.Model]) -> None:
@@ -181,7 +180,7 @@ class TestSettings:
             model.apply_tome(0.5)
         assert settings_files(models) == {"tome.json": self.HALF}
         assert self.blocks(models) == {"unet": [(0.5, 3)], "controlnet": [(0.5, 1)]}
-        (entry,) = told(models)["controlnet"]
+        (entry,) = applied_settings(models)["controlnet"]
         assert entry == {"settings": self.HALF.to_dict(), "blocks": ["down_blocks.0.attentions.0.transformer_blocks.0"]}
         assert settings_files({"unet": models["unet"]}) == {"tome.json": self.HALF}
 
@@ -252,7 +251,7 @@ class TestOnnx:
         part.save(tmp_path)
         self.check(tmp_path / "unet", part, (2,))
 
-    def check(self, folder: Path, part: Part, batches: tuple[int, ...]) -> None:
+    def check(self, folder: Path, part: Component, batches: tuple[int, ...]) -> None:
         program = Onnx(folder / PROGRAM)
         program.convert()
         for rows in batches:

@@ -9,11 +9,11 @@ import pytest
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.exporting.placing import (
+    EXPORT,
     INDEX,
     PROGRAM,
     PROGRAMS,
     SETTINGS,
-    TOLD,
     files_in,
     put_in_place,
     require_place,
@@ -28,7 +28,7 @@ def write(folder: Path, text: str, ends: tuple[str, ...] = (".json", ".pdiparams
     names += [f"{part}/{PROGRAM}{end}" for part in PROGRAMS for end in ends]
     files = dict.fromkeys(names, text)
     files[INDEX] = json.dumps({"_class_name": DEPLOYED, "by": text})
-    files[TOLD] = json.dumps({"parts": [], "by": text})
+    files[EXPORT] = json.dumps({"components": [], "by": text})
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
@@ -76,9 +76,9 @@ def test_a_models_own_folder_is_refused(kind: str | None, work: Path, folder: Pa
     write(folder, "model")
     (folder / INDEX).write_text("no JSON" if kind is None else json.dumps({"_class_name": kind}))
     if kind == MODEL:
-        (folder / TOLD).write_text(json.dumps({"parts": []}))  # an export, and a model saved over it
+        (folder / EXPORT).write_text(json.dumps({"components": []}))  # an export, and a model saved over it
     else:
-        (folder / TOLD).unlink()
+        (folder / EXPORT).unlink()
     before = read(folder)
     words = rf"no export of this program wrote \({kind or 'of no class'}\).* choose another --output"
     for overwrite in (False, True):
@@ -92,7 +92,7 @@ def test_files_like_an_exports_are_no_exports(name: str, work: Path, folder: Pat
     write(work, "new", (".json",), "tokenizer/vocab.txt")
     (folder / name).parent.mkdir(parents=True)
     (folder / name).write_text("somebody's")
-    (folder / TOLD).write_text('{"run": {}, "rows": [], "seconds": {}}')  # of bench export
+    (folder / EXPORT).write_text('{"run": {}, "rows": [], "seconds": {}}')  # of bench export
     before = read(folder)
     for overwrite in (False, True):
         with pytest.raises(UserError, match=f"{name} belongs to no export.* choose another --output, or move it away"):
@@ -103,7 +103,7 @@ def test_files_like_an_exports_are_no_exports(name: str, work: Path, folder: Pat
 def test_settings_and_findings_of_other_commands_are_replaced_if_asked(work: Path, folder: Path) -> None:
     new = write(work, "new", (".json",), SETTINGS)
     folder.mkdir()
-    for name in (TOLD, SETTINGS):
+    for name in (EXPORT, SETTINGS):
         (folder / name).write_text("{}")
     with pytest.raises(UserError, match="exists already"):
         put_in_place(work, folder, overwrite=False)
@@ -142,7 +142,7 @@ def test_a_link_to_nothing_is_not_written_over_unasked(work: Path, folder: Path,
     (folder / INDEX).symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match="no export of this program wrote"):
         put_in_place(work, folder, overwrite=False)
-    (folder / INDEX).rename(folder / TOLD)
+    (folder / INDEX).rename(folder / EXPORT)
     with pytest.raises(UserError, match=r"export\.json is a link to nothing; remove it, or choose another"):
         put_in_place(work, folder, overwrite=False)
 

@@ -16,6 +16,7 @@ import random
 import string
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,10 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.cli import _parser, main
+from ppdiffusers_tome.tools.cli import main
+from ppdiffusers_tome.tools.commands import commands
+from ppdiffusers_tome.tools.commands.benches import benches
+from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.drawing.finding import find_model
 from tools.commands.conftest import PROMPT, SMALL
 
@@ -111,9 +115,11 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     return made
 
 
-def options_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+def options_of(command: ModuleType) -> list[argparse.Action]:
     """All but those that end the program, or say where files go: an output is the user's own word."""
     left_out = {"--help", "--version", "--output", "--visualdl", "--dtype"}
+    parser = Parser()
+    command.add_arguments(parser)
     return [action for action in parser._actions if action.option_strings and not left_out & set(action.option_strings)]
 
 
@@ -141,7 +147,7 @@ def soup(options: list[argparse.Action], draw: random.Random, most: int) -> Iter
 @pytest.mark.parametrize("command", COMMANDS)
 def test_arguments(command: str, sandbox: Sandbox) -> None:
     draw = random.Random(f"arguments of {command}")
-    options = options_of(_parser()[1][command])
+    options = options_of(commands()[command])
     model = ["--model", "bundled"] if command == "doctor" else []
     output = [] if command == "doctor" else ["--output", str(sandbox.output)]
     for _ in range(130):
@@ -156,8 +162,7 @@ def test_arguments(command: str, sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("benchmark", BENCHES)
 def test_arguments_of_benchmarks(benchmark: str, sandbox: Sandbox) -> None:
     draw = random.Random(f"arguments of {benchmark}")
-    bench = next(action for action in _parser()[1]["bench"]._actions if isinstance(action.choices, dict))
-    options = [each for each in options_of(bench.choices[benchmark]) if "--repeats" not in each.option_strings]
+    options = [each for each in options_of(benches()[benchmark]) if "--repeats" not in each.option_strings]
     output = [] if benchmark == "attach" else ["--output", str(sandbox.output)]
     for _ in range(30):
         assert sandbox.run("bench", benchmark, *soup(options, draw, most=4), *output, "--repeats", "-1") == 2

@@ -28,21 +28,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "install": {"api", "attaching"},
     "exporting": {"errors", "settings", "attaching"},
     "tools.measuring": {"errors"},
-    "tools.console": set(),
+    "tools.console": {"errors", "exporting"},
     "tools.bundled": {"errors"},
     "tools.drawing": {
         "version", "errors", "merging", "settings", "attaching", "chunked_attention", "api", "exporting",
         "tools.measuring", "tools.console", "tools.bundled",
     },
-    "tools.tuning": {"errors", "settings", "attaching", "tools.measuring"},
+    "tools.tuning": {"errors", "settings", "attaching", "tools.measuring", "tools.drawing"},
     "tools.figures": {"errors", "merging", "attaching", "exporting", "tools.measuring", "tools.drawing"},
     "tools.doctor": {"errors", "merging", "settings", "attaching", "tools.measuring"},
     "tools.bench": {
         "errors", "merging", "settings", "attaching", "chunked_attention", "api", "install", "exporting",
-        "tools.measuring", "tools.console", "tools.drawing",
+        "tools.measuring", "tools.console", "tools.drawing", "tools.figures",
     },
     "tools.evaluation": {
-        "errors", "settings", "attaching", "api", "exporting", "tools.measuring", "tools.drawing", "tools.bench",
+        "errors", "settings", "attaching", "api", "exporting", "tools.measuring", "tools.console", "tools.drawing",
+        "tools.figures", "tools.bench",
     },
     "tools.many_prompts": {"errors", "settings", "exporting", "tools.measuring", "tools.console", "tools.drawing"},
     "tools.bundled.training": {"chunked_attention", "tools.measuring", "tools.bundled", "tools.drawing"},
@@ -51,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tools.console", "tools.bundled", "tools.drawing", "tools.tuning", "tools.figures", "tools.doctor",
         "tools.bench", "tools.evaluation", "tools.many_prompts",
     },
-    "tools.cli": {"version", "errors", "tools.many_prompts", "tools.commands"},
+    "tools.cli": {"version", "errors", "tools.console", "tools.many_prompts", "tools.commands"},
     "__main__": {"tools.cli"},
     # The face of the package hands names on; nothing imports it.
     "__init__": {

@@ -1,4 +1,4 @@
-"""The bundled model: whole, small, in ppdiffusers' format, and obedient."""
+"""The bundled model: whole, small, in ppdiffusers' format, and showing what is asked."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_weights_are_used_in_float32(pipe: StableDiffusionPipeline) -> None:
 def test_pictures_have_the_asked_shapes_colours_and_background(pipe: StableDiffusionPipeline) -> None:
     """Three held-out prompts, merged: enough to notice a broken model, scheduler or merge."""
     pipe.apply_tome(ratio=0.5)
-    obeyed = 0
+    showing = 0
     for scene in scenes.held_out_scenes(3):
         paddle.seed(0)
         picture = pipe(scene.prompt, height=512, width=512, num_inference_steps=10, guidance_scale=3.0).images[0]
-        verdict = checker.check(np.asarray(picture), scene)
-        obeyed += verdict.shapes and verdict.background
+        adherence = checker.check(np.asarray(picture), scene)
+        showing += adherence.shapes and adherence.background
     pipe.remove_tome()
-    assert obeyed >= 2
+    assert showing >= 2

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, applied_tome, apply_tome
 from ppdiffusers_tome.attaching.sites import find_sites
 from ppdiffusers_tome.errors import NothingToMergeError, UserError
 from ppdiffusers_tome.tools.bench.contenders import put_on
+from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
 from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.drawing.loading import load_pipeline
 from ppdiffusers_tome.tools.drawing.sampling import draw
@@ -34,13 +34,15 @@ from ppdiffusers_tome.tools.evaluation.configurations import (
 )
 from ppdiffusers_tome.tools.evaluation.features import clip_score, frechet_distance, picture_files
 from ppdiffusers_tome.tools.evaluation.frontier import on_frontier
-from ppdiffusers_tome.tools.evaluation.ledger import EvaluationLedger, Result, Turn
+from ppdiffusers_tome.tools.evaluation.ledger import EvaluationLedger
 from ppdiffusers_tome.tools.evaluation.measuring import measure
+from ppdiffusers_tome.tools.evaluation.picture_store import PictureStore
 from ppdiffusers_tome.tools.evaluation.plot import plot
-from ppdiffusers_tome.tools.evaluation.summary import Row, as_json, markdown, rows
-from ppdiffusers_tome.tools.evaluation.turns import Hall
+from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
+from ppdiffusers_tome.tools.evaluation.summary import Row, rows, table
 from ppdiffusers_tome.tools.measuring.json_lines import part_of
-from ppdiffusers_tome.tools.measuring.measure import Measured, measured
+from ppdiffusers_tome.tools.measuring.measure import Meter
+from ppdiffusers_tome.tools.measuring.similarity import Similarity
 
 HALF = ours(ToMeConfig(ratio=0.5))
 
@@ -53,14 +55,13 @@ def bundled() -> Any:
 
 
 @pytest.fixture(scope="module")
-def drawing(bundled: Any) -> Callable[[], Measured[Image.Image]]:
-    def drawn() -> Measured[Image.Image]:
-        return measured(
-            lambda mark: draw(
-                bundled, "a red circle on a blue background", height=64, width=64, seed=0, steps=1,
-                guidance_scale=3.0, after_step=mark,
-            )
-        )  # fmt: skip
+def drawing(bundled: Any) -> Callable[[], DrawnPicture]:
+    def drawn() -> DrawnPicture:
+        meter = Meter()
+        picture = draw(
+            bundled, "a red circle on a blue background", height=64, width=64, seed=0, steps=1, guidance_scale=3.0
+        )
+        return DrawnPicture(picture, meter.seconds(), meter.peak_bytes(), None)
 
     return drawn
 
@@ -86,16 +87,16 @@ def test_frontier_holds_what_nothing_dominates(points: list[tuple[float, float]]
 # Configurations
 
 
-def test_each_configuration_puts_on_what_it_names() -> None:
+def test_each_configuration_applies_what_it_names() -> None:
     pipe = tiny.pipeline()
     before = tiny.snapshot(pipe.unet)
     tiles = ours(ToMeConfig(ratio=0.5, tile=16))
-    tiles.put_on(pipe)
+    tiles.apply(pipe)
     assert applied_tome(pipe).config == tiles.tome
-    port(0.7, 2).put_on(pipe)
+    port(0.7, 2).apply(pipe)
     assert applied_tome(pipe) is None
     assert (pipe.unet._tome_info["args"]["ratio"], pipe.unet._tome_info["args"]["max_downsample"]) == (0.7, 2)
-    unmerged().put_on(pipe)
+    unmerged().apply(pipe)
     assert tiny.snapshot(pipe.unet) == before
 
 
@@ -227,38 +228,38 @@ def test_levels_are_those_where_anyone_merges() -> None:
 
 def test_measurement_is_of_the_configuration_and_leaves_the_pipeline_unmerged(bundled: Any, drawing: Any) -> None:
     reference = measure(bundled, unmerged(), drawing)
-    assert reference.quality is None
+    assert reference.similarity is None
     pixels = np.asarray(reference.picture)
     merged = measure(bundled, HALF, drawing, pixels)
     assert applied_tome(bundled) is None
     apply_tome(bundled, 0.5)
     try:
-        np.testing.assert_array_equal(np.asarray(drawing().result), np.asarray(merged.picture))
+        np.testing.assert_array_equal(np.asarray(drawing().picture), np.asarray(merged.picture))
     finally:
         bundled.remove_tome()
-    assert merged.quality.psnr < 60
+    assert merged.similarity.psnr < 60
     assert set(merged.block_seconds) == {1, 2, 4, 8}
     assert 0 < sum(merged.block_seconds.values()) < merged.seconds
     nothing = measure(bundled, ours(ToMeConfig(ratio=0)), drawing, pixels)
-    assert (nothing.quality.psnr, nothing.quality.ssim) == (math.inf, 1)
+    assert nothing.similarity == Similarity(math.inf, 1)
 
 
 def test_blocks_timed_apart_are_those_of_the_same_picture(bundled: Any, drawing: Any) -> None:
-    calls: list[Measured[Image.Image]] = []
+    calls: list[DrawnPicture] = []
 
-    def counted() -> Measured[Image.Image]:
+    def counted() -> DrawnPicture:
         calls.append(drawing())
         return calls[-1]
 
     apart = measure(bundled, HALF, counted, blocks_apart=True)
     assert len(calls) == 2
     assert apart.seconds == calls[0].seconds
-    assert calls[0].result.tobytes() == calls[1].result.tobytes() == apart.picture.tobytes()
+    assert calls[0].picture.tobytes() == calls[1].picture.tobytes() == apart.picture.tobytes()
     assert apart.block_seconds[1] > 0
 
 
 def test_pipeline_is_unmerged_after_an_error(bundled: Any) -> None:
-    def broken() -> Measured[Image.Image]:
+    def broken() -> DrawnPicture:
         assert applied_tome(bundled) is not None
         raise ZeroDivisionError
 
@@ -271,35 +272,41 @@ def test_pipeline_is_unmerged_after_an_error(bundled: Any) -> None:
 
 # The ledger and the table
 
-TURNS = [Turn("a", 0), Turn("b", 0)]
+CASES = [Case("a", 0), Case("b", 0)]
+CONFIGURATIONS = [unmerged(), port(0.5), HALF]
 
 
-def result(name: str, prompt: str, sitting: int, seconds: float, blocks: float, psnr: float | None) -> Result:
-    ssim = None if psnr is None else min(1.0, psnr / 100)
+def sample(name: str, prompt: str, run: int, seconds: float, blocks: float, psnr: float | None) -> Sample:
+    similarity = None if psnr is None else Similarity(psnr, min(1.0, psnr / 100))
     levels = {1: blocks, 2: 100.0}
-    return Result(name, prompt, 0, sitting, seconds, levels, 5 * 2**20, 7 * 2**20, psnr, ssim, obeys=prompt == "a")
+    drawn = DrawnPicture(None, seconds, 7 * 2**20, 5 * 2**20, similarity, levels, follows_prompt=prompt == "a")
+    return Sample(name, Case(prompt, 0), run, drawn)
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[EvaluationLedger]:
-    """Two prompts; of the second, ours was drawn in a later sitting, when the machine was half as fast."""
+    """Two prompts; of the second, ours was drawn in a later run, when the machine was half as fast."""
     ledger = EvaluationLedger(tmp_path / "evaluate.jsonl", {"height": 64})
     for each in (
-        result("unmerged", "a", 1, 10.0, 8.0, None), result("port 0.5", "a", 1, 20.0, 16.0, 30.0),
-        result("ours 0.5", "a", 1, 5.0, 2.0, 20.0), result("unmerged", "b", 1, 12.0, 8.0, None),
-        result("port 0.5", "b", 1, 24.0, 16.0, math.inf), result("unmerged", "b", 2, 24.0, 16.0, None),
-        result("ours 0.5", "b", 2, 6.0, 8.0, 40.0),
+        sample("unmerged", "a", 1, 10.0, 8.0, None), sample("port 0.5", "a", 1, 20.0, 16.0, 30.0),
+        sample("ours 0.5", "a", 1, 5.0, 2.0, 20.0), sample("unmerged", "b", 1, 12.0, 8.0, None),
+        sample("port 0.5", "b", 1, 24.0, 16.0, math.inf), sample("unmerged", "b", 2, 24.0, 16.0, None),
+        sample("ours 0.5", "b", 2, 6.0, 8.0, 40.0),
     ):  # fmt: skip
-        ledger.add_result(each)
+        ledger.add_sample(each)
     yield ledger
     ledger.close()
 
 
-def summed_up(ledger: EvaluationLedger) -> list[Row]:
-    return rows([unmerged(), port(0.5), HALF], TURNS, (1,), ledger, {"ours 0.5": {"CLIP score": 25.0}})
+def summed_up(
+    ledger: EvaluationLedger, configurations: list[Configuration] = CONFIGURATIONS,
+    scores: dict[str, dict[str, float]] | None = None,
+) -> list[Row]:  # fmt: skip
+    samples = {each.name: [ledger.samples(each.name)[case] for case in CASES] for each in configurations}
+    return rows(configurations, samples, ledger.unmerged, (1,), scores or {})
 
 
-def test_speed_ups_are_of_one_turn_and_sitting(ledger: EvaluationLedger) -> None:
+def test_speed_ups_are_of_one_case_and_run(ledger: EvaluationLedger) -> None:
     plain, of_port, half = summed_up(ledger)
     assert (plain.speed_up.median, plain.block_speed_up.high, plain.psnr) == (1, 1, None)
     assert (of_port.speed_up.median, of_port.block_speed_up.median) == (0.5, 0.5)
@@ -310,15 +317,14 @@ def test_speed_ups_are_of_one_turn_and_sitting(ledger: EvaluationLedger) -> None
 
 
 def test_table_shows_what_was_measured(ledger: EvaluationLedger) -> None:
-    found = summed_up(ledger)
-    table = markdown("Title", ["a note"], found)
-    assert "| unmerged | 12.00 s | 1.00x | 17.00 s | 1.00x | 5 MiB | 7 MiB | - | - | 50.0% | - | blocks and" in table
-    assert "| 30.0 (20.0) | 0.300 | 50.0% | 25.00 | blocks and whole |" in table
-    assert "| identical (30.0) | 0.650 | 50.0% | - |  |" in table
-    described = as_json({}, {}, (1,), found)
-    of_port = json.loads(json.dumps(described, allow_nan=False))["configurations"][1]
-    assert of_port["psnr"] == {"median": None, "low": 30.0, "high": None}
-    assert of_port["results"][1]["psnr"] is None
+    found = summed_up(ledger, scores={"ours 0.5": {"CLIP score": 25.0}})
+    written = table(found).markdown()
+    assert "| unmerged | 12.00 s | 1.00x | 17.00 s | 1.00x | 5 MiB | 7 MiB | - | - | 50.0% | - | blocks and" in written
+    assert "| 30.0 (20.0) | 0.300 | 50.0% | 25.00 | blocks and whole |" in written
+    assert "| identical (30.0) | 0.650 | 50.0% | - |  |" in written
+    of_port = json.loads(json.dumps(found[1].to_dict(), allow_nan=False))
+    assert of_port["psnr_db"] == {"median": None, "low": 30.0, "high": None}
+    assert of_port["samples"][1]["psnr_db"] is None
 
 
 def test_plot_has_a_colour_a_family_and_no_place_for_the_identical(ledger: EvaluationLedger) -> None:
@@ -327,20 +333,20 @@ def test_plot_has_a_colour_a_family_and_no_place_for_the_identical(ledger: Evalu
 
     plain, of_port, half = summed_up(ledger)
     blue, orange = (0x3A, 0x78, 0xC9), (0xC9, 0x8A, 0x3A)
-    assert math.isinf(of_port.likeness)
+    assert math.isinf(of_port.similarity)
     assert colours([plain, of_port, half]) & {blue, orange} == {blue}
     assert not colours([plain]) & {blue, orange}
-    other = rows([unmerged(), ours(ToMeConfig(), "ours 0.5", "others"), HALF], TURNS, (1,), ledger, {})
+    other = summed_up(ledger, [unmerged(), ours(ToMeConfig(), "ours 0.5", "others"), HALF])
     assert colours(other) >= {blue, orange}
 
 
 def test_ledger_reads_back_what_it_wrote(ledger: EvaluationLedger) -> None:
     ledger.close()
     with EvaluationLedger(ledger.path, {"height": 64}) as again:
-        assert again.results("port 0.5") == ledger.results("port 0.5")
-        assert again.results("port 0.5")[TURNS[1]].psnr == math.inf
-        assert again.next_sitting == 3
-        assert again.results("unmerged")[TURNS[1]].sitting == 2
+        assert again.samples("port 0.5") == ledger.samples("port 0.5")
+        assert again.samples("port 0.5")[CASES[1]].drawn.similarity.psnr == math.inf
+        assert again.next_run == 3
+        assert again.samples("unmerged")[CASES[1]].run == 2
     with pytest.raises(UserError, match="was measured with height=64 and this run has 128"):
         EvaluationLedger(ledger.path, {"height": 128})
     EvaluationLedger(ledger.path, {"height": 64}).close()  # who was refused holds no lock
@@ -369,23 +375,23 @@ def test_torn_line_of_a_ledger_is_told_and_the_rest_stays(line: int, ledger: Eva
     with again:
         left = [each for number, each in enumerate(lines[1:], start=1) if number not in (line, line + 1)]
         assert again.lines[1:] == list(map(json.loads, left))
-        again.add_result(result("unmerged", "c", 3, 1.0, 1.0, None))
-        again.add_result(result("ours 0.5", "c", 3, 1.0, 1.0, 20.0))
+        again.add_sample(sample("unmerged", "c", 3, 1.0, 1.0, None))
+        again.add_sample(sample("ours 0.5", "c", 3, 1.0, 1.0, 20.0))
     with pytest.warns(UserWarning, match="is not whole"), EvaluationLedger(ledger.path, {"height": 64}) as again:
-        assert Turn("c", 0) in again.results("ours 0.5")
+        assert Case("c", 0) in again.samples("ours 0.5")
 
 
 def test_picture_that_lost_its_unmerged_one_is_lost_too(ledger: EvaluationLedger) -> None:
-    """Its seconds are compared with those of the same sitting, so it is drawn again, beside the unmerged pipeline."""
+    """Its seconds are compared with those of the same run, so it is drawn again, beside the unmerged pipeline."""
     ledger.close()
     lines = ledger.path.read_bytes().splitlines(keepends=True)
-    lines[6] = lines[6][:40] + b"\n"  # of prompt b in sitting 2
+    lines[6] = lines[6][:40] + b"\n"  # of prompt b in run 2
     ledger.path.write_bytes(b"".join(lines))
     with pytest.warns(UserWarning, match="line 7 is not whole"):
         again = EvaluationLedger(ledger.path, {"height": 64})
     with again:
-        assert set(again.results("ours 0.5")) == {TURNS[0]}
-        assert set(again.results("port 0.5")) == set(again.results("unmerged")) == set(TURNS)
+        assert set(again.samples("ours 0.5")) == {CASES[0]}
+        assert set(again.samples("port 0.5")) == set(again.samples("unmerged")) == set(CASES)
 
 
 @pytest.mark.parametrize("picture", ["3", "{}", "null", '{"block_seconds": {"x": 1}}'])
@@ -434,15 +440,15 @@ def test_second_run_of_one_evaluation_is_refused(rank: int, ledger: EvaluationLe
 
 
 def test_ranks_write_parts_which_the_first_takes_in(ledger: EvaluationLedger) -> None:
-    new = [result("unmerged", "c", 3, 1.0, 1.0, None), result("unmerged", "d", 3, 1.0, 1.0, None)]
+    new = [sample("unmerged", "c", 3, 1.0, 1.0, None), sample("unmerged", "d", 3, 1.0, 1.0, None)]
     before = ledger.path.read_bytes()
     with EvaluationLedger(ledger.path, {"height": 64}, rank=1) as second:
-        assert second.results("ours 0.5") == ledger.results("ours 0.5")
-        second.add_result(new[0])
-        ledger.add_result(new[1])
+        assert second.samples("ours 0.5") == ledger.samples("ours 0.5")
+        second.add_sample(new[0])
+        ledger.add_sample(new[1])
         kept = part_of(ledger.path, 1).read_bytes()
     ledger.gather()
-    assert {each.turn for each in new} <= set(ledger.results("unmerged"))
+    assert {each.case for each in new} <= set(ledger.samples("unmerged"))
     assert not part_of(ledger.path, 1).exists()
     whole = ledger.path.read_bytes()
     assert whole.startswith(before)
@@ -472,15 +478,15 @@ def test_pictures_are_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "references").symlink_to(tmp_path / "mine")
     with pytest.raises(UserError, match=r"references leads out of --output .*out by a link"):
-        Hall(tmp_path / "out", keeps_all=False).prepare([unmerged(), HALF], TURNS, overwrite=True)
+        PictureStore(tmp_path / "out", keeps_all=False).prepare([unmerged(), HALF], CASES, overwrite=True)
     (tmp_path / "also").symlink_to(tmp_path / "out")  # the output itself is the user's own word
     (tmp_path / "out" / "references").unlink()
-    Hall(tmp_path / "also", keeps_all=True).prepare([unmerged(), HALF], TURNS, overwrite=True)
+    PictureStore(tmp_path / "also", keeps_all=True).prepare([unmerged(), HALF], CASES, overwrite=True)
 
 
 def test_files_of_prompts_that_begin_alike_differ() -> None:
     long = "a very long prompt " * 9
-    names = {Turn(prompt, seed).file_name for prompt in (long + "one", long + "two") for seed in (0, 1)}
+    names = {Case(prompt, seed).file_name for prompt in (long + "one", long + "two") for seed in (0, 1)}
     assert len(names) == 4
 
 

@@ -20,14 +20,16 @@ from ppdiffusers_tome.tools.many_prompts.batches import form_batches
 from ppdiffusers_tome.tools.many_prompts.folder import (
     MANIFEST,
     PICTURE_KEY,
-    Folder,
-    Part,
+    OutputFolder,
     entry_of,
-    put_in_order,
+    rank_manifest,
     run_checksum,
     with_checksum,
 )
-from ppdiffusers_tome.tools.many_prompts.prompts import BadLine, Line, check_file_name, read_prompts
+from ppdiffusers_tome.tools.many_prompts.line import BadLine, Line, check_file_name
+from ppdiffusers_tome.tools.many_prompts.preparing import prepare_output
+from ppdiffusers_tome.tools.many_prompts.prompts import read_prompts
+from ppdiffusers_tome.tools.measuring.json_lines import Writer
 
 RUN = {"model": "bundled", "batch_size": 2}
 
@@ -58,9 +60,9 @@ def test_a_line_has_its_own_settings(tmp_path):
     (by_csv,), _ = read(tmp_path / "a.csv", ",".join(values) + "\n" + ",".join(map(str, values.values())))
     assert (by_json.seed, by_json.height, by_json.width, by_json.ratio) == (2**62, 64, 128, 0.25)
     assert (by_json.file, by_json.negative_prompt, by_json.control) == ("a.png", "n", tmp_path / "edges.png")
-    assert by_csv.asked == by_json.asked
+    assert by_csv.checksum == by_json.checksum
     (other,), _ = read(tmp_path / "b.jsonl", json.dumps(values | {"ratio": 0.3}))
-    assert other.asked != by_json.asked
+    assert other.checksum != by_json.checksum
 
 
 BAD = {
@@ -239,14 +241,14 @@ def test_batches_follow_from_the_file_alone(tmp_path):
 
 def finish(path: Path, line: Line) -> dict:
     """Write a picture as a run does, and return its line of the manifest."""
-    entry = entry_of(line, 8, 8, 0.5, [line])
+    entry = entry_of(line, 8, 8, 0.5, [line.number])
     kept = {"prompt": line.prompt, PICTURE_KEY: {"run": run_checksum(RUN), "entry": entry}}
     write_picture(path / line.file, Image.new("RGB", (8, 8), (line.number, 0, 0)), kept)
     return with_checksum(entry, path / line.file)
 
 
-def begin(path: Path, lines: list[Line], run: dict = RUN, *, overwrite: bool = False) -> tuple[Folder, Part]:
-    return put_in_order(path, Path("prompts.jsonl"), run, lines, overwrite=overwrite)
+def begin(path: Path, lines: list[Line], run: dict = RUN, *, overwrite: bool = False) -> tuple[OutputFolder, Writer]:
+    return prepare_output(path, Path("prompts.jsonl"), run, lines, overwrite=overwrite)
 
 
 def whole_run(path: Path, lines: list[Line]) -> dict[str, bytes]:
@@ -255,7 +257,7 @@ def whole_run(path: Path, lines: list[Line]) -> dict[str, bytes]:
         for line in lines:
             if not folder.is_done(line):
                 part.add(finish(path, line))
-    Folder(path).gather()
+    OutputFolder(path).gather()
     return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
@@ -297,12 +299,12 @@ def test_other_ranks_parts_are_gathered_in_order_and_once(tmp_path):
     uninterrupted = whole_run(tmp_path / "whole", lines)
     path = tmp_path / "many"
     _, first = begin(path, lines)
-    with first, Part(path, 1) as second:
+    with first, rank_manifest(path, 1) as second:
         for line in lines:
             (second if line.number % 2 else first).add(finish(path, line))
         second.add({"skipped": 7, "error": "why"})
         second.add(json.loads(first.path.read_text().splitlines()[0]))
-    assert Folder(path).gather() == [BadLine(7, "why")]
+    assert OutputFolder(path).gather() == [BadLine(7, "why")]
     assert {file.name: file.read_bytes() for file in path.iterdir()} == uninterrupted
 
 
@@ -354,7 +356,8 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path, rank):
     lines = lines_of(tmp_path, {})
     _, part = begin(tmp_path / "a", lines)
     part.close()
-    with Part(tmp_path / "a", rank), pytest.raises(UserError, match=f"another run writes to .*part-000{rank}.jsonl"):
+    refused = pytest.raises(UserError, match=f"another run writes to .*part-000{rank}.jsonl")
+    with rank_manifest(tmp_path / "a", rank), refused:
         begin(tmp_path / "a", lines)
     _, part = begin(tmp_path / "a", lines)
     part.close()
@@ -436,16 +439,16 @@ def test_a_system_without_fcntl_keeps_a_folder_too(tmp_path):
     """As Windows is."""
     code = (
         "import sys; sys.modules['fcntl'] = None; from pathlib import Path\n"
-        "from ppdiffusers_tome.tools.many_prompts.folder import Folder, Part\n"
-        "with Part(Path(sys.argv[1]), 0) as part: part.add({'number': 1, 'sha256': ''})\n"
-        "folder = Folder(Path(sys.argv[1])); folder.gather(); print(sorted(folder.entries))"
+        "from ppdiffusers_tome.tools.many_prompts.folder import OutputFolder, rank_manifest\n"
+        "with rank_manifest(Path(sys.argv[1]), 0) as part: part.add({'number': 1, 'sha256': ''})\n"
+        "folder = OutputFolder(Path(sys.argv[1])); folder.gather(); print(sorted(folder.entries))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert done.stdout == "[1]\n", done.stderr
 
 
 def test_a_full_disk_leaves_the_part_as_it_was(tmp_path):
-    with Part(tmp_path, 0) as part:
+    with rank_manifest(tmp_path, 0) as part:
         part.add({"number": 1})
         before = part.path.read_bytes()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -462,7 +465,7 @@ def test_a_full_disk_leaves_the_part_as_it_was(tmp_path):
 
 def test_files_of_prompts_and_folders_need_no_paddle():
     code = (
-        "import sys; from ppdiffusers_tome.tools.many_prompts import prompts, batches, folder, ranks, share; "
+        "import sys; from ppdiffusers_tome.tools.many_prompts import prompts, batches, folder, ranks, shard; "
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

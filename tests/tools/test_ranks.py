@@ -30,10 +30,10 @@ end(0 if sums == [3, 3] else 1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_everything_is_shared_once(size: int) -> None:
-    shares = [Ranks(rank, size).share(list(range(10))) for rank in range(size)]
-    assert sorted(number for share in shares for number in share) == list(range(10))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+def test_everything_falls_to_one_rank(size: int) -> None:
+    shards = [Ranks(rank, size).shard(list(range(10))) for rank in range(size)]
+    assert sorted(number for shard in shards for number in shard) == list(range(10))
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
 
 def test_a_rank_is_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,8 @@ def test_render_shows_one_scene_at_any_size() -> None:
 def test_checker_finds_what_was_drawn(spread: float) -> None:
     """The checker against the truth: 150 drawings, of which it may misjudge none."""
     for scene in random_scenes(150, seed=1, spread=spread):
-        verdict = checker.check(drawn(scene), scene)
-        assert verdict.obeys, f"{scene.prompt}: {verdict}"
+        adherence = checker.check(drawn(scene), scene)
+        assert adherence.complete, f"{scene.prompt}: {adherence}"
 
 
 def test_checker_refuses_what_was_not_asked() -> None:
@@ -72,20 +72,20 @@ def test_checker_refuses_what_was_not_asked() -> None:
     some = random_scenes(100, seed=2)
     for shown, asked in pairwise(some):
         same = sorted((s.name, s.colour) for s in shown.shapes) == sorted((s.name, s.colour) for s in asked.shapes)
-        verdict = checker.check(drawn(shown), asked)
-        assert verdict.shapes == same
-        assert verdict.background == (shown.background == asked.background)
+        adherence = checker.check(drawn(shown), asked)
+        assert adherence.shapes == same
+        assert adherence.background == (shown.background == asked.background)
 
 
 def test_checker_sees_a_swapped_relation() -> None:
     above = scenes.parse_prompt("a red circle above a blue square on a green background")
     shapes = (scenes.Shape("circle", "red", 0.5, 0.74, 0.16), scenes.Shape("square", "blue", 0.5, 0.26, 0.16))
-    verdict = checker.check(drawn(scenes.Scene(shapes, "green", "below")), above)
-    assert verdict.colours
-    assert verdict.shapes
-    assert verdict.background
-    assert not verdict.relation
-    assert not verdict.obeys
+    adherence = checker.check(drawn(scenes.Scene(shapes, "green", "below")), above)
+    assert adherence.colours
+    assert adherence.shapes
+    assert adherence.background
+    assert not adherence.relation
+    assert not adherence.complete
 
 
 def test_checker_tells_a_wrong_outline_from_a_wrong_colour() -> None:
@@ -100,7 +100,7 @@ def test_checker_finds_nothing_in_noise_or_a_blank() -> None:
     asked = random_scenes(1)[0]
     noise = np.random.default_rng(0).integers(0, 256, (256, 256, 3), dtype=np.uint8)
     assert not checker.check(noise, asked).shapes
-    assert checker.check(np.full((128, 128, 3), 255, np.uint8), asked).found == ()
+    assert checker.check(np.full((128, 128, 3), 255, np.uint8), asked).seen == ()
 
 
 def wobbled(picture: np.ndarray, rng: np.random.Generator, wobble: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What merging runs on a GPU, counted in a traced program: no GPU is needed. Costs: docs/gpu_roofline.py."""
+"""What merging runs on a GPU, counted in a traced program: no GPU is needed. Costs: bench/gpu/roofline.py."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 
 import tiny
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.tools.bench.overhead import Problem
-from ppdiffusers_tome.tools.bench.trace import CONTENDERS, Data, Operator, trace
+from ppdiffusers_tome.tools.bench.block import BlockCase
+from ppdiffusers_tome.tools.bench.gpu.trace import TRACED, Data, Operator, trace
 
-PROBLEM = Problem(batch=2, height=16, width=16, channels=32)
-TOKENS = PROBLEM.batch * PROBLEM.grid.num_tokens
+CASE = BlockCase(batch=2, height=16, width=16, channels=32)
+TOKENS = CASE.batch * CASE.grid.num_tokens
 PADDLE_2 = paddle.__version__.startswith("2.")
 # Paddle 3 traces what a CPU could run: merging in bfloat16, matching in float32 only.
 HALF, ANY = ("float16", "float16") if PADDLE_2 else ("bfloat16", "float32")
 RESHAPE, MULTIPLY = ("reshape2", "elementwise_mul") if PADDLE_2 else ("reshape", "multiply")
-OURS = [name for name in CONTENDERS if name.startswith("ours")]
+OURS = [name for name in TRACED if name.startswith("ours")]
 FEWER_KEYS = "ours, method=todo"
 MATCHING = [name for name in OURS if name != FEWER_KEYS]
 
@@ -33,13 +33,13 @@ def roofline() -> Any:
     return roofline
 
 
-def reused(problem: Problem, x: Any, timestep: Any) -> Iterator[str]:
+def reused(case: BlockCase, x: Any, timestep: Any) -> Iterator[str]:
     """Ours with a matching that is there already."""
-    num_left = problem.grid.num_tokens // 2
+    num_left = case.grid.num_tokens // 2
     owner = paddle.static.data("owner", [TOKENS], "int32")
-    inverse_count = paddle.static.data("inverse_count", [problem.batch * num_left, 1], "float32")
-    order = paddle.static.data("order", [problem.batch, problem.grid.num_tokens], "int64")
-    matching = Matching(owner, inverse_count, order, problem.batch, problem.grid.num_tokens, num_left)
+    inverse_count = paddle.static.data("inverse_count", [case.batch * num_left, 1], "float32")
+    order = paddle.static.data("order", [case.batch, case.grid.num_tokens], "int64")
+    matching = Matching(owner, inverse_count, order, case.batch, case.grid.num_tokens, num_left)
     merged = matching.merge(x)
     yield "merge"
     matching.unmerge(merged)
@@ -57,7 +57,7 @@ def names(operators: list[Operator], stage: str) -> list[str]:
 
 def test_merging_and_unmerging_run_exactly_these_operators() -> None:
     """Views aside: two casts, a sum and a scale to merge, one gather to unmerge. Each more is a launch a block."""
-    operators = trace(reused, PROBLEM, HALF)
+    operators = trace(reused, CASE, HALF)
     # Paddle 2 casts from float32 to float32 where Paddle 3 does nothing.
     merging = [name for name in names(operators, "merge") if name != RESHAPE]
     if merging[3:5] == ["cast", f"{MULTIPLY}_"]:
@@ -68,12 +68,12 @@ def test_merging_and_unmerging_run_exactly_these_operators() -> None:
 
 @pytest.mark.parametrize("name", MATCHING)
 def test_matching_compares_all_at_once_as_a_gpu_should(name: str) -> None:
-    products = [operator for operator in trace(CONTENDERS[name], PROBLEM, ANY) if operator.name.startswith("matmul")]
+    products = [operator for operator in trace(TRACED[name], CASE, ANY) if operator.name.startswith("matmul")]
     assert len(products) == 1
 
 
 def test_fewer_keys_are_two_gathers_in_a_block() -> None:
-    operators = trace(CONTENDERS[FEWER_KEYS], PROBLEM, ANY)
+    operators = trace(TRACED[FEWER_KEYS], CASE, ANY)
     assert names(operators, "match") == []
     assert names(operators, "merge") == ["index_select"] * 2
 
@@ -81,7 +81,7 @@ def test_fewer_keys_are_two_gathers_in_a_block() -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_no_integers_with_a_channel_axis(name: str) -> None:
     def integers(contender: str) -> int:
-        operators = trace(CONTENDERS[contender], PROBLEM, ANY)
+        operators = trace(TRACED[contender], CASE, ANY)
         outputs = [data for operator in operators for data in operator.outputs]
         return max(data.size for data in outputs if data.dtype.startswith("int"))
 
@@ -92,7 +92,7 @@ def test_no_integers_with_a_channel_axis(name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_merging_and_unmerging_run_less_than_the_ports(name: str) -> None:
     def number(contender: str) -> int:
-        operators = trace(CONTENDERS[contender], PROBLEM, ANY)
+        operators = trace(TRACED[contender], CASE, ANY)
         return len(names(operators, "merge") + names(operators, "unmerge"))
 
     assert 2 * number(name) < number("port")
@@ -100,15 +100,15 @@ def test_merging_and_unmerging_run_less_than_the_ports(name: str) -> None:
 
 def test_tracing_leaves_no_trace() -> None:
     before = tiny.random_states()
-    trace(CONTENDERS["port"], PROBLEM, ANY)
+    trace(TRACED["port"], CASE, ANY)
     assert paddle.in_dynamic_mode()
     assert tiny.random_states() == before
     with pytest.raises(AttributeError, match="no such thing"):
-        trace(broken, PROBLEM, ANY)
+        trace(broken, CASE, ANY)
     assert paddle.in_dynamic_mode()
 
 
-def broken(problem: Problem, x: Any, timestep: Any) -> Iterator[str]:
+def broken(case: BlockCase, x: Any, timestep: Any) -> Iterator[str]:
     yield "match"
     raise AttributeError("no such thing")
 
@@ -130,22 +130,22 @@ class TestCosts:
         assert roofline.cost_of(gather) == roofline.Cost(1, 2 * 4 + 2 * 2 * 5 * 2)
 
     def test_views_are_free_until_their_gaps_are_copied(self, roofline: Any) -> None:
-        operators = trace(CONTENDERS["free"], PROBLEM)
+        operators = trace(TRACED["free"], CASE)
         assert [(operator.name, roofline.cost_of(operator).launches) for operator in operators] == [
             ("slice", 0), ("slice", 0), ("concat", 3),
         ]  # fmt: skip
-        half_bytes = TOKENS // 2 * PROBLEM.channels * 2
+        half_bytes = TOKENS // 2 * CASE.channels * 2
         assert roofline.cost_of(operators[-1]).num_bytes == 8 * half_bytes
 
     def test_products_are_counted(self, roofline: Any) -> None:
-        costs = [roofline.cost_of(operator) for operator in trace(CONTENDERS["ours"], PROBLEM)]
-        sources, destinations = 3 * TOKENS // 4, PROBLEM.grid.num_tokens // 4
-        assert sum(cost.flops for cost in costs) == 2 * sources * destinations * PROBLEM.channels
+        costs = [roofline.cost_of(operator) for operator in trace(TRACED["ours"], CASE)]
+        sources, destinations = 3 * TOKENS // 4, CASE.grid.num_tokens // 4
+        assert sum(cost.flops for cost in costs) == 2 * sources * destinations * CASE.channels
 
     @pytest.mark.parametrize("name", OURS)
     def test_ours_launches_and_moves_less_than_the_port(self, roofline: Any, name: str) -> None:
         def total(contender: str, stages: tuple[str, ...]) -> Any:
-            costs = roofline._costs(trace(CONTENDERS[contender], Problem()), stages)
+            costs = roofline._costs(trace(TRACED[contender], BlockCase()), stages)
             return sum(costs, roofline.Cost())
 
         block, port = total(name, roofline.ONCE_A_BLOCK), total("port", roofline.ONCE_A_BLOCK)

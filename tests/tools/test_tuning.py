@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from PIL import Image
 from ppdiffusers import StableDiffusionControlNetPipeline
 
 import ppdiffusers_tome
@@ -27,9 +28,9 @@ from ppdiffusers_tome import (
     remove_tome,
     tune,
 )
-from ppdiffusers_tome.settings.config import presets
-from ppdiffusers_tome.tools.measuring.measure import measured
-from ppdiffusers_tome.tools.tuning.candidates import FAMILIES, candidates, held
+from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
+from ppdiffusers_tome.tools.tuning.candidates import FAMILIES, candidates, kept_settings
 from ppdiffusers_tome.tools.tuning.tuning import _best, tune_draws
 
 PROMPT = dict(
@@ -70,7 +71,7 @@ def trial(speed_up: float, psnr: float, peak: int | None = None) -> Trial:
 
 
 class TestChoice:
-    """With a likeness the fastest; without, the most like."""
+    """With a PSNR the fastest; without, the most similar."""
 
     TRIALS = (trial(1.2, 45.0, 900), trial(1.6, 35.0, 700), trial(2.0, 25.0, 500))
 
@@ -91,8 +92,8 @@ class TestChoice:
 
 
 class TestOnAPipeline:
-    def test_a_family_is_left_when_it_misses_the_likeness(self) -> None:
-        # No two pictures are this alike, so the first of each family is its last.
+    def test_a_family_is_left_when_it_misses_the_similarity(self) -> None:
+        # No two pictures are this similar, so the first of each family is its last.
         found = tuned({"a": (MILD, STRONG), "b": (STRONG, MILD)}, psnr=200)
         assert [(one.family, one.config) for one in found.trials] == [("a", MILD), ("b", STRONG)]
         assert (found.config, found.pays) == (ToMeConfig(ratio=0), False)
@@ -111,7 +112,7 @@ class TestOnAPipeline:
         # Also where the first family was left at it.
         assert len(tuned({"a": (MILD, STRONG), "b": (MILD, STRONG)}, psnr=200).trials) == 1
 
-    def test_likeness_is_measured_and_the_unmerged_is_the_reference(self) -> None:
+    def test_similarity_is_measured_and_the_unmerged_is_the_reference(self) -> None:
         found = tuned({"a": (MILD, STRONG)}, psnr=1)
         mild, strong = found.trials
         assert math.isfinite(mild.psnr)
@@ -119,7 +120,7 @@ class TestOnAPipeline:
         nothing = tuned({"a": (ToMeConfig(0),)}, psnr=1)
         assert nothing.trials[0].psnr == math.inf
 
-    def test_without_a_target_it_is_a_likeness_of_30_db(self) -> None:
+    def test_without_a_target_it_is_a_psnr_of_30_db(self) -> None:
         found = tuned({"a": (ToMeConfig(0), STRONG)})
         assert [one.psnr >= 30 for one in found.trials] == [True, False]
         assert not found.pays or found.config == ToMeConfig(0)
@@ -312,7 +313,7 @@ class TestWhatIsLeftBehind:
             calls.append(pipe.tome)
             if len(calls) == 3:
                 raise RuntimeError("out of luck")
-            return measured(lambda mark: np.zeros((8, 8, 3), np.uint8))
+            return DrawnPicture(Image.new("RGB", (8, 8)), 1.0, None, None)
 
         with pytest.raises(RuntimeError, match="out of luck"):
             tune_draws(pipe, [draw], Target(psnr=1), families={"a": (MILD,)})
@@ -384,8 +385,8 @@ class TestCandidates:
         found = candidates(ToMeConfig(0.4, tile=8, method="prune"), dict(tile=None, method="tofu", sx=4))
         assert set(found) == {"tofu"}
         assert {(each.tile, each.method, each.sx, each.sy) for each in flat(found)} == {(None, "tofu", 4, 2)}
-        assert "ratio" not in held("fast", dict(sx=2))
-        assert held("fast", dict(ratio=0.5))["ratio"] == 0.5
+        assert "ratio" not in kept_settings("fast", dict(sx=2))
+        assert kept_settings("fast", dict(ratio=0.5))["ratio"] == 0.5
 
     def test_families_of_ones_own_keep_their_order(self) -> None:
         own = {"b": (STRONG, MILD, replace(STRONG, seed=3)), "a": (ToMeConfig(0.75, method="todo"), MILD)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -96,22 +97,10 @@ def _put_nothing(model_or_pipe: Any, ratio: float, max_downsample: int | None) -
     pass
 
 
-def _put_ours(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> None:
+def _put_ours(model_or_pipe: Any, ratio: float, max_downsample: int | None, **settings: Any) -> None:
     from ppdiffusers_tome.api import apply_tome
 
-    apply_tome(model_or_pipe, ratio, max_downsample)
-
-
-def _put_ours_fast(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> None:
-    from ppdiffusers_tome.api import apply_tome
-
-    apply_tome(model_or_pipe, ratio, max_downsample, tile=TILE, reuse_steps=REUSE_STEPS, reuse_blocks=True)
-
-
-def _put_ours_todo(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> None:
-    from ppdiffusers_tome.api import apply_tome
-
-    apply_tome(model_or_pipe, ratio, max_downsample, method="todo")
+    apply_tome(model_or_pipe, ratio, max_downsample, **settings)
 
 
 def _put_and_remove_ours(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> None:
@@ -166,11 +155,12 @@ CONTENDERS = {
         Contender(OURS, "this package, its defaults", True, _put_ours),
         Contender(
             OURS_FAST, f"this package with tile={TILE}, reuse_steps={REUSE_STEPS}, reuse_blocks=True; a run begins "
-            "with matchings of its own, so one of few steps reuses less than a picture of many", True, _put_ours_fast,
+            "with matchings of its own, so one of few steps reuses less than a picture of many", True,
+            partial(_put_ours, tile=TILE, reuse_steps=REUSE_STEPS, reuse_blocks=True),
         ),
         Contender(
             OURS_TODO, "this package with method='todo': as many keys and values fewer, but all queries, so less is "
-            "saved at one ratio and less lost", True, _put_ours_todo,
+            "saved at one ratio and less lost", True, partial(_put_ours, method="todo"),
         ),
         Contender(
             FREE, "the limit: as many tokens dropped by slicing; no matching, no merging, and zeros in place of "

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from ppdiffusers_tome.tools.bench.overhead import CONTENDERS, Peak, Problem, measure, peaks
-from ppdiffusers_tome.tools.measuring.out_of_memory import die_first
+from ppdiffusers_tome.tools.bench.block import MATCH, BlockCase
+from ppdiffusers_tome.tools.bench.block_memory import Peak, peaks
+from ppdiffusers_tome.tools.bench.overhead import Spreads, measure
+from ppdiffusers_tome.tools.bench.own_process import in_own_process
 from ppdiffusers_tome.tools.measuring.spread import Spread
 
 
@@ -30,37 +29,19 @@ class Row:
     peaks: dict[str, Peak | None]
 
 
-def grow(problem: Problem, sides: Sequence[int], repeats: int, done: Callable[[], None]) -> list[Row]:
-    """Measure square grids of all ``sides``; ``done`` is called after each.
+def grow(case: BlockCase, sides: Sequence[int], repeats: int) -> Iterator[Row]:
+    """Measure square grids of all ``sides``.
 
     Each side is a process of its own, in which the contenders that fit into memory alternate.
     """
-    rows = []
     for side in sides:
-        here = replace(problem, height=side, width=side, blocks=1)
+        here = replace(case, height=side, width=side, blocks=1)
         memory = peaks(here)
-        found = _measured([name for name in CONTENDERS if memory[name] is not None], here, repeats)
-        rows.append(
-            Row(side, {n: by["match"] for n, by in found.items()}, {n: by["all"] for n, by in found.items()}, memory)
-        )
-        done()
-    return rows
+        fitting = [name for name, peak in memory.items() if peak is not None]
+        (spreads,) = in_own_process(_measured, here, repeats, fitting)
+        match, total = ({name: by[stage] for name, by in spreads.items()} for stage in (MATCH, "all"))
+        yield Row(side, match, total, memory)
 
 
-def _measured(names: list[str], problem: Problem, repeats: int) -> dict[str, dict[str, Spread]]:
-    given = json.dumps({"names": names, "problem": asdict(problem), "repeats": repeats})
-    done = subprocess.run([sys.executable, "-m", __name__, given], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {name: {stage: Spread(**spread) for stage, spread in by.items()} for name, by in found.items()}
-
-
-def _print_measured(given: str) -> None:
-    """Run in a process of its own by ``grow``."""
-    die_first()
-    task = json.loads(given)
-    spreads = measure(Problem(**task["problem"]), task["repeats"], contenders=task["names"])
-    print(json.dumps({name: {stage: asdict(spread) for stage, spread in by.items()} for name, by in spreads.items()}))
-
-
-if __name__ == "__main__":
-    _print_measured(sys.argv[1])
+def _measured(case: BlockCase, repeats: int, contenders: Sequence[str]) -> Iterator[Spreads]:
+    yield measure(case, repeats, contenders=contenders)

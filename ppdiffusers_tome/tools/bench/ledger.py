@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.bench.plan import Entry, Plan, Setting
+from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
 from ppdiffusers_tome.tools.measuring.ledger import Ledger
 
 TIME, MEMORY = "time", "memory"
@@ -28,29 +28,29 @@ class BenchLedger(Ledger):
         super().__init__(path, plan.identity, overwrite=overwrite)
 
     def add_round(self, setting: Setting, number: int, seconds: Mapping[str, float]) -> None:
-        """Seconds by entry of one round."""
+        """Seconds by variant of one round."""
         self.add({"setting": asdict(setting), "round": number, "seconds": dict(seconds)})
 
-    def add_peak(self, setting: Setting, entry: Entry, peaks: Mapping[str, int | None]) -> None:
-        """``peak_bytes`` and ``resident_peak_bytes`` of one entry."""
-        self.add({"setting": asdict(setting), "entry": entry.name, **peaks})
+    def add_peak(self, setting: Setting, variant: Variant, peaks: Mapping[str, int | None]) -> None:
+        """``peak_bytes`` and ``resident_peak_bytes`` of one variant."""
+        self.add({"setting": asdict(setting), "variant": variant.name, **peaks})
 
-    def add_out_of_memory(self, setting: Setting, entry: Entry, during: str) -> None:
-        """An entry did not fit, when its ``time`` or its ``memory`` was measured."""
-        self.add({"setting": asdict(setting), "entry": entry.name, "out_of_memory": during})
+    def add_out_of_memory(self, setting: Setting, variant: Variant, during: str) -> None:
+        """A variant did not fit, when its ``time`` or its ``memory`` was measured."""
+        self.add({"setting": asdict(setting), "variant": variant.name, "out_of_memory": during})
 
     def rounds(self, setting: Setting) -> dict[int, dict[str, float]]:
-        """Seconds by entry, by the number of the round."""
+        """Seconds by variant, by the number of the round."""
         return {line["round"]: line["seconds"] for line in self._about(setting) if "round" in line}
 
-    def out_of_memory(self, setting: Setting, entry: Entry, during: str) -> bool:
-        return any(line.get("out_of_memory") == during for line in self._about(setting, entry))
+    def out_of_memory(self, setting: Setting, variant: Variant, during: str) -> bool:
+        return any(line.get("out_of_memory") == during for line in self._about(setting, variant))
 
-    def peaks(self, setting: Setting, entry: Entry) -> dict[str, int | None] | None:
+    def peaks(self, setting: Setting, variant: Variant) -> dict[str, int | None] | None:
         """``peak_bytes`` and ``resident_peak_bytes``; None before they are measured."""
-        found = [line for line in self._about(setting, entry) if "peak_bytes" in line]
+        found = [line for line in self._about(setting, variant) if "peak_bytes" in line]
         return {name: found[-1][name] for name in ("peak_bytes", "resident_peak_bytes")} if found else None
 
-    def _about(self, setting: Setting, entry: Entry | None = None) -> list[dict[str, Any]]:
+    def _about(self, setting: Setting, variant: Variant | None = None) -> list[dict[str, Any]]:
         lines = [line for line in self.lines if line.get("setting") == asdict(setting)]
-        return lines if entry is None else [line for line in lines if line.get("entry") == entry.name]
+        return lines if variant is None else [line for line in lines if line.get("variant") == variant.name]

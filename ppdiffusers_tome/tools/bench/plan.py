@@ -1,9 +1,8 @@
-"""What a benchmark goes through: settings, entries, and the plan of them all. Knows no Paddle."""
+"""What a benchmark goes through: settings, variants of contenders, and the plan of them all. Knows no Paddle."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -33,7 +32,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Variant:
     """A contender at a ratio; None where the contender knows no ratio."""
 
     contender: str
@@ -58,7 +57,7 @@ class Plan:
         seed: of the inputs.
         guidance_scale: of a pipeline; None for a UNet.
         sizes, batches, attentions: the settings are all their combinations.
-        repeats: timed runs of every entry; 0 times nothing.
+        repeats: timed runs of every variant; 0 times nothing.
         memory: whether peak memory is measured as well.
     """
 
@@ -82,12 +81,12 @@ class Plan:
         return [Setting(*values) for values in product(self.sizes, self.batches, self.attentions)]
 
     @property
-    def entries(self) -> list[Entry]:
+    def variants(self) -> list[Variant]:
         """Those without a ratio first, the unmerged model first of all; then ratio by ratio."""
         named = [CONTENDERS[name] for name in CONTENDERS if name in self.contenders or name == NONE]
-        plain = [Entry(contender.name) for contender in named if not contender.takes_ratio]
+        plain = [Variant(contender.name) for contender in named if not contender.takes_ratio]
         return plain + [
-            Entry(contender.name, ratio) for ratio in self.ratios for contender in named if contender.takes_ratio
+            Variant(contender.name, ratio) for ratio in self.ratios for contender in named if contender.takes_ratio
         ]
 
     @property
@@ -98,11 +97,3 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """As plain values, as JSON gives them back."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """The plan that ``to_dict`` described."""
-        given: dict[str, Any] = {field.name: values[field.name] for field in fields(cls)}
-        for name, value in given.items():
-            given[name] = tuple(value) if isinstance(value, list) else value
-        return cls(**given)

@@ -1,16 +1,17 @@
-"""What a benchmark found: medians, speed-ups from paired rounds, shares of the limit; as a table and as JSON."""
+"""The results of a sweep: medians, speed-ups from paired rounds, shares of the limit; as tables and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ppdiffusers_tome.tools.bench.contenders import CONTENDERS, FREE, NONE
 from ppdiffusers_tome.tools.bench.ledger import MEMORY, TIME, BenchLedger
-from ppdiffusers_tome.tools.bench.plan import Entry, Plan, Setting
+from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
+from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.measuring.spread import Spread
-from ppdiffusers_tome.tools.measuring.units import NOT_MEASURED, format_bytes
+from ppdiffusers_tome.tools.measuring.units import NOT_MEASURED, format_bytes, format_seconds
 
 OUT_OF_MEMORY = "out of memory"
 UNITS = {"unet": "seconds per UNet call", "pipeline": "seconds per image"}
@@ -18,10 +19,10 @@ UNITS = {"unet": "seconds per UNet call", "pipeline": "seconds per image"}
 
 @dataclass(frozen=True)
 class Result:
-    """One entry in one setting.
+    """One variant in one setting.
 
     Attributes:
-        setting, entry: what was measured.
+        setting, variant: what was measured.
         seconds: of a UNet call, or of a picture; None where nothing was timed.
         speed_up: how many times as fast as the model without merging, from the rounds in which both ran.
         share_of_free: ``speed_up`` divided by that of the free contender at the same ratio, in the same rounds.
@@ -32,7 +33,7 @@ class Result:
     """
 
     setting: Setting
-    entry: Entry
+    variant: Variant
     seconds: Spread | None
     speed_up: Spread | None
     share_of_free: Spread | None
@@ -49,35 +50,35 @@ class Result:
         return None if peak is None else peak <= limit_bytes
 
 
-def results(plan: Plan, ledger: BenchLedger) -> list[Result]:
-    """Every entry in every setting, as far as it was measured."""
-    return [_result(plan, ledger, setting, entry) for setting in plan.settings for entry in plan.entries]
+def results_of(plan: Plan, ledger: BenchLedger) -> list[Result]:
+    """Every variant in every setting, as far as it was measured."""
+    return [_result(plan, ledger, setting, variant) for setting in plan.settings for variant in plan.variants]
 
 
-def _result(plan: Plan, ledger: BenchLedger, setting: Setting, entry: Entry) -> Result:
-    out_of_memory = ledger.out_of_memory(setting, entry, TIME)
+def _result(plan: Plan, ledger: BenchLedger, setting: Setting, variant: Variant) -> Result:
+    out_of_memory = ledger.out_of_memory(setting, variant, TIME)
     rounds = list(ledger.rounds(setting).values()) if not out_of_memory else []
-    free = Entry(FREE, entry.ratio)
-    peaks = ledger.peaks(setting, entry) or {"peak_bytes": None, "resident_peak_bytes": None}
+    seconds = [taken[variant.name] for taken in rounds if variant.name in taken]
+    peaks = ledger.peaks(setting, variant) or {"peak_bytes": None, "resident_peak_bytes": None}
     return Result(
-        setting, entry,
-        seconds=_of([seconds[entry.name] for seconds in rounds if entry.name in seconds]),
-        speed_up=_times_as_fast(rounds, entry, Entry(NONE)),
-        share_of_free=_times_as_fast(rounds, entry, free) if entry.ratio is not None else None,
+        setting, variant,
+        seconds=Spread.of(seconds) if seconds else None,
+        speed_up=_times_as_fast(rounds, variant, Variant(NONE)),
+        share_of_free=(
+            None if variant.ratio is None else _times_as_fast(rounds, variant, Variant(FREE, variant.ratio))
+        ),
         out_of_memory=out_of_memory,
-        peak_out_of_memory=ledger.out_of_memory(setting, entry, MEMORY),
+        peak_out_of_memory=ledger.out_of_memory(setting, variant, MEMORY),
         **peaks,
     )  # fmt: skip
 
 
-def _times_as_fast(rounds: Sequence[Mapping[str, float]], entry: Entry, other: Entry) -> Spread | None:
-    """How many times as fast an entry ran as another, round by round. Their speed-ups have the same quotient."""
-    both = [seconds for seconds in rounds if entry.name in seconds and other.name in seconds]
-    return _of([seconds[other.name] / seconds[entry.name] for seconds in both])
-
-
-def _of(values: Sequence[float]) -> Spread | None:
-    return Spread.of(values) if values else None
+def _times_as_fast(rounds: Sequence[Mapping[str, float]], variant: Variant, other: Variant) -> Spread | None:
+    """How many times as fast a variant ran as another, round by round. Their speed-ups have the same quotient."""
+    both = [seconds for seconds in rounds if variant.name in seconds and other.name in seconds]
+    if not both:
+        return None
+    return Spread.of_quotients([seconds[other.name] for seconds in both], [seconds[variant.name] for seconds in both])
 
 
 def notes(plan: Plan, on: Mapping[str, Any], limit_bytes: int | None) -> list[str]:
@@ -102,34 +103,25 @@ def notes(plan: Plan, on: Mapping[str, Any], limit_bytes: int | None) -> list[st
         )
     if limit_bytes is not None:
         lines.append(f"fits: the whole process (on a GPU: the tensors) stays within {limit_bytes / 2**30:g} GiB")
-    named = dict.fromkeys(entry.contender for entry in plan.entries)
+    named = dict.fromkeys(variant.contender for variant in plan.variants)
     return [*lines, *(f"{name}: {CONTENDERS[name].meaning}" for name in named)]
 
 
-def markdown(title: str, notes: Sequence[str], plan: Plan, found: Sequence[Result], limit_bytes: int | None) -> str:
-    """Two tables: speeds at a glance, a row a setting; and everything, a row an entry."""
-    lines = [f"# {title}", "", *(f"- {note}" for note in notes), ""]
-    if plan.repeats:
-        lines += [*_overview(plan, found), ""]
+def speeds(plan: Plan, results: Sequence[Result]) -> Table:
+    """Speeds at a glance, a row a setting and a column a variant: ``12.30 s (1.39x)``."""
+    table = Table(["size", "batch", "attention", *(variant.name for variant in plan.variants)], left=3)
+    for setting in plan.settings:
+        cells = [_glance(result) for result in results if result.setting == setting]
+        table.add(setting.size, setting.batch, setting.attention, *cells)
+    return table
+
+
+def everything(plan: Plan, results: Sequence[Result], limit_bytes: int | None) -> Table:
+    """A row a variant in a setting."""
     head = ["setting", "contender", UNITS[plan.what], "speed-up", f"share of {FREE}"]
     head += ["peak memory", "resident"] if plan.memory else []
     head += [f"fits {limit_bytes / 2**30:g} GiB"] if limit_bytes is not None else []
-    lines += [f"| {' | '.join(head)} |", f"|---|---|{'---:|' * (len(head) - 2)}"]
-    for result in found:
-        lines.append(f"| {' | '.join(_row(result, plan, limit_bytes))} |")
-    return "\n".join(lines) + "\n"
-
-
-def _overview(plan: Plan, found: Sequence[Result]) -> list[str]:
-    """A row a setting, a column an entry: ``12.30 s (1.39x)``."""
-    lines = [
-        f"| size | batch | attention | {' | '.join(entry.name for entry in plan.entries)} |",
-        f"|---:|---:|---|{'---:|' * len(plan.entries)}",
-    ]
-    for setting in plan.settings:
-        cells = [_glance(result) for result in found if result.setting == setting]
-        lines.append(f"| {setting.size} | {setting.batch} | {setting.attention} | {' | '.join(cells)} |")
-    return lines
+    return Table(head, [_row(result, plan, limit_bytes) for result in results], left=2)
 
 
 def _glance(result: Result) -> str:
@@ -147,7 +139,7 @@ def _row(result: Result, plan: Plan, limit_bytes: int | None) -> list[str]:
     else:
         speeds = [_spread(result.seconds, format_seconds), _spread(result.speed_up, "{:.2f}x".format)]
         speeds.append(_spread(result.share_of_free, "{:.1%}".format))
-    cells = [result.setting.name, result.entry.name, *speeds]
+    cells = [result.setting.name, result.variant.name, *speeds]
     if plan.memory:
         resident = result.resident_peak_bytes
         if result.peak_out_of_memory:
@@ -159,21 +151,14 @@ def _row(result: Result, plan: Plan, limit_bytes: int | None) -> list[str]:
     return cells
 
 
-def format_seconds(seconds: float) -> str:
-    """``12.345`` -> ``12.35 s``, ``0.01234`` -> ``0.0123 s``."""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds:.3g} s"
+def _spread(spread: Spread | None, format_one: Callable[[float], str]) -> str:
+    return "-" if spread is None else spread.format(format_one)
 
 
-def _spread(spread: Spread | None, format_one: Any) -> str:
-    if spread is None:
-        return "-"
-    return f"{format_one(spread.median)} ({format_one(spread.low)} to {format_one(spread.high)})"
-
-
-def as_json(plan: Plan, on: Mapping[str, Any], found: Sequence[Result], limit_bytes: int | None) -> dict[str, Any]:
+def as_json(plan: Plan, on: Mapping[str, Any], results: Sequence[Result], limit_bytes: int | None) -> dict[str, Any]:
     """Everything as plain values."""
     cells = []
-    for result in found:
+    for result in results:
         fits = None if limit_bytes is None else result.fits(limit_bytes)
-        cells.append({**asdict(result), "entry": result.entry.name, **asdict(result.entry), "fits": fits})
+        cells.append({**asdict(result), "variant": result.variant.name, **asdict(result.variant), "fits": fits})
     return {"plan": plan.to_dict(), "on": dict(on), "memory_limit_bytes": limit_bytes, "cells": cells}

@@ -1,22 +1,19 @@
-"""Going through a plan: a process a setting, another one a peak, and an entry less whenever one does not fit."""
+"""Going through a plan: a process a setting, another one a peak, and a variant less whenever one does not fit."""
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
-from typing import IO, Any
+import argparse
+from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.bench.ledger import MEMORY, TIME, BenchLedger
-from ppdiffusers_tome.tools.bench.plan import Entry, Plan, Setting
-from ppdiffusers_tome.tools.bench.worker import OUT_OF_MEMORY, Task
-from ppdiffusers_tome.tools.measuring.out_of_memory import ran_out_of_memory, was_killed
+from ppdiffusers_tome.tools.bench.own_process import in_own_process
+from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
+from ppdiffusers_tome.tools.bench.result_files import ResultFiles, page_of
+from ppdiffusers_tome.tools.bench.task import Task, carry_out
+from ppdiffusers_tome.tools.console.output import one_line_warnings
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 
 class Sweep:
@@ -24,20 +21,18 @@ class Sweep:
 
     Args:
         plan: all that is to be measured.
-        ledger: what was measured so far; findings are added to it as they come.
-        tell: called before every run with its setting and entry, for a progress bar.
+        ledger: what was measured so far; results are added to it as they come.
     """
 
-    def __init__(self, plan: Plan, ledger: BenchLedger, tell: Callable[[str], None] = lambda text: None) -> None:
-        self._plan, self._ledger, self._tell = plan, ledger, tell
+    def __init__(self, plan: Plan, ledger: BenchLedger) -> None:
+        self._plan, self._ledger = plan, ledger
 
-    @property
-    def num_runs(self) -> int:
+    def _num_runs(self) -> int:
         """How many runs are left, warm-ups included."""
         total = 0
         for setting in self._plan.settings:
-            rounds, entries = self._rounds(setting), self._fitting(setting)
-            total += (len(rounds) + 1) * len(entries) if rounds else 0
+            rounds, variants = self._rounds(setting), self._fitting(setting)
+            total += (len(rounds) + 1) * len(variants) if rounds else 0
             total += len(self._unweighed(setting))
         return total
 
@@ -45,99 +40,83 @@ class Sweep:
         """Measure what is left.
 
         Raises:
-            UserError: the model cannot be loaded or run so, or the ledger was begun on another machine.
-            RuntimeError: a worker failed for another reason than memory.
+            ToMeError: the model cannot be loaded or run so, or the ledger was begun on another machine.
+            RuntimeError: a process failed for another reason than memory.
         """
+        from tqdm import tqdm
+
+        with tqdm(desc=self._plan.what, total=self._num_runs(), disable=None) as bar:
+            self._run(bar)
+
+    def _run(self, bar: tqdm) -> None:
         for setting in self._plan.settings:
-            # Once for all entries, and again without it whenever one of them does not fit.
-            while (rounds := self._rounds(setting)) and (entries := self._fitting(setting)):
-                self._work(Task(self._plan, setting, tuple(entries), tuple(rounds)), TIME)
-            for entry in self._unweighed(setting):
-                self._work(Task(self._plan, setting, (entry,), ()), MEMORY)
+            # Once for all variants, and again without it whenever one of them does not fit.
+            while (rounds := self._rounds(setting)) and (variants := self._fitting(setting)):
+                self._measure(Task(self._plan, setting, tuple(variants), tuple(rounds)), TIME, bar)
+            for variant in self._unweighed(setting):
+                self._measure(Task(self._plan, setting, (variant,), ()), MEMORY, bar)
 
     def _rounds(self, setting: Setting) -> list[int]:
         """The rounds that are left."""
         done = self._ledger.rounds(setting)
         return [number for number in range(self._plan.repeats) if number not in done]
 
-    def _fitting(self, setting: Setting) -> list[Entry]:
-        """The entries that did not run out of memory, as far as is known."""
-        return [entry for entry in self._plan.entries if not self._ledger.out_of_memory(setting, entry, TIME)]
+    def _fitting(self, setting: Setting) -> list[Variant]:
+        """The variants that did not run out of memory, as far as is known."""
+        return [each for each in self._plan.variants if not self._ledger.out_of_memory(setting, each, TIME)]
 
-    def _unweighed(self, setting: Setting) -> list[Entry]:
-        """The entries whose memory is left to measure."""
+    def _unweighed(self, setting: Setting) -> list[Variant]:
+        """The variants whose memory is left to measure."""
         ledger = self._ledger
         return [
-            entry for entry in self._plan.entries
-            if self._plan.memory and ledger.peaks(setting, entry) is None
-            and not ledger.out_of_memory(setting, entry, MEMORY)
+            variant for variant in self._plan.variants
+            if self._plan.memory and ledger.peaks(setting, variant) is None
+            and not ledger.out_of_memory(setting, variant, MEMORY)
         ]  # fmt: skip
 
-    def _work(self, task: Task, during: str) -> None:
-        """One worker: write down what it finds; if memory ends it, who was running (all, if nobody was yet)."""
-        running = task.entries
-        for answer in _answers(task):
-            if "user_error" in answer:
-                raise UserError(answer["user_error"])
-            if "on" in answer:
-                self._ledger.note_machine(answer["on"])
-            elif "running" in answer:
-                running = tuple(entry for entry in task.entries if entry.name == answer["running"])
-                self._tell(f"{task.setting.name}: {answer['running']}")
-            elif "round" in answer:
-                self._ledger.add_round(task.setting, answer["round"], answer["seconds"])
-            elif "peak_bytes" in answer:
-                self._ledger.add_peak(task.setting, task.entries[0], answer)
-            else:
-                for entry in running:
-                    self._ledger.add_out_of_memory(task.setting, entry, during)
-
-
-def _answers(task: Task) -> Iterator[dict[str, Any]]:
-    """What a worker says, and ``{"out_of_memory": true}`` last where memory ended it."""
-    command = [sys.executable, "-m", "ppdiffusers_tome.tools.bench.worker"]
-    kills = _kills()
-    with tempfile.TemporaryFile() as words:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, text=True)
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def _measure(self, task: Task, during: str, bar: tqdm) -> None:
+        """Write down the results of a process; if memory ends it, who was running (all, if nobody was yet)."""
+        running = task.variants
         try:
-            with suppress(BrokenPipeError):
-                process.stdin.write(task.to_json() + "\n")
-                process.stdin.flush()
-            for line in process.stdout:
-                yield json.loads(line)
-            status = process.wait()
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-            with suppress(BrokenPipeError):
-                process.stdin.close()
-        if status and _memory_ended(status, kills, _last(words)):
-            yield {"out_of_memory": True}
-        elif status == -signal.SIGINT:
-            raise KeyboardInterrupt
-        elif status:
-            raise RuntimeError(f"the worker for {task.setting.name} ended with status {status}:\n{_last(words)}")
+            for result in in_own_process(carry_out, task):
+                if "on" in result:
+                    self._ledger.note_machine(result["on"])
+                elif "running" in result:
+                    running = tuple(variant for variant in task.variants if variant.name == result["running"])
+                    bar.set_postfix_str(f"{task.setting.name}: {result['running']}", refresh=False)
+                    bar.update()
+                elif "round" in result:
+                    self._ledger.add_round(task.setting, result["round"], result["seconds"])
+                else:
+                    self._ledger.add_peak(task.setting, task.variants[0], result)
+        except MemoryError:
+            for variant in running:
+                self._ledger.add_out_of_memory(task.setting, variant, during)
 
 
-def _memory_ended(status: int, kills: int | None, words: str) -> bool:
-    """True when a worker ended for want of memory: it said so, or the system killed it."""
-    if was_killed(status):
-        return kills is None or _kills() != kills
-    return status == OUT_OF_MEMORY or (status < 0 and ran_out_of_memory(words))
+def run_plan(plan: Plan, args: argparse.Namespace, title: str) -> None:
+    """Measure what is left of a plan and write the tables and the plot; what was measured stays when this is stopped.
+
+    Raises:
+        UserError: a file is in the way or cannot be written, or the model or the device does not do.
+    """
+    path = args.output / f"{plan.what}.jsonl"
+    # The other files are made of this one, so where it is ours so are they.
+    overwrite = args.overwrite or path.is_file()
+    ResultFiles(args.output, plan.what, picture=True, overwrite=overwrite)
+    with one_line_warnings(), BenchLedger(path, plan, overwrite=args.overwrite) as ledger:
+        Sweep(plan, ledger).run()
+        files = ResultFiles(args.output, plan.what, picture=True, overwrite=True)
+        _write(plan, ledger, files, title, args.memory_limit)
 
 
-def _kills() -> int | None:
-    """How many processes the system has killed to get memory; None where it keeps no count."""
-    with suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return None
+def _write(plan: Plan, ledger: BenchLedger, files: ResultFiles, title: str, limit_bytes: int | None) -> None:
+    from ppdiffusers_tome.tools.bench.plots import plot_sweep
+    from ppdiffusers_tome.tools.bench.summary import as_json, everything, notes, results_of, speeds
 
-
-def _last(words: IO[bytes]) -> str:
-    words.seek(0)
-    return words.read().decode(errors="replace")[-3000:]
+    results = results_of(plan, ledger)
+    tables = [speeds(plan, results)] if plan.repeats else []
+    page = page_of(title, notes(plan, ledger.on, limit_bytes), *tables, everything(plan, results, limit_bytes))
+    picture = plot_sweep(title, plan, results)
+    made_with = {"plan": plan.to_dict(), "on": ledger.on}
+    files.write(page, as_json(plan, ledger.on, results, limit_bytes), picture, made_with)

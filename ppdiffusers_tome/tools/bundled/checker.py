@@ -1,7 +1,7 @@
 """What is in a picture of the bundled model: shapes, colours, places and background, found by plain image analysis.
 
-Deterministic and without any network, so that "the picture obeys the prompt" is a fact anyone can recompute. It is
-itself tested on rendered scenes, where the truth is known.
+Deterministic and without any network, so that prompt adherence is a fact anyone can recompute. It is itself tested on
+rendered scenes, where the truth is known.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from ppdiffusers_tome.tools.bundled.scenes import COLOURS, Scene
+from ppdiffusers_tome.tools.bundled.scenes import COLOURS, RELATIONS, Scene
 
 # Light and shadow scale a colour by about these factors (scenes.render).
 _SHADES = (0.6, 0.75, 0.9, 1.0, 1.1, 1.22)
@@ -19,7 +19,7 @@ _SMALLEST_SHARE = 0.006  # of the picture; the smallest star covers 1.6%
 
 
 @dataclass(frozen=True)
-class Found:
+class SeenShape:
     """A shape seen in a picture; ``x`` and ``y`` are its centre as fractions of the picture's sides."""
 
     name: str
@@ -29,30 +29,30 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """How a picture answers a scene.
+class Adherence:
+    """How far a picture shows a scene.
 
     Attributes:
         colours: as many shapes as asked were found, of the asked colours, whatever their outlines.
         shapes: the same, and of the asked names.
         relation: ``shapes``, and the first lies where the relation puts it (True when none is asked).
         background: the background has the asked colour.
-        found: what was seen.
+        seen: all shapes in it.
     """
 
     colours: bool
     shapes: bool
     relation: bool
     background: bool
-    found: tuple[Found, ...]
+    seen: tuple[SeenShape, ...]
 
     @property
-    def obeys(self) -> bool:
+    def complete(self) -> bool:
         """All that was asked is there."""
         return self.shapes and self.relation and self.background
 
 
-def look(picture: np.ndarray) -> tuple[list[Found], str]:
+def look(picture: np.ndarray) -> tuple[list[SeenShape], str]:
     """Find the shapes of a picture and the colour of its background.
 
     Args:
@@ -66,7 +66,7 @@ def look(picture: np.ndarray) -> tuple[list[Found], str]:
     labels = _colour_labels(small)
     border = np.concatenate([labels[:6].ravel(), labels[-6:].ravel(), labels[:, :6].ravel(), labels[:, -6:].ravel()])
     ground = int(np.bincount(border, minlength=len(COLOURS)).argmax())
-    found: list[tuple[int, Found]] = []
+    seen: list[tuple[float, SeenShape]] = []
     for index, colour in enumerate(COLOURS):
         if index == ground:
             continue
@@ -78,24 +78,24 @@ def look(picture: np.ndarray) -> tuple[list[Found], str]:
             if area < _SMALLEST_SHARE * side * side:
                 continue
             x, y = contour[:, 0].mean(axis=0) / side
-            found.append((int(area), Found(_shape_name(contour, area), colour, float(x), float(y))))
-    found.sort(key=lambda pair: -pair[0])
-    return [shape for _, shape in found], list(COLOURS)[ground]
+            seen.append((area, SeenShape(_shape_name(contour, area), colour, float(x), float(y))))
+    seen.sort(key=lambda pair: -pair[0])
+    return [shape for _, shape in seen], list(COLOURS)[ground]
 
 
-def check(picture: np.ndarray, scene: Scene) -> Verdict:
+def check(picture: np.ndarray, scene: Scene) -> Adherence:
     """Compare a picture with the scene that it was asked to show.
 
     Args:
         picture: uint8 ``[height, width, 3]``, RGB.
         scene: what was asked; positions and sizes inside it do not count.
     """
-    found, ground = look(picture)
+    seen, ground = look(picture)
     asked = [(shape.name, shape.colour) for shape in scene.shapes]
-    colours = sorted(shape.colour for shape in found) == sorted(colour for _, colour in asked)
-    shapes = sorted((shape.name, shape.colour) for shape in found) == sorted(asked)
-    relation = shapes and (scene.relation is None or _related(found, asked, scene.relation))
-    return Verdict(colours, shapes, relation, ground == scene.background, tuple(found))
+    colours = sorted(shape.colour for shape in seen) == sorted(colour for _, colour in asked)
+    shapes = sorted((shape.name, shape.colour) for shape in seen) == sorted(asked)
+    relation = shapes and (scene.relation is None or _related(seen, asked[0], scene.relation))
+    return Adherence(colours, shapes, relation, ground == scene.background, tuple(seen))
 
 
 def _colour_labels(picture: np.ndarray) -> np.ndarray:
@@ -152,14 +152,11 @@ def _cover(one: np.ndarray, other: np.ndarray) -> float:
     return float((one & other).sum() / (one | other).sum())
 
 
-def _related(found: list[Found], asked: list[tuple[str, str]], relation: str) -> bool:
-    """True when some pairing of what was found with what was asked lies as the relation says."""
-    one, two = found
-    pairs = [(a, b) for a, b in ((one, two), (two, one)) if (a.name, a.colour) == asked[0]]
-    placed = {
-        "above": lambda a, b: b.y - a.y > abs(a.x - b.x),
-        "below": lambda a, b: a.y - b.y > abs(a.x - b.x),
-        "left of": lambda a, b: b.x - a.x > abs(a.y - b.y),
-        "right of": lambda a, b: a.x - b.x > abs(a.y - b.y),
-    }[relation]
-    return any(placed(a, b) for a, b in pairs)
+def _related(seen: list[SeenShape], asked_first: tuple[str, str], relation: str) -> bool:
+    """True when one of the two seen may be what was asked for first, and lies where the relation says."""
+    dx, dy = RELATIONS[relation]
+    for first, second in (seen, seen[::-1]):
+        x, y = first.x - second.x, first.y - second.y
+        if (first.name, first.colour) == asked_first and dx * x + dy * y > abs(dy * x + dx * y):
+            return True
+    return False

@@ -1,12 +1,13 @@
 """Scenes the bundled model knows: how they are described in words and what they look like.
 
 A scene is one or two shapes on a coloured background, for instance "a red circle above a blue square on a
-green background". The same file makes the training pictures (``examples/demo_model``), the truth that the
-prompt checker is tested on, and the prompts of the demo. It needs numpy alone.
+green background". The same file makes the training pictures (``training``), the truth that the prompt checker is
+tested on, and the prompts of the demo. It needs numpy alone.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass
 
@@ -27,6 +28,11 @@ COLOURS: dict[str, tuple[float, float, float]] = {
 RELATIONS = {"above": (0, -1), "below": (0, 1), "left of": (-1, 0), "right of": (1, 0)}
 ARTICLES = {"orange": "an"}
 HELD_OUT_SHARE = 20  # one prompt in 20 is never used in training
+
+_COLOUR, _SHAPE, _RELATION = ("|".join(words) for words in (COLOURS, SHAPES, RELATIONS))
+_PROMPT = re.compile(
+    rf"an? ({_COLOUR}) ({_SHAPE})(?: ({_RELATION}) an? ({_COLOUR}) ({_SHAPE}))? on an? ({_COLOUR}) background"
+)
 
 
 @dataclass(frozen=True)
@@ -75,21 +81,17 @@ def parse_prompt(prompt: str) -> Scene:
         ValueError: the prompt is not of the form
             ``a COLOUR SHAPE [RELATION a COLOUR SHAPE] on a COLOUR background``.
     """
-    words = prompt.lower().replace(" an ", " a ").strip()
-    words = "a " + words[3:] if words.startswith("an ") else words
-    foreground, found, ground = words.rpartition(" on a ")
-    relation = next((r for r in RELATIONS if f" {r} " in foreground), None)
-    parts = [part.split() for part in (foreground.split(f" {relation} ") if relation else [foreground])]
-    known = all(len(p) == 3 and p[0] == "a" and p[1] in COLOURS and p[2] in SHAPES for p in parts)
-    background, _, last = ground.partition(" ")
-    if not (found and known and background in COLOURS and last == "background"):
+    match = _PROMPT.fullmatch(" ".join(prompt.lower().split()))
+    if match is None:
         raise ValueError(
             f"prompt {prompt!r} is not in the bundled model's language; write it as "
             "'a COLOUR SHAPE on a COLOUR background' or 'a COLOUR SHAPE RELATION a COLOUR SHAPE on a COLOUR "
             f"background' with colours {', '.join(COLOURS)}; shapes {', '.join(SHAPES)}; "
             f"relations {', '.join(RELATIONS)}"
         )
-    return Scene(tuple(Shape(p[2], p[1]) for p in parts), background, relation)
+    colour, shape, relation, second_colour, second_shape, background = match.groups()
+    second = (Shape(second_shape, second_colour),) if relation else ()
+    return Scene((Shape(shape, colour), *second), background, relation)
 
 
 def random_scene(rng: np.random.Generator, *, spread: float = 0.04) -> Scene:
@@ -124,12 +126,12 @@ def _random_shape(rng: np.random.Generator, colours: list[str], x: float, y: flo
 def held_out_scenes(count: int, seed: int = 0) -> list[Scene]:
     """``count`` different scenes whose prompts were never used in training."""
     rng = np.random.default_rng(seed)
-    found: dict[str, Scene] = {}
-    while len(found) < count:
+    held_out: dict[str, Scene] = {}
+    while len(held_out) < count:
         scene = random_scene(rng)
         if scene.held_out:
-            found.setdefault(scene.prompt, scene)
-    return list(found.values())
+            held_out.setdefault(scene.prompt, scene)
+    return list(held_out.values())
 
 
 def render(scene: Scene, size: int = 512) -> np.ndarray:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.drawing.arguments import add_tome_arguments
 from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.drawing.loading import DTYPES
 from ppdiffusers_tome.tools.drawing.settings import check_size, tome_from
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.tools.doctor.coverage import PipelineCoverage
-    from ppdiffusers_tome.tools.doctor.estimate import Prognosis
+    from ppdiffusers_tome.tools.doctor.coverage import Denoiser, PipelineCoverage
+    from ppdiffusers_tome.tools.doctor.estimate import Estimate
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here."
 EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, read off tiny models of each kind.
@@ -51,19 +51,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.model is None:
+        _print_coverage(markdown=args.markdown)
+    else:
+        _print_estimates(args)
+
+
+def _print_coverage(*, markdown: bool) -> None:
     from ppdiffusers_tome.tools.console.output import quiet_libraries
 
-    if args.model is None:
-        with quiet_libraries():
-            from ppdiffusers_tome.tools.doctor.coverage import coverage
+    with quiet_libraries():
+        import ppdiffusers
 
-            lines = _table(coverage(), markdown=args.markdown)
-            if args.markdown:
-                import ppdiffusers
+        from ppdiffusers_tome.tools.doctor.coverage import coverage
 
-                print(_PAGE.format(version=ppdiffusers.__version__))
-            print("\n".join(lines))
-        return
+        rows = [(each.name, "yes" if each.merges else "no", _where(each)) for each in coverage()]
+    table = Table(("pipeline", "merges", "where, or why not"), rows, left=3)
+    if markdown:
+        print(_PAGE.format(version=ppdiffusers.__version__))
+        print(table.markdown(), end="")
+    else:
+        table.print()
+
+
+def _where(pipeline: PipelineCoverage) -> str:
+    return pipeline.reason or "; ".join(map(_blocks, pipeline.denoisers))
+
+
+def _blocks(denoiser: Denoiser) -> str:
+    name = f"{denoiser.part} ({denoiser.model_class})"
+    if denoiser.reason is not None:
+        return f"{name}: no, {denoiser.reason}"
+    note = f"; {denoiser.looks_like.broken}" if denoiser.looks_like and denoiser.looks_like.broken else ""
+    return f"{name}: {', '.join(sorted(denoiser.blocks))}, finest level {denoiser.levels[0]}{note}"
+
+
+def _print_estimates(args: argparse.Namespace) -> None:
+    from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+
     for name in ("height", "width"):
         check_size(name, getattr(args, name))
     source, config = find_model(args.model, any_kind=True), tome_from(args, args.ratio)
@@ -71,9 +96,9 @@ def run(args: argparse.Namespace) -> None:
         raise UserError("--xformers and --chunked-attention were both given; give one of them")
     with quiet_libraries():
         from ppdiffusers_tome.chunked_attention import enable_chunked_attention
-        from ppdiffusers_tome.tools.doctor.estimate import latent_size, prognoses
+        from ppdiffusers_tome.tools.doctor.estimate import estimates, latent_size
+        from ppdiffusers_tome.tools.drawing.device import check_device, device_name
         from ppdiffusers_tome.tools.drawing.loading import load_pipeline
-        from ppdiffusers_tome.tools.drawing.studio import check_device, device_name
 
         check_device(args.dtype, xformers=args.xformers)
         pipe = load_pipeline(source, dtype=args.dtype, any_kind=True)
@@ -82,64 +107,29 @@ def run(args: argparse.Namespace) -> None:
         if args.chunked_attention:
             enable_chunked_attention(pipe)
         (height, width), scale = latent_size(pipe, args.height, args.width)
-        found = prognoses(pipe, config, height, width)
+        levels = estimates(pipe, config, height, width)
         attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
-        print(
+        print_line(
             f"{source.name}: {type(pipe).__name__}, {height * scale}x{width * scale}, {config.summary}, "
             f"{args.dtype}, {attention} attention, on {device_name()}"
         )
-        if found:
-            print("\n".join(_prognosis_table(found)))
-        print(verdict(found) if found else _why_nothing(pipe))
+        if levels:
+            _table(levels).print()
+        print_line(verdict(levels) if levels else _why_nothing(pipe))
 
 
-def _table(pipelines: Iterable[PipelineCoverage], *, markdown: bool) -> list[str]:
-    rows = [("pipeline", "merges", "where, or why not")]
-    rows += [(each.name, "yes" if each.merges else "no", _where(each)) for each in pipelines]
-    return as_markdown(rows) if markdown else _aligned(rows)
-
-
-def _where(pipeline: PipelineCoverage) -> str:
-    if pipeline.reason is not None:
-        return pipeline.reason
-    found = []
-    for denoiser in pipeline.denoisers:
-        if denoiser.reason is not None:
-            found.append(f"{denoiser.part} ({denoiser.model_class}): no, {denoiser.reason}")
-            continue
-        note = f"; {denoiser.looks_like.broken}" if denoiser.looks_like and denoiser.looks_like.broken else ""
-        blocks = ", ".join(sorted(denoiser.blocks))
-        found.append(f"{denoiser.part} ({denoiser.model_class}): {blocks}, finest level {denoiser.levels[0]}{note}")
-    return "; ".join(found)
-
-
-def as_markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table in Markdown, its first row the heading."""
-    head, *body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return [head, "|" + "---|" * len(rows[0]), *body]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)]
-        lines.append("  ".join([*cells, row[-1]]).rstrip())
-    return lines
-
-
-def _prognosis_table(found: list[Prognosis]) -> list[str]:
-    heading = "denoiser", "level", "grid", "blocks", "tokens that attention sees", "seconds a block and row"
-    rows: list[tuple[str, ...]] = [heading]
-    for each in found:
-        tokens = each.reason or f"{each.grid.num_tokens} -> {each.grid.num_tokens - each.num_merged}"
+def _table(levels: list[Estimate]) -> Table:
+    headings = "denoiser", "level", "grid", "blocks", "tokens that attention sees", "seconds a block and row"
+    table = Table(headings, left=len(headings))
+    for each in levels:
+        grid = each.grid
+        tokens = each.reason or f"{grid.num_tokens} -> {grid.num_tokens - each.num_merged}"
         timed = each.untimed or "-"
         if each.seconds is not None and each.merged_seconds is not None:
             gain = each.seconds / each.merged_seconds
             timed = f"{each.seconds:.4f} -> {each.merged_seconds:.4f} ({gain:.2f}x)"
-        grid = f"{each.grid.height}x{each.grid.width}"
-        rows.append((each.part or "model", str(each.level), grid, str(each.num_blocks), tokens, timed))
-    return _aligned(rows)
+        table.add(each.part or "model", each.level, f"{grid.height}x{grid.width}", each.num_blocks, tokens, timed)
+    return table
 
 
 def _why_nothing(pipe: Any) -> str:
@@ -154,9 +144,9 @@ def _why_nothing(pipe: Any) -> str:
     raise AssertionError("blocks were found")
 
 
-def verdict(found: list[Prognosis]) -> str:
+def verdict(levels: list[Estimate]) -> str:
     """One or two sentences: whether a speed-up is to be expected, and why not."""
-    merging = [each for each in found if each.reason is None]
+    merging = [each for each in levels if each.reason is None]
     if not merging:
         return "Nothing merges at this size and ratio; the table says why. A larger picture or ratio has more to merge."
     timed = [each for each in merging if each.seconds is not None and each.merged_seconds is not None]

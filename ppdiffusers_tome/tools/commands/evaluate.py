@@ -1,31 +1,30 @@
-"""``ppdiffusers-tome evaluate``: prompts by seeds by configurations, in seconds, memory and likeness; resumable."""
+"""``ppdiffusers-tome evaluate``: cases by configurations, in seconds, memory and similarity; a stopped run resumes."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.contenders import PORT
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments, add_picture_arguments, add_tome_arguments
-from ppdiffusers_tome.tools.drawing.settings import MAX_SEED, Settings, check_prompts, given_tome, settings_from
+from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, check_seed, given_tome, settings_from
 from ppdiffusers_tome.tools.evaluation.configurations import Configuration, distinct, from_files, from_suite, ours, port
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ppdiffusers_tome.tools.drawing.studio import Studio
-    from ppdiffusers_tome.tools.evaluation.ledger import EvaluationLedger, Turn
-    from ppdiffusers_tome.tools.evaluation.turns import Hall
+    from ppdiffusers_tome.tools.evaluation.ledger import EvaluationLedger
+    from ppdiffusers_tome.tools.evaluation.picture_store import PictureStore
+    from ppdiffusers_tome.tools.evaluation.running import Evaluation
+    from ppdiffusers_tome.tools.evaluation.samples import Case
+    from ppdiffusers_tome.tools.evaluation.scores import Networks
     from ppdiffusers_tome.tools.many_prompts.ranks import Ranks
 
-HELP = "Draw many prompts with many settings; measure speed, memory and likeness, and plot one against the other."
-EXAMPLES = """writes evaluate.md, evaluate.json and evaluate.png (likeness against speed-up), the unmerged pictures in
-references/, and evaluate.jsonl picture by picture: stopped, the same command goes on where it was, and one with more
+HELP = "Draw many prompts with many settings; measure speed, memory and similarity, and plot one against the other."
+EXAMPLES = """writes evaluate.md, evaluate.json and evaluate.png (similarity against speed-up), the unmerged pictures in
+references/, and evaluate.jsonl picture by picture: stopped, the same command resumes where it was, and one with more
 prompts, seeds or configurations adds to what is there.
 
 a suite is a file with one configuration a line; besides the settings it may name a family, which is a line of the plot:
@@ -41,24 +40,6 @@ examples:
 
 RATIOS = (0.25, 0.5, 0.7)
 HELD_OUT = 3
-ENDS = ("md", "json", "png")
-INCEPTION_ENDINGS = (".pdmodel", ".pdiparams", ".json")
-CLIP_FILES = ("config.json", "preprocessor_config.json", "vocab.json", "merges.txt")
-# The port merges in whole cells of 2x2 tokens; at coarser levels it fails on what is left over.
-_PORT_MULTIPLE = 16
-
-
-@dataclass(frozen=True)
-class Networks:
-    """The networks that score pictures, and the real pictures; None where they were not given."""
-
-    clip: Path | None
-    inception: Path | None
-    real: Path | None
-
-    @property
-    def wanted(self) -> bool:
-        return self.clip is not None or self.inception is not None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("scores of networks (nothing is ever downloaded)")
     group.add_argument("--clip", type=Path, metavar="FOLDER", help="a CLIPModel of paddlenlp with its processor")
     group.add_argument("--inception", type=Path, metavar="FILE",
-                       help="Inception's features, saved with paddle.jit.save, for FID; see docs/evaluate.md")
+                       help="FID's Inception network, saved with paddle.jit.save; see docs/evaluate.md")
     group.add_argument("--real", type=Path, metavar="FOLDER", help="real pictures, for the Frechet distance to them")
     add_output_arguments(parser)
     parser.add_argument("--save-pictures", action="store_true", help="keep all pictures, not the unmerged ones alone")
@@ -94,25 +75,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     settings = settings_from(args, 0.0)  # each configuration has its own
     configurations = _configurations(args)
-    networks = _networks(args)
     for seed in args.seeds:
-        if not 0 <= seed <= MAX_SEED:
-            raise UserError(f"--seeds {seed} must be from 0 to 2**62")
-    prompts = _prompts(args, settings)
+        check_seed("--seeds", seed)
     from ppdiffusers_tome.exporting.files import prepare_folder
-    from ppdiffusers_tome.tools.evaluation.ledger import Turn
-    from ppdiffusers_tome.tools.evaluation.turns import Hall
+    from ppdiffusers_tome.tools.evaluation.picture_store import PictureStore
+    from ppdiffusers_tome.tools.evaluation.samples import Case
+    from ppdiffusers_tome.tools.evaluation.scores import Networks
 
-    turns = [Turn(prompt, seed) for prompt in prompts for seed in dict.fromkeys(args.seeds)]
-    hall = Hall(args.output, args.save_pictures or networks.wanted)
+    networks = Networks(args.clip, args.inception, args.real)
+    networks.check_files()
+    cases = [Case(prompt, seed) for prompt in _prompts(args, settings) for seed in dict.fromkeys(args.seeds)]
+    store = PictureStore(args.output, args.save_pictures or bool(networks))
     # The other files are made of the ledger, so where that is ours so are they.
     overwrite = args.overwrite or (args.output / "evaluate.jsonl").is_file()
-    prepare_folder(args.output, [f"evaluate.{end}" for end in ENDS], overwrite=overwrite)
-    hall.prepare(configurations, turns, overwrite=overwrite)
+    paths = prepare_folder(args.output, [f"evaluate.{end}" for end in ("png", "md", "json")], overwrite=overwrite)
+    store.prepare(configurations, cases, overwrite=overwrite)
     from ppdiffusers_tome.tools.console.output import quiet_libraries
 
     with quiet_libraries():
-        _evaluate(settings, configurations, turns, networks, hall, overwrite=args.overwrite)
+        _evaluate(settings, configurations, cases, networks, store, paths, overwrite=args.overwrite)
 
 
 def _configurations(args: argparse.Namespace) -> list[Configuration]:
@@ -120,46 +101,16 @@ def _configurations(args: argparse.Namespace) -> list[Configuration]:
     ratios = args.ratios
     if ratios is None:
         ratios = [] if args.port_ratios or args.configs or args.suite else RATIOS
-    found = [ours(settings_from(args, ratio).tome) for ratio in ratios]
-    found += [port(ratio, given_tome(args).get("max_downsample")) for ratio in args.port_ratios]
-    found += from_files(args.configs)
-    found += from_suite(args.suite) if args.suite else []
-    return distinct(found)
-
-
-def _networks(args: argparse.Namespace) -> Networks:
-    """Networks and real pictures, as far as can be seen from outside."""
-    inception = args.inception
-    if inception is not None and inception.suffix in INCEPTION_ENDINGS:
-        inception = inception.with_suffix("")
-    networks = Networks(args.clip, inception, args.real)
-    if args.clip is not None:
-        missing = [name for name in CLIP_FILES if not (args.clip / name).is_file()]
-        if missing:
-            raise UserError(
-                f"--clip {args.clip} has no {', '.join(missing)}; give a folder that holds what CLIPModel and "
-                "CLIPProcessor of paddlenlp write with save_pretrained"
-            )
-    if args.inception is not None:
-        if args.real is None:
-            raise UserError("--inception measures the distance to real pictures; give a folder of them with --real")
-        weights = inception.with_name(f"{inception.name}.pdiparams")
-        if not weights.is_file():
-            raise UserError(
-                f"--inception {args.inception} needs {weights}, which is not there; give a network that "
-                "paddle.jit.save wrote"
-            )
-    if args.real is not None:
-        if not networks.wanted:
-            raise UserError("--real needs a network whose features are compared; give one with --clip or --inception")
-        if not args.real.is_dir():
-            raise UserError(f"--real {args.real} is no folder; give one with real pictures")
-    return networks
+    compared = [ours(settings_from(args, ratio).tome) for ratio in ratios]
+    compared += [port(ratio, given_tome(args).get("max_downsample")) for ratio in args.port_ratios]
+    compared += from_files(args.configs)
+    compared += from_suite(args.suite) if args.suite else []
+    return distinct(compared)
 
 
 def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
     """Every prompt once: those named, those of a file, and held-out ones of the bundled model."""
-    found = list(args.prompt or [])
+    prompts = list(args.prompt or [])
     if args.prompts is not None:
         try:
             lines = args.prompts.read_text(encoding="utf-8").splitlines()
@@ -167,85 +118,69 @@ def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
             raise UserError(
                 f"--prompts {args.prompts} cannot be read ({error}); give a text file with one prompt a line"
             ) from error
-        named = [line.strip() for line in lines if line.strip()]
-        if not named:
+        if not any(map(str.strip, lines)):
             raise UserError(f"--prompts {args.prompts} holds no prompt; write one a line")
-        found += named
+        prompts += [line.strip() for line in lines if line.strip()]
     count = args.held_out
-    if count is None and not found and settings.model.bundled:
+    if count is None and not prompts and settings.model.bundled:
         count = HELD_OUT
     if count is not None:
         if count < 1 or not settings.model.bundled:
             raise UserError(f"--held-out {count} must be 1 or more, and is for the bundled model")
         from ppdiffusers_tome.tools.bundled.scenes import held_out_scenes
 
-        found += [scene.prompt for scene in held_out_scenes(count)]
-    return check_prompts(list(dict.fromkeys(found)))
+        prompts += [scene.prompt for scene in held_out_scenes(count)]
+    return check_prompts(list(dict.fromkeys(prompts)))
 
 
 def _evaluate(
-    settings: Settings,
-    configurations: Sequence[Configuration],
-    turns: Sequence[Turn],
-    networks: Networks,
-    hall: Hall,
-    *,
-    overwrite: bool,
-) -> None:
-    from ppdiffusers_tome.tools.drawing.studio import open_studio
+    settings: Settings, configurations: Sequence[Configuration], cases: Sequence[Case], networks: Networks,
+    store: PictureStore, paths: Sequence[Path], *, overwrite: bool,
+) -> None:  # fmt: skip
+    from ppdiffusers_tome.tools.drawing.loaded_pipeline import load_with_settings
     from ppdiffusers_tome.tools.evaluation.block_clock import merging_levels
-    from ppdiffusers_tome.tools.evaluation.scores import Scoring
+    from ppdiffusers_tome.tools.evaluation.running import Evaluation
     from ppdiffusers_tome.tools.many_prompts.ranks import Ranks
 
     ranks = Ranks.from_environment()
-    prompts = list(dict.fromkeys(turn.prompt for turn in turns))
-    scoring = None
-    if networks.wanted and ranks.is_first:  # before anything is drawn: one that does not fit is told at once
-        scoring = Scoring(networks.clip, networks.inception, networks.real, len(turns))
-    studio = open_studio(settings, prompts)
-    _check_port(configurations, studio)
-    described = studio.describe_run()
-    versions = described.pop("versions")
-    run = {**described, "negative_prompt": settings.negative_prompt}
+    prompts = list(dict.fromkeys(case.prompt for case in cases))
+    if networks and ranks.is_first:  # before anything is drawn, so that one that does not fit is refused at once
+        networks.try_out(len(cases))
+    loaded = load_with_settings(settings, prompts)
+    for configuration in configurations:
+        configuration.check_size(loaded.height, loaded.width)
+    run = {**loaded.describe_run(), "negative_prompt": settings.negative_prompt}
+    versions = run.pop("versions")
     ranks.join()
-    with _ledger(ranks, hall.folder / "evaluate.jsonl", run, versions, configurations, overwrite=overwrite) as ledger:
-        drawn = _draw(settings, studio, configurations, ranks.share(turns), ledger, hall)
+    with _ledger(ranks, store.folder / "evaluate.jsonl", run, versions, configurations, overwrite=overwrite) as ledger:
+        evaluation = Evaluation(
+            loaded.pipe, lambda case, steps: loaded.draw(case.prompt, case.seed, None, steps=steps), configurations,
+            ranks.shard(cases), ledger, store, _follows_prompt if settings.model.bundled else lambda *_: None,
+        )  # fmt: skip
+        _draw(evaluation)
         if not ranks.is_first:
             ledger.close()  # rank 0 is going to take the part into the file
-        ranks.total([drawn], "all is drawn")
+        ranks.total([evaluation.num_pictures], "all is drawn")
         ranks.leave()
-        if not ranks.is_first:
-            return
-        ledger.gather()
-        tomes = [configuration.tome for configuration in configurations if configuration.tome is not None]
-        levels = merging_levels(studio.pipe, tomes)
-        run = {**run, "prompts": prompts, "seeds": list(dict.fromkeys(turn.seed for turn in turns))}
-        scores = scoring.scores([each.name for each in configurations], turns, hall) if scoring else {}
-        _write(configurations, turns, levels, ledger, scores, run, hall.folder)
+        if ranks.is_first:
+            ledger.gather()
+            levels = merging_levels(loaded.pipe, [each.tome for each in configurations if each.tome is not None])
+            scores = networks.scores([each.name for each in configurations], cases, store)
+            run |= {"prompts": prompts, "seeds": list(dict.fromkeys(case.seed for case in cases))}
+            _write(configurations, cases, levels, ledger, scores, run, paths)
 
 
-def _draw(
-    settings: Settings, studio: Studio, configurations: Sequence[Configuration], turns: Sequence[Turn],
-    ledger: EvaluationLedger, hall: Hall,
-) -> int:  # fmt: skip
-    """Draw what is left of this rank's turns; returns how many pictures that were."""
+def _draw(evaluation: Evaluation) -> None:
+    """Draw what is left, behind a progress bar."""
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tools.evaluation.turns import Evaluation
+    with tqdm(desc="pictures", total=evaluation.num_pictures, position=0, disable=None) as bar:
 
-    with tqdm(desc="pictures", position=0, disable=None) as bar:
-
-        def tell(text: str) -> None:
+        def progress(text: str) -> None:
             bar.set_postfix_str(text, refresh=False)
             bar.update()
 
-        evaluation = Evaluation(
-            studio.pipe, lambda turn, steps: studio.draw(turn.prompt, turn.seed, None, steps=steps), configurations,
-            turns, ledger, hall, _judge(settings), tell,
-        )  # fmt: skip
-        bar.total = number = evaluation.num_pictures
-        evaluation.run()
-    return number
+        evaluation.run(progress)
 
 
 def _ledger(
@@ -256,9 +191,9 @@ def _ledger(
 
     Rank 0 puts it in order, then the others read it, and only when all have read does anyone write.
     """
-    from ppdiffusers_tome.tools.bench.overhead import measured_on
-    from ppdiffusers_tome.tools.drawing.studio import device_name
+    from ppdiffusers_tome.tools.drawing.device import device_name
     from ppdiffusers_tome.tools.evaluation.ledger import EvaluationLedger
+    from ppdiffusers_tome.tools.measuring.machine import measured_on
     from ppdiffusers_tome.tools.measuring.measure import memory_meaning
 
     if not ranks.is_first:
@@ -276,59 +211,31 @@ def _ledger(
     return ledger
 
 
-def _check_port(configurations: Sequence[Configuration], studio: Studio) -> None:
-    """The port can run at this size."""
-    for configuration in configurations:
-        level = configuration.tome.max_downsample if configuration.contender == PORT and configuration.tome else None
-        multiple = _PORT_MULTIPLE * (level or 1)
-        for name, pixels in (("height", studio.height), ("width", studio.width)):
-            if level is not None and level > 1 and pixels % multiple:
-                raise UserError(
-                    f"--{name} {pixels} must be a multiple of {multiple} for {configuration.name!r}: down to level "
-                    f"{level} the port fails where cells of 2x2 tokens are not whole"
-                )
-
-
-def _judge(settings: Settings) -> Any:
-    """Whether a picture shows what a prompt asks, where the checker can tell: the bundled model's scenes."""
+def _follows_prompt(picture: np.ndarray, prompt: str) -> bool | None:
+    """Whether a picture of the bundled model shows what a prompt asks; None where that is not in its language."""
     from ppdiffusers_tome.tools.bundled.checker import check
     from ppdiffusers_tome.tools.bundled.scenes import parse_prompt
 
-    def judge(picture: np.ndarray, prompt: str) -> bool | None:
-        try:
-            scene = parse_prompt(prompt)
-        except ValueError:
-            return None
-        return check(picture, scene).obeys
-
-    return judge if settings.model.bundled else lambda picture, prompt: None
+    try:
+        scene = parse_prompt(prompt)
+    except ValueError:
+        return None
+    return check(picture, scene).complete
 
 
 def _write(
-    configurations: Sequence[Configuration],
-    turns: Sequence[Turn],
-    levels: Sequence[int],
-    ledger: EvaluationLedger,
-    scores: dict[str, dict[str, float]],
-    run: dict[str, Any],
-    folder: Path,
-) -> None:
-    from ppdiffusers_tome.exporting.files import write_whole
-    from ppdiffusers_tome.tools.console.output import say
+    configurations: Sequence[Configuration], cases: Sequence[Case], levels: Sequence[int], ledger: EvaluationLedger,
+    scores: dict[str, dict[str, float]], run: dict[str, Any], paths: Sequence[Path],
+) -> None:  # fmt: skip
     from ppdiffusers_tome.tools.drawing.picture_files import write_picture
     from ppdiffusers_tome.tools.evaluation.plot import plot
-    from ppdiffusers_tome.tools.evaluation.summary import as_json, markdown, notes, rows
+    from ppdiffusers_tome.tools.evaluation.summary import notes, rows, write_table
 
-    title, on = "Fidelity and speed of token merging", ledger.on
-    found = rows(configurations, turns, levels, ledger, scores)
-    words = notes(run, on, len(turns), levels, scores)
-    table = markdown(title, words, found)
-    text = json.dumps(as_json(run, on, levels, found), indent=2, allow_nan=False) + "\n"
-    paths = [folder / f"evaluate.{end}" for end in ENDS]
+    title, other = "Fidelity and speed of token merging", {"run": run, "on": ledger.on}
+    drawn = {each.name: ledger.samples(each.name) for each in configurations}
+    samples = {name: [own[case] for case in cases] for name, own in drawn.items()}
+    found = rows(configurations, samples, ledger.unmerged, levels, scores)
+    lines = notes(run, ledger.on, found, levels)
     # Whatever is in the way was refused before anything was drawn.
-    write_whole(paths[0], lambda file: file.write(table.encode()), overwrite=True)
-    write_whole(paths[1], lambda file: file.write(text.encode()), overwrite=True)
-    write_picture(paths[2], plot(title, f"{words[0]}; {words[1]}", found), {"run": run, "on": on}, overwrite=True)
-    say(table)
-    for path in paths:
-        say(str(path))
+    write_picture(paths[0], plot(title, f"{lines[0]}; {lines[1]}", found), other, overwrite=True)
+    write_table(paths, title, lines, found, {**other, "levels": levels}, overwrite=True)

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.exporting.checks import TOLERANCE, require_exportable, require_onnx
 from ppdiffusers_tome.exporting.placing import require_place
-from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments, add_tome_arguments
+from ppdiffusers_tome.tools.drawing.arguments import (
+    add_model_argument,
+    add_output_arguments,
+    add_size_arguments,
+    add_tome_arguments,
+)
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
 from ppdiffusers_tome.tools.drawing.settings import check_size, tome_from
 
@@ -32,12 +37,9 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is exported")
-    group.add_argument("--model", default=BUNDLED, metavar="MODEL",
-                       help="a folder in ppdiffusers' or diffusers' format, or a hub name (default: the small model "
-                       "that comes with this package)")
+    add_model_argument(group)
     group.add_argument("--controlnet", metavar="MODEL", help=f"a folder, a hub name, or '{BUNDLED}' (default: none)")
-    group.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's native size")
-    group.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's native size")
+    add_size_arguments(group)
     group.add_argument("--rows", type=int, metavar="N",
                        help="rows of the UNet's input, two a picture with guidance (default: any number)")
     group.add_argument("--onnx", action="store_true",
@@ -73,7 +75,7 @@ def _export(args: argparse.Namespace, model: Source, controlnet: Source | None, 
 
     from ppdiffusers_tome.api import apply_tome
     from ppdiffusers_tome.exporting.pipelines import export_pipeline
-    from ppdiffusers_tome.tools.console.output import say
+    from ppdiffusers_tome.tools.console.output import print_line
     from ppdiffusers_tome.tools.drawing.loading import load_pipeline
     from ppdiffusers_tome.tools.drawing.sampling import native_size
 
@@ -89,5 +91,5 @@ def _export(args: argparse.Namespace, model: Source, controlnet: Source | None, 
             overwrite=args.overwrite, tolerance=args.tolerance, about=about, done=lambda name: bar.update(),
         )  # fmt: skip
     for part in checked:
-        say(f"{part.name}: {', '.join(part.files)}, at most {part.difference:.1e} from the model")
-    say(str(args.output))
+        print_line(f"{part.name}: {', '.join(part.files)}, at most {part.difference:.1e} from the model")
+    print_line(str(args.output))

@@ -14,13 +14,13 @@ from ppdiffusers_tome.tools.drawing.arguments import (
     add_tome_arguments,
 )
 from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, settings_from
-from ppdiffusers_tome.tools.many_prompts.prompts import SKIP, STOP
+from ppdiffusers_tome.tools.many_prompts.line import SKIP, STOP
 
 HELP = "Draw pictures from prompts with token merging."
 EXAMPLES = """a file of prompts (--prompts) has one picture a line, and each may have its own seed, height, width,
 ratio, image or control_image, negative_prompt and output, the name of its file; see docs/many_prompts.md:
   {"prompt": "a red circle on a blue background", "seed": 7, "height": 256, "width": 256, "ratio": 0.5}
-manifest.jsonl gets a line for every finished picture. Stopped at any moment, the same command goes on where it was.
+manifest.jsonl gets a line for every finished picture. Stopped at any moment, the same command resumes there.
 
 examples:
   ppdiffusers-tome generate --prompt "a red circle above a blue square on a green background"
@@ -76,25 +76,26 @@ def run(args: argparse.Namespace) -> None:
 def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, overwrite: bool) -> None:
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tools.console.output import say
+    from ppdiffusers_tome.tools.console.output import print_line
+    from ppdiffusers_tome.tools.drawing.device import device_name
+    from ppdiffusers_tome.tools.drawing.loaded_pipeline import load_with_settings
     from ppdiffusers_tome.tools.drawing.picture_files import write_picture
-    from ppdiffusers_tome.tools.drawing.studio import device_name, open_studio
     from ppdiffusers_tome.tools.measuring.measure import highest, memory_meaning
     from ppdiffusers_tome.tools.measuring.units import format_bytes
 
-    studio = open_studio(settings, prompts)
-    studio.set_ratio(settings.tome.ratio)
-    edges = None if settings.edges is None else studio.load_edges(settings.edges)
+    loaded = load_with_settings(settings, prompts)
+    loaded.apply_ratio(settings.tome.ratio)
+    edges = None if settings.edges is None else loaded.load_edges(settings.edges)
     drawings = []
     for number, prompt in enumerate(tqdm(prompts, desc="pictures", position=0, disable=None)):
-        drawn = studio.draw(prompt, number, edges)
-        described = studio.describe(prompt, number, settings.tome.ratio)
-        write_picture(paths[number], drawn.result, described, overwrite=overwrite)
-        say(f"{paths[number]}  {drawn.seconds:.2f} s")
+        drawn = loaded.draw(prompt, number, edges)
+        described = loaded.describe(prompt, number, settings.tome.ratio)
+        write_picture(paths[number], drawn.image, described, overwrite=overwrite)
+        print_line(f"{paths[number]}  {drawn.seconds:.2f} s")
         drawings.append(drawn)
-    denoising = format_bytes(highest(drawn.peak_bytes_at_mark for drawn in drawings))
+    denoising = format_bytes(highest(drawn.denoising_peak_bytes for drawn in drawings))
     peak = format_bytes(highest(drawn.peak_bytes for drawn in drawings))
-    say(
+    print_line(
         f"{statistics.median(drawn.seconds for drawn in drawings):.2f} s per image (median of {len(drawings)}) on "
         f"{device_name()}; peak memory {denoising} while denoising, {peak} with decoding ({memory_meaning()})"
     )

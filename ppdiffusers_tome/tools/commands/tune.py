@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.drawing.arguments import (
     add_controlnet_arguments,
     add_output_arguments,
@@ -17,15 +13,17 @@ from ppdiffusers_tome.tools.drawing.arguments import (
     add_tome_arguments,
 )
 from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, given_tome, settings_from
-from ppdiffusers_tome.tools.tuning.candidates import candidates, held
+from ppdiffusers_tome.tools.measuring.units import format_bytes, parse_bytes
+from ppdiffusers_tome.tools.tuning.candidates import candidates, kept_settings
 
 if TYPE_CHECKING:
+    from ppdiffusers_tome.tools.console.tables import Table
     from ppdiffusers_tome.tools.tuning.tuning import Target, Trial, Tuned
 
 HELP = "Try settings of token merging on this machine and model, and write down the best for a target."
 EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
-that was tried). Without a target it is --target-psnr 30. With a likeness it is the fastest settings that reach it;
-without, those most like the unmerged pictures that reach the rest. Where none pay, it says so and writes no tome.json.
+that was tried). Without a target it is --target-psnr 30. With a PSNR it is the fastest settings that reach it; without,
+those most similar to the unmerged pictures that reach the rest. Where none pay, it says so and writes no tome.json.
 
 What is given under "token merging" holds in all that is tried. Of --config that is everything but the ratio, which is
 what is looked for.
@@ -38,7 +36,6 @@ examples:
   ppdiffusers-tome generate --config outputs/tome.json --prompt "a red circle on a blue background"
 """
 PROMPTS = ("a yellow triangle on a blue background", "a purple triangle above a green circle on a white background")
-_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_controlnet_arguments(parser)
     group = parser.add_argument_group("the target")
     group.add_argument("--target-psnr", type=float, metavar="DB",
-                       help="least likeness to the unmerged pictures (default: 30, where no target is given)")
+                       help="least similarity to the unmerged pictures (default: 30, where no target is given)")
     group.add_argument("--target-speedup", type=float, metavar="X", help="least speed-up of the whole call")
-    group.add_argument("--max-memory", metavar="SIZE", help="most memory during a call, such as 8GiB or 900MiB")
+    group.add_argument("--max-memory", metavar="SIZE", help="most memory during a call, such as 8GiB or 900MB")
     add_tome_arguments(parser)
     add_output_arguments(parser)
 
@@ -56,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     settings = settings_from(args, 0.0)  # whatever ratio is chosen
     prompts = check_prompts(list(PROMPTS) if args.prompt is None else args.prompt)
-    memory = None if args.max_memory is None else _bytes(args.max_memory)
-    kept = held(args.config, given_tome(args))
+    memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
+    kept = kept_settings(args.config, given_tome(args))
     candidates(settings=kept)  # if nothing is left to try, it says so before anything is loaded
     from ppdiffusers_tome.exporting.files import prepare_folder
 
@@ -71,13 +68,6 @@ def run(args: argparse.Namespace) -> None:
         _tune(settings, prompts, target, kept, paths, overwrite=args.overwrite)
 
 
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(KiB|MiB|GiB)", text)
-    if found is None or not 0 < float(found[1]) < math.inf:
-        raise UserError(f"--max-memory {text} must be a number and KiB, MiB or GiB, such as 8GiB")
-    return int(float(found[1]) * _UNITS[found[2]])
-
-
 def _tune(
     settings: Settings, prompts: list[str], target: Target, kept: dict[str, Any], paths: list[Path], *, overwrite: bool
 ) -> None:
@@ -85,35 +75,29 @@ def _tune(
 
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tools.console.output import say
-    from ppdiffusers_tome.tools.drawing.studio import open_studio
+    from ppdiffusers_tome.tools.bench.result_files import page_of
+    from ppdiffusers_tome.tools.console.output import print_line
+    from ppdiffusers_tome.tools.console.results import write_json, write_text
+    from ppdiffusers_tome.tools.drawing.loaded_pipeline import load_with_settings
     from ppdiffusers_tome.tools.measuring.measure import memory_meaning
     from ppdiffusers_tome.tools.tuning.tuning import tune_draws
 
-    studio = open_studio(settings, prompts)
-    edges = None if settings.edges is None else settings.edges.load(studio.height, studio.width)
-    draws = [partial(studio.draw, prompt, number, edges) for number, prompt in enumerate(prompts)]
+    loaded = load_with_settings(settings, prompts)
+    edges = None if settings.edges is None else settings.edges.load(loaded.height, loaded.width)
+    draws = [partial(loaded.draw, prompt, number, edges) for number, prompt in enumerate(prompts)]
     number = sum(map(len, candidates(settings=kept).values()))
     with tqdm(total=number, desc="settings", position=0, disable=None) as bar:
-        tuned = tune_draws(studio.pipe, draws, target, settings=kept, tried=lambda trial: bar.update())
-    told = {**studio.describe_run(), "target": vars(target), "kept": kept, "memory": memory_meaning()}
-    table = _markdown(told, tuned)
-    found = {"run": told, "verdict": tuned.verdict, "trials": [_plain(trial) for trial in tuned.trials],
-             "config": tuned.config.to_dict() if tuned.pays else None}  # fmt: skip
-    text = json.dumps(found, indent=2, allow_nan=False) + "\n"
-    written = [(paths[1], table), (paths[2], text)]
+        tuned = tune_draws(loaded.pipe, draws, target, settings=kept, tried=lambda trial: bar.update())
+    run = {**loaded.describe_run(), "target": vars(target), "kept": kept, "memory": memory_meaning()}
+    notes, table = _notes(run, tuned), _table(tuned)
+    print_line("\n".join([*notes, ""]))
+    table.print()
     if tuned.pays:
-        written.insert(0, (paths[0], tuned.config.to_json()))
-    say(table)
-    for path, content in written:
-        _write(path, content, overwrite=overwrite)
-        say(str(path))
-
-
-def _write(path: Path, content: str, *, overwrite: bool) -> None:
-    from ppdiffusers_tome.exporting.files import write_whole
-
-    write_whole(path, lambda file: file.write(content.encode()), overwrite=overwrite)
+        write_text(paths[0], tuned.config.to_json(), overwrite=overwrite)
+    write_text(paths[1], page_of("Settings that were tried", notes, table), overwrite=overwrite)
+    results = {"run": run, "verdict": tuned.verdict, "trials": [_plain(trial) for trial in tuned.trials],
+               "config": tuned.config.to_dict() if tuned.pays else None}  # fmt: skip
+    write_json(paths[2], results, overwrite=overwrite)
 
 
 def _plain(trial: Trial) -> dict[str, Any]:
@@ -122,23 +106,27 @@ def _plain(trial: Trial) -> dict[str, Any]:
             "peak_bytes": trial.peak_bytes}  # fmt: skip
 
 
-def _markdown(told: dict[str, Any], tuned: Tuned) -> str:
-    from ppdiffusers_tome.tools.evaluation.frontier import on_frontier
-    from ppdiffusers_tome.tools.figures.comparison import format_psnr
-    from ppdiffusers_tome.tools.measuring.units import format_bytes
+def _notes(run: dict[str, Any], tuned: Tuned) -> list[str]:
+    from ppdiffusers_tome.tools.drawing.drawn import run_line
 
-    lines = [
-        "# Settings that were tried", "",
-        f"- {told['model']} model, {told['width']}x{told['height']} pixels, {told['steps']} steps, {told['dtype']}",
-        f"- target: {', '.join(f'{name} {value:g}' for name, value in told['target'].items() if value is not None)}",
-        *([f"- kept: {', '.join(f'{name} {value}' for name, value in told['kept'].items())}"] if told["kept"] else []),
-        f"- unmerged: {tuned.unmerged_seconds:.2f} s, {format_bytes(tuned.unmerged_peak_bytes)} ({told['memory']})",
-        f"- {tuned.verdict}", "",
-        "| settings | speed-up | PSNR (dB), least | peak memory | |", "|---|---:|---:|---:|---|",
-    ]  # fmt: skip
+    return [
+        run_line(run),
+        f"target: {', '.join(f'{name} {value:g}' for name, value in run['target'].items() if value is not None)}",
+        *([f"kept: {', '.join(f'{name} {value}' for name, value in run['kept'].items())}"] if run["kept"] else []),
+        f"unmerged: {tuned.unmerged_seconds:.2f} s, {format_bytes(tuned.unmerged_peak_bytes)} ({run['memory']})",
+        tuned.verdict,
+    ]
+
+
+def _table(tuned: Tuned) -> Table:
+    from ppdiffusers_tome.tools.console.tables import Table
+    from ppdiffusers_tome.tools.evaluation.frontier import on_frontier
+    from ppdiffusers_tome.tools.measuring.similarity import format_psnr
+
+    table = Table(["settings", "", "speed-up", "PSNR (dB), least", "peak memory"], left=2)
     frontier = on_frontier([(trial.speed_up, trial.psnr) for trial in tuned.trials])
     for trial, best in zip(tuned.trials, frontier, strict=True):
         mark = "chosen" if tuned.pays and trial.config == tuned.config else "frontier" if best else ""
-        cells = f"{trial.speed_up:.2f}x | {format_psnr(trial.psnr)} | {format_bytes(trial.peak_bytes)}"
-        lines.append(f"| {trial.config.summary} | {cells} | {mark} |")
-    return "\n".join(lines) + "\n"
+        speed_up, peak = f"{trial.speed_up:.2f}x", format_bytes(trial.peak_bytes)
+        table.add(trial.config.summary, mark, speed_up, format_psnr(trial.psnr), peak)
+    return table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from ppdiffusers_tome.attaching.watching import MergeRecord, MergingBlock
-    from ppdiffusers_tome.tools.drawing.studio import Studio
+    from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
+    from ppdiffusers_tome.tools.drawing.loaded_pipeline import LoadedPipeline
 
 HELP = "Draw a picture and show which of its tokens merged where, by step and level; and the picture at several ratios."
 EXAMPLES = """writes visualize.png (groups of merged tokens over the picture: a row a step, a column a block),
@@ -107,36 +107,34 @@ def _visualize(
     args: argparse.Namespace, settings: Settings, prompt: str, ratios: list[float], paths: list[Path],
     records_path: Path | None,
 ) -> None:  # fmt: skip
-    from ppdiffusers_tome.exporting.files import write_whole
-    from ppdiffusers_tome.tools.console.output import say
+    from ppdiffusers_tome.tools.console.output import print_line
+    from ppdiffusers_tome.tools.console.results import write_json
+    from ppdiffusers_tome.tools.drawing.loaded_pipeline import load_with_settings
     from ppdiffusers_tome.tools.drawing.picture_files import write_picture
-    from ppdiffusers_tome.tools.drawing.studio import open_studio
     from ppdiffusers_tome.tools.figures.dashboard import write_records
-    from ppdiffusers_tome.tools.figures.merged_sheets import groups_sheet, numbers, ratios_sheet, single_pictures
+    from ppdiffusers_tome.tools.figures.merged_sheets import MergedPicture, numbers, ratios_sheet
 
-    studio = open_studio(settings, [prompt])
-    studio.set_ratio(settings.tome.ratio)
-    calls = _calls(studio)
-    blocks, shown = _blocks(studio, args.blocks), _shown(args.at, calls)
-    picture, records, strip = _draw_all(studio, prompt, ratios)
-    run = studio.describe(prompt, 0, settings.tome.ratio)
-    by_block = _by_block(records, blocks)
-    sheets = groups_sheet(run, picture, by_block, shown, calls), ratios_sheet(run, strip)
-    text = json.dumps({"run": run, "calls": calls, **numbers(records, strip)}, indent=2, allow_nan=False) + "\n"
-    for path, sheet in zip(paths, sheets, strict=False):
+    loaded = load_with_settings(settings, [prompt])
+    loaded.apply_ratio(settings.tome.ratio)
+    calls = _calls(loaded)
+    blocks, shown = _blocks(loaded, args.blocks), _shown(args.at, calls)
+    picture, records, by_ratio = _draw_all(loaded, prompt, ratios)
+    run = loaded.describe(prompt, 0, settings.tome.ratio)
+    merged = MergedPicture(picture, _by_block(records, blocks), calls, shown)
+    for path, sheet in ((paths[0], merged.sheet(run, settings.tome.summary)), (paths[1], ratios_sheet(run, by_ratio))):
         write_picture(path, sheet, run, overwrite=args.overwrite)
-    write_whole(paths[2], lambda file: file.write(text.encode()), overwrite=args.overwrite)
+        print_line(str(path))
+    write_json(paths[2], {"run": run, "calls": calls, **numbers(records, by_ratio)}, overwrite=args.overwrite)
     if records_path is not None:
-        singles = single_pictures(picture, by_block, shown, calls, strip)
-        write_records(records_path, singles, overwrite=args.overwrite)
-    for path in [*paths, *([] if records_path is None else [records_path])]:
-        say(str(path))
+        strip = [("ratio in percent", round(100 * ratio), drawn.image) for ratio, drawn in by_ratio.items()]
+        write_records(records_path, [*merged.single_pictures(), *strip], overwrite=args.overwrite)
+        print_line(str(records_path))
 
 
-def _calls(studio: Studio) -> int:
+def _calls(loaded: LoadedPipeline) -> int:
     """How often the denoiser is going to be called; Heun's scheduler, for one, does it twice a step."""
-    scheduler = studio.pipe.scheduler
-    scheduler.set_timesteps(studio.settings.steps)
+    scheduler = loaded.pipe.scheduler
+    scheduler.set_timesteps(loaded.settings.steps)
     return len(scheduler.timesteps)
 
 
@@ -149,11 +147,11 @@ def _shown(wanted: list[int] | None, calls: int) -> list[int]:
     return sorted({call - 1 for call in wanted})
 
 
-def _blocks(studio: Studio, wanted: list[str] | None) -> list[MergingBlock]:
+def _blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[MergingBlock]:
     """The blocks to show."""
     from ppdiffusers_tome.attaching.watching import merging_blocks
 
-    blocks = merging_blocks(studio.pipe)
+    blocks = merging_blocks(loaded.pipe)
     if wanted is None:
         first: dict[tuple[str, int], MergingBlock] = {}
         for block in blocks:
@@ -169,27 +167,27 @@ def _blocks(studio: Studio, wanted: list[str] | None) -> list[MergingBlock]:
 
 
 def _draw_all(
-    studio: Studio, prompt: str, ratios: list[float]
-) -> tuple[Image.Image, list[MergeRecord], dict[float, Image.Image]]:
+    loaded: LoadedPipeline, prompt: str, ratios: list[float]
+) -> tuple[Image.Image, list[MergeRecord], dict[float, DrawnPicture]]:
     """The picture with the settings, how it merged, and the picture at every ratio; all from the same noise."""
     from tqdm import tqdm
 
     from ppdiffusers_tome.attaching.watching import watched
 
-    edges = None if studio.settings.edges is None else studio.settings.edges.load(studio.height, studio.width)
+    edges = None if loaded.settings.edges is None else loaded.load_edges(loaded.settings.edges)
+    by_ratio: dict[float, DrawnPicture] = {}
     with tqdm(total=1 + len(ratios), desc="pictures", position=0, disable=None) as bar:
-        with watched(studio.pipe) as records:
-            picture = studio.draw(prompt, 0, edges).result
+        with watched(loaded.pipe) as records:
+            own = loaded.draw(prompt, 0, edges)
         bar.update()
-        strip = {}
         for ratio in ratios:
-            if ratio == studio.settings.tome.ratio:
-                strip[ratio] = picture
-            else:
-                studio.set_ratio(ratio)
-                strip[ratio] = studio.draw(prompt, 0, edges).result
+            drawn = own
+            if ratio != loaded.settings.tome.ratio:
+                loaded.apply_ratio(ratio)
+                drawn = loaded.draw(prompt, 0, edges)
+            by_ratio[ratio] = drawn.compared(by_ratio[0.0].image) if ratio else drawn
             bar.update()
-    return picture, records, strip
+    return own.image, records, by_ratio
 
 
 def _by_block(records: list[MergeRecord], blocks: list[MergingBlock]) -> dict[MergingBlock, list[MergeRecord]]:

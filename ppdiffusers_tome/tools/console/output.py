@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """A line of results on standard output, above the progress bars where there are any."""
     from tqdm import tqdm
 

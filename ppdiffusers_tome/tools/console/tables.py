@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ppdiffusers_tome.tools.console.output import print_line
+
 
 class Table:
     """Rows under headings.
@@ -42,15 +44,17 @@ class Table:
         from rich.console import Console
         from rich.table import Table as RichTable
 
-        table = RichTable(box=box.SIMPLE_HEAD)
+        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for number, heading in enumerate(self.headings):
             table.add_column(heading, justify="left" if number < self.left else "right")
         for row in self.rows:
             table.add_row(*row)
         console = Console(markup=False, highlight=False)
-        if not console.is_terminal:  # into a file or pipe no line may be broken
-            console = Console(markup=False, highlight=False, width=10_000)
-        console.print(table, no_wrap=not console.is_terminal)
+        if not console.is_terminal:  # in a file or pipe a row is a line
+            console.width = 100_000
+        with console.capture() as captured:
+            console.print(table)
+        print_line("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.attaching.models import is_denoiser_name
-from ppdiffusers_tome.attaching.refused import refusal, refusal_inside
+from ppdiffusers_tome.attaching.refused import REFUSED, refusal_inside
 from ppdiffusers_tome.attaching.sites import find_sites
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
@@ -140,10 +140,10 @@ def _cause(error: BaseException) -> str:
 
 def _denoisers(name: str, cls: type) -> Iterator[tuple[str, str]]:
     """The parts of a pipeline that may denoise, each with its class."""
-    told = _DENOISERS.get(name, {})
+    known = _DENOISERS.get(name, {})
     for part, parameter in inspect.signature(cls).parameters.items():
-        if part in told:
-            yield part, told[part]
+        if part in known:
+            yield part, known[part]
             continue
         if not is_denoiser_name(part):
             continue
@@ -168,7 +168,7 @@ def _is_model(cls: type) -> bool:
 
 def _denoiser(pipeline: str, part: str, model_class: str) -> Denoiser:
     looks_like = _specimen(pipeline, model_class)
-    reason = refusal(model_class)
+    reason = REFUSED.get(model_class)
     if reason is None and looks_like is None:
         reason = "unknown: ppdiffusers_tome has never seen this class"
     if reason is not None or looks_like is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ from ppdiffusers_tome.merging.matchers import matcher
 from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.merging.partition import random_partition
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.measuring.clock import synchronize
+from ppdiffusers_tome.tools.measuring.clock import seconds_of
 from ppdiffusers_tome.tools.measuring.measure import available_bytes
 
 _REPEATS = 3
@@ -29,7 +28,7 @@ _SHARE_OF_MEMORY = 0.5
 
 
 @dataclass(frozen=True)
-class Prognosis:
+class Estimate:
     """What is going to happen to the blocks of a denoiser at one level.
 
     Attributes:
@@ -74,9 +73,7 @@ def latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[tuple
     return (rows if height is None else height // scale, columns if width is None else width // scale), scale
 
 
-def prognoses(
-    model_or_pipe: Any, config: ToMeConfig, height: int, width: int, *, timed: bool = True
-) -> list[Prognosis]:
+def estimates(model_or_pipe: Any, config: ToMeConfig, height: int, width: int, *, timed: bool = True) -> list[Estimate]:
     """Look at every level of every denoiser, and try one block of each that merges.
 
     Args:
@@ -88,38 +85,36 @@ def prognoses(
     Returns:
         By denoiser and level; empty where there is no block on a grid.
     """
-    found = []
+    made = []
     for part, model in models_of(model_or_pipe):
         sites = find_sites(model)
         chosen = {id(site) for site in reached(sites, config)}
-        by_level: dict[int, list[Site]] = {}
-        for site in sites:
-            by_level.setdefault(site.level, []).append(site)
-        for level, alike in sorted(by_level.items()):
+        for level in sorted({site.level for site in sites}):
+            alike = [site for site in sites if site.level == level]
             merging = [site for site in alike if id(site) in chosen]
-            prognosis = _prognosis(part, level, alike, merging, config, height, width)
-            if timed and prognosis.reason is None:
-                prognosis = _timed(prognosis, merging[0], config)
-            found.append(prognosis)
-    return found
+            estimate = _counted(part, alike, merging, config, height, width)
+            if timed and estimate.reason is None:
+                estimate = _timed(estimate, merging[0], config)
+            made.append(estimate)
+    return made
 
 
-def _prognosis(
-    part: str, level: int, alike: list[Site], merging: list[Site], config: ToMeConfig, height: int, width: int
-) -> Prognosis:
-    grid = _grid(alike[0], height, width)
-    ratio = config.highest_ratio(alike[0].level)
-    num_merged = grid.num_merged(ratio) if merging else 0
-    reason = None
+def _counted(
+    part: str, alike: list[Site], merging: list[Site], config: ToMeConfig, height: int, width: int
+) -> Estimate:
+    """What merges in the blocks of one level, ``alike``, of which ``merging`` are reached."""
+    level, grid = alike[0].level, _grid(alike[0], height, width)
+    ratio = config.highest_ratio(level)
+    num_merged = grid.num_merged(ratio)
     if not merging:
         reason = _not_reached(config)
     elif grid.num_cells(config.sx, config.sy) == 0:
-        reason, num_merged = f"smaller than one cell of {config.sy}x{config.sx} tokens", 0
+        reason = f"smaller than one cell of {config.sy}x{config.sx} tokens"
     elif num_merged == 0:
         reason = f"ratio {ratio:g} of {grid.num_tokens} tokens is none"
-    if reason is not None:
-        return Prognosis(part, level, grid, len(alike), 0, reason)
-    return Prognosis(part, level, grid, len(merging), num_merged)
+    else:
+        return Estimate(part, level, grid, len(merging), num_merged)
+    return Estimate(part, level, grid, len(alike), 0, reason)
 
 
 def _not_reached(config: ToMeConfig) -> str:
@@ -138,12 +133,12 @@ def _grid(site: Site, height: int, width: int) -> Grid:
 
 
 @paddle.no_grad()
-def _timed(prognosis: Prognosis, site: Site, config: ToMeConfig) -> Prognosis:
-    grid = prognosis.grid
+def _timed(estimate: Estimate, site: Site, config: ToMeConfig) -> Estimate:
+    grid = estimate.grid
     section = site.adapter.sections[ATTENTION]
     attention = layer_at(site.block, section.leave)
     if not config.merge_attn or not section.is_one_layer or not hasattr(attention, "to_q"):
-        return replace(prognosis, untimed=f"self-attention of {type(site.block).__name__} cannot be called on its own")
+        return replace(estimate, untimed=f"self-attention of {type(site.block).__name__} cannot be called on its own")
     weight = attention.to_q.weight
     # Only the plain processor holds all scores at once; others have other names.
     if type(getattr(attention, "processor", None)).__name__ == "AttnProcessor":
@@ -152,12 +147,12 @@ def _timed(prognosis: Prognosis, site: Site, config: ToMeConfig) -> Prognosis:
         available = available_bytes()
         if available is not None and needed > _SHARE_OF_MEMORY * available:
             untimed = f"unmerged attention needs {needed / 2**30:.1f} GiB a row for its scores alone"
-            return replace(prognosis, untimed=untimed)
+            return replace(estimate, untimed=untimed)
     noise = np.random.default_rng(0).standard_normal((1, grid.num_tokens, weight.shape[0]), np.float32)
     x = paddle.to_tensor(noise).astype(weight.dtype)
     partition = random_partition(grid, config.sx, config.sy, seed=config.seed, timestep=None)
     # Noise is nowhere alike.
-    match = matcher(partition, grid, prognosis.num_merged, tile=config.tile, stride=(config.sx, config.sy))
+    match = matcher(partition, grid, estimate.num_merged, tile=config.tile, stride=(config.sx, config.sy))
 
     def merged() -> Any:
         matching: Any = match(x)
@@ -176,16 +171,9 @@ def _timed(prognosis: Prognosis, site: Site, config: ToMeConfig) -> Prognosis:
                 hook.remove()
 
     timed = with_fewer_keys if methods()[config.method].keys_only else merged
-    return replace(prognosis, seconds=_best(lambda: attention(x)), merged_seconds=_best(timed))
+    return replace(estimate, seconds=_best(lambda: attention(x)), merged_seconds=_best(timed))
 
 
 def _best(work: Callable[[], Any]) -> float:
     """Seconds of the fastest of a few runs; the first is not counted."""
-    seconds = []
-    for _ in range(_REPEATS + 1):
-        synchronize()
-        start = time.perf_counter()
-        work()
-        synchronize()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])
+    return min([seconds_of(work) for _ in range(_REPEATS + 1)][1:])

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.settings.config import LEVELS, presets
+from ppdiffusers_tome.settings.checking import LEVELS
+from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.values import NOT_GIVEN
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED
 from ppdiffusers_tome.tools.drawing.loading import DTYPES
@@ -20,15 +21,12 @@ def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: boo
     group = parser.add_argument_group("the picture")
     group.add_argument("--prompt", action="append", metavar="TEXT", help="what to draw; repeat it for more pictures")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the picture")
-    group.add_argument("--model", default=BUNDLED, metavar="MODEL",
-                       help="a folder in ppdiffusers' or diffusers' format, or a hub name such as "
-                       "runwayml/stable-diffusion-v1-5 (default: the small model that comes with this package)")
+    add_model_argument(group)
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled model: 10)")
     group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; bundled model: 3")
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME",
                        help=f"{', '.join(SCHEDULERS)} (default: the model's own)")
-    group.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's native size")
-    group.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's native size")
+    add_size_arguments(group)
     if several_seeds:
         group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N",
                            help="every prompt is drawn from each of them (default: 0)")
@@ -38,6 +36,19 @@ def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: boo
     group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
     group.add_argument("--chunked-attention", action="store_true",
                        help="exact attention in less memory and time on a CPU; not together with --xformers")
+
+
+def add_model_argument(group: Any) -> None:
+    """Which pipeline."""
+    group.add_argument("--model", default=BUNDLED, metavar="MODEL",
+                       help="a folder in ppdiffusers' or diffusers' format, or a hub name such as "
+                       "runwayml/stable-diffusion-v1-5 (default: the small model that comes with this package)")
+
+
+def add_size_arguments(group: Any) -> None:
+    """How large pictures are."""
+    for name in ("height", "width"):
+        group.add_argument(f"--{name}", type=int, metavar="PIXELS", help="default: the model's native size")
 
 
 def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:

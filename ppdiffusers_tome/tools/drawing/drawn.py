@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL import Image
 
     from ppdiffusers_tome.tools.measuring.similarity import Similarity
@@ -33,3 +34,25 @@ class DrawnPicture:
     similarity: Similarity | None = None
     block_seconds: Mapping[int, float] = field(default_factory=dict)
     follows_prompt: bool | None = None
+
+    @property
+    def image(self) -> Image.Image:
+        """The picture, which must have been kept."""
+        assert self.picture is not None, "only its figures were kept"
+        return self.picture
+
+    def compared(self, unmerged: Image.Image | np.ndarray) -> DrawnPicture:
+        """The same with its similarity to the unmerged picture, uint8 ``[height, width, 3]``."""
+        import numpy as np
+
+        from ppdiffusers_tome.tools.measuring.similarity import compare_pictures
+
+        return replace(self, similarity=compare_pictures(np.asarray(unmerged), np.asarray(self.image)))
+
+
+def run_line(run: Mapping[str, Any]) -> str:
+    """What all pictures of a run have in common, in a line; ``run`` is what ``LoadedPipeline.describe_run`` gives."""
+    return (
+        f"{run['model']} model, {run['width']}x{run['height']} pixels, {run['steps']} steps, {run['scheduler']}, "
+        f"guidance {run['guidance_scale']:g}, {run['dtype']}"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 
@@ -52,6 +52,11 @@ class EdgeSource:
         if picture.size != (width, height):
             picture = picture.resize((width, height), Image.Resampling.LANCZOS)
         return canny(picture, self.low, self.high) if self.option == "--image" else picture
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; the file by its name alone."""
+        thresholds = {"canny_low": self.low, "canny_high": self.high} if self.option == "--image" else {}
+        return {"option": self.option, "file": self.path.name, **thresholds}
 
     def _read(self) -> Image.Image:
         from PIL import Image, ImageOps, UnidentifiedImageError

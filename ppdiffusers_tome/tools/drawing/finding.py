@@ -1,15 +1,12 @@
 """Finding models: the bundled one, folders in ppdiffusers' or diffusers' format, hub names.
 
-Knows no Paddle, so that a wrong name or a missing part is told at once. And before anything of a folder is opened it is
-told what loading it would run: Python files never, pickles only where a folder holds nothing else.
+Knows no Paddle, so that a wrong name or a missing part is reported at once, before anything of a folder is opened.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.bundled import CONTROLNET, MODEL
 from ppdiffusers_tome.tools.bundled.sums import check_sums
+from ppdiffusers_tome.tools.drawing.untrusted import pickles_of, read_json, refuse_code
 
 BUNDLED = "bundled"
 
@@ -25,9 +23,6 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _PADDLE_WEIGHTS = ("diffusion_paddle_model*", "model_state*.pdparams*")
 _TORCH_WEIGHTS = ("diffusion_pytorch_model*",)
 _TEXT_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "model_state*.pdparams")
-_PICKLES = ("*.pdparams", "*.bin", "*.pt", "*.pth", "*.ckpt")
-# ppdiffusers runs Python files that a folder holds; the others can be imported where it is the working directory.
-_CODE = (".py", ".pyc", ".so", ".pyd")
 
 
 @dataclass(frozen=True)
@@ -69,18 +64,15 @@ def find_model(name: str, *, any_kind: bool = False) -> Source:
     source = _find(name, "--model", MODEL, "a pipeline's", "model_index.json")
     if source.folder is None:
         return source
-    index = _read_json(source.folder / "model_index.json")
+    index = read_json(source.folder / "model_index.json")
     parts = _parts(index, source.folder / "model_index.json")
     if not any_kind and not {"unet", "vae"} <= parts.keys():
-        raise UserError(
-            f"--model {name} is a {index.get('_class_name')} without a unet and a vae; give a text-to-image pipeline "
-            "such as Stable Diffusion"
-        )
+        raise no_text_to_image(name, index.get("_class_name"))
     for part, class_name in parts.items():
         _check_part(source.folder / part, class_name)
     denoiser = next((part for part in _DENOISERS if part in parts), next(iter(parts), ""))
     torch = _is_torch(source.folder / denoiser)
-    pickles = (path for part in parts for path in _pickles(source.folder / part, torch))
+    pickles = (path for part in parts for path in pickles_of(source.folder / part, torch))
     return replace(source, from_diffusers=torch, pickles=tuple(pickles))
 
 
@@ -96,7 +88,15 @@ def find_controlnet(name: str) -> Source:
         return source
     _check_part(source.folder, "ControlNetModel")
     torch = _is_torch(source.folder)
-    return replace(source, from_diffusers=torch, pickles=tuple(_pickles(source.folder, torch)))
+    return replace(source, from_diffusers=torch, pickles=tuple(pickles_of(source.folder, torch)))
+
+
+def no_text_to_image(name: str, class_name: object) -> UserError:
+    """That a pipeline cannot draw from a prompt."""
+    return UserError(
+        f"--model {name} is a {class_name} without a unet and a vae; give a text-to-image pipeline such as Stable "
+        "Diffusion"
+    )
 
 
 def _find(name: str, option: str, bundled: Path, whose: str, index: str) -> Source:
@@ -115,7 +115,7 @@ def _find(name: str, option: str, bundled: Path, whose: str, index: str) -> Sour
         return Source(name, folder, None, bundled=True)
     if not (folder / index).is_file():
         raise UserError(f"{option} {name} has no {index}; give {whose} folder, as save_pretrained writes it")
-    _refuse_code(folder, f"{option} {name}")
+    refuse_code(folder, f"{option} {name}")
     return Source(name, folder, None)
 
 
@@ -128,15 +128,15 @@ def _parts(index: dict[str, Any], path: Path) -> dict[str, str]:
     kind = index.get("_class_name")
     if not isinstance(kind, str) or not kind.isidentifier():
         raise UserError(f"{path} holds _class_name={kind!r}, no name of a pipeline; copy the model again, whole")
-    found = {}
+    classes = {}
     for part, value in index.items():
         if part.startswith("_") or not isinstance(value, list) or (value and value[0] is None):
             continue
         named = len(value) == 2 and all(isinstance(word, str) for word in value)
         if not named or not all(word.isidentifier() for word in (part, *value[0].split("."), value[1])):
             raise UserError(f"{path} holds {part}={value!r}, no library and class of it; copy the model again, whole")
-        found[part] = value[1]
-    return found
+        classes[part] = value[1]
+    return classes
 
 
 def _check_part(folder: Path, class_name: str) -> None:
@@ -153,70 +153,6 @@ def _check_part(folder: Path, class_name: str) -> None:
         raise UserError(f"{folder} of {kind} ({class_name}) holds no weights; copy the model again, whole")
 
 
-def _refuse_code(folder: Path, given: str) -> None:
-    code = next((path for path in _files(folder) if path.suffix.lower() in _CODE), None)
-    if code is not None:
-        raise UserError(
-            f"{given} holds code, {code.relative_to(folder)}, which loading a model can run; remove it, or if you "
-            "trust it load the pipeline in a program of your own"
-        )
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """All files below a folder, also behind links to other folders, as whoever opens them follows those."""
-    seen = set()
-    for name, folders, files in os.walk(folder, followlinks=True):
-        here = os.path.realpath(name)
-        if here in seen:  # a link to a folder that it is in
-            folders.clear()
-            continue
-        seen.add(here)
-        folders.sort()
-        yield from (Path(name, file) for file in sorted(files))
-
-
-def _pickles(folder: Path, torch: bool) -> list[Path]:
-    """The weights of a part that ppdiffusers opens as pickles.
-
-    Of several kinds it takes an index of safetensors, an index of pickles, safetensors, pickles, in that order; of
-    those in half precision alone, last.
-
-    Raises:
-        UserError: there are safetensors, and pickles would be opened all the same.
-    """
-    indices = {path: _shards(path) for path in sorted(folder.glob("*.index*.json"))}
-    for path, shards in indices.items():
-        stray = next((shard for shard in shards if not _is_beside(shard)), None)
-        if ".safetensors." in path.name and stray is not None:
-            raise UserError(
-                f"{path} names {stray!r}, which is no file of safetensors beside it; copy the model again, whole"
-            )
-    pickles = sorted(path for pattern in _PICKLES for path in folder.glob(pattern))
-    by_index = any(".safetensors." in path.name for path in indices)
-    plain = "diffusion_pytorch_model" if torch else "diffusion_paddle_model"
-    alone = not indices and any((folder / f"{name}.safetensors").is_file() for name in (plain, "model"))
-    if by_index or alone or not (pickles or indices):
-        return []
-    if any(folder.glob("*.safetensors")):
-        first = next(iter(indices), pickles[0] if pickles else folder)
-        raise UserError(
-            f"{folder} holds safetensors, but {first.name} would be loaded instead, and pickles can run any code; "
-            "remove whichever you do not mean"
-        )
-    return pickles or list(indices)
-
-
-def _shards(index: Path) -> list[str]:
-    """The files that the index of a model in several files names."""
-    shards = _read_json(index).get("weight_map", {})
-    return [str(shard) for shard in shards.values()] if isinstance(shards, dict) else []
-
-
-def _is_beside(shard: str) -> bool:
-    """Whether a file that an index names is one of safetensors in the folder of the index."""
-    return shard.endswith(".safetensors") and Path(shard).name == shard
-
-
 def _is_torch(folder: Path) -> bool:
     """True when a model's weights are diffusers' (PyTorch's); ppdiffusers' own are preferred where both are."""
     return _has(folder, *_TORCH_WEIGHTS) and not _has(folder, *_PADDLE_WEIGHTS)
@@ -224,13 +160,3 @@ def _is_torch(folder: Path) -> bool:
 
 def _has(folder: Path, *patterns: str) -> bool:
     return any(path.is_file() and path.stat().st_size for pattern in patterns for path in folder.glob(pattern))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error}); copy the model again, whole") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no settings of a pipeline; copy the model again, whole")
-    return content

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.drawing.finding import Source
+from ppdiffusers_tome.tools.drawing.finding import Source, no_text_to_image
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -35,28 +35,15 @@ def load_pipeline(
     Raises:
         UserError: it cannot be fetched or its files cannot be read.
     """
-    import paddle
     import ppdiffusers
 
-    _warn_of_pickles(model, controlnet)
-    name, keywords = model.arguments
-    keywords["paddle_dtype"] = getattr(paddle, dtype)
-    pipeline_class = ppdiffusers.DiffusionPipeline
-    if controlnet is not None:
-        controlnet_name, controlnet_keywords = controlnet.arguments
-        keywords["controlnet"] = _loaded(
-            ppdiffusers.ControlNetModel, "--controlnet", controlnet_name,
-            {**controlnet_keywords, "paddle_dtype": keywords["paddle_dtype"]},
-        )  # fmt: skip
-        pipeline_class = _controlnet_pipeline(name)
-    pipe = _loaded(pipeline_class, "--model", name, keywords)
-    if any_kind:
-        return pipe
-    if getattr(pipe, "unet", None) is None or getattr(pipe, "vae", None) is None:
-        raise UserError(
-            f"--model {model.name} is a {type(pipe).__name__} without a unet and a vae; give a text-to-image pipeline "
-            "such as Stable Diffusion"
-        )
+    if controlnet is None:
+        pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype)
+    else:
+        loaded = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
+        pipe = _load(_controlnet_pipeline(model), "--model", model, dtype, controlnet=loaded)
+    if not any_kind and (getattr(pipe, "unet", None) is None or getattr(pipe, "vae", None) is None):
+        raise no_text_to_image(model.name, type(pipe).__name__)
     return pipe
 
 
@@ -75,40 +62,37 @@ def load_unet(model: Source, *, dtype: str = "float32") -> Any:
     Raises:
         UserError: it cannot be fetched or its files cannot be read.
     """
-    import paddle
     import ppdiffusers
 
-    _warn_of_pickles(model)
-    name, keywords = model.arguments
-    keywords |= {"subfolder": "unet", "paddle_dtype": getattr(paddle, dtype)}
-    unet = _loaded(ppdiffusers.UNet2DConditionModel, "--model", name, keywords)
+    unet = _load(ppdiffusers.UNet2DConditionModel, "--model", model, dtype, subfolder="unet")
     unet.eval()
     return unet
 
 
-def _warn_of_pickles(*sources: Source | None) -> None:
-    for source in sources:
-        if source is not None and source.pickles:
-            warnings.warn(
-                f"{source.pickles[0]} is a pickle, which can run any code when it is loaded; load only models that you "
-                "trust, or have them as safetensors",
-                stacklevel=3,
-            )
+def _load(cls: Any, option: str, source: Source, dtype: str, **keywords: Any) -> Any:
+    """``cls.from_pretrained`` of what was given as an option."""
+    import paddle
 
-
-def _loaded(cls: Any, option: str, name: str, keywords: dict[str, Any]) -> Any:
+    if source.pickles:
+        warnings.warn(
+            f"{source.pickles[0]} is a pickle, which can run any code when it is loaded; load only models that you "
+            "trust, or have them as safetensors",
+            stacklevel=3,
+        )
+    name, arguments = source.arguments
     try:
-        return cls.from_pretrained(name, **keywords)
+        return cls.from_pretrained(name, **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
     except Exception as error:  # whatever ppdiffusers, paddlenlp, safetensors or the network came up with
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         remedy = "check that its files are whole" if Path(name).is_dir() else "check the name and the network"
         raise UserError(f"{option} {name} could not be loaded; {remedy} ({type(error).__name__}: {reason})") from error
 
 
-def _controlnet_pipeline(name: str) -> Any:
+def _controlnet_pipeline(model: Source) -> Any:
     """The pipeline class that adds a ControlNet to the one a model was saved as."""
     import ppdiffusers
 
+    name, _ = model.arguments
     try:
         saved_as = ppdiffusers.DiffusionPipeline.load_config(name)["_class_name"]
     except Exception:

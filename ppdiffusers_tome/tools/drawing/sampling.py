@@ -30,35 +30,14 @@ def initial_noise(pipe: Any, height: int, width: int, seed: int) -> paddle.Tenso
 
 
 def draw(
-    pipe: Any,
-    prompt: str,
-    *,
-    height: int,
-    width: int,
-    seed: int,
-    steps: int,
-    guidance_scale: float,
-    negative_prompt: str | None = None,
-    edges: Image.Image | None = None,
-    controlnet_scale: float = 1.0,
-    after_step: Callable[[], None] = lambda: None,
-) -> Image.Image:
-    """Draw one picture.
-
-    Args:
-        pipe: a text-to-image pipeline; with a ControlNet when ``edges`` are given.
-        prompt, negative_prompt: what to draw, and what not.
-        height, width: in pixels, multiples of 8.
-        seed: of the initial noise and, with schedulers that add noise on the way (``euler-a``), of that.
-        steps, guidance_scale: as in ppdiffusers.
-        edges: picture that guides the ControlNet.
-        controlnet_scale: how strongly it does.
-        after_step: called after every denoising step, before the picture is decoded.
-    """
+    pipe: Any, prompt: str, *, seed: int, negative_prompt: str | None = None, edges: Image.Image | None = None,
+    **drawing: Any,
+) -> Image.Image:  # fmt: skip
+    """Draw one picture; ``drawing`` is what else ``draw_together`` takes."""
+    negative_prompts = None if negative_prompt is None else [negative_prompt]
     (picture,) = draw_together(
-        pipe, [prompt], height=height, width=width, seeds=[seed], steps=steps, guidance_scale=guidance_scale,
-        negative_prompts=None if negative_prompt is None else [negative_prompt],
-        edges=None if edges is None else [edges], controlnet_scale=controlnet_scale, after_step=after_step,
+        pipe, [prompt], seeds=[seed], negative_prompts=negative_prompts, edges=None if edges is None else [edges],
+        **drawing,
     )  # fmt: skip
     return picture
 
@@ -80,8 +59,14 @@ def draw_together(
     """Draw pictures in one batch, each from the noise that it has when drawn alone.
 
     Args:
-        prompts, seeds, negative_prompts, edges: one for every picture; the last two may be None for all.
-        pipe, height, width, steps, guidance_scale, controlnet_scale, after_step: as in ``draw``.
+        pipe: a text-to-image pipeline; with a ControlNet when ``edges`` are given.
+        prompts, negative_prompts: what to draw, and what not, one for every picture; or no negative ones.
+        height, width: in pixels, multiples of 8.
+        seeds: of each picture's initial noise and, with schedulers that add noise on the way (``euler-a``), of that.
+        steps, guidance_scale: as in ppdiffusers.
+        edges: pictures that guide the ControlNet.
+        controlnet_scale: how strongly they do.
+        after_step: called after every denoising step, before the pictures are decoded.
     """
 
     def step_ended(*_: Any) -> dict[str, Any]:
@@ -89,29 +74,21 @@ def draw_together(
         return {}
 
     alone = len(prompts) == 1
+
+    def given(values: Sequence[Any]) -> Any:
+        return values[0] if alone else list(values)
+
     control = {}
     if edges is not None:
-        control = {
-            "image": edges[0] if alone else list(edges),
-            "controlnet_conditioning_scale": float(controlnet_scale),
-        }
-    negative = None
-    if negative_prompts is not None:
-        negative = negative_prompts[0] if alone else list(negative_prompts)
+        control = {"image": given(edges), "controlnet_conditioning_scale": float(controlnet_scale)}
     noise = paddle.concat([initial_noise(pipe, height, width, seed) for seed in seeds])
     paddle.seed(seeds[0])
     with nullcontext() if alone else _own_noise(pipe.scheduler, seeds):
         return pipe(
-            prompt=prompts[0] if alone else list(prompts),
-            negative_prompt=negative,
-            height=height,
-            width=width,
-            num_inference_steps=steps,
-            guidance_scale=guidance_scale,
-            latents=noise,
-            callback_on_step_end=step_ended,
-            **control,
-        ).images
+            prompt=given(prompts), negative_prompt=None if negative_prompts is None else given(negative_prompts),
+            height=height, width=width, num_inference_steps=steps, guidance_scale=guidance_scale, latents=noise,
+            callback_on_step_end=step_ended, **control,
+        ).images  # fmt: skip
 
 
 @contextmanager

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combining import combined
-from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.values import NOT_GIVEN
 from ppdiffusers_tome.tools.drawing.edges import EdgeSource
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
@@ -52,9 +52,6 @@ class Settings:
     xformers: bool
     chunked_attention: bool
 
-    def with_ratio(self, ratio: Ratio) -> Settings:
-        return replace(self, tome=replace(self.tome, ratio=ratio))
-
 
 def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn: bool = False) -> Settings:
     """Check the arguments, alone and together.
@@ -74,8 +71,7 @@ def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn:
     guidance_scale = args.guidance_scale if args.guidance_scale is not None else (3.0 if model.bundled else 7.5)
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
-    if not 0 <= args.seed <= MAX_SEED:
-        raise UserError(f"--seed {args.seed} must be from 0 to 2**62")
+    check_seed("--seed", args.seed)
     _check_scale("--guidance-scale", guidance_scale, "7.5")
     _check_scale("--controlnet-scale", args.controlnet_scale, "1")
     if args.xformers and args.chunked_attention:
@@ -115,23 +111,22 @@ def tome_from(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
 def given_tome(args: argparse.Namespace) -> dict[str, Any]:
     """The settings of token merging that were given as options of ``add_tome_arguments``, by name."""
     names = [field.name for field in fields(ToMeConfig) if field.name not in ("ratio", "seed")]
-    found = {name: getattr(args, name, NOT_GIVEN) for name in names}
-    found |= {"seed": getattr(args, "tome_seed", NOT_GIVEN)}  # --seed is the picture's
-    return {name: value for name, value in found.items() if value is not NOT_GIVEN}
+    given = {name: getattr(args, name, NOT_GIVEN) for name in names}
+    given |= {"seed": getattr(args, "tome_seed", NOT_GIVEN)}  # --seed is the picture's
+    return {name: value for name, value in given.items() if value is not NOT_GIVEN}
 
 
 def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tuple[Source | None, EdgeSource | None]:
     """The ControlNet and its edges, or neither."""
     if args.image is not None and args.control_image is not None:
         raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
-    path = args.image if args.image is not None else args.control_image
-    if path is None and args.controlnet is None:
-        return None, None
+    option, path = ("--image", args.image) if args.image is not None else ("--control-image", args.control_image)
     if path is None:
+        if args.controlnet is None:
+            return None, None
         if not edges_drawn:
             raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
         return find_controlnet(args.controlnet), None
-    option = "--image" if args.image is not None else "--control-image"
     if args.controlnet is None and not model.bundled:
         raise UserError(f"{option} needs a ControlNet that fits the model; name one with --controlnet")
     edges = EdgeSource(path, option, args.canny_low, args.canny_high)
@@ -139,11 +134,17 @@ def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tupl
     return find_controlnet(args.controlnet or BUNDLED), edges
 
 
-def check_size(name: str, pixels: int | None) -> None:
-    """A height or width is one that a VAE can make."""
+def check_size(name: str, pixels: int | None, *, prefix: str = "--") -> None:
+    """A height or width is one that a VAE can make; it was given as ``prefix`` and ``name``."""
     if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
         nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
-        raise UserError(f"--{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
+        raise UserError(f"{prefix}{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
+
+
+def check_seed(name: str, seed: int) -> None:
+    """A seed is one that Paddle and numpy take; ``name`` is what it was given as."""
+    if not 0 <= seed <= MAX_SEED:
+        raise UserError(f"{name} {seed} must be from 0 to 2**62")
 
 
 def _check_scale(option: str, value: float, usual: str) -> None:

@@ -11,7 +11,6 @@ picture as a whole slower, which is then better timed in a draw without a clock.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from ppdiffusers_tome.attaching.models import models_of
 from ppdiffusers_tome.attaching.sites import Site, find_sites, reached
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.measuring.clock import synchronize
+from ppdiffusers_tome.tools.measuring.clock import DeviceClock
 
 
 def merging_levels(pipe: Any, configs: Iterable[ToMeConfig]) -> tuple[int, ...]:
@@ -32,7 +31,7 @@ def merging_levels(pipe: Any, configs: Iterable[ToMeConfig]) -> tuple[int, ...]:
 def timed_blocks(pipe: Any) -> Iterator[dict[int, float]]:
     """Time every block of a pipeline's denoisers that could merge.
 
-    What is put on the pipeline must be on it already.
+    What is applied to the pipeline must be on it already.
 
     Yields:
         seconds by level (1, 2, 4 or 8 times smaller than the latent), summed over blocks and calls as they run.
@@ -42,7 +41,7 @@ def timed_blocks(pipe: Any) -> Iterator[dict[int, float]]:
     for sites in _sites(pipe):
         for site in sites:
             seconds.setdefault(site.level, 0.0)
-            clock = _Clock(site.level, seconds)
+            clock = _BlockClock(site.level, seconds)
             start = site.block.register_forward_pre_hook(clock.start)
             site.block._forward_pre_hooks.move_to_end(start._hook_id, last=False)
             handles += [start, site.block.register_forward_post_hook(clock.stop)]
@@ -53,19 +52,17 @@ def timed_blocks(pipe: Any) -> Iterator[dict[int, float]]:
             handle.remove()
 
 
-class _Clock:
+class _BlockClock:
     """The hooks on one block."""
 
     def __init__(self, level: int, seconds: dict[int, float]) -> None:
         self._level, self._seconds = level, seconds
 
-    def start(self, block: Any, inputs: tuple) -> None:
-        synchronize()
-        self._began = time.perf_counter()
+    def start(self, block: Any, inputs: Any) -> Any:
+        self._clock = DeviceClock()
 
-    def stop(self, block: Any, inputs: tuple, output: Any) -> None:
-        synchronize()
-        self._seconds[self._level] += time.perf_counter() - self._began
+    def stop(self, block: Any, inputs: Any, output: Any) -> Any:
+        self._seconds[self._level] += self._clock.lap()
 
 
 def _sites(pipe: Any) -> Iterator[list[Site]]:

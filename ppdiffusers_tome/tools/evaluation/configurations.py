@@ -13,8 +13,11 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.contenders import OURS, PORT
 
 UNMERGED = "unmerged"
+_EXAMPLE = '{"name": "half", "contender": "ours", "ratio": 0.5}'
 # What the port can be asked for, of all settings.
 PORT_SETTINGS = ("ratio", "max_downsample")
+# The port merges in whole cells of 2x2 tokens; at coarser levels it fails on what is left over.
+_PORT_MULTIPLE = 16
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,8 @@ class Configuration:
     tome: ToMeConfig | None
     family: str
 
-    def put_on(self, pipe: Any) -> None:
-        """Put it on a pipeline, in place of whichever is on it.
+    def apply(self, pipe: Any) -> None:
+        """Apply it to a pipeline, in place of whichever is on it.
 
         Raises:
             NothingToMergeError: the pipeline has no block that merges with these settings.
@@ -48,6 +51,21 @@ class Configuration:
             put_on(pipe, PORT, self.tome.to_dict()["ratio"], self.tome.max_downsample)
         elif self.tome is not None:
             apply_tome(pipe, config=self.tome)
+
+    def check_size(self, height: int, width: int) -> None:
+        """It can run on pictures of this size.
+
+        Raises:
+            UserError: it cannot.
+        """
+        level = (self.tome.max_downsample or 1) if self.contender == PORT and self.tome else 1
+        multiple = _PORT_MULTIPLE * level
+        for name, pixels in (("height", height), ("width", width)):
+            if level > 1 and pixels % multiple:
+                raise UserError(
+                    f"--{name} {pixels} must be a multiple of {multiple} for {self.name!r}: down to level {level} the "
+                    "port fails where cells of 2x2 tokens are not whole"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, as JSON gives them back."""
@@ -120,9 +138,6 @@ def from_suite(path: Path) -> list[Configuration]:
     if not found:
         raise UserError(f"--suite {path} holds no configuration; write one a line, such as {_EXAMPLE}")
     return found
-
-
-_EXAMPLE = '{"name": "half", "contender": "ours", "ratio": 0.5}'
 
 
 def _from_line(given: Any) -> Configuration:

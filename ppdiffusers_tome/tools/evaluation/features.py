@@ -1,13 +1,14 @@
-"""Scores that a network's features give: CLIP score, and the Frechet distance to real pictures.
+"""Networks whose features score pictures: CLIP score, and the Frechet distance to real pictures, of which FID is one.
 
 Networks are folders and files on this machine. Nothing here ever fetches one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from ppdiffusers_tome.errors import UserError
 
 if TYPE_CHECKING:
     from PIL import Image
+
+T = TypeVar("T")
 
 CLIP_SCORE = "CLIP score"
 INCEPTION_SIDE, INCEPTION_FEATURES = 299, 2048
@@ -53,31 +56,33 @@ class Clip:
         self._model.eval()
 
     def of_images(self, paths: Sequence[Path]) -> np.ndarray:
-        def one(pictures: list[Image.Image]) -> Any:
+        def features_of(pictures: list[Image.Image]) -> Any:
             pixels = self._processor(images=pictures, return_tensors="pd")["pixel_values"]
             return self._model.get_image_features(pixel_values=pixels)
 
-        return _in_batches(_pictures(paths), one)
+        return _in_batches(_pictures(paths), features_of)
 
     def of_prompts(self, prompts: Sequence[str]) -> np.ndarray:
         """Features of prompts, float64 ``[prompts, features]``; what is too long for the model is cut off."""
         longest = self._model.config.text_config.max_position_embeddings
 
-        def one(words: list[str]) -> Any:
+        def features_of(words: list[str]) -> Any:
             given = self._processor(
                 text=words, return_tensors="pd", padding="max_length", max_length=longest, truncation=True
             )
             return self._model.get_text_features(input_ids=given["input_ids"])
 
-        return _in_batches(prompts, one)
+        return _in_batches(prompts, features_of)
 
 
 class Inception:
-    """A network of Inception's features, saved with ``paddle.jit.save``.
+    """The Inception network that FID is defined on, saved with ``paddle.jit.save``.
+
+    Pictures are resized as pytorch-fid does: bilinearly, without smoothing.
 
     Args:
         file: what it was saved as, without an ending. It takes pictures ``[batch, 3, 299, 299]``, float32 RGB
-            in [0, 1], and gives ``[batch, 2048]``.
+            in [0, 1], and gives ``[batch, 2048]``, the features behind the last pooling.
 
     Raises:
         UserError: it cannot be loaded.
@@ -97,15 +102,18 @@ class Inception:
 
     def of_images(self, paths: Sequence[Path]) -> np.ndarray:
         import paddle
-        from PIL import Image
+        from paddle.nn.functional import interpolate
 
-        def one(pictures: list[Image.Image]) -> Any:
-            side = (INCEPTION_SIDE, INCEPTION_SIDE)
-            pixels = [np.asarray(picture.resize(side, Image.Resampling.BILINEAR), np.float32) for picture in pictures]
-            return self._network(paddle.to_tensor(np.stack(pixels).transpose(0, 3, 1, 2) / 255))
+        side = (INCEPTION_SIDE, INCEPTION_SIDE)
+
+        def features_of(pictures: list[Image.Image]) -> Any:
+            pixels = [np.asarray(picture, np.float32).transpose(2, 0, 1) / 255 for picture in pictures]
+            batches = [paddle.to_tensor(each).unsqueeze(0) for each in pixels]  # of one, as sizes differ
+            resized = [interpolate(each, side, mode="bilinear", align_corners=False) for each in batches]
+            return self._network(paddle.concat(resized))
 
         try:
-            features = _in_batches(_pictures(paths), one)
+            features = _in_batches(_pictures(paths), features_of)
         except (ValueError, RuntimeError) as error:  # another input than it was made for
             raise UserError(
                 f"--inception {self._file} cannot take [batch, 3, {INCEPTION_SIDE}, {INCEPTION_SIDE}] "
@@ -166,20 +174,15 @@ def _pictures(paths: Sequence[Path]) -> Iterator[Image.Image]:
             raise UserError(f"{path} cannot be read as a picture ({error}); take it out of its folder") from error
 
 
-def _in_batches(things: Any, features: Any) -> np.ndarray:
-    """Features of many things, a few at a time, so that they need not fit in memory together."""
+def _in_batches(items: Iterable[T], features_of: Callable[[list[T]], Any]) -> np.ndarray:
+    """Features of many pictures or prompts, a few at a time, so that they need not fit in memory together."""
     import paddle
 
-    found, batch = [], []
+    remaining, features = iter(items), []
     with paddle.no_grad():
-        for thing in things:
-            batch.append(thing)
-            if len(batch) == _BATCH:
-                found.append(features(batch).numpy())
-                batch = []
-        if batch:
-            found.append(features(batch).numpy())
-    return np.concatenate(found).astype(np.float64)
+        while batch := list(islice(remaining, _BATCH)):
+            features.append(features_of(batch).numpy())
+    return np.concatenate(features).astype(np.float64)
 
 
 def _not_loaded(option: str, path: Path, error: Exception) -> str:

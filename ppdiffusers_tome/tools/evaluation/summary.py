@@ -1,20 +1,25 @@
-"""What an evaluation found: a row a configuration, as a table and as JSON."""
+"""What an evaluation or a comparison shows: a row a configuration, as a table and as JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.bench.summary import format_seconds
-from ppdiffusers_tome.tools.evaluation.configurations import UNMERGED, Configuration
+from ppdiffusers_tome.tools.console.output import print_line
+from ppdiffusers_tome.tools.console.results import write_json, write_text
+from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.drawing.drawn import run_line
+from ppdiffusers_tome.tools.evaluation.configurations import Configuration
 from ppdiffusers_tome.tools.evaluation.features import CLIP_SCORE, Clip, Inception
 from ppdiffusers_tome.tools.evaluation.frontier import on_frontier
-from ppdiffusers_tome.tools.evaluation.ledger import EvaluationLedger, Result, Turn
+from ppdiffusers_tome.tools.evaluation.samples import Sample
 from ppdiffusers_tome.tools.measuring.measure import highest
+from ppdiffusers_tome.tools.measuring.similarity import format_psnr
 from ppdiffusers_tome.tools.measuring.spread import Spread
-from ppdiffusers_tome.tools.measuring.units import format_bytes
+from ppdiffusers_tome.tools.measuring.units import format_bytes, format_seconds
 
 _MEANINGS = {
     CLIP_SCORE: "100 times the cosine of picture and prompt; more is better",
@@ -29,181 +34,193 @@ class Row:
 
     Attributes:
         configuration: what drew them.
-        results: picture by picture.
-        seconds, block_seconds: of the whole call, and inside the blocks at the levels where anyone merges.
-        speed_up, block_speed_up: the unmerged picture's seconds by its own, turn by turn.
+        samples: picture by picture.
+        seconds, speed_up: of the whole call; the unmerged picture's seconds divided by its own, case by case.
+        block_seconds, block_speed_up: the same inside the blocks at the levels where anyone merges; None where blocks
+            were not timed.
         denoising_peak_bytes, peak_bytes: the most over the pictures; None when one could not be measured.
-        psnr, ssim: against the unmerged pictures; None for those themselves.
-        obedience: share of the pictures that show what was asked; None where nobody can tell.
+        psnr, ssim: similarity to the unmerged pictures; None for those themselves.
+        prompt_adherence: share of the pictures that show what their prompt asks; None where nobody can tell.
         scores: what needs a network, by name.
         on_frontier, on_block_frontier: whether no other configuration is as good in both PSNR and speed-up (of the
             whole call, of the blocks) and better in one.
     """
 
     configuration: Configuration
-    results: tuple[Result, ...]
+    samples: tuple[Sample, ...]
     seconds: Spread
-    block_seconds: Spread
     speed_up: Spread
-    block_speed_up: Spread
+    block_seconds: Spread | None
+    block_speed_up: Spread | None
     denoising_peak_bytes: int | None
     peak_bytes: int | None
     psnr: Spread | None
     ssim: Spread | None
-    obedience: float | None
+    prompt_adherence: float | None
     scores: Mapping[str, float] = field(default_factory=dict)
     on_frontier: bool = False
     on_block_frontier: bool = False
 
     @property
-    def likeness(self) -> float:
+    def similarity(self) -> float:
         """The median PSNR in dB; the unmerged picture is identical with itself."""
         return math.inf if self.psnr is None else self.psnr.median
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values. An infinite PSNR, of identical pictures, is null beside an SSIM of 1."""
+        values = {name: value for name, value in asdict(self).items() if name != "psnr"}
+        psnr = None if self.psnr is None else asdict(self.psnr)
+        return values | {
+            "configuration": self.configuration.to_dict(),
+            "samples": [sample.to_dict() for sample in self.samples],
+            "psnr_db": psnr and {name: value if math.isfinite(value) else None for name, value in psnr.items()},
+        }
 
 
 def rows(
     configurations: Sequence[Configuration],
-    turns: Sequence[Turn],
-    levels: Sequence[int],
-    ledger: EvaluationLedger,
-    scores: Mapping[str, Mapping[str, float]],
+    samples: Mapping[str, Sequence[Sample]],
+    unmerged: Iterable[Sample],
+    levels: Sequence[int] = (),
+    scores: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[Row]:
     """Sum up by configuration, family by family.
 
     Args:
-        configurations, turns: what is looked at; all of it must have been drawn.
-        levels: where blocks count.
-        ledger: where the findings are.
+        configurations: what is looked at.
+        samples: of each, by name.
+        unmerged: the unmerged pictures of every case and run.
+        levels: where blocks count; none where they were not timed.
         scores: of each configuration, by name.
     """
-    families = list(dict.fromkeys(configuration.family for configuration in configurations))
-    unmerged = ledger.of_sitting(UNMERGED)
-    found = []
-    for configuration in sorted(configurations, key=lambda one: families.index(one.family)):
-        results = ledger.results(configuration.name)
-        mine = tuple(results[turn] for turn in turns)
-        found.append(_row(configuration, mine, unmerged, levels, scores.get(configuration.name, {})))
-    whole = on_frontier([(row.speed_up.median, row.likeness) for row in found])
-    blocks = on_frontier([(row.block_speed_up.median, row.likeness) for row in found])
+    families = list(dict.fromkeys(each.family for each in configurations))
+    references = {(sample.case, sample.run): sample for sample in unmerged}
+    found = [
+        _row(each, samples[each.name], references, levels, (scores or {}).get(each.name, {}))
+        for each in sorted(configurations, key=lambda each: families.index(each.family))
+    ]
+    whole = on_frontier([(row.speed_up.median, row.similarity) for row in found])
+    blocks = on_frontier([(row.block_speed_up.median if row.block_speed_up else 1.0, row.similarity) for row in found])
     return [
-        replace(row, on_frontier=of_whole, on_block_frontier=of_blocks)
+        replace(row, on_frontier=of_whole, on_block_frontier=of_blocks and row.block_speed_up is not None)
         for row, of_whole, of_blocks in zip(found, whole, blocks, strict=True)
     ]
 
 
 def _row(
     configuration: Configuration,
-    results: tuple[Result, ...],
-    unmerged: Mapping[tuple[Turn, int], Result],
+    samples: Sequence[Sample],
+    references: Mapping[tuple[Any, int], Sample],
     levels: Sequence[int],
     scores: Mapping[str, float],
 ) -> Row:
-    def in_blocks(result: Result) -> float:
-        return sum(result.block_seconds[level] for level in levels)
-
-    beside = [unmerged[result.turn, result.sitting] for result in results]
-    pairs = list(zip(beside, results, strict=True))
-    psnrs = [result.psnr for result in results if result.psnr is not None]
-    ssims = [result.ssim for result in results if result.ssim is not None]
-    judged = [result.obeys for result in results if result.obeys is not None]
+    drawn = [sample.drawn for sample in samples]
+    unmerged = [references[sample.case, sample.run].drawn for sample in samples]
+    in_blocks = [sum(each.block_seconds[level] for level in levels) for each in drawn]
+    unmerged_in_blocks = [sum(each.block_seconds[level] for level in levels) for each in unmerged]
+    similarities = [each.similarity for each in drawn if each.similarity is not None]
+    judged = [each.follows_prompt for each in drawn if each.follows_prompt is not None]
     return Row(
-        configuration, results,
-        seconds=Spread.of([result.seconds for result in results]),
-        block_seconds=Spread.of([in_blocks(result) for result in results]),
-        speed_up=Spread.of([plain.seconds / result.seconds for plain, result in pairs]),
-        block_speed_up=Spread.of([in_blocks(plain) / in_blocks(result) for plain, result in pairs]),
-        denoising_peak_bytes=highest(result.denoising_peak_bytes for result in results),
-        peak_bytes=highest(result.peak_bytes for result in results),
-        psnr=Spread.of(psnrs) if psnrs else None,
-        ssim=Spread.of(ssims) if ssims else None,
-        obedience=sum(judged) / len(judged) if judged else None,
+        configuration, tuple(samples),
+        seconds=Spread.of([each.seconds for each in drawn]),
+        speed_up=Spread.of_quotients([each.seconds for each in unmerged], [each.seconds for each in drawn]),
+        block_seconds=Spread.of(in_blocks) if levels else None,
+        block_speed_up=Spread.of_quotients(unmerged_in_blocks, in_blocks) if levels else None,
+        denoising_peak_bytes=highest(each.denoising_peak_bytes for each in drawn),
+        peak_bytes=highest(each.peak_bytes for each in drawn),
+        psnr=Spread.of([each.psnr for each in similarities]) if similarities else None,
+        ssim=Spread.of([each.ssim for each in similarities]) if similarities else None,
+        prompt_adherence=sum(judged) / len(judged) if judged else None,
         scores=scores,
     )  # fmt: skip
 
 
-def notes(
-    run: Mapping[str, Any],
-    on: Mapping[str, Any],
-    num_turns: int,
-    levels: Sequence[int],
-    scores: Mapping[str, Mapping[str, float]],
-) -> list[str]:
-    """What a reader must know to understand the numbers and to repeat the run."""
-    prompts, seeds = run["prompts"], run["seeds"]
-    given = dict.fromkeys(name for of_one in scores.values() for name in of_one)
-    return [
-        f"{run['model']} model, {run['width']}x{run['height']} pixels, {run['steps']} steps, {run['scheduler']}, "
-        f"guidance {run['guidance_scale']:g}, {run['dtype']}",
-        f"pictures a configuration: {num_turns} (prompts: {len(prompts)}, seeds: {', '.join(map(str, seeds))})",
+def notes(run: Mapping[str, Any], on: Mapping[str, Any], rows: Sequence[Row], levels: Sequence[int] = ()) -> list[str]:
+    """What a reader must know to understand the numbers and to repeat the run; the first two say what was drawn."""
+    cases = [sample.case for sample in rows[0].samples]
+    prompts, seeds = {case.prompt for case in cases}, dict.fromkeys(case.seed for case in cases)
+    lines = [
+        run_line(run),
+        f"pictures a configuration: {len(cases)} (prompts: {len(prompts)}, seeds: {', '.join(map(str, seeds))})",
         ", ".join(f"{name} {value}" for name, value in on.items() if name != "memory"),
         "seconds: the whole call of the pipeline, decoding included, after a warm-up; medians over the pictures",
-        "seconds in blocks: inside the transformer blocks at level "
-        f"{' and '.join(map(str, levels))}, where tokens merge, with matching, merging and unmerging",
-        "speed-up: seconds of the unmerged picture / own seconds, same prompt and seed in the same turn; medians",
+        "speed-up: seconds of the unmerged picture / own seconds, same prompt and seed in the same run; medians",
         f"peak memory: {on['memory']}, the most over the pictures; until the last denoising step, and with decoding",
         "PSNR (median, and the lowest) and SSIM (median): against the unmerged picture from the same noise",
-        "frontier: no other configuration has as much PSNR and as much speed-up (of the blocks, of the whole) and more "
-        "of one",
-        *(f"{name}: {_MEANINGS[name]}" for name in given),
     ]
+    if levels:
+        lines += [
+            "seconds in blocks: inside the transformer blocks at level "
+            f"{' and '.join(map(str, levels))}, where tokens merge, with matching, merging and unmerging",
+            "frontier: no other configuration has as much PSNR and as much speed-up (of the blocks, of the whole) and "
+            "more of one",
+        ]
+    return lines + [f"{name}: {_MEANINGS[name]}" for name in _score_names(rows)]
 
 
-def markdown(title: str, notes: Sequence[str], found: Sequence[Row]) -> str:
-    """The table, with columns for what was measured."""
-    scores = list(dict.fromkeys(name for row in found for name in row.scores))
-    obedience = any(row.obedience is not None for row in found)
-    head = ["seconds in blocks", "speed-up of blocks", "seconds", "speed-up", "peak, denoising", "peak, all"]
-    head += ["PSNR (dB)", "SSIM"]
-    head += ["obeys"] if obedience else []
-    head += scores
-    lines = [
-        f"# {title}", "", *(f"- {note}" for note in notes), "",
-        f"| configuration | {' | '.join(head)} | frontier |",
-        f"|---|{'---:|' * len(head)}---|",
-    ]  # fmt: skip
-    for row in found:
-        cells = [
-            row.configuration.name, format_seconds(row.block_seconds.median), f"{row.block_speed_up.median:.2f}x",
-            format_seconds(row.seconds.median), f"{row.speed_up.median:.2f}x", format_bytes(row.denoising_peak_bytes),
-            format_bytes(row.peak_bytes), _psnr(row), "-" if row.ssim is None else f"{row.ssim.median:.3f}",
-        ]  # fmt: skip
-        cells += [_share(row.obedience)] if obedience else []
-        cells += [f"{row.scores[name]:.2f}" if name in row.scores else "-" for name in scores]
-        lines.append(f"| {' | '.join(cells)} | {frontier_words(row)} |")
-    return "\n".join(lines) + "\n"
+def table(rows: Sequence[Row]) -> Table:
+    """A row a configuration, with columns for what was measured."""
+    columns: dict[str, Callable[[Row], str]] = {"configuration": lambda row: row.configuration.name}
+    timed = any(row.block_seconds is not None for row in rows)
+    if timed:
+        columns["seconds in blocks"] = lambda row: _median(row.block_seconds, format_seconds)
+        columns["speed-up of blocks"] = lambda row: _median(row.block_speed_up, "{:.2f}x".format)
+    columns |= {
+        "seconds": lambda row: _median(row.seconds, format_seconds),
+        "speed-up": lambda row: _median(row.speed_up, "{:.2f}x".format),
+        "peak, denoising": lambda row: format_bytes(row.denoising_peak_bytes),
+        "peak, all": lambda row: format_bytes(row.peak_bytes),
+        "PSNR (dB)": lambda row: _format_psnr(row.psnr),
+        "SSIM": lambda row: _median(row.ssim, "{:.3f}".format),
+    }
+    if any(row.prompt_adherence is not None for row in rows):
+        columns["prompt adherence"] = lambda row: "-" if row.prompt_adherence is None else f"{row.prompt_adherence:.1%}"
+    for name in _score_names(rows):
+        columns[name] = lambda row, name=name: f"{row.scores[name]:.2f}" if name in row.scores else "-"  # type: ignore[misc]
+    if timed:
+        columns["frontier"] = _frontiers
+    return Table(list(columns), [[cell(row) for cell in columns.values()] for row in rows])
 
 
-def frontier_words(row: Row) -> str:
+def write_table(
+    paths: Sequence[Path], title: str, notes: Sequence[str], rows: Sequence[Row], other: Mapping[str, Any], *,
+    overwrite: bool,
+) -> None:  # fmt: skip
+    """Print the table and the paths of the files, and write it as Markdown and JSON.
+
+    Args:
+        paths: of the picture, which is there already, the Markdown and the JSON.
+        title, notes: what stands over the table.
+        rows: of the table.
+        other: what the JSON holds besides.
+        overwrite: whether files may be replaced.
+
+    Raises:
+        UserError: a file exists and must not be replaced, or cannot be written.
+    """
+    head = "\n".join([f"# {title}", "", *(f"- {note}" for note in notes), ""])
+    own = table(rows)
+    print_line(head)
+    own.print()
+    print_line(str(paths[0]))
+    write_text(paths[1], f"{head}\n{own.markdown()}", overwrite=overwrite)
+    write_json(paths[2], {**other, "configurations": [row.to_dict() for row in rows]}, overwrite=overwrite)
+
+
+def _frontiers(row: Row) -> str:
     """Which frontiers a configuration is on."""
-    return " and ".join(
-        name for name, on in (("blocks", row.on_block_frontier), ("whole", row.on_frontier)) if on
-    )  # fmt: skip
+    return " and ".join(name for name, on in (("blocks", row.on_block_frontier), ("whole", row.on_frontier)) if on)
 
 
-def _psnr(row: Row) -> str:
-    if row.psnr is None:
-        return "-"
-    if not math.isfinite(row.psnr.low):
-        return "identical"
-    median = f"{row.psnr.median:.1f}" if math.isfinite(row.psnr.median) else "identical"
-    return f"{median} ({row.psnr.low:.1f})"
+def _median(spread: Spread | None, write: Callable[[float], str]) -> str:
+    return "-" if spread is None else write(spread.median)
 
 
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
+def _format_psnr(psnr: Spread | None) -> str:
+    """The median, and the lowest in parentheses."""
+    lowest = "" if psnr is None or math.isinf(psnr.low) else f" ({psnr.low:.1f})"
+    return _median(psnr, format_psnr) + lowest
 
 
-def as_json(
-    run: Mapping[str, Any], on: Mapping[str, Any], levels: Sequence[int], found: Sequence[Row]
-) -> dict[str, Any]:
-    """Everything as plain values. An infinite PSNR, of identical pictures, is null beside an SSIM of 1."""
-    cells = []
-    for row in found:
-        values = asdict(row) | {
-            "configuration": row.configuration.to_dict(),
-            "results": [result.to_dict() for result in row.results],
-        }
-        if row.psnr is not None:
-            values["psnr"] = {name: value if math.isfinite(value) else None for name, value in values["psnr"].items()}
-        cells.append(values)
-    return {"run": dict(run), "on": dict(on), "levels": list(levels), "configurations": cells}
+def _score_names(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.scores))

@@ -1,1 +1,1 @@
-"""What is shown of pictures and results: tables, sheets of pictures, plots, VisualDL."""
+"""How pictures and figures are shown: sheets of pictures, plots, records for VisualDL."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 _MIN_CELL, _MAX_CELL, _GAP, _MARGIN = 256, 512, 16, 28
 _PAPER, _INK, _FAINT = (255, 255, 255), (24, 24, 27), (113, 113, 122)
@@ -13,7 +13,7 @@ _PAPER, _INK, _FAINT = (255, 255, 255), (24, 24, 27), (113, 113, 122)
 
 @dataclass(frozen=True)
 class Label:
-    """A bold word or two and, under it, finer print."""
+    """A word or two in large print and, under it, finer print."""
 
     title: str
     lines: tuple[str, ...] = ()
@@ -37,41 +37,54 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
     """
     width, height = _cell_size(rows[0][1][0].picture)
     size = max(14, width // 20)
-    line = round(size * 1.4)
-    full_width = 2 * _MARGIN + len(columns) * (width + _GAP) - _GAP
-    head = [*_wrapped(title.title, size * 1.5, full_width - 2 * _MARGIN)]
-    fine = [part for text in title.lines for part in _wrapped(text, size, full_width - 2 * _MARGIN)]
-    column_lines = 1 + max(len(column.lines) for column in columns)
-    prompts = [_wrapped(prompt, size, full_width - 2 * _MARGIN) for prompt, _ in rows]
-    head_height = round(1.5 * line) * len(head) + line * len(fine)
-    rows_height = sum(line * len(prompt) + height + 2 * line for prompt in prompts)
-    full_height = 2 * _MARGIN + head_height + line + round(line * (column_lines + 0.5)) + rows_height - line // 2
-    sheet = Image.new("RGB", (full_width, full_height), _PAPER)
-    pen = ImageDraw.Draw(sheet)
-    y = _MARGIN
-    for text in head:
-        pen.text((_MARGIN, y), text, _INK, _font(size * 1.5))
-        y += round(1.5 * line)
-    for text in fine:
-        pen.text((_MARGIN, y), text, _FAINT, _font(size))
-        y += line
-    y += line
-    for index, column in enumerate(columns):
-        x = _MARGIN + index * (width + _GAP)
-        pen.text((x, y), column.title, _INK, _font(size * 1.2))
-        for number, text in enumerate(column.lines, start=1):
-            pen.text((x, y + round(line * (number + 0.15))), text, _FAINT, _font(size))
-    y += round(line * (column_lines + 0.5))
-    for prompt, (_, cells) in zip(prompts, rows, strict=True):
-        for text in prompt:
-            pen.text((_MARGIN, y), text, _INK, _font(size))
-            y += line
-        for index, cell in enumerate(cells):
-            x = _MARGIN + index * (width + _GAP)
-            sheet.paste(cell.picture.convert("RGB").resize((width, height), _resampling(cell.picture, width)), (x, y))
-            pen.text((x, y + height + line // 6), cell.caption, _FAINT, _font(size))
-        y += height + 2 * line
-    return sheet
+    full_width = len(columns) * (width + _GAP) - _GAP
+    parts = [_label(title, size, 1.5, full_width), _beside([_label(column, size, 1.2, width) for column in columns])]
+    for prompt, cells in rows:
+        pictures = [_resized(cell.picture, width, height) for cell in cells]
+        captions = [_text(cell.caption, size, _FAINT, width) for cell in cells]
+        parts.append(_below([_text(prompt, size, _INK, full_width), _beside(pictures), _beside(captions)]))
+    return ImageOps.expand(_below(parts, size), _MARGIN, _PAPER)
+
+
+def _label(label: Label, size: int, larger: float, width: int) -> Image.Image:
+    fine = [_text(line, size, _FAINT, width) for line in label.lines]
+    return _below([_text(label.title, size * larger, _INK, width), *fine])
+
+
+def _text(text: str, size: float, colour: tuple[int, int, int], width: int) -> Image.Image:
+    """A text in lines that fit into a width."""
+    font, lines = ImageFont.load_default(size=round(size)), [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and font.getlength(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    height = round(size * 1.4)
+    picture = Image.new("RGB", (width, height * len(lines)), _PAPER)
+    for number, line in enumerate(lines):
+        ImageDraw.Draw(picture).text((0, round((number + 0.15) * height)), line, colour, font)
+    return picture
+
+
+def _beside(pictures: Sequence[Image.Image]) -> Image.Image:
+    """Pictures of one width in a row."""
+    width = pictures[0].width + _GAP
+    row = Image.new("RGB", (len(pictures) * width - _GAP, max(picture.height for picture in pictures)), _PAPER)
+    for number, picture in enumerate(pictures):
+        row.paste(picture, (number * width, 0))
+    return row
+
+
+def _below(pictures: Sequence[Image.Image], gap: int = 0) -> Image.Image:
+    """Pictures of one width in a column."""
+    height = sum(picture.height + gap for picture in pictures) - gap
+    column = Image.new("RGB", (pictures[0].width, height), _PAPER)
+    top = 0
+    for picture in pictures:
+        column.paste(picture, (0, top))
+        top += picture.height + gap
+    return column
 
 
 def _cell_size(picture: Image.Image) -> tuple[int, int]:
@@ -84,21 +97,6 @@ def _cell_size(picture: Image.Image) -> tuple[int, int]:
     return round(width * scale), round(height * scale)
 
 
-def _resampling(picture: Image.Image, width: int) -> Image.Resampling:
-    return Image.Resampling.NEAREST if width > picture.width else Image.Resampling.LANCZOS
-
-
-def _font(size: float) -> ImageFont.FreeTypeFont:
-    return ImageFont.load_default(size=round(size))  # type: ignore[return-value]
-
-
-def _wrapped(text: str, size: float, width: int) -> list[str]:
-    """A text in lines that fit."""
-    font, lines = _font(size), [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and font.getlength(longer) > width:
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    return lines
+def _resized(picture: Image.Image, width: int, height: int) -> Image.Image:
+    how = Image.Resampling.NEAREST if width > picture.width else Image.Resampling.LANCZOS
+    return picture.convert("RGB").resize((width, height), how)

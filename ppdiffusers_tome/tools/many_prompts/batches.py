@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ppdiffusers_tome.tools.many_prompts.prompts import Line
+from ppdiffusers_tome.tools.many_prompts.line import Line
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The processes that ``python -m paddle.distributed.launch`` started, and what they tell each other.
+"""The processes that ``python -m paddle.distributed.launch`` started, and what they send each other.
 
 Dividing the batches needs no messages, but some moments do: nobody counts what is left before rank 0 has put the folder
 in order, rank 0 reports only when all are finished, and nobody ends while another still listens. They use Paddle's own
@@ -109,11 +109,13 @@ class Ranks:
             time.sleep(_PAUSE)
             waited += _PAUSE
             if waited == _PATIENCE:
-                told = f"rank {self.rank} waits for {number - arrived} others; should a machine be gone, stop all"
-                print(f"{told} and give the same command again", file=sys.stderr, flush=True)
+                print(
+                    f"rank {self.rank} waits for {number - arrived} others; should a machine be gone, stop all and "
+                    "give the same command again", file=sys.stderr, flush=True,
+                )  # fmt: skip
 
-    def share(self, things: Sequence[T]) -> list[T]:
-        """Every ``size``-th of the things, so that all ranks have as many, to one."""
+    def shard(self, things: Sequence[T]) -> list[T]:
+        """What falls to this rank: every ``size``-th, so that all ranks have as many, to one."""
         return list(things[self.rank :: self.size])
 
 
@@ -150,5 +152,5 @@ def _all_there() -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, OSError) as error:  # a broken connection is a ValueError of Paddle's
         raise UserError(
-            "the process that is rank 0, or another, is gone; give the same command again, which goes on from here"
+            "the process that is rank 0, or another, is gone; give the same command again, which resumes from here"
         ) from error

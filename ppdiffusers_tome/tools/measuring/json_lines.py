@@ -1,8 +1,8 @@
 """Files with a JSON object a line, which a process that is killed at any moment leaves readable. Knows no Paddle.
 
-What benchmarks and evaluations have found, and what the ranks of a run have finished, is kept so. Two rules hold. A
-line that is not whole is told and skipped, wherever it stands. And a file has one writer at a time on all machines that
-see it: several ranks write a part each, which rank 0 takes into the file itself.
+The results of benchmarks and evaluations, and what the ranks of a run have finished, are kept so. Two rules hold. A
+line that is not whole is warned of and skipped, wherever it stands. And a file has one writer at a time on all machines
+that see it: several ranks write a part each, which rank 0 takes into the file itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); choose another --output") from error
-    found: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     torn: list[int] = []
     for number, line in enumerate(content.split(b"\n"), start=1):
         if not line.strip():
@@ -53,12 +53,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
-            found.append(value)
+            lines.append(value)
         else:
             torn.append(number)
     if torn:
-        warnings.warn(_told(path, torn), stacklevel=2)
-    return found
+        warnings.warn(_torn_lines(path, torn), stacklevel=2)
+    return lines
 
 
 class Writer:
@@ -115,7 +115,7 @@ class Writer:
         except OSError as error:
             raise UserError(
                 f"{self.path} cannot be written ({error.strerror}); make room and give the same command again, which "
-                "goes on from here"
+                "resumes from here"
             ) from error
 
     def empty(self) -> None:
@@ -190,7 +190,7 @@ def _locked(path: Path) -> BaseFileLock | None:
     return lock
 
 
-def _told(path: Path, torn: list[int]) -> str:
+def _torn_lines(path: Path, torn: list[int]) -> str:
     named = ", ".join(map(str, torn[:_MOST_NAMED]))
     if len(torn) > _MOST_NAMED:
         named += f" and {len(torn) - _MOST_NAMED} more"

@@ -5,57 +5,35 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
 
 from ppdiffusers_tome.tools.measuring.clock import DeviceClock
-
-T = TypeVar("T")
 
 _STATUS, _CLEAR, _MEMORY = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
 
 
-@dataclass(frozen=True)
-class Measured(Generic[T]):
-    """What a piece of work returned and what it took.
+class Meter:
+    """Measures whatever runs from the moment it is made."""
 
-    Attributes:
-        result: what it returned.
-        seconds: wall clock, until the device was done.
-        peak_bytes: the most memory in use while it ran, weights included; None when it could not be measured.
-        peak_bytes_at_mark: the same up to the last mark; None without one.
-    """
+    def __init__(self) -> None:
+        self._memory = _memory()
+        self._memory.reset()
+        self._clock = DeviceClock()
 
-    result: T
-    seconds: float
-    peak_bytes: int | None
-    peak_bytes_at_mark: int | None
+    def seconds(self) -> float:
+        """Wall clock until the device is done, since the meter was made or was asked for them before."""
+        return self._clock.lap()
 
-
-def measured(work: Callable[[Callable[[], None]], T]) -> Measured[T]:
-    """Do a piece of work and measure it.
-
-    Args:
-        work: gets a function ``mark``, which it may call when the part of it that is of interest is over.
-    """
-    meter = _meter()
-    at_mark: list[int | None] = [None]
-
-    def mark() -> None:
-        at_mark[0] = meter.peak_bytes()
-
-    meter.reset()
-    clock = DeviceClock()
-    result = work(mark)
-    return Measured(result, clock.lap(), meter.peak_bytes(), at_mark[0])
+    def peak_bytes(self) -> int | None:
+        """The most memory in use since the meter was made, weights included; None when it could not be measured."""
+        return self._memory.peak_bytes()
 
 
 def memory_meaning() -> str:
     """What ``peak_bytes`` means on this device with this Paddle."""
-    return _meter().meaning
+    return _memory().meaning
 
 
 def highest(peaks: Iterable[int | None]) -> int | None:
@@ -64,7 +42,7 @@ def highest(peaks: Iterable[int | None]) -> int | None:
     return None if None in peaks else max(peaks)  # type: ignore[type-var]
 
 
-class _PaddleMeter:
+class TensorMemory:
     """Paddle's own count of the bytes its tensors hold, on the GPU or the host; its peak can be reset."""
 
     def __init__(self, kind: str, index: int, meaning: str) -> None:
@@ -87,7 +65,7 @@ class _PaddleMeter:
         return peak if self._reset is not None or peak > self._before else None
 
 
-class _ResidentMeter:
+class ResidentMemory:
     """The kernel's count of the process's resident memory; its peak is reset through ``/proc/self/clear_refs``."""
 
     meaning = "resident memory of the process"
@@ -103,8 +81,8 @@ class _ResidentMeter:
             self._works = False
 
     def peak_bytes(self) -> int | None:
-        found = re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text()) if self._works else None
-        return int(found[1]) * 1024 if found else None
+        line = re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text()) if self._works else None
+        return int(line[1]) * 1024 if line else None
 
 
 def tensor_bytes() -> tuple[int, int]:
@@ -124,8 +102,8 @@ def available_bytes() -> int | None:
     if kind == "device":
         return int(paddle.device.cuda.get_device_properties(index).total_memory - tensor_bytes()[0])
     with suppress(OSError):
-        found = re.search(r"MemAvailable:\s+(\d+) kB", _MEMORY.read_text())
-        return int(found[1]) * 1024 if found else None
+        line = re.search(r"MemAvailable:\s+(\d+) kB", _MEMORY.read_text())
+        return int(line[1]) * 1024 if line else None
     return None
 
 
@@ -137,17 +115,13 @@ def usable_cores() -> int:
         return os.cpu_count() or 1
 
 
-def resident_meter() -> _ResidentMeter:
-    """A meter of the whole process, where Paddle's own count is not what is wanted."""
-    return _ResidentMeter()
-
-
-def _meter() -> Any:
+def _memory() -> TensorMemory | ResidentMemory:
+    """What can be measured on this device with this Paddle."""
     kind, index = _device()
     if kind == "device":
-        return _PaddleMeter(kind, index, "memory of Paddle's tensors on the GPU")
-    meter = _PaddleMeter(kind, index, "memory of Paddle's tensors")
-    return meter if meter.works else _ResidentMeter()
+        return TensorMemory(kind, index, "memory of Paddle's tensors on the GPU")
+    tensors = TensorMemory(kind, index, "memory of Paddle's tensors")
+    return tensors if tensors.works else ResidentMemory()
 
 
 def _device() -> tuple[str, int]:

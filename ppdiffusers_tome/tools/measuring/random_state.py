@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
 def untouched_random_state() -> Iterator[None]:
-    """Whatever is drawn inside leaves Paddle's and numpy's global generators where they were."""
+    """Whatever is drawn inside leaves the global generators of Paddle, numpy and ppdiffusers where they were."""
     import numpy as np
     import paddle
 
-    paddle_state, numpy_state = paddle.get_rng_state(), np.random.get_state()
+    named = named_generators()
+    paddle_state, numpy_state, named_states = paddle.get_rng_state(), np.random.get_state(), dict(named)
     try:
         yield
     finally:
         paddle.set_rng_state(paddle_state)
         np.random.set_state(numpy_state)
+        named.update(named_states)
+
+
+def named_generators() -> dict[str, Any]:
+    """The states of the generators that ``pipe(generator=name)`` names, which go on from picture to picture.
+
+    ppdiffusers keeps them where other frameworks have a class, in what ``paddle.Generator()`` gives.
+    """
+    import paddle
+
+    generator = getattr(paddle, "Generator", None)
+    return {} if generator is None else getattr(generator(), "states_", {})

@@ -1,8 +1,9 @@
-"""How far a picture is from another: PSNR and SSIM, by scikit-image."""
+"""How similar a picture is to another: PSNR and SSIM, by scikit-image."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Similarity:
-    """Likeness of two pictures.
+    """Of a picture to another.
 
     Attributes:
         psnr: peak signal to noise ratio in dB; infinite when the pictures are identical.
@@ -19,6 +20,9 @@ class Similarity:
 
     psnr: float
     ssim: float
+
+    def __str__(self) -> str:
+        return "identical" if math.isinf(self.psnr) else f"PSNR {self.psnr:.1f} dB, SSIM {self.ssim:.3f}"
 
 
 def compare_pictures(reference: np.ndarray, picture: np.ndarray) -> Similarity:
@@ -35,3 +39,23 @@ def compare_pictures(reference: np.ndarray, picture: np.ndarray) -> Similarity:
         psnr=float(peak_signal_noise_ratio(reference, picture, data_range=255)),
         ssim=float(structural_similarity(reference, picture, data_range=255, channel_axis=2)),
     )
+
+
+def format_psnr(psnr: float | None) -> str:
+    """``27.13`` -> ``27.1``; ``identical`` where it is infinite, ``-`` where there is none."""
+    if psnr is None:
+        return "-"
+    return f"{psnr:.1f}" if math.isfinite(psnr) else "identical"
+
+
+def similarity_to_dict(similarity: Similarity | None) -> dict[str, float | None]:
+    """As JSON has it, which knows no infinite number: the PSNR of identical pictures is null, beside an SSIM of 1."""
+    if similarity is None:
+        return {"psnr_db": None, "ssim": None}
+    return {"psnr_db": similarity.psnr if math.isfinite(similarity.psnr) else None, "ssim": similarity.ssim}
+
+
+def similarity_from_dict(values: Mapping[str, float | None]) -> Similarity | None:
+    """What ``similarity_to_dict`` described."""
+    psnr, ssim = values["psnr_db"], values["ssim"]
+    return None if ssim is None else Similarity(math.inf if psnr is None else psnr, ssim)

@@ -12,8 +12,8 @@ _UNITS = {
 }  # fmt: skip
 
 
-def parse_bytes(text: str) -> int:
-    """``8GiB`` -> 8589934592; ``8GB`` -> 8000000000.
+def parse_bytes(text: str, option: str = "") -> int:
+    """``8GiB`` -> 8589934592; ``8GB`` -> 8000000000. ``option`` is what it was given as, to be named in errors.
 
     Raises:
         UserError: it is no size above 0.
@@ -21,7 +21,8 @@ def parse_bytes(text: str) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B)\s*", text)
     size = int(float(found[1]) * _UNITS[found[2]]) if found and len(found[1]) < 300 else 0
     if size < 1:
-        raise UserError(f"{text!r} must be a size above 0 with its unit ({', '.join(_UNITS)}), such as 8GiB")
+        given = f"{option} {text}" if option else repr(text)
+        raise UserError(f"{given} must be a size above 0 with its unit ({', '.join(_UNITS)}), such as 8GiB")
     return size
 
 

@@ -1,4 +1,4 @@
-"""The settings that tuning tries: families from mild to strong, and what is to hold in all of them. Knows no Paddle."""
+"""The settings that tuning tries: families from mild to strong, and what is kept in all of them. Knows no Paddle."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.settings.checking import LEVELS
 from ppdiffusers_tome.settings.combining import combined
-from ppdiffusers_tome.settings.config import LEVELS, ToMeConfig, check_names
+from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.values import plain, shown
 
 # Methods that ask fewer keys keep the picture best (docs/fidelity.md); merging also works where blocks have no layers
@@ -34,36 +35,36 @@ def candidates(
     """What is to be tried, by family and from mild to strong; none twice in a family.
 
     Args:
-        config, settings: as for ``held``; what they make impossible is left out.
+        config, settings: as for ``kept_settings``; what they make impossible is left out.
         families: to begin with instead of ``FAMILIES``.
 
     Raises:
         ToMeTypeError: a setting is of the wrong type, or is none.
         ToMeValueError: nothing is left.
     """
-    hold, refusal = held(config, settings), None
-    found: dict[str, list[ToMeConfig]] = {}
+    kept, refusal = kept_settings(config, settings), None
+    chosen: dict[str, list[ToMeConfig]] = {}
     for family, members in (FAMILIES if families is None else families).items():
-        if families is None and "method" in hold:  # ours differ by their method, so they are one now
-            family = plain(hold["method"])
+        if families is None and "method" in kept:  # ours differ by their method, so they are one now
+            family = plain(kept["method"])
         for member in members:
             try:
-                candidate = replace(member, **hold)
+                candidate = replace(member, **kept)
             except ToMeValueError as error:
                 refusal = error
                 continue
-            if candidate not in found.setdefault(family, []):
-                found[family].append(candidate)
+            if candidate not in chosen.setdefault(family, []):
+                chosen[family].append(candidate)
     if families is None:
-        found = {family: sorted(members, key=_strength) for family, members in found.items()}
-    if not found:
-        given = ", ".join(f"{name}={shown(value)}" for name, value in hold.items())
+        chosen = {family: sorted(members, key=_strength) for family, members in chosen.items()}
+    if not chosen:
+        given = ", ".join(f"{name}={shown(value)}" for name, value in kept.items())
         why = "families has no settings" if refusal is None else f"no settings are possible with {given}; {refusal}"
         raise ToMeValueError(f"there is nothing to try: {why}")
-    return found
+    return chosen
 
 
-def held(
+def kept_settings(
     config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:  # fmt: skip
     """The settings that all candidates have.
@@ -79,8 +80,8 @@ def held(
     check_names(settings)
     if config is None:
         return settings
-    found = vars(combined(config, {"ratio": 0.0, **settings}))
-    return {name: value for name, value in found.items() if name != "ratio" or name in settings}
+    whole = vars(combined(config, {"ratio": 0.0, **settings}))
+    return {name: value for name, value in whole.items() if name != "ratio" or name in settings}
 
 
 def _strength(config: ToMeConfig) -> float:

@@ -1,114 +1,35 @@
 """Settings chosen by trying them: on this machine, with this model, at this size.
 
-Candidates stand in families, each from mild to strong. A family is left as soon as it misses the wanted likeness, or
-has reached the wanted speed and memory: what is stronger would only be less like.
+Candidates stand in families, each from mild to strong. A family is left as soon as it misses the wanted similarity, or
+has reached the wanted speed and memory: what is stronger would only be less similar.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
+from PIL import Image
 
 from ppdiffusers_tome.attaching.applying import apply_config, remove_tome, tome_set_aside
-from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.values import kind, plain, shown
-from ppdiffusers_tome.tools.measuring.measure import Measured, highest, measured
-from ppdiffusers_tome.tools.measuring.random_state import untouched_random_state
+from ppdiffusers_tome.settings.values import kind, shown
+from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
+from ppdiffusers_tome.tools.measuring.measure import Meter, highest
+from ppdiffusers_tome.tools.measuring.random_state import named_generators, untouched_random_state
 from ppdiffusers_tome.tools.measuring.similarity import compare_pictures
-from ppdiffusers_tome.tools.tuning.candidates import candidates, held
+from ppdiffusers_tome.tools.tuning.candidates import candidates, kept_settings
+from ppdiffusers_tome.tools.tuning.trial import Target, Trial, Tuned
 
-Draw = Callable[[], Measured[Any]]
+Draw = Callable[[], DrawnPicture]
 
 # Less is within what two runs of the same differ by.
 _PAYS = 1.03
-
-
-@dataclass(frozen=True)
-class Target:
-    """What is wanted; what is None does not matter.
-
-    Attributes:
-        psnr: the least likeness to the unmerged picture, in dB, of every picture tried. 30 is hard to tell apart.
-        speedup: how many times as fast as unmerged at least; 1 or more.
-        memory: the most bytes in use during a call.
-
-    Raises:
-        ToMeTypeError, ToMeValueError: one is no such number, or all are None.
-    """
-
-    psnr: float | None = None
-    speedup: float | None = None
-    memory: int | None = None
-
-    def __post_init__(self) -> None:
-        given = {name: plain(value) for name, value in vars(self).items() if value is not None}
-        if not given:
-            raise ToMeValueError("there is no target; give at least one of psnr=30, speedup=1.5 and memory=8 * 2**30")
-        for name, value in given.items():
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise ToMeTypeError(f"target {name}={shown(value)} must be a number; got {kind(value)}")
-            # Whole numbers may be larger than any float, so they are compared as they are.
-            if value != value or not 0 < value < math.inf or (name == "speedup" and value < 1):
-                least = "1 or more" if name == "speedup" else "above 0"
-                raise ToMeValueError(f"target {name}={shown(value)} must be a finite number, {least}")
-            object.__setattr__(self, name, value)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What one candidate did.
-
-    Attributes:
-        family, config: who it is.
-        speed_up: the unmerged seconds divided by its own, median over the pictures.
-        psnr: the least over the pictures, in dB; infinite where they are identical.
-        peak_bytes: the most memory in use; None where it could not be measured.
-    """
-
-    family: str
-    config: ToMeConfig
-    speed_up: float
-    psnr: float
-    peak_bytes: int | None
-
-    def meets(self, target: Target) -> bool:
-        return self.like_enough(target) and self.cheap_enough(target)
-
-    def like_enough(self, target: Target) -> bool:
-        return target.psnr is None or self.psnr >= target.psnr
-
-    def cheap_enough(self, target: Target) -> bool:
-        fits = target.memory is None or (self.peak_bytes is not None and self.peak_bytes <= target.memory)
-        return fits and (target.speedup is None or self.speed_up >= target.speedup)
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """What tuning found.
-
-    Attributes:
-        config: the settings to use; where none pay, those that were to hold with ratio 0, which merges nothing.
-        pays: whether ``config`` reaches the target and is worth it.
-        trials: all that was tried, in that order.
-        verdict: a sentence for people; where nothing pays it says why.
-        unmerged_seconds, unmerged_peak_bytes: medians and the most of the unmerged pictures.
-    """
-
-    config: ToMeConfig
-    pays: bool
-    trials: tuple[Trial, ...]
-    verdict: str
-    unmerged_seconds: float
-    unmerged_peak_bytes: int | None
 
 
 def tune(
@@ -126,11 +47,11 @@ def tune(
         pipe: a ppdiffusers pipeline.
         call: how it is called, ``{"prompt": "a cat", "height": 768, "width": 768}``.
         psnr, speedup, memory: what is wanted, see :class:`Target`; a PSNR of 30 dB where nothing is given. With a
-            likeness, the fastest settings that reach it are chosen; without, those that are most like the unmerged
+            PSNR, the fastest settings that reach it are chosen; without, those that are most similar to the unmerged
             picture and reach the rest.
         config: settings to keep, as for :func:`apply_tome`; only the ratio is looked for.
         families: what is tried instead of ``candidates.FAMILIES``; each from mild to strong.
-        tried: told of every trial at once.
+        tried: called with every trial at once.
         settings: settings to keep by name, as for :func:`apply_tome`, in place of those of ``config``. All that is
             tried has them; what they make impossible is not tried.
 
@@ -143,8 +64,8 @@ def tune(
         NothingToMergeError: nothing merges in this pipeline with any of them.
 
     Example:
-        >>> found = tune(pipe, {"prompt": "a cat"}, psnr=30, max_downsample=2)  # doctest: +SKIP
-        >>> pipe.apply_tome(found.config)  # doctest: +SKIP
+        >>> tuned = tune(pipe, {"prompt": "a cat"}, psnr=30, max_downsample=2)  # doctest: +SKIP
+        >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
     """
     if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
         raise ToMeTypeError(
@@ -153,20 +74,18 @@ def tune(
         )
     nothing_given = psnr is None and speedup is None and memory is None
     target = Target(30.0 if nothing_given else psnr, speedup, memory)
-    named_generators = _named_generators()
-    states = dict(named_generators)
+    states = dict(named_generators())
 
-    def draw() -> Measured[Any]:
+    def draw() -> DrawnPicture:
         paddle.seed(0)
         np.random.seed(0)
-        named_generators.update(states)
-        return measured(lambda mark: _first_image(pipe(**call)))
+        named_generators().update(states)
+        meter = Meter()
+        picture = _first_image(pipe(**call))
+        return DrawnPicture(picture, meter.seconds(), meter.peak_bytes(), None)
 
-    try:
-        with untouched_random_state():
-            return tune_draws(pipe, [draw], target, config=config, settings=settings, families=families, tried=tried)
-    finally:
-        named_generators.update(states)
+    with untouched_random_state():
+        return tune_draws(pipe, [draw], target, config=config, settings=settings, families=families, tried=tried)
 
 
 def tune_draws(
@@ -183,13 +102,13 @@ def tune_draws(
         config, settings, families, tried: as for ``tune``.
     """
     by_family = candidates(config, settings, families)
-    unmerged_config = ToMeConfig(**{**held(config, settings), "ratio": 0.0})
+    unmerged_config = ToMeConfig(**{**kept_settings(config, settings), "ratio": 0.0})
     with tome_set_aside(pipe):
         draws[0]()  # the first call sets things up
         unmerged = [draw() for draw in draws]
         trials = _trials(pipe, draws, unmerged, by_family, target, tried)
         chosen = _best([trial for trial in trials if trial.meets(target)], target)
-        speed_up = _again(pipe, chosen, draws) if chosen else None
+        speed_up = _side_by_side(pipe, chosen, draws) if chosen else None
     pays, verdict = _verdict(chosen, speed_up, trials, target)
     return Tuned(
         chosen.config if chosen is not None and pays else unmerged_config, pays, tuple(trials), verdict,
@@ -198,7 +117,7 @@ def tune_draws(
 
 
 def _trials(
-    pipe: Any, draws: Sequence[Draw], unmerged: Sequence[Measured], by_family: Mapping[str, Sequence[ToMeConfig]],
+    pipe: Any, draws: Sequence[Draw], unmerged: Sequence[DrawnPicture], by_family: Mapping[str, Sequence[ToMeConfig]],
     target: Target, tried: Callable[[Trial], None],
 ) -> list[Trial]:  # fmt: skip
     """Every candidate in turn, until its family is left.
@@ -219,39 +138,34 @@ def _trials(
                 trials[config] = _trial(family, config, unmerged, [draw() for draw in draws])
                 tried(trials[config])
             trial = trials[config]
-            if not trial.like_enough(target) or (target.psnr is None and trial.cheap_enough(target)):
+            if not trial.similar_enough(target) or (target.psnr is None and trial.cheap_enough(target)):
                 break
     if not trials:
         raise refusals[-1]
     return list(trials.values())
 
 
-def _named_generators() -> dict[str, Any]:
-    """The states of the generators that ``pipe(generator=name)`` names, which go on from picture to picture.
-
-    ppdiffusers keeps them where other frameworks have a class, in what ``paddle.Generator()`` gives.
-    """
-    generator = getattr(paddle, "Generator", None)
-    return {} if generator is None else getattr(generator(), "states_", {})
-
-
-def _first_image(output: Any) -> np.ndarray:
-    """The first picture of a pipeline's output, uint8 ``[height, width, 3]``."""
+def _first_image(output: Any) -> Image.Image:
+    """The first picture of a pipeline's output, RGB."""
     images = getattr(output, "images", None)
     if images is None or len(images) == 0:
         raise ToMeTypeError(
             f"tuning compares pictures, and this call returned {type(output).__name__} without images; choose settings "
             "by hand, or let the call return images"
         )
-    image = np.asarray(images[0])
-    return image if image.dtype == np.uint8 else (np.clip(image, 0, 1) * 255).round().astype(np.uint8)
+    if isinstance(images[0], Image.Image):
+        return images[0].convert("RGB")
+    pixels = np.asarray(images[0])
+    if pixels.dtype != np.uint8:
+        pixels = (np.clip(pixels, 0, 1) * 255).round().astype(np.uint8)
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB")
 
 
-def _trial(family: str, config: ToMeConfig, unmerged: Sequence[Measured], merged: Sequence[Measured]) -> Trial:
+def _trial(family: str, config: ToMeConfig, unmerged: Sequence[DrawnPicture], merged: Sequence[DrawnPicture]) -> Trial:
     pairs = list(zip(unmerged, merged, strict=True))
     return Trial(
         family, config, statistics.median(one.seconds / other.seconds for one, other in pairs),
-        min(compare_pictures(np.asarray(one.result), np.asarray(other.result)).psnr for one, other in pairs),
+        min(compare_pictures(np.asarray(one.image), np.asarray(other.image)).psnr for one, other in pairs),
         highest(other.peak_bytes for other in merged),
     )  # fmt: skip
 
@@ -262,7 +176,7 @@ def _best(trials: Sequence[Trial], target: Target) -> Trial | None:
     return max(trials, key=lambda trial: (trial.psnr, trial.speed_up), default=None)
 
 
-def _again(pipe: Any, chosen: Trial, draws: Sequence[Draw]) -> float:
+def _side_by_side(pipe: Any, chosen: Trial, draws: Sequence[Draw]) -> float:
     """The speed-up of the chosen, side by side: unmerged pictures were long ago, and machines change their speed."""
     ratios = []
     for draw in draws:
@@ -276,10 +190,11 @@ def _again(pipe: Any, chosen: Trial, draws: Sequence[Draw]) -> float:
 def _verdict(chosen: Trial | None, speed_up: float | None, trials: Sequence[Trial], target: Target) -> tuple[bool, str]:
     """Whether the chosen pay, and a sentence."""
     if chosen is None or speed_up is None:
-        fastest, likest = max(trials, key=lambda t: t.speed_up), max(trials, key=lambda t: t.psnr)
+        fastest = max(trials, key=lambda trial: trial.speed_up)
+        most_similar = max(trials, key=lambda trial: trial.psnr)
         return False, (
             f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
-            f"{fastest.psnr:.1f} dB, the most alike {likest.psnr:.1f} dB with {likest.speed_up:.2f}x"
+            f"{fastest.psnr:.1f} dB, the most similar {most_similar.psnr:.1f} dB with {most_similar.speed_up:.2f}x"
         )
     if speed_up < _PAYS and target.memory is None:
         return False, (

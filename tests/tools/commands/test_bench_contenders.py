@@ -13,12 +13,12 @@ import tiny
 from ppdiffusers_tome import ToMeConfig, applied_tome
 from ppdiffusers_tome.attaching import applying
 from ppdiffusers_tome.attaching.sites import find_sites
-from ppdiffusers_tome.tools.bench import work as works
+from ppdiffusers_tome.tools.bench import workload
 from ppdiffusers_tome.tools.bench.contenders import CONTENDERS, put_on, take_off
-from ppdiffusers_tome.tools.bench.plan import Entry, Plan, Setting
+from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
 from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS, random_unet
-from ppdiffusers_tome.tools.bench.work import Work, load_work
-from ppdiffusers_tome.tools.bench.worker import Task, work_on
+from ppdiffusers_tome.tools.bench.task import Task, carry_out
+from ppdiffusers_tome.tools.bench.workload import Workload, load_workload
 
 PLAN = Plan(
     what="unet", model="sd15-tiny-random", dtype="float32", steps=4, contenders=tuple(CONTENDERS), ratios=(0.5, 0.7),
@@ -74,24 +74,24 @@ def who(unet: Any) -> str:
     return f"free {hooks[0].__self__._ratio}" if hooks else "none or removed"
 
 
-def test_entries_are_all_contenders_at_all_ratios() -> None:
-    assert [entry.name for entry in PLAN.entries] == list(EXPECTED)
+def test_variants_are_all_contenders_at_all_ratios() -> None:
+    assert [variant.name for variant in PLAN.variants] == list(EXPECTED)
 
 
-@pytest.mark.parametrize("entry", PLAN.entries, ids=lambda entry: entry.name)
-def test_attention_sees_a_contenders_tokens(entry: Entry, unet: Any, seen: dict[int, set[int]]) -> None:
-    put_on(unet, entry.contender, entry.ratio, None)
+@pytest.mark.parametrize("variant", PLAN.variants, ids=lambda variant: variant.name)
+def test_attention_sees_a_contenders_tokens(variant: Variant, unet: Any, seen: dict[int, set[int]]) -> None:
+    put_on(unet, variant.contender, variant.ratio, None)
     output = run(unet)
-    assert seen == {1: {EXPECTED[entry.name]}, 2: {64}, 4: {16}, 8: {4}}
-    assert who(unet) == ("none or removed" if entry.name in ("none", "removed") else entry.name)
+    assert seen == {1: {EXPECTED[variant.name]}, 2: {64}, 4: {16}, 8: {4}}
+    assert who(unet) == ("none or removed" if variant.name in ("none", "removed") else variant.name)
     assert np.isfinite(output).all()
 
 
 def test_contenders_draw_what_they_should(unet: Any) -> None:
     plain, outputs = run(unet), {}
-    for entry in PLAN.entries:
-        put_on(unet, entry.contender, entry.ratio, None)
-        outputs[entry.name] = run(unet)
+    for variant in PLAN.variants:
+        put_on(unet, variant.contender, variant.ratio, None)
+        outputs[variant.name] = run(unet)
     for name in UNMERGED:
         np.testing.assert_array_equal(outputs.pop(name), plain)
     for name, output in outputs.items():
@@ -101,8 +101,8 @@ def test_contenders_draw_what_they_should(unet: Any) -> None:
 def test_contender_replaces_another_and_leaves_nothing_behind(unet: Any) -> None:
     run(unet)
     before = tiny.snapshot(unet)
-    for entry in PLAN.entries:
-        put_on(unet, entry.contender, entry.ratio, 2)
+    for variant in PLAN.variants:
+        put_on(unet, variant.contender, variant.ratio, 2)
         run(unet)
     take_off(unet)
     assert tiny.snapshot(unet) == before
@@ -139,19 +139,19 @@ def test_model_without_attention_at_its_finest_level_is_compared_at_the_same_lev
 def test_contenders_reach_the_unet_of_a_pipeline() -> None:
     pipe = tiny.pipeline()
     before = [tiny.snapshot(layer) for layer in (pipe.unet, pipe.vae, pipe.text_encoder)]
-    for entry in PLAN.entries:
-        put_on(pipe, entry.contender, entry.ratio, None)
-        assert who(pipe.unet) == ("none or removed" if entry.name in ("none", "removed") else entry.name)
+    for variant in PLAN.variants:
+        put_on(pipe, variant.contender, variant.ratio, None)
+        assert who(pipe.unet) == ("none or removed" if variant.name in ("none", "removed") else variant.name)
     take_off(pipe)
     assert [tiny.snapshot(layer) for layer in (pipe.unet, pipe.vae, pipe.text_encoder)] == before
 
 
 def test_every_run_is_given_the_same_inputs() -> None:
-    work = load_work(PLAN, SETTING)
+    loaded = load_workload(PLAN, SETTING)
     given: list[list[np.ndarray]] = []
-    work.model_or_pipe.register_forward_pre_hook(lambda layer, inputs: given.append([x.numpy() for x in inputs]))
-    work.run(4)
-    work.run(4)
+    loaded.model_or_pipe.register_forward_pre_hook(lambda layer, inputs: given.append([x.numpy() for x in inputs]))
+    loaded.run(4)
+    loaded.run(4)
     assert [int(timestep) for _, timestep, _ in given[:4]] == [999, 749, 499, 249]
     assert len({latent.tobytes() for latent, _, _ in given[:4]}) == 4
     assert given[0][0].shape == (2, 4, 16, 16)
@@ -162,27 +162,25 @@ def test_every_run_is_given_the_same_inputs() -> None:
 
 def test_contenders_take_turns_and_another_begins_each_round(unet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[str, int]] = []
-    monkeypatch.setattr(
-        works, "load_work", lambda plan, setting: Work(unet, lambda steps: ran.append((who(unet), steps)), 4)
-    )
-    said: list[Any] = []
-    entries = PLAN.entries
-    work_on(Task(PLAN, SETTING, tuple(entries), (0, 3)), said.append)
-    names = [entry.name if entry.name not in ("none", "removed") else "none or removed" for entry in entries]
+    chosen = Workload(unet, lambda steps: ran.append((who(unet), steps)), 4)
+    monkeypatch.setattr(workload, "load_workload", lambda plan, setting: chosen)
+    variants = PLAN.variants
+    results = list(carry_out(Task(PLAN, SETTING, tuple(variants), (0, 3))))
+    names = [variant.name if variant.name not in ("none", "removed") else "none or removed" for variant in variants]
     turns = names + [name for first in (0, 3) for name in names[first:] + names[:first]]
     assert ran == [(name, 1 if number < len(names) else 4) for number, name in enumerate(turns)]
-    rounds = [line for line in said if "round" in line]
+    rounds = [line for line in results if "round" in line]
     assert [line["round"] for line in rounds] == [0, 3]
     assert all(list(line["seconds"]) == list(EXPECTED) for line in rounds)
-    assert said[0]["on"]["paddle"] == paddle.__version__
+    assert results[0]["on"]["paddle"] == paddle.__version__
 
 
 @pytest.mark.parametrize("name", ["plain", "chunked"])
 def test_attention_is_computed_as_asked(name: str) -> None:
-    work = load_work(PLAN, Setting(128, 2, name))
-    processors = {type(site.block.attn1.processor).__name__ for site in find_sites(work.model_or_pipe)}
+    loaded = load_workload(PLAN, Setting(128, 2, name))
+    processors = {type(site.block.attn1.processor).__name__ for site in find_sites(loaded.model_or_pipe)}
     assert processors == {"AttnProcessor" if name == "plain" else "ChunkedAttnProcessor"}
-    work.run(1)
+    loaded.run(1)
 
 
 def test_random_unet_is_the_same_every_time_and_of_a_usual_scale() -> None:

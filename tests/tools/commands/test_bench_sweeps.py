@@ -8,7 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +16,43 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ppdiffusers_tome.tools.bench import sweep
+from ppdiffusers_tome.tools.bench import sweep, task
 from ppdiffusers_tome.tools.bench.contenders import CONTENDERS
-from ppdiffusers_tome.tools.bench.plan import Entry, Plan, Setting
-from ppdiffusers_tome.tools.bench.worker import OUT_OF_MEMORY, Task
+from ppdiffusers_tome.tools.bench.own_process import in_own_process
+from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
+from ppdiffusers_tome.tools.bench.task import Task
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.commands import benches
+from ppdiffusers_tome.tools.measuring import out_of_memory
 from ppdiffusers_tome.tools.measuring.json_lines import Writer
+from ppdiffusers_tome.tools.measuring.out_of_memory import EXIT_STATUS, memory_ended
 
 SMALL = ["--model", "sd15-tiny-random", "--sizes", "64", "--steps", "2"]
 LIMIT = int(2.1 * 2**30)
-ON = {"device": "cpu", "memory": "memory of a worker that is not there"}
+ON = {"device": "cpu", "memory": "memory of a process that is not there"}
 
 
 class Worker:
-    """Stands in for the worker: answers at once, with seconds that were chosen, and ends when told."""
+    """Stands in for the process of a task: answers at once, with seconds that were chosen, and ends when told."""
 
     def __init__(self, seconds: dict[str, list[float]], *, stop_after: int = 99, too_large: tuple[str, ...] = ()):
         self.seconds, self.stop_after, self.too_large = seconds, stop_after, too_large
         self.tasks: list[Task] = []
 
-    def __call__(self, task: Task) -> Iterator[dict[str, Any]]:
+    def __call__(self, work: Callable[..., Any], task: Task) -> Iterator[dict[str, Any]]:
         self.tasks.append(task)
         yield {"on": ON}
-        for entry in task.entries:
-            yield {"running": entry.name}
-            if entry.name in self.too_large:
-                yield {"out_of_memory": True}
-                return
+        for variant in task.variants:
+            yield {"running": variant.name}
+            if variant.name in self.too_large:
+                raise MemoryError
         for number in task.rounds:
             if self.stop_after == 0:
                 raise KeyboardInterrupt
             self.stop_after -= 1
             yield {
                 "round": number,
-                "seconds": {entry.name: self.seconds[entry.name][number] for entry in task.entries},
+                "seconds": {variant.name: self.seconds[variant.name][number] for variant in task.variants},
             }
         if not task.rounds:
             yield {"peak_bytes": 2**30, "resident_peak_bytes": 2**31}
@@ -66,14 +68,14 @@ def bench(folder: Path, *arguments: str) -> int:
 
 
 def cells(folder: Path, name: str = "unet") -> dict[str, dict[str, Any]]:
-    """Results by entry, of a run with one setting."""
-    return {cell["entry"]: cell for cell in json.loads((folder / f"{name}.json").read_text())["cells"]}
+    """Results by variant, of a run with one setting."""
+    return {cell["variant"]: cell for cell in json.loads((folder / f"{name}.json").read_text())["cells"]}
 
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
     stand_in = Worker(SECONDS)
-    monkeypatch.setattr(sweep, "_answers", stand_in)
+    monkeypatch.setattr(sweep, "in_own_process", stand_in)
     return stand_in
 
 
@@ -238,7 +240,7 @@ def test_findings_of_another_run_are_not_mixed_in(
 def test_one_that_does_not_fit_is_left_out_and_the_rest_go_on(tmp_path: Path, worker: Worker) -> None:
     worker.too_large = ("none",)
     assert bench(tmp_path, *THREE, "--memory-limit", "1.5GiB") == 0
-    timed = [[entry.name for entry in task.entries] for task in worker.tasks if task.rounds]
+    timed = [[variant.name for variant in task.variants] for task in worker.tasks if task.rounds]
     assert timed == [["none", "ours 0.5", "free 0.5"], ["ours 0.5", "free 0.5"]]
     found = cells(tmp_path)
     assert found["none"]["out_of_memory"]
@@ -255,28 +257,29 @@ def test_one_that_does_not_fit_is_left_out_and_the_rest_go_on(tmp_path: Path, wo
 
 
 def test_only_want_of_memory_counts_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "_kills", lambda: 3)
-    assert sweep._memory_ended(-signal.SIGKILL, 2, "")
-    assert not sweep._memory_ended(-signal.SIGKILL, 3, "")  # someone else killed it
-    assert sweep._memory_ended(-signal.SIGKILL, None, "")
-    assert sweep._memory_ended(OUT_OF_MEMORY, 3, "")
-    assert sweep._memory_ended(-signal.SIGABRT, 3, "terminate called after throwing 'std::bad_alloc'")
-    assert not sweep._memory_ended(-signal.SIGSEGV, 3, "")
-    assert not sweep._memory_ended(1, 3, "ValueError")
+    monkeypatch.setattr(out_of_memory, "num_memory_kills", lambda: 3)
+    assert memory_ended(-signal.SIGKILL, 2, "")
+    assert not memory_ended(-signal.SIGKILL, 3, "")  # someone else killed it
+    assert memory_ended(-signal.SIGKILL, None, "")
+    assert memory_ended(EXIT_STATUS, 3, "")
+    assert memory_ended(-signal.SIGABRT, 3, "terminate called after throwing 'std::bad_alloc'")
+    assert not memory_ended(-signal.SIGSEGV, 3, "")
+    assert not memory_ended(1, 3, "ValueError")
 
 
-def test_worker_that_failed_is_told_where_there_is_no_such_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_failed_is_told_where_there_is_no_such_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Windows, where a process that was killed ends with 1."""
     monkeypatch.delattr(signal, "SIGKILL")
-    assert not sweep._memory_ended(1, 3, "ValueError")
-    assert sweep._memory_ended(OUT_OF_MEMORY, 3, "")
+    assert not memory_ended(1, 3, "ValueError")
+    assert memory_ended(EXIT_STATUS, 3, "")
 
 
-def test_fault_of_a_worker_is_not_hidden() -> None:
+def test_fault_of_a_process_is_not_hidden() -> None:
     plan = Plan("unet", "sd15-tiny-random", "float32", 1, (), (0.5,), None, 0, None, (64,), (1,), ("plain",), 1, False)
-    task = Task(plan, plan.settings[0], (Entry("nobody"),), (0,))
-    with pytest.raises(RuntimeError, match=r"(?s)64x64, batch 1, plain attention ended with status 1.*nobody"):
-        list(sweep._answers(task))
+    asked = Task(plan, plan.settings[0], (Variant("nobody"),), (0,))
+    words = r"(?s)size=64, batch=1, attention='plain'.* ended with status 1.*KeyError.*nobody"
+    with pytest.raises(RuntimeError, match=words):
+        list(in_own_process(task.carry_out, asked))
 
 
 def test_attention_that_needs_a_gpu_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -299,8 +302,8 @@ def test_attention_that_needs_a_gpu_says_so(tmp_path: Path, capsys: pytest.Captu
         (["--steps", "0"], "--steps 0 must be 1 or more"),
         (["--repeats", "0"], "--repeats 0 times nothing"),
         (["--repeats", "-1", "--memory"], "--repeats -1 times nothing"),
-        (["--memory-limit", "20"], "'20' must be a number with MiB, GiB, MB or GB, such as 20GiB"),
-        (["--memory-limit", "0GiB"], "must be a number"),
+        (["--memory-limit", "20"], "argument --memory-limit: '20' must be a size above 0 with its unit (KiB, MiB, GiB"),
+        (["--memory-limit", "0GiB"], "'0GiB' must be a size above 0"),
         (["--seed", "-1"], "--seed -1 must be from 0"),
         (["--contenders", "theirs"], "invalid choice: 'theirs'"),
         (["--attention", "fast"], "invalid choice: 'fast'"),

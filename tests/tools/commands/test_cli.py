@@ -14,7 +14,9 @@ from ppdiffusers_tome.tools import commands
 from ppdiffusers_tome.tools.cli import main
 from tools.commands.conftest import PROMPT, SMALL
 
-SLOW_MODULES = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy"}
+SLOW_MODULES = {
+    "paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "rich", "tqdm",
+}  # fmt: skip
 COMMANDS = tuple(commands.commands())
 ANSWERED_AT_ONCE = [
     ["--help"],

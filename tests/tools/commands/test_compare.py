@@ -13,14 +13,21 @@ from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.bundled.scenes import parse_prompt
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.commands import compare
+from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
 from ppdiffusers_tome.tools.drawing.picture_files import read_settings
-from ppdiffusers_tome.tools.figures.comparison import PictureResult, as_json, by_setting, format_psnr, markdown
-from ppdiffusers_tome.tools.measuring.similarity import Similarity
+from ppdiffusers_tome.tools.evaluation.configurations import ours, unmerged
+from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
+from ppdiffusers_tome.tools.evaluation.summary import rows, table
+from ppdiffusers_tome.tools.measuring.similarity import Similarity, format_psnr
 from tools.commands.conftest import PROMPT, SMALL, pixels_of
 
 MIB = 2**20
 STAR = "a white star on a black background"
 FEW = ["--ratios", "0.5", "0.7", "--prompt", PROMPT, "--prompt", STAR]
+
+
+def names_in(found: dict) -> list[str]:
+    return [row["configuration"]["name"] for row in found["configurations"]]
 
 
 def test_text_to_image_writes_sheet_and_tables(tmp_path, capsys):
@@ -29,22 +36,23 @@ def test_text_to_image_writes_sheet_and_tables(tmp_path, capsys):
     assert captured.err == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.json", "compare.md", "compare.png"]
     found = json.loads((tmp_path / "compare.json").read_text())
-    assert [row["ratio"] for row in found["ratios"]] == [0.0, 0.5, 0.7]
-    assert [(row["prompt"], row["ratio"]) for row in found["pictures"]] == [
-        (prompt, ratio) for prompt in (PROMPT, STAR) for ratio in (0.0, 0.5, 0.7)
-    ]
-    unmerged, half, most = found["ratios"]
-    assert unmerged["speed_up"] == 1.0
+    unmerged, half, most = found["configurations"]
+    assert unmerged["configuration"]["tome"] is None
+    assert [row["configuration"]["tome"]["ratio"] for row in (half, most)] == [0.5, 0.7]
+    for row in (unmerged, half, most):
+        assert [(sample["prompt"], sample["seed"]) for sample in row["samples"]] == [(PROMPT, 5), (STAR, 6)]
+        assert row["seconds"]["median"] > 0
+        assert row["block_seconds"] is None
+    assert unmerged["speed_up"]["median"] == 1.0
     assert unmerged["psnr_db"] is unmerged["ssim"] is None
-    assert half["psnr_db"] > 10
-    assert most["ssim"] <= 1
-    assert all(row["seconds_per_image"] > 0 for row in found["ratios"])
+    assert half["psnr_db"]["median"] > 10
+    assert most["ssim"]["high"] <= 1
     assert found["run"]["seed"] == 5
     assert read_settings(tmp_path / "compare.png") == found["run"]
-    table = (tmp_path / "compare.md").read_text()
-    assert table in captured.out
-    for name in ("| unmerged |", "| ratio 0.5 |", "| ratio 0.7 |"):
-        assert name in table
+    written = (tmp_path / "compare.md").read_text()
+    for name in ("unmerged", "ratio 0.5", "ratio 0.7"):
+        assert f"| {name} |" in written
+        assert any(line.strip().startswith(name) for line in captured.out.splitlines())
 
 
 def test_controlnet_without_a_picture_draws_its_edges(tmp_path):
@@ -52,7 +60,8 @@ def test_controlnet_without_a_picture_draws_its_edges(tmp_path):
     assert main(arguments) == 0
     found = json.loads((tmp_path / "compare-controlnet.json").read_text())
     assert found["run"]["controlnet"] == {"model": "bundled", "scale": 1.0, "edges": "drawn scene"}
-    assert {row["prompt"] for row in found["pictures"]} == set(compare.CONTROLNET_PROMPTS)
+    for row in found["configurations"]:
+        assert [sample["prompt"] for sample in row["samples"]] == list(compare.CONTROLNET_PROMPTS)
     # Three columns of pictures, scaled from 64 to 256 pixels: the edges are the first, white on black.
     sheet = pixels_of(tmp_path / "compare-controlnet.png")
     assert sheet.shape[1] == 2 * 28 + 3 * 256 + 2 * 16
@@ -79,19 +88,19 @@ def test_presets_and_files_are_columns_too(tmp_path):
     arguments = ["compare", *SMALL, "--prompt", PROMPT, "--configs", "fast", str(tmp_path / "mine.json")]
     assert main([*arguments, "--ratios", "0.5", "--output", str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert [row["name"] for row in found["ratios"]] == ["unmerged", "ratio 0.5", "fast", "mine"]
+    assert names_in(found) == ["unmerged", "ratio 0.5", "fast", "mine"]
     assert found["run"]["tome"]["mine"]["method"] == "prune"
     assert found["run"]["tome"]["unmerged"] is None
     assert main([*arguments, "--output", str(tmp_path / "alone")]) == 0
     found = json.loads((tmp_path / "alone" / "compare.json").read_text())
-    assert [row["name"] for row in found["ratios"]] == ["unmerged", "fast", "mine"]
+    assert names_in(found) == ["unmerged", "fast", "mine"]
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path, capsys):
     ToMeConfig(0.3).save(tmp_path / "fast.json")
     arguments = ["--configs", "fast", str(tmp_path / "fast.json"), "--output", str(tmp_path / "out")]
     assert main(["compare", *SMALL, *arguments]) == 2
-    assert "another column is called 'fast' already" in capsys.readouterr().err
+    assert "two different configurations are called 'fast'; rename one of them" in capsys.readouterr().err
 
 
 def test_both_comparisons_fit_in_one_folder(tmp_path):
@@ -134,20 +143,29 @@ def test_default_prompts_are_new_to_the_model():
 
 
 def test_results_are_summed_up_by_medians_and_highest_peak():
-    def result(ratio: float, seconds: float, peak: int | None, quality: Similarity | None) -> PictureResult:
-        return PictureResult("p", f"ratio {ratio:g}" if ratio else "unmerged", ratio, seconds, peak, peak, quality)
+    """A speed-up is of one prompt, whose unmerged picture was drawn beside it."""
 
-    pictures = [
-        result(0.0, 2.0, 5 * MIB, None), result(0.0, 4.0, 6 * MIB, None), result(0.0, 9.0, 4 * MIB, None),
-        result(0.5, 1.0, 3 * MIB, Similarity(20.0, 0.8)), result(0.5, 2.0, None, Similarity(math.inf, 1.0)),
-        result(0.5, 3.0, 3 * MIB, Similarity(30.0, 0.9)),
-    ]  # fmt: skip
-    unmerged, half = summary = by_setting(pictures)
-    assert (unmerged.seconds, unmerged.speed_up, unmerged.peak_bytes, unmerged.psnr) == (4.0, 1.0, 6 * MIB, None)
-    assert (half.seconds, half.speed_up, half.psnr, half.ssim) == (2.0, 2.0, 30.0, 0.9)
-    assert half.peak_bytes is None
-    table = markdown("Title", ["a note"], summary)
-    assert "| unmerged | 4.00 | 1.00x | 6 MiB | 6 MiB | - | - |" in table
-    assert "| ratio 0.5 | 2.00 | 2.00x | not measured | not measured | 30.0 | 0.900 |" in table
-    assert as_json(summary, pictures)["pictures"][4]["psnr_db"] is None
+    def samples(name: str, *drawn: tuple[float, int | None, Similarity | None]) -> list[Sample]:
+        return [
+            Sample(name, Case("p", seed), 1, DrawnPicture(None, seconds, peak, peak, similarity))
+            for seed, (seconds, peak, similarity) in enumerate(drawn)
+        ]
+
+    half = ours(ToMeConfig(0.5), "ratio 0.5")
+    drawn = {
+        "unmerged": samples("unmerged", (2.0, 5 * MIB, None), (4.0, 6 * MIB, None), (9.0, 4 * MIB, None)),
+        "ratio 0.5": samples(
+            "ratio 0.5", (1.0, 3 * MIB, Similarity(20.0, 0.8)), (2.0, None, Similarity(math.inf, 1.0)),
+            (3.0, 3 * MIB, Similarity(30.0, 0.9)),
+        ),
+    }  # fmt: skip
+    plain, merged = found = rows([unmerged(), half], drawn, drawn["unmerged"])
+    assert (plain.seconds.median, plain.speed_up.median, plain.peak_bytes, plain.psnr) == (4.0, 1.0, 6 * MIB, None)
+    assert (merged.seconds.median, merged.psnr.median, merged.ssim.median) == (2.0, 30.0, 0.9)
+    assert (merged.speed_up.low, merged.speed_up.median, merged.speed_up.high) == (2.0, 2.0, 3.0)
+    assert merged.peak_bytes is None
+    written = table(found).markdown()
+    assert "| unmerged | 4.00 s | 1.00x | 6 MiB | 6 MiB | - | - |" in written
+    assert "| ratio 0.5 | 2.00 s | 2.00x | not measured | not measured | 30.0 (20.0) | 0.900 |" in written
+    assert [sample["psnr_db"] for sample in merged.to_dict()["samples"]] == [20.0, None, 30.0]
     assert format_psnr(math.inf) == "identical"

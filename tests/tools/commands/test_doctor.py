@@ -1,4 +1,4 @@
-"""``doctor``: the table of all pipelines, and the prognosis for one model."""
+"""``doctor``: the table of all pipelines, and the estimate for one model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.commands.doctor import verdict
 from ppdiffusers_tome.tools.doctor.coverage import PipelineCoverage, coverage
-from ppdiffusers_tome.tools.doctor.estimate import Prognosis, latent_size, prognoses
+from ppdiffusers_tome.tools.doctor.estimate import Estimate, estimates, latent_size
 
 DOCUMENT = tiny.ROOT / "docs" / "coverage.md"
 
@@ -70,9 +70,10 @@ def test_the_table_has_a_line_a_pipeline(
     pipelines: dict[str, PipelineCoverage], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == sorted(pipelines)
-    assert {line.split()[1] for line in lines[1:]} == {"yes", "no"}
+    heading, _, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["pipeline", "merges", "where,", "or", "why", "not"]
+    assert [line.split()[0] for line in lines] == sorted(pipelines)
+    assert {line.split()[1] for line in lines} == {"yes", "no"}
 
 
 def test_one_model_is_told_its_tokens_and_gain(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +121,7 @@ GRIDS = [
 def test_the_grids_are_those_that_a_call_has(build: tiny.Call, height: int, width: int) -> None:
     """Each block of a real call is called with as many tokens as was said."""
     model = build()
-    said = {each.level: each.grid.num_tokens for each in prognoses(model, ToMeConfig(), height, width)}
+    said = {each.level: each.grid.num_tokens for each in estimates(model, ToMeConfig(), height, width)}
     seen: dict[int, set[int]] = {}
     for site in find_sites(model):
         site.block.register_forward_pre_hook(
@@ -134,7 +135,7 @@ def test_the_grids_are_those_that_a_call_has(build: tiny.Call, height: int, widt
 def test_a_model_is_left_as_it_was() -> None:
     model = tiny.unet()
     plain, before, random = tiny.run_unet(model), tiny.snapshot(model), tiny.random_states()
-    prognoses(model, ToMeConfig(0.5), 16, 16)
+    estimates(model, ToMeConfig(0.5), 16, 16)
     assert tiny.snapshot(model) == before
     assert tiny.random_states() == random
     assert (tiny.run_unet(model) == plain).all()
@@ -143,7 +144,7 @@ def test_a_model_is_left_as_it_was() -> None:
 def test_reasons_why_nothing_merges_at_a_level() -> None:
     model = tiny.unet()
     beyond, small, none = (
-        prognoses(model, config, *size)
+        estimates(model, config, *size)
         for config, size in (
             (ToMeConfig(), (16, 16)), (ToMeConfig(0.9, sx=8, sy=8, max_downsample=2), (4, 16)),
             (ToMeConfig(0.001), (16, 16)),
@@ -157,14 +158,14 @@ def test_reasons_why_nothing_merges_at_a_level() -> None:
 
 def test_attention_that_does_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.available_bytes", lambda: 2**20)
-    found = prognoses(tiny.unet(), ToMeConfig(), 64, 64)[0]
+    found = estimates(tiny.unet(), ToMeConfig(), 64, 64)[0]
     assert found.seconds is None
     assert "GiB a row for its scores alone" in (found.untimed or "")
     assert "was not timed: unmerged attention needs" in verdict([found])
 
 
 def test_the_verdict_weighs_all_blocks() -> None:
-    slow = Prognosis("unet", 1, Grid(8, 8), 3, 32, None, 0.01, 0.02)
+    slow = Estimate("unet", 1, Grid(8, 8), 3, 32, None, 0.01, 0.02)
     assert "No speed-up is to be expected" in verdict([slow])
     fast = dataclasses.replace(slow, level=2, seconds=0.1, merged_seconds=0.05)
     assert "0.2100 s a step and row instead of 0.3300 s, 1.57 times as fast" in verdict([slow, fast])

@@ -1,4 +1,4 @@
-"""``evaluate``: what it writes, that it goes on where it was stopped, and what it refuses."""
+"""``evaluate``: what it writes, that it resumes where it was stopped, and what it refuses."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing import sampling
 from ppdiffusers_tome.tools.drawing.finding import find_model
+from ppdiffusers_tome.tools.evaluation.features import Inception
 from ppdiffusers_tome.tools.measuring.json_lines import Writer
 from tools.commands.conftest import PROMPT, SMALL, pixels_of
 
@@ -40,11 +41,11 @@ def found_in(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["configuration"]["name"]: row for row in described["configurations"]}
 
 
-def likeness_in(folder: Path) -> dict[tuple[str, str, int], tuple[float | None, float | None]]:
+def similarity_in(folder: Path) -> dict[tuple[str, str, int], tuple[float | None, float | None]]:
     return {
-        (name, result["prompt"], result["seed"]): (result["psnr"], result["ssim"])
+        (name, sample["prompt"], sample["seed"]): (sample["psnr_db"], sample["ssim"])
         for name, row in found_in(folder).items()
-        for result in row["results"]
+        for sample in row["samples"]
     }
 
 
@@ -126,14 +127,14 @@ def test_everything_is_measured_and_written(whole: Path, capsys: pytest.CaptureF
     for row in found.values():
         assert row["seconds"]["median"] > row["block_seconds"]["median"] > 0
         assert row["speed_up"]["median"] > 0
-        assert [result["prompt"] for result in row["results"]] == [PROMPT, STAR]
-        assert all(set(result["block_seconds"]) == {"1", "2", "4", "8"} for result in row["results"])
-        assert 0 <= row["obedience"] <= 1
+        assert [sample["prompt"] for sample in row["samples"]] == [PROMPT, STAR]
+        assert all(set(sample["block_seconds"]) == {"1", "2", "4", "8"} for sample in row["samples"])
+        assert 0 <= row["prompt_adherence"] <= 1
     assert found["unmerged"]["block_speed_up"] == {"median": 1, "low": 1, "high": 1}
-    assert found["unmerged"]["psnr"] is None
-    assert all(10 < found[name]["psnr"]["median"] < 60 for name in NAMES[1:])
-    assert likeness_in(whole)["ours 0.5", PROMPT, 0] != likeness_in(whole)["port 0.5", PROMPT, 0]
-    # Whoever comes after the unmerged picture changes from turn to turn.
+    assert found["unmerged"]["psnr_db"] is None
+    assert all(10 < found[name]["psnr_db"]["median"] < 60 for name in NAMES[1:])
+    assert similarity_in(whole)["ours 0.5", PROMPT, 0] != similarity_in(whole)["port 0.5", PROMPT, 0]
+    # Whoever comes after the unmerged picture changes from case to case.
     assert [name for name, _, _ in drawn_in(whole)] == [*NAMES, "unmerged", "port 0.5", "ours 0.5"]
     table = (whole / "evaluate.md").read_text()
     assert "bundled model, 64x64 pixels, 1 steps" in table
@@ -147,7 +148,7 @@ def test_everything_is_measured_and_written(whole: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("pictures", [2, 4])
-def test_stopped_run_goes_on_and_finds_the_same(
+def test_stopped_run_resumes_and_finds_the_same(
     pictures: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw, drawn = sampling.draw, []
@@ -166,8 +167,8 @@ def test_stopped_run_goes_on_and_finds_the_same(
     with (tmp_path / "evaluate.jsonl").open("a") as file:
         file.write('{"picture": {"confi')  # as a machine that lost its power leaves it
     assert evaluate(tmp_path, *TWO, *BOTH) == 0
-    assert likeness_in(tmp_path) == likeness_in(whole)
-    # The turn that was cut off begins with the unmerged picture again, so that seconds are of the same minutes.
+    assert similarity_in(tmp_path) == similarity_in(whole)
+    # The case that was cut off begins with the unmerged picture again, so that seconds are of the same minutes.
     again = drawn_in(tmp_path)[pictures:]
     assert again[0] == ("unmerged", PROMPT if pictures < 3 else STAR, 0)
     assert len(again) == {2: 5, 4: 3}[pictures]
@@ -176,7 +177,7 @@ def test_stopped_run_goes_on_and_finds_the_same(
     assert len(drawn_in(tmp_path)) == later
 
 
-# A configuration; the unmerged picture of a turn, without which the others say nothing; and one of the others, which
+# A configuration; the unmerged picture of a case, without which the others say nothing; and one of the others, which
 # is drawn beside the unmerged one again.
 @pytest.mark.parametrize(("place", "pictures"), [(2, 6), (5, 8), (7, 7)])
 def test_torn_line_is_told_and_its_picture_drawn_again(
@@ -189,9 +190,9 @@ def test_torn_line_is_told_and_its_picture_drawn_again(
     lines[place] = lines[place][:25] + b"\n"
     path.write_bytes(b"".join(lines))
     assert evaluate(tmp_path, *TWO, *BOTH) == 0
-    told = f"warning: {path}, line {place + 1} is not whole, as a process that is killed leaves it; it is skipped"
-    assert told in capsys.readouterr().err.splitlines()
-    assert likeness_in(tmp_path) == likeness_in(whole)
+    warning = f"warning: {path}, line {place + 1} is not whole, as a process that is killed leaves it; it is skipped"
+    assert warning in capsys.readouterr().err.splitlines()
+    assert similarity_in(tmp_path) == similarity_in(whole)
     assert len(drawn_in(tmp_path)) == pictures
 
 
@@ -227,8 +228,8 @@ def test_more_is_added_to_what_is_there(whole: Path, tmp_path: Path) -> None:
     assert {each[0] for each in new[:3]} == {"unmerged", "quarter", "tiles"}
     found = found_in(tmp_path)
     assert list(found) == ["unmerged", "ours 0.5", "quarter", "port 0.5", "tiles"]  # by family
-    assert [result["seed"] for result in found["tiles"]["results"]] == [0, 3]
-    before, after = likeness_in(whole), likeness_in(tmp_path)
+    assert [sample["seed"] for sample in found["tiles"]["samples"]] == [0, 3]
+    before, after = similarity_in(whole), similarity_in(tmp_path)
     assert after["ours 0.5", PROMPT, 0] == before["ours 0.5", PROMPT, 0]
     assert after["ours 0.5", PROMPT, 3] != before["ours 0.5", PROMPT, 0]
 
@@ -285,7 +286,7 @@ def test_networks_score_the_pictures(clip: Path, photos: Path, whole: Path, tmp_
         assert of_one["FID"] > 0
     assert scores["ours 0.5"] != scores["unmerged"]
     assert "| CLIP score | Frechet distance (CLIP features) | FID |" in (tmp_path / "evaluate.md").read_text()
-    assert likeness_in(tmp_path) == likeness_in(whole)
+    assert similarity_in(tmp_path) == similarity_in(whole)
     # Real pictures that are the drawn ones are at no distance.
     unmerged = tmp_path / "references"
     assert evaluate(tmp_path, *TWO, *BOTH, "--inception", str(inception), "--real", str(unmerged)) == 0
@@ -294,15 +295,27 @@ def test_networks_score_the_pictures(clip: Path, photos: Path, whole: Path, tmp_
     assert scores["ours 0.5"]["FID"] > 1e-9
 
 
+def test_pictures_are_resized_for_inception_without_smoothing(tmp_path: Path) -> None:
+    """As pytorch-fid does: of every 4x4 pixels the middle four count."""
+    network = Inception(saved(Colours(), tmp_path / "inception"))
+    pixels = np.zeros((4 * 299, 4 * 299, 3), np.uint8)
+    for row, column in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        pixels[row::4, column::4] = 255
+    Image.fromarray(pixels).save(tmp_path / "dots.png")
+    Image.new("RGB", (48, 64), "white").save(tmp_path / "white.png")
+    dots, white = network.of_images([tmp_path / "dots.png", tmp_path / "white.png"])
+    np.testing.assert_allclose(dots, white, rtol=1e-5, atol=1e-6)
+
+
 def test_prompts_come_from_files_and_the_models_own(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text(f"{STAR}\n\na photo of a cat\n{STAR}\n")
     folder = tmp_path / "outputs"
     assert evaluate(folder, "--prompts", str(prompts), "--held-out", "1", "--ratios", "0.5") == 0
-    results = found_in(folder)["ours 0.5"]["results"]
-    assert [result["prompt"] for result in results][:2] == [STAR, "a photo of a cat"]
-    assert len(results) == 3
-    assert [result["obeys"] is None for result in results] == [False, True, False]
+    samples = found_in(folder)["ours 0.5"]["samples"]
+    assert [sample["prompt"] for sample in samples][:2] == [STAR, "a photo of a cat"]
+    assert len(samples) == 3
+    assert [sample["follows_prompt"] is None for sample in samples] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -384,15 +397,15 @@ def test_files_of_others_are_not_replaced(
     assert not (tmp_path / "evaluate.jsonl").exists()
 
 
-def test_two_ranks_divide_the_turns_and_find_the_same(whole: Path, tmp_path: Path) -> None:
-    """Paddle's own launcher; each turn is drawn once, and rank 0 sums up."""
+def test_two_ranks_divide_the_cases_and_find_the_same(whole: Path, tmp_path: Path) -> None:
+    """Paddle's own launcher; each case is drawn once, and rank 0 sums up."""
     arguments = ["evaluate", *SMALL, "--output", str(tmp_path / "out"), *TWO, *BOTH]
     launched = subprocess.run(
         on_ranks(2, tmp_path, "-m", "ppdiffusers_tome", *arguments),
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     assert launched.returncode == 0, launched.stdout + launched.stderr
-    assert likeness_in(tmp_path / "out") == likeness_in(whole)
+    assert similarity_in(tmp_path / "out") == similarity_in(whole)
     drawn = drawn_in(tmp_path / "out")
     assert sorted(drawn) == sorted(set(drawn)) == sorted(drawn_in(whole))
     assert launched.stdout.count("# Fidelity and speed of token merging") == 1

@@ -77,7 +77,7 @@ def test_a_batch_draws_what_each_line_draws_alone(many, generate, tmp_path, sche
         together = tmp_path / "outputs" / entry["file"]
         np.testing.assert_array_equal(pixels_of(together), pixels_of(alone))
         settings = read_settings(together)
-        assert settings.pop("many")["entry"]["batch"] == [1, 2, 3]
+        assert settings.pop("manifest")["entry"]["batch"] == [1, 2, 3]
         assert settings == read_settings(alone)
 
 

@@ -1,4 +1,4 @@
-"""Seconds, memory, likeness, edges and the sheet: what the commands measure with and show."""
+"""Seconds, memory, similarity, edges and the sheet: what the commands measure with and show."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import paddle
 import pytest
 from PIL import Image
 
-from ppdiffusers_tome.tools.bench.overhead import measured_on
 from ppdiffusers_tome.tools.drawing.edges import EdgeSource, scene_edges
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.measuring import measure
-from ppdiffusers_tome.tools.measuring.measure import highest, measured, usable_cores
+from ppdiffusers_tome.tools.measuring.machine import measured_on
+from ppdiffusers_tome.tools.measuring.measure import Meter, highest, usable_cores
 from ppdiffusers_tome.tools.measuring.similarity import compare_pictures
 from ppdiffusers_tome.tools.measuring.units import format_bytes
 
@@ -27,32 +27,37 @@ def hold(mebibytes: int) -> float:
     return float(paddle.ones([mebibytes * MIB // 4]).sum())
 
 
+def peak_of(*mebibytes: int) -> int | None:
+    """The peak of a piece of work that holds tensors of such sizes, one after the other."""
+    meter = Meter()
+    for size in mebibytes:
+        hold(size)
+    return meter.peak_bytes()
+
+
 def test_seconds_are_those_of_the_work():
-    work = measured(lambda mark: time.sleep(0.05) or "done")
-    assert work.result == "done"
-    assert 0.05 <= work.seconds < 1
-    assert work.peak_bytes_at_mark is None
+    meter = Meter()
+    time.sleep(0.05)
+    assert 0.05 <= meter.seconds() < 1
 
 
 def test_peak_belongs_to_the_work_alone():
-    if measured(lambda mark: hold(1)).peak_bytes is None:
+    if peak_of(1) is None:
         pytest.skip("this system measures no memory")
-    base = measured(lambda mark: None).peak_bytes
+    base = peak_of()
     # A large peak before a small one: what cannot be reset would give the large one twice.
-    peaks = [measured(lambda mark, size=size: hold(size)).peak_bytes - base for size in (400, 100, 200)]
+    peaks = [peak_of(size) - base for size in (400, 100, 200)]
     assert [round(peak / MIB) for peak in peaks] == [pytest.approx(size, abs=12) for size in (400, 100, 200)]
 
 
-def test_mark_parts_the_peak():
-    def work(mark):
-        hold(100)
-        mark()
-        hold(300)
-
-    both = measured(work)
-    if both.peak_bytes is None:
+def test_a_peak_is_the_highest_so_far():
+    meter = Meter()
+    hold(100)
+    before = meter.peak_bytes()
+    hold(300)
+    if before is None:
         pytest.skip("this system measures no memory")
-    assert (both.peak_bytes - both.peak_bytes_at_mark) / MIB == pytest.approx(200, abs=12)
+    assert (meter.peak_bytes() - before) / MIB == pytest.approx(200, abs=12)
 
 
 def test_cores_are_those_that_this_process_may_use(monkeypatch):
@@ -67,9 +72,9 @@ def test_cores_are_those_that_this_process_may_use(monkeypatch):
 
 
 def test_what_cannot_be_reset_is_not_measured(monkeypatch, tmp_path):
-    monkeypatch.setattr(measure, "_meter", measure._ResidentMeter)
+    monkeypatch.setattr(measure, "_memory", measure.ResidentMemory)
     monkeypatch.setattr(measure, "_CLEAR", tmp_path / "no" / "clear_refs")
-    assert measured(lambda mark: hold(1)).peak_bytes is None
+    assert peak_of(1) is None
     assert format_bytes(None) == "not measured"
     assert highest([1, None]) is None
     assert highest(iter([1, 3, 2])) == 3

@@ -1,7 +1,9 @@
-"""Picture files: their names, and that they are whole or not there."""
+"""Picture and result files: their names, and that they are whole or not there."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 
 import pytest
@@ -9,6 +11,7 @@ from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.exporting.files import prepare_folder, write_whole
+from ppdiffusers_tome.tools.console.results import write_json
 from ppdiffusers_tome.tools.drawing.picture_files import picture_name, read_settings, slug, write_picture
 
 PICTURE = Image.new("RGB", (8, 8), (200, 30, 30))
@@ -107,3 +110,15 @@ def test_folder_in_the_place_of_a_file_is_refused(tmp_path):
     (tmp_path / "x.png").mkdir()
     with pytest.raises(UserError, match="is a folder"):
         prepare_folder(tmp_path, ["x.png"], overwrite=True)
+
+
+def test_results_are_written_and_named_and_are_json_that_all_read(tmp_path, capsys):
+    path = tmp_path / "a.json"
+    write_json(path, {"psnr_db": None}, overwrite=False)
+    assert json.loads(path.read_text()) == {"psnr_db": None}
+    assert capsys.readouterr().out == f"{path}\n"
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"psnr_db": math.inf}, overwrite=True)
+    with pytest.raises(UserError, match="exists already"):
+        write_json(path, {}, overwrite=False)
+    assert json.loads(path.read_text()) == {"psnr_db": None}

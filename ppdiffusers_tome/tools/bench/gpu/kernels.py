@@ -14,19 +14,21 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.tools.bench.overhead import Problem
-from ppdiffusers_tome.tools.bench.trace import CONTENDERS, trace
+from ppdiffusers_tome.tools.bench.block import BlockCase
+from ppdiffusers_tome.tools.bench.gpu.trace import TRACED, trace
+from ppdiffusers_tome.tools.console.tables import Table
 
 
 def traced_operators() -> dict[str, set[str]]:
     """Operators of one block's partition, match, merge and unmerge, with the types of their tensor inputs."""
     operators: dict[str, set[str]] = {}
-    for name, contender in CONTENDERS.items():
+    for name, stages in TRACED.items():
         # The port needs ppdiffusers, which this environment has not.
-        for op in trace(contender, Problem()) if name.startswith("ours") else ():
+        for op in trace(stages, BlockCase()) if name.startswith("ours") else ():
             operators.setdefault(op.name, set()).update(data.dtype for data in op.inputs.values())
     return operators
 
@@ -43,14 +45,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", type=Path, help="write the GPU kernels of every operator there, as JSON")
     given = parser.parse_args()
-    kernels = paddle.base.core._get_all_register_op_kernels("all")
+    core: Any = paddle.base.core
+    kernels = core._get_all_register_op_kernels("all")
     if given.save:
         names = sorted({name.removesuffix("_grad") for name in kernels} | set(kernels))
         found_by_name = {name: sorted(gpu_types(kernels, name)) for name in names}
         given.save.write_text(json.dumps({name: types for name, types in found_by_name.items() if types}, indent=1))
     version = paddle.__version__
-    print(f"| operator | its inputs | float16 | bfloat16 | other GPU kernels in Paddle {version} |")
-    print("|---|---|---|---|---|")
+    table = Table(["operator", "its inputs", "float16", "bfloat16", f"other GPU kernels in Paddle {version}"], left=5)
     missing = []
     for operator, used in sorted(traced_operators().items()):
         found = gpu_types(kernels, operator)
@@ -59,10 +61,11 @@ def main() -> None:
             missing.append(operator)
         marks = ["yes" if name in found else "-" for name in ("float16", "bfloat16")]
         others = ", ".join(sorted(found - {"float16", "bfloat16"}))
-        print(f"| {operator} | {', '.join(sorted(used)) or '-'} | {' | '.join(marks)} | {others} |")
+        table.add(operator, ", ".join(sorted(used)) or "-", *marks, others)
+    print(table.markdown())
     if missing:
         sys.exit(f"no GPU kernel, or none in half precision where it is needed, for: {', '.join(missing)}")
-    print("\nEvery operator that sees half-precision tensors has float16 and bfloat16 GPU kernels.")
+    print("Every operator that sees half-precision tensors has float16 and bfloat16 GPU kernels.")
 
 
 if __name__ == "__main__":

@@ -17,15 +17,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ppdiffusers_tome.tools.bench.overhead import Problem
-from ppdiffusers_tome.tools.bench.trace import CONTENDERS, Data, Operator, trace
+from ppdiffusers_tome.tools.bench.block import MERGE, PARTITION, STAGES, UNMERGE, BlockCase
+from ppdiffusers_tome.tools.bench.gpu.trace import TRACED, Data, Operator, trace
+from ppdiffusers_tome.tools.console.tables import Table
 
 BEGIN, END = (
     "<!-- what follows is made by ppdiffusers_tome.tools.bench.gpu.roofline -->",
     "<!-- what ppdiffusers_tome.tools.bench.gpu.roofline makes ends here -->",
 )
-ONCE_A_BLOCK, REUSED = ("match", "merge", "unmerge"), ("merge", "unmerge")
-PROBLEMS = (Problem(2, 64, 64), Problem(16, 64, 64), Problem(2, 128, 128), Problem(16, 128, 128))
+ONCE_A_BLOCK, REUSED = STAGES, (MERGE, UNMERGE)
+CASES = (BlockCase(2, 64, 64), BlockCase(16, 64, 64), BlockCase(2, 128, 128), BlockCase(16, 128, 128))
 
 
 @dataclass(frozen=True)
@@ -141,15 +142,15 @@ RULES: dict[str, Callable[[Operator], Cost]] = {
 }
 
 
-def attention(problem: Problem, num_queries: int, num_keys: int) -> list[Cost]:
+def attention(case: BlockCase, num_queries: int, num_keys: int) -> list[Cost]:
     """Self-attention in half precision: four projections, and a fused kernel that writes no scores."""
 
     def projection(num_tokens: int) -> Cost:
-        tokens = 2 * problem.batch * num_tokens * problem.channels
-        return Cost(1, 2 * tokens + 2 * problem.channels**2, tokens * problem.channels)
+        tokens = 2 * case.batch * num_tokens * case.channels
+        return Cost(1, 2 * tokens + 2 * case.channels**2, tokens * case.channels)
 
-    read_and_written = 2 * problem.batch * (2 * num_queries + 2 * num_keys) * problem.channels
-    core = Cost(1, read_and_written, 4 * problem.batch * num_queries * num_keys * problem.channels)
+    read_and_written = 2 * case.batch * (2 * num_queries + 2 * num_keys) * case.channels
+    core = Cost(1, read_and_written, 4 * case.batch * num_queries * num_keys * case.channels)
     return [core, *([projection(num_queries)] * 2), *([projection(num_keys)] * 2)]
 
 
@@ -167,48 +168,46 @@ class Page:
     def __init__(self, launch_seconds: float, kernels: dict[str, list[str]] | None) -> None:
         self.launch_seconds, self.kernels = launch_seconds, kernels
 
-    def of(self, problem: Problem) -> Iterator[str]:
+    def of(self, case: BlockCase) -> Iterator[str]:
         """One size: what each contender costs, what attention costs, and whether merging can pay."""
-        traces = {name: trace(contender, problem) for name, contender in CONTENDERS.items()}
-        num_tokens, num_left = problem.grid.num_tokens, problem.grid.num_tokens - problem.grid.num_merged(problem.ratio)
-        size = f"{problem.batch} images, {problem.height}x{problem.width} tokens, {problem.channels} channels"
-        yield f"\n## {size}, ratio {problem.ratio:g}\n"
-        yield self._head("estimate for one block")
+        traces = {name: trace(stages, case) for name, stages in TRACED.items()}
+        num_tokens, num_left = case.grid.num_tokens, case.grid.num_tokens - case.num_merged
+        size = f"{case.batch} images, {case.height}x{case.width} tokens, {case.channels} channels"
+        yield f"\n## {size}, ratio {case.ratio:g}\n"
         totals = {"ours, matching reused": _costs(traces["ours"], REUSED)}
         totals |= {name: _costs(operators, ONCE_A_BLOCK) for name, operators in traces.items()}
+        plain, merged = attention(case, num_tokens, num_tokens), attention(case, num_left, num_left)
+        fewer_keys = attention(case, num_tokens, num_left)
+        yield self._estimates({
+            **totals,
+            "ours, partition (once a call and grid)": _costs(traces["ours"], (PARTITION,)),
+            "self-attention, unmerged": plain, "self-attention, merged": merged,
+            "self-attention, fewer keys": fewer_keys,
+        })  # fmt: skip
+        saved = _table("attention saved, less this", *(f"{each.name}, estimate: saved - cost, µs" for each in DEVICES))
         for name, costs in totals.items():
-            yield self._row(name, costs)
-        plain, merged = attention(problem, num_tokens, num_tokens), attention(problem, num_left, num_left)
-        fewer_keys = attention(problem, num_tokens, num_left)
-        yield self._row("ours, partition (once a call and grid)", _costs(traces["ours"], ("partition",)))
-        yield self._row("self-attention, unmerged", plain)
-        yield self._row("self-attention, merged", merged)
-        yield self._row("self-attention, fewer keys", fewer_keys)
-        yield self._head_saved()
-        for name, costs in totals.items():
-            yield self._row_saved(name, plain, fewer_keys if "todo" in name else merged, costs)
+            left = fewer_keys if "todo" in name else merged
+            saved.add(name, *(self._saved(plain, left, costs, device) for device in DEVICES))
+        yield saved.markdown().rstrip()
 
-    def operators(self, problem: Problem) -> Iterator[str]:
+    def operators(self, case: BlockCase) -> Iterator[str]:
         """Every operator of every contender that launches or moves anything; views and host work are left out."""
-        for name, contender in CONTENDERS.items():
-            yield f"\n<details><summary>{name}</summary>\n"
-            yield "| stage | operator | inputs | outputs | launches | bytes | flops | GPU kernel |"
-            yield "|---|---|---|---|---|---|---|---|"
-            for op in trace(contender, problem):
+        for name, stages in TRACED.items():
+            table = _table("stage", "operator", "inputs", "outputs", "launches", "bytes", "flops", "GPU kernel")
+            for op in trace(stages, case):
                 cost = cost_of(op)
-                if not cost.launches and not cost.num_bytes:
-                    continue
-                inputs = ", ".join(f"{slot} {data}{' (with gaps)' * data.strided}" for slot, data in op.inputs.items())
-                title = op.name + ", in place" * op.in_place
-                yield (
-                    f"| {op.stage} | {title} | {inputs or '-'} | {', '.join(map(str, op.outputs))} | {cost.launches} "
-                    f"| {cost.num_bytes:,} | {cost.flops:,} | {self.has_kernel(op)} |"
-                )
-            yield "\n</details>"
+                if cost.launches or cost.num_bytes:
+                    inputs = (f"{slot} {data}{' (with gaps)' * data.strided}" for slot, data in op.inputs.items())
+                    table.add(
+                        op.stage, op.name + ", in place" * op.in_place, ", ".join(inputs) or "-",
+                        ", ".join(map(str, op.outputs)), cost.launches, f"{cost.num_bytes:,}", f"{cost.flops:,}",
+                        self.has_kernel(op),
+                    )  # fmt: skip
+            yield f"\n<details><summary>{name}</summary>\n\n{table.markdown()}\n</details>"
 
-    def missing(self, problem: Problem) -> list[str]:
+    def missing(self, case: BlockCase) -> list[str]:
         """Operators that lack the kernel they need, or [] also when nothing could be looked up."""
-        operators = [op for contender in CONTENDERS.values() for op in trace(contender, problem)]
+        operators = [op for stages in TRACED.values() for op in trace(stages, case)]
         return sorted({op.name for op in operators if self.has_kernel(op) == "no"})
 
     def looked_up(self, missing: list[str]) -> str:
@@ -222,32 +221,29 @@ class Page:
             return "not checked"
         return "yes" if has_kernel(self.kernels.get(operator.name, []), operator) else "no"
 
-    def _head(self, what: str) -> str:
-        devices = " | ".join(f"{device.name}, µs" for device in DEVICES)
-        rule = "|---" * (5 + len(DEVICES)) + "|"
-        return f"| {what} | operators that launch | launches | MB moved | GFLOP | {devices} |\n{rule}"
+    def _estimates(self, costs_of: dict[str, list[Cost]]) -> str:
+        devices = [f"{device.name}, µs" for device in DEVICES]
+        table = _table("estimate for one block", "operators that launch", "launches", "MB moved", "GFLOP", *devices)
+        for name, costs in costs_of.items():
+            total = sum(costs, Cost())
+            started = sum(1 for cost in costs if cost.launches)
+            times = [f"{1e6 * self._seconds(costs, device):,.0f}" for device in DEVICES]
+            moved, products = f"{total.num_bytes / 1e6:,.1f}", f"{total.flops / 1e9:,.2f}"
+            table.add(name, started, total.launches, moved, products, *times)
+        return table.markdown()
 
-    def _row(self, name: str, costs: list[Cost]) -> str:
-        total = sum(costs, Cost())
-        times = " | ".join(f"{1e6 * self._seconds(costs, device):,.0f}" for device in DEVICES)
-        started = sum(1 for cost in costs if cost.launches)
-        moved, products = f"{total.num_bytes / 1e6:,.1f}", f"{total.flops / 1e9:,.2f}"
-        return f"| {name} | {started} | {total.launches} | {moved} | {products} | {times} |"
-
-    def _head_saved(self) -> str:
-        devices = " | ".join(f"{device.name}, estimate: saved - cost, µs" for device in DEVICES)
-        return f"\n| attention saved, less this | {devices} |\n" + "|---" * (1 + len(DEVICES)) + "|"
-
-    def _row_saved(self, name: str, plain: list[Cost], merged: list[Cost], costs: list[Cost]) -> str:
-        cells = []
-        for device in DEVICES:
-            saved = self._seconds(plain, device) - self._seconds(merged, device)
-            cost = self._seconds(costs, device)
-            cells.append(f"{1e6 * saved:,.0f} - {1e6 * cost:,.0f} = **{1e6 * (saved - cost):,.0f}**")
-        return f"| {name} | {' | '.join(cells)} |"
+    def _saved(self, plain: list[Cost], merged: list[Cost], costs: list[Cost], device: Device) -> str:
+        saved = self._seconds(plain, device) - self._seconds(merged, device)
+        cost = self._seconds(costs, device)
+        return f"{1e6 * saved:,.0f} - {1e6 * cost:,.0f} = **{1e6 * (saved - cost):,.0f}**"
 
     def _seconds(self, costs: list[Cost], device: Device) -> float:
         return sum(cost.seconds(device, self.launch_seconds) for cost in costs)
+
+
+def _table(*headings: str) -> Table:
+    """All on the left, as the page has long had them."""
+    return Table(headings, left=len(headings))
 
 
 def has_kernel(registered: list[str], operator: Operator) -> bool:
@@ -267,23 +263,23 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=320)
     parser.add_argument("--ratio", type=float, default=0.5)
     parser.add_argument("--launch-microseconds", type=float, default=4.0, help="an assumption, for every kernel")
-    parser.add_argument("--kernels", type=Path, help="what docs/gpu_kernels.py --save wrote")
+    parser.add_argument("--kernels", type=Path, help="what kernels --save wrote")
     parser.add_argument("--page", type=Path, help="rewrite the figures of this page; without it, they are printed")
     given = parser.parse_args()
     import paddle  # after ppdiffusers_tome, see docs/installation.md
 
     if not paddle.__version__.startswith("2.6."):
         sys.exit(f"Paddle {paddle.__version__} traces no float16 without a GPU; run this with Paddle 2.6")
-    problems: tuple[Problem, ...] = PROBLEMS
+    cases: tuple[BlockCase, ...] = CASES
     if given.batch:
-        problems = (Problem(given.batch, given.height, given.width, given.channels, given.ratio),)
+        cases = (BlockCase(given.batch, given.height, given.width, given.channels, given.ratio),)
     kernels = json.loads(given.kernels.read_text()) if given.kernels else None
     page = Page(given.launch_microseconds / 1e6, kernels)
-    missing = page.missing(problems[0])
+    missing = page.missing(cases[0])
     lines = [f"Assumed: {given.launch_microseconds:g} µs for every kernel started.", page.looked_up(missing)]
-    lines += [line for problem in problems for line in page.of(problem)]
-    lines += [f"\n## Operators of {problems[0].batch} images, {problems[0].height}x{problems[0].width} tokens"]
-    lines += page.operators(problems[0])
+    lines += [line for case in cases for line in page.of(case)]
+    lines += [f"\n## Operators of {cases[0].batch} images, {cases[0].height}x{cases[0].width} tokens"]
+    lines += page.operators(cases[0])
     text = "\n".join(lines)
     if given.page:
         before, rest = given.page.read_text(encoding="utf-8").split(BEGIN)

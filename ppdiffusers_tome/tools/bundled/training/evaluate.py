@@ -1,4 +1,4 @@
-"""Does the bundled model obey? Held-out prompts, with and without token merging, judged by the checker.
+"""Prompt adherence of the bundled model: held-out prompts, with and without token merging, judged by the checker.
 
     python -m ppdiffusers_tome.tools.bundled.training.evaluate --output outputs/evaluation
     python -m ppdiffusers_tome.tools.bundled.training.evaluate --output outputs/evaluation --controlnet --count 20

@@ -6,12 +6,11 @@ A benchmark's file is like a command's: ``HELP`` (a sentence), ``EXAMPLES``, ``a
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from types import ModuleType
+
+from ppdiffusers_tome.tools.console.parsing import commands_in
 
 
 def benches() -> dict[str, ModuleType]:
     """Every benchmark of this folder by its name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
-    return {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}") for name in names}
+    return commands_in(__path__, __name__)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.bench.arguments import add_numbers, add_ratio, add_repeats, require_at_least
+from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described, page_of
+from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
+from ppdiffusers_tome.tools.measuring.machine import measured_on
+from ppdiffusers_tome.tools.measuring.units import format_bytes
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,22 +30,21 @@ examples:
   ppdiffusers-tome bench growth
   ppdiffusers-tome bench growth --sides 32 64 128 --tile 8
 """
+# Nothing is reused here, so the second contender is named by what is left.
+_SHOWN = {"ours": "ours, exact", "ours, tile and reuse": "ours, in tiles"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sides", type=int, nargs="+", default=[64, 128, 256], metavar="N",
                         help="sides of the grids in tokens, an eighth of the picture's (default: 64 128 256)")
-    for name, default in (("batch", 2), ("channels", 320), ("tile", 16)):
-        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"default: {default}")
-    parser.add_argument("--ratio", type=float, default=0.5, metavar="X", help="default: 0.5")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed runs (default: 3)")
+    add_numbers(parser, batch=2, channels=320, tile=16)
+    add_ratio(parser)
+    add_repeats(parser, 3)
     add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    for name in ("batch", "channels", "repeats"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name} {getattr(args, name)} must be 1 or more")
+    require_at_least(1, args, "batch", "channels", "repeats")
     if min(args.sides) < 8 or len(set(args.sides)) < 2:
         given = " ".join(map(str, args.sides))
         raise UserError(f"--sides {given} must be two different sides or more, each of 8 tokens or more")
@@ -47,74 +52,52 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--ratio {args.ratio} merges nothing; 0.5 is usual")
     from tqdm import tqdm
 
-    from ppdiffusers_tome.exporting.files import prepare_folder, write_whole
+    from ppdiffusers_tome.tools.bench.block import BlockCase
     from ppdiffusers_tome.tools.bench.growth import grow
-    from ppdiffusers_tome.tools.bench.overhead import Problem, measured_on
-    from ppdiffusers_tome.tools.console.output import quiet_libraries, say
 
-    files = ["growth.md", "growth.json", "growth.png"]
-    paths = prepare_folder(args.output, files, overwrite=args.overwrite)
-    problem = Problem(args.batch, channels=args.channels, ratio=args.ratio, tile=args.tile)
+    files = ResultFiles(args.output, "growth", picture=True, overwrite=args.overwrite)
+    asked = {name: getattr(args, name) for name in ("batch", "channels", "ratio", "tile")}
     sides = sorted(set(args.sides))
     with quiet_libraries():
-        with tqdm(total=len(sides), desc="grids", disable=None) as bar:
-            rows = grow(problem, sides, args.repeats, bar.update)
-        told = {"batch": args.batch, "channels": args.channels, "ratio": args.ratio, "tile": args.tile,
-                "repeats": args.repeats, **measured_on()}
-        table = _markdown(told, rows)
-        found = {"run": told, "rows": [asdict(row) for row in rows]}
-        picture = _plot(rows)
-        write_whole(paths[0], lambda file: file.write(table.encode()), overwrite=args.overwrite)
-        write_whole(paths[1], lambda file: file.write((json.dumps(found, indent=2) + "\n").encode()),
-                    overwrite=args.overwrite)
-        write_whole(paths[2], lambda file: picture.save(file, "PNG"), overwrite=args.overwrite)
-        say(table)
-        for path in paths:
-            say(str(path))
+        grids = grow(BlockCase(**asked), sides, args.repeats)
+        rows = list(tqdm(grids, total=len(sides), desc="grids", disable=None))
+        about = {**asked, "repeats": args.repeats, **measured_on()}
+        notes = [
+            described(about),
+            "milliseconds of one block: median (lowest to highest)",
+            "memory: the most that Paddle's tensors take beyond input and results",
+        ]
+        page = page_of("How the cost of token merging grows", notes, _table(rows))
+        files.write(page, {"run": about, "rows": [asdict(row) for row in rows]}, _plot(rows), about)
 
 
-def _markdown(told: dict, rows: list[Row]) -> str:
+def _table(rows: Sequence[Row]) -> Table:
     """A row a grid and contender."""
-    from ppdiffusers_tome.tools.bench.overhead import CONTENDERS, OURS
-    from ppdiffusers_tome.tools.measuring.units import format_bytes
+    from ppdiffusers_tome.tools.bench.block import OURS
 
-    lines = [
-        "# How the cost of token merging grows", "",
-        "- " + ", ".join(f"{name}: {value}" for name, value in told.items()),
-        "- milliseconds of one block: median (lowest to highest)",
-        "- memory: the most that Paddle's tensors take beyond input and results", "",
-        "| tokens | | match | match + merge + unmerge | exact / this (match) | memory |",
-        "|---|---|---:|---:|---:|---:|",
-    ]  # fmt: skip
+    head = ["tokens", "", "match", "match + merge + unmerge", "exact / this (match)", "memory"]
+    table = Table(head, left=2)
     for row in rows:
-        for name in CONTENDERS:
-            peak, cells = row.peaks[name], ["out of memory", "", "", ""]
+        for name, peak in row.peaks.items():
+            cells = ["out of memory", "", "", ""]
             if peak is not None:
-                spreads = (row.match[name], row.total[name])
-                cells = [f"{spread.median:.1f} ({spread.low:.1f} to {spread.high:.1f})" for spread in spreads]
-                cells.append(f"{row.match[OURS].median / spreads[0].median:.1f}x" if OURS in row.match else "")
+                match = row.match[name]
+                cells = [spread.format("{:.1f}".format) for spread in (match, row.total[name])]
+                cells.append(f"{row.match[OURS].median / match.median:.1f}x" if OURS in row.match else "")
                 cells.append(format_bytes(peak.working))
-            lines.append(f"| {row.side}x{row.side} | {_named(name)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            table.add(f"{row.side}x{row.side}", _SHOWN.get(name, name), *cells)
+    return table
 
 
-def _plot(rows: list[Row]) -> Image.Image:
-    from ppdiffusers_tome.tools.bench.lines import plot_lines
-    from ppdiffusers_tome.tools.bench.overhead import CONTENDERS
+def _plot(rows: Sequence[Row]) -> Image.Image:
+    from ppdiffusers_tome.tools.bench.plots import plot_lines
 
     lines = {
-        _named(name): [(row.side**2, row.total[name].median) for row in rows if name in row.total]
-        for name in CONTENDERS
+        _SHOWN.get(name, name): [(row.side**2, row.total[name].median) for row in rows if name in row.total]
+        for name in rows[0].peaks
     }
     return plot_lines(
         "Match, merge and unmerge in one block", "tokens of an image", "milliseconds",
         {name: points for name, points in lines.items() if points},
         {row.side**2: f"{row.side}x{row.side}" for row in rows},
     )  # fmt: skip
-
-
-def _named(name: str) -> str:
-    """Nothing is reused here, so the second contender is named by what is left."""
-    from ppdiffusers_tome.tools.bench.overhead import FAST, OURS
-
-    return {OURS: "ours, exact", FAST: "ours, in tiles"}.get(name, name)

@@ -6,13 +6,13 @@ import argparse
 import math
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.sweeping import add_sweep_arguments, plan_from, run_plan
+from ppdiffusers_tome.tools.bench.arguments import add_sweep_arguments, plan_from
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_model
 
 HELP = "Measure whole pictures: unmerged, with the port, with ours, and with tokens dropped for free."
 EXAMPLES = """seconds per image are those of a whole pipeline call, text encoder and decoding included;
 contenders take turns in one process. Running out of memory is a cell of the table. Writes pipeline.md, pipeline.json
-and pipeline.png, and pipeline.jsonl line by line: stopped, the same command goes on where it was.
+and pipeline.png, and pipeline.jsonl line by line: stopped, the same command resumes where it was.
 
 examples:
   ppdiffusers-tome bench pipeline
@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from ppdiffusers_tome.tools.bench.sweep import run_plan
+
     bundled = find_model(args.model).bundled
     steps = args.steps if args.steps is not None else (10 if bundled else 20)
     guidance = args.guidance_scale if args.guidance_scale is not None else (3.0 if bundled else 7.5)

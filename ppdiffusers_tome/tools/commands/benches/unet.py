@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from ppdiffusers_tome.tools.bench.arguments import add_sweep_arguments, plan_from
 from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS
-from ppdiffusers_tome.tools.bench.sweeping import add_sweep_arguments, plan_from, run_plan
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_model
 
 HELP = "Measure a UNet: unmerged, with the port, with ours, and with tokens dropped for free."
 EXAMPLES = """the seconds of a UNet call are the mean over a short schedule of steps; contenders take turns in one
 process. Running out of memory is a cell of the table. Writes unet.md, unet.json and unet.png, and unet.jsonl line by
-line: stopped, the same command goes on where it was. The models with random weights have Stable Diffusion 1.5's shape,
+line: stopped, the same command resumes where it was. The models with random weights have Stable Diffusion 1.5's shape,
 or a tiny one, and need no download.
 
 examples:
@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from ppdiffusers_tome.tools.bench.sweep import run_plan
+
     plan = plan_from(args, "unet", steps=args.steps)
     if args.model not in RANDOM_UNETS:
         find_model(args.model)

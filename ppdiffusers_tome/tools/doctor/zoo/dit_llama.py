@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ppdiffusers_tome.tools.doctor.zoo.specimen import Specimen, attention_anywhere, built, picture
+from ppdiffusers_tome.tools.doctor.zoo.specimen import Specimen, attention_anywhere
 
-if TYPE_CHECKING:
-    import paddle
-
-SETTINGS: dict[str, Any] = dict(
-    sample_size=16, patch_size=2, in_channels=4, num_layers=2, num_attention_heads=2, attention_head_dim=8,
-    multiple_of=16, num_classes=10,
-)  # fmt: skip
+BROKEN = "ppdiffusers cannot compute its rotary positions on Paddle 3, nor its attention without a GPU"
 
 
 @contextlib.contextmanager
@@ -28,27 +22,21 @@ def promotion_on_any_paddle(module: Any) -> Iterator[None]:
         module.TypePromote = promote
 
 
-def build() -> Any:
+def construct(**config: Any) -> Any:
     from ppdiffusers.models import dit_llama
 
     with promotion_on_any_paddle(dit_llama):
-        model = built(dit_llama.DiTLLaMA2DModel, **SETTINGS)
+        model = dit_llama.DiTLLaMA2DModel(**config)
     model.enable_gradient_checkpointing(False)  # on from the start, though only training needs it
     return model
 
 
-def run(model: Any, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500) -> paddle.Tensor:
-    import paddle
-
-    steps, labels = paddle.full([batch], timestep, dtype="float32"), paddle.arange(batch, dtype="int64")
-    with attention_anywhere():
-        return model(picture(batch, 4, height, width), timestep=steps, class_labels=labels).sample
-
-
 SPECIMEN = Specimen(
-    "Large-DiT, class to image",
-    "DiTLLaMA2DModel",
-    build,
-    run,
-    broken="ppdiffusers cannot compute its rotary positions on Paddle 3, nor its attention without a GPU",
-)
+    "Large-DiT, class to image", "DiTLLaMA2DModel",
+    dict(
+        sample_size=16, patch_size=2, in_channels=4, num_layers=2, num_attention_heads=2, attention_head_dim=8,
+        multiple_of=16, num_classes=10,
+    ),
+    lambda model, inputs: model(inputs.picture(4), timestep=inputs.timesteps, class_labels=inputs.labels),
+    construct=construct, mended=attention_anywhere, broken=BROKEN,
+)  # fmt: skip

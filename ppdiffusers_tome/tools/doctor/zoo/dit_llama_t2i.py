@@ -7,19 +7,10 @@ import importlib
 import sys
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ppdiffusers_tome.tools.doctor.zoo.dit_llama import promotion_on_any_paddle
-from ppdiffusers_tome.tools.doctor.zoo.specimen import Specimen, attention_anywhere, built, normal, picture
-
-if TYPE_CHECKING:
-    import paddle
-
-TEXT_DIM, TEXT_TOKENS = 12, 5
-SETTINGS: dict[str, Any] = dict(
-    patch_size=2, in_channels=4, max_seq_len=80, num_layers=2, num_attention_heads=2, attention_head_dim=8,
-    multiple_of=16, cap_feat_dim=TEXT_DIM,
-)  # fmt: skip
+from ppdiffusers_tome.tools.doctor.zoo.dit_llama import BROKEN, promotion_on_any_paddle
+from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, TEXT_TOKENS, Specimen, attention_anywhere
 
 
 @contextlib.contextmanager
@@ -32,36 +23,30 @@ def imported() -> Iterator[ModuleType]:
     if hasattr(flash_attention, name):
         yield importlib.import_module(path)
         return
-    flash_attention.scaled_dot_product_attention = functional.scaled_dot_product_attention
+    setattr(flash_attention, name, functional.scaled_dot_product_attention)
     try:
         yield importlib.import_module(path)
     finally:
-        del flash_attention.scaled_dot_product_attention
+        delattr(flash_attention, name)
         # Whoever asks whether ppdiffusers can import it is to get the same answer as before.
         sys.modules.pop(path, None)
 
 
-def build() -> Any:
+def construct(**config: Any) -> Any:
     with imported() as module, promotion_on_any_paddle(module):
-        model = built(module.DiTLLaMAT2IModel, **SETTINGS)
+        model = module.DiTLLaMAT2IModel(**config)
     model.enable_gradient_checkpointing(False)  # on from the start, though only training needs it
     return model
 
 
-def run(model: Any, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500) -> paddle.Tensor:
-    import paddle
-
-    steps, text = paddle.full([batch], timestep, dtype="float32"), normal(batch, TEXT_TOKENS, TEXT_DIM, seed=2)
-    with attention_anywhere():
-        return model(
-            picture(batch, 4, height, width), steps, text, paddle.ones([batch, TEXT_TOKENS], dtype="int32")
-        ).sample
-
-
 SPECIMEN = Specimen(
-    "Large-DiT, text to image",
-    "DiTLLaMAT2IModel",
-    build,
-    run,
-    broken="ppdiffusers cannot compute its rotary positions on Paddle 3, nor its attention without a GPU",
-)
+    "Large-DiT, text to image", "DiTLLaMAT2IModel",
+    dict(
+        patch_size=2, in_channels=4, max_seq_len=80, num_layers=2, num_attention_heads=2, attention_head_dim=8,
+        multiple_of=16, cap_feat_dim=TEXT_DIM,
+    ),
+    lambda model, inputs: model(
+        inputs.picture(4), inputs.timesteps, inputs.text(), inputs.rows([1] * TEXT_TOKENS, dtype="int32")
+    ),
+    construct=construct, mended=attention_anywhere, broken=BROKEN,
+)  # fmt: skip

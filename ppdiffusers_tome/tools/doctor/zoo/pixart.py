@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ppdiffusers_tome.tools.doctor.zoo.specimen import Specimen, built, normal, picture
-
-if TYPE_CHECKING:
-    import paddle
-
-CAPTION_DIM, TEXT_TOKENS = 12, 5
-SETTINGS: dict[str, Any] = dict(
-    # ppdiffusers takes sizes and aspect ratios as conditions where sample_size is 128; a third of the channels each.
-    sample_size=128, num_attention_heads=2, attention_head_dim=12, in_channels=4, out_channels=8, num_layers=2,
-    patch_size=2, norm_type="ada_norm_single", num_embeds_ada_norm=1000, activation_fn="gelu-approximate",
-    attention_bias=True, norm_elementwise_affine=False, norm_eps=1e-6, cross_attention_dim=24,
-    caption_channels=CAPTION_DIM,
-)  # fmt: skip
+from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, TEXT_TOKENS, Inputs, Specimen
 
 
 @contextlib.contextmanager
@@ -27,7 +15,6 @@ def randn_of_several_sizes() -> Iterator[None]:
     import paddle
 
     randn = paddle.randn
-
     paddle.randn = lambda *shape, **kwargs: randn(shape if len(shape) > 1 else shape[0], **kwargs)
     try:
         yield
@@ -35,39 +22,37 @@ def randn_of_several_sizes() -> Iterator[None]:
         paddle.randn = randn
 
 
-def build() -> Any:
+def construct(**config: Any) -> Any:
     import paddle
     from ppdiffusers import Transformer2DModel
 
     with randn_of_several_sizes():
-        model = built(Transformer2DModel, **SETTINGS)
+        model = Transformer2DModel(**config)
     # It asks for approximate="tanh", which Paddle 2.6 calls True.
     model.caption_projection.act_1 = paddle.nn.GELU(approximate=True)
     return model
 
 
-def run(model: Any, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500) -> paddle.Tensor:
-    import paddle
-
-    caption = normal(batch, TEXT_TOKENS, CAPTION_DIM, seed=2)
-    mask = paddle.ones([batch, TEXT_TOKENS])
-    mask[:, -1] = 0
+def call(model: Any, inputs: Inputs) -> Any:
     sizes = dict(
-        resolution=paddle.to_tensor([[8.0 * height, 8.0 * width]] * batch),
-        aspect_ratio=paddle.to_tensor([[height / width]] * batch),
+        resolution=inputs.rows([8 * inputs.height, 8 * inputs.width]),
+        aspect_ratio=inputs.rows([inputs.height / inputs.width]),
     )
-    predicted = model(
-        picture(batch, 4, height, width), encoder_hidden_states=caption, encoder_attention_mask=mask,
-        timestep=paddle.full([batch], timestep, dtype="float32"), added_cond_kwargs=sizes,
+    return model(
+        inputs.picture(4), encoder_hidden_states=inputs.text(), timestep=inputs.timesteps, added_cond_kwargs=sizes,
+        encoder_attention_mask=inputs.rows([1] * (TEXT_TOKENS - 1) + [0]),
     )  # fmt: skip
-    return predicted.sample
 
 
 SPECIMEN = Specimen(
-    "PixArt-alpha",
-    "Transformer2DModel",
-    build,
-    run,
-    pipelines="PixArt.*",
+    "PixArt-alpha", "Transformer2DModel",
+    dict(
+        # Sizes and aspect ratios are conditions where sample_size is 128; a third of the channels each.
+        sample_size=128, num_attention_heads=2, attention_head_dim=12, in_channels=4, out_channels=8, num_layers=2,
+        patch_size=2, norm_type="ada_norm_single", num_embeds_ada_norm=1000, activation_fn="gelu-approximate",
+        attention_bias=True, norm_elementwise_affine=False, norm_eps=1e-6, cross_attention_dim=24,
+        caption_channels=TEXT_DIM,
+    ),
+    call, construct=construct, pipelines="PixArt.*",
     broken="ppdiffusers fails to construct it (paddle.randn with two sizes); tested with that call mended",
-)
+)  # fmt: skip

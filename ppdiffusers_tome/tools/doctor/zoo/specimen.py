@@ -3,41 +3,104 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.attaching.refused import refusal
+from ppdiffusers_tome.attaching.refused import REFUSED
 from ppdiffusers_tome.tools.measuring.random_state import untouched_random_state
 
 if TYPE_CHECKING:
     import paddle
 
+# Of the texts and videos that specimens are called with.
+TEXT_TOKENS, TEXT_DIM, FRAMES = 5, 12, 3
+# What most of the UNets share.
+UNET: dict[str, Any] = dict(
+    sample_size=16, in_channels=4, out_channels=4, block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4
+)
+# Of models whose attention is ``attention_anywhere``.
+GPU_ATTENTION = "on a GPU only, as ppdiffusers defines the attention it calls nowhere else; tested with a plain one"
+
 
 @dataclass(frozen=True)
+class Inputs:
+    """What a specimen is called with: tensors of a shape are always the same.
+
+    Attributes:
+        batch: rows of each.
+        height, width: of the latent.
+        timestep: from 999 to 0.
+        frames: of a video.
+    """
+
+    batch: int = 2
+    height: int = 16
+    width: int = 16
+    timestep: float = 500
+    frames: int = FRAMES
+
+    def picture(self, *channels: int, scale: int = 1, seed: int = 0) -> paddle.Tensor:
+        """A latent, ``[batch, *channels, height, width]``; ``scale`` times as high and wide."""
+        return picture(self.batch, *channels, scale * self.height, scale * self.width, seed=seed)
+
+    def text(self, channels: int = TEXT_DIM, *, seed: int = 2) -> paddle.Tensor:
+        """A text's embeddings."""
+        return self.normal(TEXT_TOKENS, channels, seed=seed)
+
+    def normal(self, *shape: int, seed: int) -> paddle.Tensor:
+        """Normal numbers, ``[batch, *shape]``."""
+        return normal(self.batch, *shape, seed=seed)
+
+    def rows(self, row: Any, *, dtype: Any = "float32") -> paddle.Tensor:
+        """The same for every row of the batch."""
+        import paddle
+
+        return paddle.to_tensor([row] * self.batch, dtype=dtype)
+
+    @property
+    def timesteps(self) -> paddle.Tensor:
+        """The timestep of every row, float32."""
+        return self.rows(self.timestep)
+
+    @property
+    def labels(self) -> paddle.Tensor:
+        """A class for every row, of ten."""
+        import paddle
+
+        return paddle.arange(self.batch, dtype="int64") % 10
+
+
+@dataclass(frozen=True, eq=False)
 class Specimen:
     """A tiny real model with random weights.
 
     Attributes:
-        name: of its file.
         about: which models look like it, for tables: ``Stable Diffusion 1 and 2``.
         model_class: the class, as ppdiffusers calls it.
-        build: makes one in evaluation mode, its weights the same every time; moves no global generator.
-        run: calls it as its pipelines do, ``(model, batch=2, height=16, width=16, timestep=500)``; sizes are the
-            latent's. Returns what it predicts, as one tensor.
+        config: what it is made with.
+        call: calls a model as its pipelines do.
+        module: where the class is.
+        construct: makes the model of a config where calling the class does not do.
+        mended: while this lasts, ppdiffusers can run it.
         pipelines: a regular expression for names of pipelines whose denoiser of ``model_class`` looks like this one;
             "" for the usual look of the class.
-        broken: where ppdiffusers itself cannot run it as it is, for tables; ``build`` and ``run`` mend what is needed.
+        broken: where ppdiffusers itself cannot run it as it is, for tables; ``construct`` and ``mended`` help.
         size: height and width of the latent, where learned positions allow no other number of tokens.
         refused_block: the class in ``REFUSED`` of the blocks that it has instead of any that merge.
+        name: of its file.
     """
 
     about: str
     model_class: str
-    build: Callable[[], Any]
-    run: Callable[..., paddle.Tensor]
+    config: Mapping[str, Any]
+    call: Callable[[Any, Inputs], Any]
+    module: str = "ppdiffusers"
+    construct: Callable[..., Any] | None = None
+    mended: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     pipelines: str = ""
     broken: str = ""
     size: tuple[int, int] | None = None
@@ -47,23 +110,50 @@ class Specimen:
     @property
     def reason(self) -> str | None:
         """Why nothing merges in it; None where something does."""
-        return refusal(self.refused_block or self.model_class)
+        return REFUSED.get(self.refused_block or self.model_class)
+
+    def build(self, **changes: Any) -> Any:
+        """A model in evaluation mode, its weights the same every time; moves no global generator.
+
+        Args:
+            changes: of the config.
+        """
+        construct = self.construct or getattr(importlib.import_module(self.module), self.model_class)
+        return built(construct, **{**self.config, **changes})
+
+    def run(self, model: Any, **inputs: Any) -> paddle.Tensor:
+        """Call a model.
+
+        Args:
+            model: of ``build``, whatever was put on it.
+            inputs: of ``Inputs``; the others are the usual ones.
+
+        Returns:
+            What it predicts; ``[batch, values]`` where that is several tensors.
+        """
+        import paddle
+
+        with self.mended():
+            predicted = list(_tensors(self.call(model, Inputs(**inputs))))
+        return predicted[0] if len(predicted) == 1 else paddle.concat([each.flatten(1) for each in predicted], axis=1)
 
 
-def built(cls: type, **settings: Any) -> Any:
+def built(construct: Callable[..., Any], **config: Any) -> Any:
     """A model in evaluation mode whose weights depend on nothing but their names."""
     import numpy as np
     import paddle
 
     with untouched_random_state():
-        model = cls(**settings)
-        for name, parameter in model.named_parameters():
-            draw = np.asarray(np.random.default_rng(zlib.crc32(name.encode())).standard_normal(parameter.shape))
-            if len(parameter.shape) <= 1:
+        model = construct(**config)
+        # Frequencies of the timestep's embedding are drawn at random too, but are no parameters.
+        frequencies = [each for each in model.named_buffers() if each[0].endswith("time_proj.weight")]
+        for name, weight in [*model.named_parameters(), *frequencies]:
+            draw = np.asarray(np.random.default_rng(zlib.crc32(name.encode())).standard_normal(weight.shape))
+            if len(weight.shape) <= 1:
                 draw = 0.1 * draw + (name.endswith("weight") and "norm" in name)
             else:
-                draw = draw / np.sqrt(np.prod(parameter.shape) / max(parameter.shape[:2]))
-            parameter.set_value(paddle.to_tensor(draw.astype(np.float32)))
+                draw = draw / np.sqrt(np.prod(weight.shape) / max(weight.shape[:2]))
+            weight.set_value(paddle.to_tensor(draw.astype(np.float32)))
     model.eval()
     return model
 
@@ -84,8 +174,15 @@ def picture(*shape: int, seed: int = 0) -> paddle.Tensor:
     return fine + 0.3 * normal(*shape, seed=seed + 1)
 
 
-# Of models whose attention is ``attention_anywhere``.
-GPU_ATTENTION = "on a GPU only, as ppdiffusers defines the attention it calls nowhere else; tested with a plain one"
+def _tensors(output: Any) -> Iterator[paddle.Tensor]:
+    """The tensors in what a model returns."""
+    import paddle
+
+    if isinstance(output, paddle.Tensor):
+        yield output
+    elif isinstance(output, (dict, list, tuple)):
+        for each in output.values() if isinstance(output, dict) else output:
+            yield from _tensors(each)
 
 
 @contextlib.contextmanager
@@ -93,14 +190,15 @@ def attention_anywhere() -> Iterator[None]:
     """ppdiffusers gives Paddle ``scaled_dot_product_attention_`` only where there is a GPU; here it is everywhere."""
     import paddle.nn.functional as F
 
-    if hasattr(F, "scaled_dot_product_attention_"):
+    name = "scaled_dot_product_attention_"
+    if hasattr(F, name):
         yield
         return
-    F.scaled_dot_product_attention_ = _attention
+    setattr(F, name, _attention)
     try:
         yield
     finally:
-        del F.scaled_dot_product_attention_
+        delattr(F, name)
 
 
 def _attention(

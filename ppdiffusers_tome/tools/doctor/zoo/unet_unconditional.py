@@ -1,29 +1,13 @@
 """UNet2DModel as in DDPM, PNDM, LDM, RePaint and Karras VE: attention on pictures, downsampled by convolutions."""
 
-from __future__ import annotations
+from ppdiffusers_tome.tools.doctor.zoo.specimen import UNET, Specimen
 
-from typing import TYPE_CHECKING, Any
-
-from ppdiffusers_tome.tools.doctor.zoo.specimen import Specimen, built, picture
-
-if TYPE_CHECKING:
-    import paddle
-
-SETTINGS: dict[str, Any] = dict(
-    sample_size=16, in_channels=3, out_channels=3, block_out_channels=(8, 16, 16), layers_per_block=1,
-    down_block_types=("DownBlock2D", "AttnDownBlock2D", "AttnDownBlock2D"),
-    up_block_types=("AttnUpBlock2D", "AttnUpBlock2D", "UpBlock2D"), attention_head_dim=4, norm_num_groups=4,
+SPECIMEN = Specimen(
+    "DDPM, LDM without a text, RePaint", "UNet2DModel",
+    dict(
+        UNET, in_channels=3, out_channels=3, block_out_channels=(8, 16, 16), attention_head_dim=4,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
+    ),
+    lambda model, inputs: model(inputs.picture(3), inputs.timestep),
 )  # fmt: skip
-
-
-def build() -> Any:
-    from ppdiffusers import UNet2DModel
-
-    return built(UNet2DModel, **SETTINGS)
-
-
-def run(model: Any, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500) -> paddle.Tensor:
-    return model(picture(batch, 3, height, width), timestep).sample
-
-
-SPECIMEN = Specimen("DDPM, LDM without a text, RePaint", "UNet2DModel", build, run)

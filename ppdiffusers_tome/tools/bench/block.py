@@ -1,0 +1,118 @@
+"""Merging in one block, stage by stage, as each contender does it: what is timed, and what is counted for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.merging.grid import Grid
+
+if TYPE_CHECKING:
+    import paddle
+
+PARTITION, MATCH, MERGE, UNMERGE = "partition", "match", "merge", "unmerge"
+STAGES = (MATCH, MERGE, UNMERGE)  # that are timed: the partition, where it is a stage of its own, counts as matching
+NAMES = OURS, FAST, PORT = "ours", "ours, tile and reuse", "port"
+
+
+@dataclass(frozen=True)
+class BlockCase:
+    """One block's tokens, ``[batch, height * width, channels]``, and how many merge (2x2 stride).
+
+    Attributes:
+        batch, height, width, channels, ratio: of the tokens.
+        blocks: how many blocks a denoising step has on this grid; 5 in Stable Diffusion 1.5's finest level.
+        tile, reuse_steps: of the contender ``FAST``, whose blocks share their matching.
+    """
+
+    batch: int = 2
+    height: int = 64
+    width: int = 64
+    channels: int = 320
+    ratio: float = 0.5
+    blocks: int = 5
+    tile: int = 16
+    reuse_steps: int = 4
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(self.height, self.width)
+
+    @property
+    def num_merged(self) -> int:
+        """Tokens of an image that merge."""
+        return self.grid.num_merged(self.ratio)
+
+    def tokens(self) -> paddle.Tensor:
+        """Such tokens, float32, the same every time."""
+        import numpy as np
+        import paddle
+
+        shape = (self.batch, self.grid.num_tokens, self.channels)
+        return paddle.to_tensor(np.random.default_rng(0).standard_normal(shape, np.float32))
+
+
+# Merges the tokens at a timestep, and yields the name of every stage as soon as that has ended.
+Stages = Callable[[BlockCase, "paddle.Tensor", "paddle.Tensor"], Iterator[str]]
+
+
+def stages_of(name: str, case: BlockCase) -> Stages:
+    """The stages of a contender of ``NAMES``."""
+    return port if name == PORT else partial(ours, tile=case.tile if name == FAST else None)
+
+
+def ours(case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, *, tile: int | None = None) -> Iterator[str]:
+    """This package, comparing all with all or within tiles."""
+    from ppdiffusers_tome.merging.matchers import matcher
+    from ppdiffusers_tome.merging.partition import random_partition
+
+    partition = random_partition(case.grid, 2, 2, seed=0, timestep=timestep)
+    match = matcher(partition, case.grid, case.num_merged, tile=tile)
+    yield PARTITION
+    matching: Any = match(x)
+    yield MATCH
+    yield from _there_and_back(matching.merge, matching.unmerge, x)
+
+
+def todo(case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> Iterator[str]:
+    """Attention with fewer keys: what its layers for keys and values get is chosen, and nothing is put back."""
+    from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
+    from ppdiffusers_tome.merging.partition import random_partition
+
+    kept = kept_tokens(random_partition(case.grid, 2, 2, seed=0, timestep=timestep), case.num_merged)
+    yield PARTITION
+    downsampling = Downsampling(kept, x.shape[0], x.shape[1])
+    yield MATCH
+    downsampling.downsample(x)
+    downsampling.downsample(x)
+    yield MERGE
+
+
+def port(case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> Iterator[str]:
+    """ppdiffusers' own; its partition belongs to its matching, so it is made anew in every block."""
+    from ppdiffusers.patches.tomesd_patch_utils import bipartite_soft_matching_random2d
+
+    merge, unmerge = bipartite_soft_matching_random2d(x, case.width, case.height, 2, 2, case.num_merged)
+    yield MATCH
+    yield from _there_and_back(merge, unmerge, x)
+
+
+def free(case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> Iterator[str]:
+    """No merging at all: the last tokens are cut off and put back."""
+    import paddle
+
+    num_left = case.grid.num_tokens - case.num_merged
+    left = x[:, :num_left]
+    yield MERGE
+    paddle.concat([left, x[:, num_left:]], axis=1)
+    yield UNMERGE
+
+
+def _there_and_back(merge: Callable[[Any], Any], unmerge: Callable[[Any], Any], x: paddle.Tensor) -> Iterator[str]:
+    merged = merge(x)
+    yield MERGE
+    unmerged = unmerge(merged)  # kept until the stage has ended, as memory is read then
+    yield UNMERGE
+    del unmerged

@@ -1,0 +1,106 @@
+"""Going through the cases: all configurations take turns, and what is finished is written down at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
+from ppdiffusers_tome.tools.evaluation.configurations import UNMERGED, Configuration
+from ppdiffusers_tome.tools.evaluation.ledger import EvaluationLedger
+from ppdiffusers_tome.tools.evaluation.measuring import measure
+from ppdiffusers_tome.tools.evaluation.picture_store import PictureStore
+from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
+
+WARM_UP_STEPS = 1
+
+
+class Evaluation:
+    """What is left to draw.
+
+    A case that is left begins with the unmerged picture, also where that is there from an earlier run: seconds are
+    compared with those of the same minutes, not of another day. Similarity is always to the picture of the first run,
+    which is kept. Who comes next after it changes from case to case.
+
+    Args:
+        pipe: the pipeline.
+        draw: draws a case's picture, with fewer steps where a number is given, and measures the call.
+        configurations: the unmerged pipeline first.
+        cases: what is drawn.
+        ledger: what was drawn so far; samples are added to it as they come.
+        store: where pictures are kept.
+        follows_prompt: whether a picture ``[height, width, 3]`` shows what a prompt asks; None where it cannot tell.
+    """
+
+    def __init__(
+        self,
+        pipe: Any,
+        draw: Callable[[Case, int | None], DrawnPicture],
+        configurations: Sequence[Configuration],
+        cases: Sequence[Case],
+        ledger: EvaluationLedger,
+        store: PictureStore,
+        follows_prompt: Callable[[np.ndarray, str], bool | None],
+    ) -> None:
+        self._pipe, self._draw, self._follows_prompt = pipe, draw, follows_prompt
+        self._ledger, self._store, self._run = ledger, store, ledger.next_run
+        self._unmerged, *others = configurations
+        self._drawn = {
+            each.name: {case for case in ledger.samples(each.name) if not store.misses(each.name, case)}
+            for each in configurations
+        }
+        # The cases that are not finished, with their numbers and who is left besides the unmerged pipeline.
+        self._left: list[tuple[int, Case, list[Configuration]]] = []
+        for number, case in enumerate(cases):
+            left = [each for each in others if case not in self._drawn[each.name]]
+            if left or case not in self._drawn[UNMERGED]:
+                self._left.append((number, case, left))
+        # Who is going to draw: the first picture of anyone is slower than the next.
+        drawing = {each.name for _, _, left in self._left for each in left}
+        self._warm_ups = [self._unmerged, *(each for each in others if each.name in drawing)] if self._left else []
+
+    @property
+    def num_pictures(self) -> int:
+        """How many there are to draw, warm-ups included."""
+        return len(self._warm_ups) + sum(1 + len(left) for _, _, left in self._left)
+
+    def run(self, progress: Callable[[str], None]) -> None:
+        """Draw what is left.
+
+        Args:
+            progress: called before every picture with what is drawn.
+
+        Raises:
+            NothingToMergeError: the pipeline has nothing that merges with a configuration's settings.
+        """
+        for configuration in self._warm_ups:
+            progress(f"warming up: {configuration.name}")
+            configuration.apply(self._pipe)
+            self._draw(self._left[0][1], WARM_UP_STEPS)
+        for number, case, left in self._left:
+            progress(f"{UNMERGED}, seed {case.seed}")
+            reference = self._reference(case)
+            first = number % len(left) if left else 0
+            for configuration in [*left[first:], *left[:first]]:
+                progress(f"{configuration.name}, seed {case.seed}")
+                self._sample(configuration, case, reference)
+
+    def _reference(self, case: Case) -> np.ndarray:
+        """Draw the unmerged picture, and return the one that all others of the case are compared with."""
+        kept = case in self._drawn[UNMERGED]
+        drawn = self._sample(self._unmerged, case, None, keep=not kept)
+        return self._store.read(UNMERGED, case) if kept else np.asarray(drawn.image)
+
+    def _sample(
+        self, configuration: Configuration, case: Case, reference: np.ndarray | None, *, keep: bool = True
+    ) -> DrawnPicture:
+        """Draw a picture, keep it and write its figures down."""
+        drawn = measure(self._pipe, configuration, lambda: self._draw(case, None), reference)
+        if keep:
+            self._store.write(configuration.name, case, drawn.image)
+        drawn = replace(drawn, follows_prompt=self._follows_prompt(np.asarray(drawn.image), case.prompt))
+        self._ledger.add_sample(Sample(configuration.name, case, self._run, drawn))
+        return drawn

@@ -1,0 +1,103 @@
+"""Drawing lines with the pipeline that they need."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.drawing.edges import EdgeSource
+from ppdiffusers_tome.tools.drawing.loaded_pipeline import LoadedPipeline, load_with_settings, too_long
+from ppdiffusers_tome.tools.drawing.settings import Settings
+from ppdiffusers_tome.tools.many_prompts.batches import Kind
+from ppdiffusers_tome.tools.many_prompts.line import Line
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+@dataclass
+class LinePipeline:
+    """A pipeline for a kind of line, loaded when a line asks for it; one is in memory at a time.
+
+    Attributes:
+        settings: of the command line, which lines may change for themselves.
+        canny: thresholds for lines that bring a photo.
+        pictures_within: the folder that a line's own picture must be in; None for any.
+    """
+
+    settings: Settings
+    canny: tuple[float, float]
+    pictures_within: Path | None
+    _loaded: LoadedPipeline | None = None
+
+    def load(self, kind: Kind) -> LoadedPipeline:
+        """The pipeline that a kind of line needs."""
+        if self._loaded is None or (self._loaded.settings.controlnet is not None) != kind.controlled:
+            self._loaded = None
+            self.free_memory()
+            settings = self.settings if kind.controlled else replace(self.settings, controlnet=None, edges=None)
+            # Prompts, the negative one too, are checked line by line.
+            self._loaded = load_with_settings(replace(settings, negative_prompt=None), [])
+        return replace(
+            self._loaded, height=kind.height or self._loaded.height, width=kind.width or self._loaded.width
+        )
+
+    def check(self, kind: Kind, line: Line) -> None:
+        """Find out whether a line can be drawn.
+
+        Raises:
+            UserError: its prompt is too long, or its control image is no picture.
+        """
+        pipe = self.load(kind).pipe
+        for name, text in (("prompt", line.prompt), ("negative_prompt", self._negative_prompt(line))):
+            if complaint := too_long(pipe, text):
+                raise UserError(f"{name} {complaint}; shorten it")
+        if kind.controlled:
+            self._edges(line).check()
+
+    def draw(self, kind: Kind, lines: Sequence[Line]) -> list[Image.Image]:
+        """A picture for each line, all computed together."""
+        from ppdiffusers_tome.tools.drawing.sampling import draw_together
+
+        loaded, settings = self.load(kind), self.settings
+        loaded.apply_ratio(self._ratio(kind))
+        edges = [loaded.load_edges(self._edges(line)) for line in lines] if kind.controlled else None
+        negatives = [self._negative_prompt(line) or "" for line in lines] if kind.has_negative_prompt else None
+        return draw_together(
+            loaded.pipe, [line.prompt for line in lines], height=loaded.height, width=loaded.width,
+            seeds=[line.seed for line in lines], steps=settings.steps, guidance_scale=settings.guidance_scale,
+            negative_prompts=negatives, edges=edges, controlnet_scale=settings.controlnet_scale,
+        )  # fmt: skip
+
+    def describe(self, kind: Kind, line: Line) -> dict[str, Any]:
+        """All that the line's picture is made with, as plain values."""
+        loaded = self.load(kind)
+        settings = replace(loaded.settings, seed=line.seed, negative_prompt=self._negative_prompt(line))
+        if kind.controlled:
+            settings = replace(settings, edges=self._edges(line))
+        return replace(loaded, settings=settings).describe(line.prompt, 0, self._ratio(kind))
+
+    def free_memory(self) -> None:
+        """Hand back memory that nothing uses any more."""
+        import paddle
+
+        gc.collect()
+        if paddle.get_device().startswith("gpu"):
+            paddle.device.cuda.empty_cache()
+
+    def _ratio(self, kind: Kind) -> Any:
+        return self.settings.tome.ratio if kind.ratio is None else kind.ratio
+
+    def _negative_prompt(self, line: Line) -> str | None:
+        return self.settings.negative_prompt if line.negative_prompt is None else line.negative_prompt
+
+    def _edges(self, line: Line) -> EdgeSource:
+        if line.control is None:
+            assert self.settings.edges is not None
+            return self.settings.edges
+        line.check_control(self.pictures_within)  # once more: hours may have passed since the file of prompts was read
+        return EdgeSource(line.control, "--image" if line.image is not None else "--control-image", *self.canny)

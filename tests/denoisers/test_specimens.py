@@ -1,0 +1,56 @@
+"""Every specimen of the zoo keeps the contract; in those that are refused nothing merges, for a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from attaching.contract import USUAL, ToMeContract, marks_of
+from ppdiffusers_tome import NothingToMergeError, apply_tome
+from ppdiffusers_tome.attaching.adapters import adapters
+from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
+from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
+
+
+def _numbers(specimen: Specimen) -> Any:
+    @paddle.no_grad()
+    def run(model: tiny.Model, **given: Any) -> np.ndarray:
+        with untouched_random_state():  # some models draw noise of their own
+            return specimen.run(model, **given).numpy()
+
+    return staticmethod(run)
+
+
+for _specimen in specimens():
+    if _specimen.reason is None:
+        _name = "Test" + "".join(part.title() for part in _specimen.name.split("_"))
+        globals()[_name] = type(
+            _name,
+            (ToMeContract,),
+            {"build": staticmethod(_specimen.build), "run": _numbers(_specimen), "pytestmark": marks_of(_specimen)},
+        )
+
+
+def test_every_adapter_is_among_the_usual() -> None:
+    usual = {id(site.adapter) for each in specimens() if each.name in USUAL for site in find_sites(each.build())}
+    # UniDiffuser's other kind of block is in test_tokens_beside_the_picture.
+    assert [each.block_class for each in adapters() if id(each) not in usual] == ["UTransformerBlock"]
+
+
+@pytest.mark.parametrize("specimen", specimens(), ids=lambda specimen: specimen.name)
+def test_a_specimen_is_of_its_class(specimen: Specimen) -> None:
+    assert specimen.model_class in {cls.__name__ for cls in type(specimen.build()).__mro__}
+
+
+@pytest.mark.parametrize(
+    "specimen", [s for s in specimens() if s.reason], ids=lambda specimen: specimen.name
+)
+def test_a_refused_specimen_tells_its_reason(specimen: Specimen) -> None:
+    with pytest.raises(NothingToMergeError) as raised:
+        apply_tome(specimen.build())
+    assert str(specimen.reason) in str(raised.value)

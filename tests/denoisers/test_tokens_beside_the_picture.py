@@ -1,0 +1,146 @@
+"""Tokens of text, time and image embeddings stand among those of the picture, and never merge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from attaching.contract import ToMeContract, groups
+from ppdiffusers_tome import apply_tome
+from ppdiffusers_tome.attaching.hooks.section import SectionHooks
+from ppdiffusers_tome.attaching.layers import layer_at
+from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.tools.doctor.zoo import (
+    pixart,
+    sd3,
+    unidiffuser,
+    uvit,
+    versatile,
+    vq_diffusion,
+    wuerstchen_decoder,
+    wuerstchen_prior,
+)
+
+GRID_TOKENS = 64  # 16x16 latents in patches of two
+
+
+def build_utransformer() -> tiny.Model:
+    """UniDiffuser with its other kind of block, which no specimen shows as no pipeline comes with it."""
+    return unidiffuser.SPECIMEN.build(block_type="utransformer", pre_layer_norm=True)
+
+
+class TestUTransformerBlock(ToMeContract):
+    build = staticmethod(build_utransformer)
+
+    @staticmethod
+    @paddle.no_grad()
+    def run(model: tiny.Model, **given: Any) -> np.ndarray:
+        return unidiffuser.SPECIMEN.run(model, **given).numpy()
+
+
+def matchings(model: tiny.Model, run: Any) -> list[Matching]:
+    """Those that the first sections of the blocks of a model with ToMe use, in the order in which they run."""
+    used: list[Matching] = []
+    helpers = [
+        layer.register_forward_post_hook(
+            lambda layer, inputs, output, of=hook.__self__.attachment: used.append(of.block().matching)
+        )
+        for site in find_sites(model)
+        for layer in [layer_at(site.block, next(iter(site.adapter.sections.values())).enter[0])]
+        for hook in [*layer._forward_pre_hooks.values(), *layer._forward_post_hooks.values()]
+        if isinstance(getattr(hook, "__self__", None), SectionHooks) and hook.__name__ != "unmerge"
+    ]
+    with paddle.no_grad():
+        run(model)
+    for helper in helpers:
+        helper.remove()
+    return used
+
+
+def inputs_of(layer: tiny.Model, model: tiny.Model, run: Any) -> list[np.ndarray]:
+    """What a layer is called with, first arguments."""
+    seen: list[np.ndarray] = []
+    helper = layer.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0].numpy()))
+    with paddle.no_grad():
+        run(model)
+    helper.remove()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("build", "run", "prefix"),
+    [
+        (uvit.SPECIMEN.build, uvit.SPECIMEN.run, 1 + tiny.TEXT_TOKENS),
+        (unidiffuser.SPECIMEN.build, unidiffuser.SPECIMEN.run, 4 + tiny.TEXT_TOKENS),
+        (
+            lambda: unidiffuser.SPECIMEN.build(use_data_type_embedding=False),
+            unidiffuser.SPECIMEN.run,
+            3 + tiny.TEXT_TOKENS,
+        ),
+        (build_utransformer, unidiffuser.SPECIMEN.run, 4 + tiny.TEXT_TOKENS),
+    ],
+    ids=["uvit", "unidiffuser", "unidiffuser-v0", "utransformer"],
+)
+@pytest.mark.parametrize("tile", [None, 2])
+def test_rows_of_tokens_before_the_grid_hold_nothing_else(build: Any, run: Any, prefix: int, tile: int | None) -> None:
+    model = apply_tome(build(), 0.7, tile=tile)
+    used = matchings(model, run)
+    assert len(used) == 3
+    for matching in used:
+        assert matching.num_tokens == prefix + GRID_TOKENS
+        assert matching.num_left == prefix + GRID_TOKENS - int(0.7 * GRID_TOKENS)
+        merged = [group % matching.num_tokens for group in groups(matching)]
+        assert sum(group.min() < prefix for group in merged) == matching.batch * prefix
+        assert all(len(group) == 1 for group in merged if group.min() < prefix)
+        assert max(len(group) for group in merged) > 1
+
+
+@pytest.mark.parametrize(
+    ("zoo", "level"),
+    [
+        (pixart, 2), (sd3, 2), (uvit, 2), (unidiffuser, 2), (vq_diffusion, 1), (versatile, 1), (wuerstchen_prior, 1),
+        (wuerstchen_decoder, 4),
+    ],
+)  # fmt: skip
+def test_levels_are_those_of_the_grids(zoo: Any, level: int) -> None:
+    model = zoo.SPECIMEN.build()
+    site = min(find_sites(model), key=lambda site: site.level)
+    assert site.level == level
+    for matching in matchings(apply_tome(model), zoo.SPECIMEN.run):
+        assert (matching.num_tokens - site.adapter.prefix(site.host)) * level**2 == 16 * 16
+
+
+def test_text_of_stable_diffusion_3_never_merges() -> None:
+    model = sd3.SPECIMEN.build()
+    block = model.transformer_blocks[0]
+    (plain,) = inputs_of(block.attn.add_q_proj, model, sd3.SPECIMEN.run)
+    assert plain.shape[1] == tiny.TEXT_TOKENS
+    apply_tome(model, 0.7, merge_crossattn=True, merge_mlp=True)
+    for path in ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"):
+        (text,) = inputs_of(layer_at(block, path), model, sd3.SPECIMEN.run)
+        assert np.array_equal(text, plain)
+    (text,) = inputs_of(block.ff_context, model, sd3.SPECIMEN.run)
+    assert text.shape[1] == tiny.TEXT_TOKENS
+    for path in ("attn.to_q", "attn.to_k", "attn.to_v", "ff"):
+        (picture,) = inputs_of(layer_at(block, path), model, sd3.SPECIMEN.run)
+        assert picture.shape[1] == GRID_TOKENS - int(0.7 * GRID_TOKENS)
+    assert all(matching.num_tokens == GRID_TOKENS for matching in matchings(model, sd3.SPECIMEN.run))
+
+
+@pytest.mark.parametrize("zoo", [wuerstchen_prior, wuerstchen_decoder], ids=["prior", "decoder"])
+def test_text_behind_wuerstchens_keys_never_merges(zoo: Any) -> None:
+    model = zoo.SPECIMEN.build()
+    block = find_sites(model)[0].block
+    paths = ("attention.to_k", "attention.to_v")
+    plain = [inputs_of(layer_at(block, path), model, zoo.SPECIMEN.run)[0] for path in paths]
+    apply_tome(model, 0.7)
+    for path, before in zip(paths, plain, strict=False):
+        grid_tokens = before.shape[1] - tiny.TEXT_TOKENS
+        (keys,) = inputs_of(layer_at(block, path), model, zoo.SPECIMEN.run)
+        assert keys.shape[1] == grid_tokens - int(0.7 * grid_tokens) + tiny.TEXT_TOKENS
+        assert np.array_equal(keys[:, -tiny.TEXT_TOKENS :], before[:, -tiny.TEXT_TOKENS :])

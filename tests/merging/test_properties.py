@@ -1,0 +1,353 @@
+"""What holds of partitions, matchers and merging whatever comes: any grid, stride, ratio, batch, type and numbers."""
+
+from __future__ import annotations
+
+import pkgutil
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+from attaching.contract import groups
+from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.calls.call import BlockCall, Call
+from ppdiffusers_tome.merging import matchers
+from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
+from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.matchers import bipartite, exact, tiled
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods.method import KEEP, MEAN, NORM
+from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.settings.config import ToMeConfig
+
+# The same examples every time, on every machine, and no file of those that failed.
+PROPERTY = settings(
+    max_examples=120, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate, Phase.shrink),
+)  # fmt: skip
+
+
+def computes(dtype: str) -> bool:
+    """Whether this device gathers that type: Paddle's CPU has float16 only to convert it."""
+    try:
+        paddle.gather(paddle.ones([1, 1]).astype(dtype), paddle.zeros([1], dtype="int32"))
+    except RuntimeError:
+        return False
+    return True
+
+
+# Half precision has no products on a CPU, so groups are found in these; merged are all.
+EXACT_TYPES = ("float32", "float64")
+ALL_TYPES = (*EXACT_TYPES, *filter(computes, ("float16", "bfloat16")))
+# Of a mean of numbers near 1.
+TOLERANCE = {"float32": 1e-5, "float64": 1e-6, "float16": 4e-3, "bfloat16": 3e-2}
+# No numbers, and what overflows on the way to a length.
+HARSH = (np.nan, np.inf, -np.inf, 1e30, -1e38, 1e-30, 0.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A grid cut by a stride, and how many of its sources merge."""
+
+    grid: Grid
+    sx: int
+    sy: int
+    num_merged: int
+    batch: int
+    prefix: int
+    partition: Partition
+    seed: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.prefix + self.grid.num_tokens
+
+    def tokens(self, dtype: str, channels: int = 5) -> paddle.Tensor:
+        """Normal numbers, some tokens alike and some zero."""
+        draw = np.random.default_rng(self.seed)
+        x = draw.standard_normal((self.batch, self.num_tokens, channels))
+        x[:, draw.integers(0, self.num_tokens, self.num_tokens // 3)] = x[:, :1]
+        x[:, draw.integers(0, self.num_tokens, self.num_tokens // 8)] = 0
+        return paddle.to_tensor(x.astype("float32")).astype(dtype)
+
+    def matched(self, x: paddle.Tensor, tile: int | None = None, **given: Any) -> Matching | None:
+        stride = (self.sx, self.sy)
+        return matchers.matcher(self.partition, self.grid, self.num_merged, tile=tile, stride=stride, **given)(x)
+
+    def downsampled(self, x: paddle.Tensor) -> Downsampling:
+        return Downsampling(kept_tokens(self.partition, self.num_merged), x.shape[0], x.shape[1])
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> tuple[Grid, int, int, Partition]:
+    """Any grid of at least a cell, with a stride and its sources and destinations."""
+    sx, sy = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    assume(sx * sy > 1)
+    grid = Grid(draw(st.integers(sy, 23)), draw(st.integers(sx, 23)))
+    if draw(st.booleans()):
+        return grid, sx, sy, regular_partition(grid, sx, sy)
+    seed = draw(st.integers(0, 2**63 - 1))
+    timestep = draw(st.none() | st.floats(-1e4, 1e6, width=32))
+    step = None if timestep is None else paddle.to_tensor(timestep, dtype="float32")
+    return grid, sx, sy, random_partition(grid, sx, sy, seed=seed, timestep=step)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    grid, sx, sy, partition = draw(partitions())
+    prefix = draw(st.sampled_from([0, 0, 1, 3]))
+    num_merged = draw(st.integers(1, partition.sources.shape[0]))
+    seed = draw(st.integers(0, 2**32))
+    return Case(grid, sx, sy, num_merged, draw(st.integers(1, 3)), prefix, partition.after(prefix), seed)
+
+
+def tiles(case: Case) -> st.SearchStrategy[int | None]:
+    """No tiles, the smallest there are, and larger ones."""
+    return st.none() | st.integers(max(case.sx, case.sy), 12)
+
+
+def as_float(x: paddle.Tensor) -> np.ndarray:
+    """Tokens of any type, ``[rows, channels]`` float64."""
+    wide = x if x.dtype == paddle.float64 else x.astype("float32")
+    return wide.numpy().astype(np.float64).reshape(-1, x.shape[-1])
+
+
+def keepers(matching: Matching) -> np.ndarray:
+    """Of each group the token that goes on when one alone does, counted over the whole batch."""
+    numbers = paddle.arange(matching.batch * matching.num_tokens, dtype="float64")
+    numbers = numbers.reshape([matching.batch, matching.num_tokens, 1])
+    return matching.merge(numbers, KEEP).numpy().ravel().astype(np.int64)
+
+
+def check_groups(case: Case, matching: Matching, num_merged: int) -> list[np.ndarray]:
+    """Every token is in one group, no group is empty or of two images, and the counts add up to all tokens."""
+    found = groups(matching)
+    owner, left = matching.owner.numpy(), case.num_tokens - num_merged
+    assert matching.num_left == left
+    assert owner.shape == (case.batch * case.num_tokens,)
+    assert ((owner >= 0) & (owner < case.batch * left)).all()
+    assert min(map(len, found)) >= 1
+    counts = 1 / matching.inverse_count.numpy().astype(np.float64).ravel()
+    assert np.allclose(counts, [len(group) for group in found], rtol=1e-6)
+    assert np.allclose(counts.reshape(case.batch, left).sum(axis=1), case.num_tokens)
+    assert np.array_equal(owner // left, np.repeat(np.arange(case.batch), case.num_tokens))
+    kept = keepers(matching)
+    assert np.array_equal(owner[kept], np.arange(case.batch * left))
+    destinations = set(case.partition.destinations.tolist())
+    for group, keeper in zip(found, kept, strict=True):
+        # Only sources merge: each group is a destination with its sources, or one token.
+        of_group = {int(token) % case.num_tokens for token in group}
+        assert len(of_group & destinations) <= 1
+        assert len(of_group) == 1 or of_group & destinations == {int(keeper) % case.num_tokens}
+        assert len(of_group) == 1 or min(of_group) >= case.prefix
+    return found
+
+
+def test_every_matcher_has_its_properties_here() -> None:
+    """A new file in ``matchers`` must be drawn by ``Case.matched`` too: with a tile or without."""
+    known = {each.__name__.rpartition(".")[2] for each in (bipartite, exact, tiled)}
+    assert {module.name for module in pkgutil.iter_modules(matchers.__path__)} == known
+    ways = {method.combine(depth) for method in methods().values() if method.combine for depth in (0.0, 0.5, 1.0)}
+    assert ways == {MEAN, KEEP, NORM}
+
+
+class TestPartition:
+    @PROPERTY
+    @given(partitions(), st.integers(0, 4))
+    def test_every_token_is_a_source_or_a_destination(
+        self, given: tuple[Grid, int, int, Partition], prefix: int
+    ) -> None:
+        grid, sx, sy, partition = given
+        behind = partition.after(prefix)
+        sources, destinations = behind.sources.numpy(), behind.destinations.numpy()
+        every = np.sort(np.concatenate([np.arange(prefix), sources, destinations]))
+        assert np.array_equal(every, np.arange(prefix + grid.num_tokens))
+        assert len(destinations) == grid.num_cells(sx, sy)
+        rows, columns = np.divmod(destinations - prefix, grid.width)
+        assert len({(row // sy, column // sx) for row, column in zip(rows, columns, strict=True)}) == len(destinations)
+
+
+class TestMatching:
+    @PROPERTY
+    @given(cases(), st.data())
+    def test_groups_hold_every_token_once(self, case: Case, data: st.DataObject) -> None:
+        x = case.tokens(data.draw(st.sampled_from(EXACT_TYPES)))
+        check_groups(case, case.matched(x, data.draw(tiles(case))), case.num_merged)
+
+    @PROPERTY
+    @given(cases(), st.data())
+    def test_unmerging_a_merge_keeps_the_mean_of_each_group(self, case: Case, data: st.DataObject) -> None:
+        dtype = data.draw(st.sampled_from(ALL_TYPES))
+        matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
+        y = case.tokens(dtype, channels=data.draw(st.integers(1, 6)))
+        merged = matching.merge(y)
+        back = matching.unmerge(merged)
+        assert merged.shape == [case.batch, matching.num_left, y.shape[2]]
+        assert (merged.dtype, back.dtype, back.shape) == (y.dtype, y.dtype, y.shape)
+        before, after, rows = as_float(y), as_float(back), as_float(merged)
+        for row, group in enumerate(groups(matching)):
+            mean = before[group].mean(axis=0)
+            assert np.abs(rows[row] - mean).max() <= TOLERANCE[dtype]
+            assert (after[group] == rows[row]).all()
+        if dtype == "float64":
+            assert np.abs(as_float(matching.merge(back)) - rows).max() <= 1e-6
+
+    @PROPERTY
+    @given(cases(), st.data())
+    def test_tokens_of_one_value_come_back_as_they_were(self, case: Case, data: st.DataObject) -> None:
+        """A flat picture: any group's mean is what it was, in every type and way."""
+        dtype, how = data.draw(st.sampled_from(ALL_TYPES)), data.draw(st.sampled_from([MEAN, KEEP, NORM]))
+        matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
+        value = data.draw(st.sampled_from([0.0, 1.0, -0.125, 100.0, 60000.0]))
+        flat = paddle.full([case.batch, case.num_tokens, 3], value, dtype="float32").astype(dtype)
+        back = as_float(matching.unmerge(matching.merge(flat, how)))
+        assert np.abs(back - as_float(flat)).max() <= abs(value) * TOLERANCE[dtype]
+
+    @PROPERTY
+    @given(cases(), st.data())
+    def test_kept_tokens_are_the_destinations_own(self, case: Case, data: st.DataObject) -> None:
+        matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
+        y = case.tokens(data.draw(st.sampled_from(ALL_TYPES)))
+        rows = as_float(y)
+        assert np.array_equal(as_float(matching.merge(y, KEEP)), rows[keepers(matching)])
+        back = as_float(matching.unmerge(matching.merge(y, KEEP)))
+        destinations = case.partition.destinations.numpy()
+        chosen = (np.arange(case.batch)[:, None] * case.num_tokens + destinations).ravel()
+        assert np.array_equal(back[chosen], rows[chosen])
+
+    @PROPERTY
+    @given(cases(), st.data())
+    def test_means_at_the_mean_length_have_it(self, case: Case, data: st.DataObject) -> None:
+        dtype = data.draw(st.sampled_from(ALL_TYPES))
+        matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
+        y = case.tokens(dtype)
+        before, rows = as_float(y), as_float(matching.merge(y, NORM))
+        assert np.isfinite(rows).all()
+        for row, group in zip(rows, groups(matching), strict=True):
+            mean, lengths = before[group].mean(axis=0), np.linalg.norm(before[group], axis=1)
+            if np.linalg.norm(mean) > 0.2:  # else opposite tokens cancelled, and no direction is left
+                expected = mean / np.linalg.norm(mean) * lengths.mean()
+                assert np.abs(row - expected).max() <= 5 * TOLERANCE[dtype]
+
+    @PROPERTY
+    @given(cases(), st.data())
+    def test_nothing_less_alike_than_allowed_merges(self, case: Case, data: st.DataObject) -> None:
+        least = data.draw(st.floats(-1, 1))
+        x = case.tokens("float32")
+        matching = case.matched(x, data.draw(tiles(case)), min_similarity=least)
+        if matching is None:
+            return
+        assert 1 <= matching.num_merged <= case.num_merged
+        rows, kept = as_float(x), keepers(matching)
+        unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+        for group, keeper in zip(check_groups(case, matching, matching.num_merged), kept, strict=True):
+            others = group[group != keeper]
+            assert (unit[others] @ unit[keeper] >= least - 1e-5).all()
+
+    @PROPERTY
+    @given(cases(), st.data())
+    def test_a_group_is_masked_when_one_of_its_tokens_is(self, case: Case, data: st.DataObject) -> None:
+        matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
+        heads, queries = data.draw(st.sampled_from([(1, False), (2, False), (2, True)]))
+        out = np.random.default_rng(case.seed).random((case.batch, case.num_tokens)) < data.draw(st.floats(0, 1))
+        rows = case.num_tokens if queries else 1
+        bias = np.repeat(np.repeat(np.where(out, -10000.0, 0.0)[:, None], heads, axis=0), rows, axis=1)
+        merged = matching.merge_mask(paddle.to_tensor(bias.astype("float32"))).numpy()
+        expected = np.array([out.ravel()[group].any() for group in groups(matching)]).reshape(case.batch, 1, -1)
+        expected = np.where(expected, -10000, 0).repeat(heads, axis=0)
+        assert merged.shape == (case.batch * heads, matching.num_left if queries else 1, matching.num_left)
+        assert np.array_equal(merged, np.broadcast_to(expected, merged.shape))
+
+    @PROPERTY
+    @given(cases(), st.lists(st.sampled_from(HARSH), min_size=1), st.sampled_from(EXACT_TYPES))
+    def test_what_is_no_number_breaks_no_group(self, case: Case, harsh: list[float], dtype: str) -> None:
+        """Latents that overflowed give a bad picture; they must not name rows that there are not."""
+        check_groups(case, case.matched(spoilt(case, harsh, dtype)), case.num_merged)
+
+    @PROPERTY
+    @given(cases(), st.lists(st.sampled_from(HARSH), min_size=1), st.data())
+    def test_what_is_no_number_breaks_no_group_in_tiles(
+        self, case: Case, harsh: list[float], data: st.DataObject
+    ) -> None:
+        x = spoilt(case, harsh, data.draw(st.sampled_from(EXACT_TYPES)))
+        check_groups(case, case.matched(x, data.draw(tiles(case))), case.num_merged)
+
+
+def spoilt(case: Case, harsh: list[float], dtype: str) -> paddle.Tensor:
+    """The tokens of a case, some of them all of one number that is none or hardly one."""
+    x = case.tokens("float32").numpy()
+    draw = np.random.default_rng(case.seed + 1)
+    for number in harsh:
+        x[draw.integers(0, case.batch), draw.integers(0, case.num_tokens, 1 + case.num_tokens // 2)] = number
+    return paddle.to_tensor(x).astype(dtype)
+
+
+class TestKeys:
+    @PROPERTY
+    @given(cases(), st.sampled_from(ALL_TYPES))
+    def test_keys_are_tokens_and_among_them_all_destinations(self, case: Case, dtype: str) -> None:
+        y = case.tokens(dtype)
+        keys = case.downsampled(y)
+        chosen = keys.kept.numpy()
+        assert len(set(chosen)) == len(chosen) == keys.num_left == case.num_tokens - case.num_merged
+        assert {*range(case.prefix), *case.partition.destinations.tolist()} <= set(chosen)
+        assert ((chosen >= 0) & (chosen < case.num_tokens)).all()
+        shape = [case.batch, case.num_tokens, -1]
+        whole = as_float(y).reshape(shape)
+        merged = as_float(keys.downsample(y)).reshape([case.batch, keys.num_left, -1])
+        assert np.array_equal(merged, whole[:, chosen])
+
+
+RATIOS = st.just(0.0) | st.floats(0, 0.95)
+
+
+class TestRun:
+    """The same through ``BlockCall``, which hooks ask: settings and tokens in, a matching or None out."""
+
+    @PROPERTY
+    @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 4), st.integers(1, 4), RATIOS, st.data())
+    def test_as_many_merge_as_the_ratio_says_or_none(
+        self, height: int, width: int, sx: int, sy: int, ratio: float, data: st.DataObject
+    ) -> None:
+        assume(sx * sy > 1 and ratio < 1 - 1 / (sx * sy))
+        grid, prefix = Grid(height, width), data.draw(st.sampled_from([0, 2]))
+        tile = data.draw(st.none() | st.integers(max(sx, sy), 9))
+        config = ToMeConfig(ratio, sx=sx, sy=sy, tile=tile, use_rand=data.draw(st.booleans()))
+        x = paddle.to_tensor(np.random.default_rng(height * width).standard_normal((2, prefix + grid.num_tokens, 4)))
+        matching = self.asked(config, Layout(grid, prefix), x.astype("float32"))
+        if int(grid.num_tokens * ratio) == 0 or height < sy or width < sx:
+            assert matching is None  # the sublayer gets the very tokens that the block got
+        else:
+            assert matching.num_merged == int(grid.num_tokens * ratio)
+            assert min(map(len, groups(matching))) >= 1
+
+    @pytest.mark.parametrize("how", [MEAN, KEEP, NORM])
+    @pytest.mark.parametrize("dtype", ALL_TYPES)
+    def test_groups_of_one_come_back_to_the_bit(self, how: str, dtype: str) -> None:
+        """A matching that merges nothing; scaling to one's own length may cost a rounding."""
+
+        @PROPERTY
+        @given(st.integers(1, 3), st.integers(1, 40), st.integers(0, 2**32))
+        def holds(batch: int, tokens: int, seed: int) -> None:
+            draw = np.random.default_rng(seed)
+            order = draw.permuted(np.arange(batch * tokens).reshape(batch, tokens), axis=1)
+            owner = paddle.to_tensor(np.argsort(order.ravel()).astype("int32"))
+            single = Matching(owner, paddle.ones([batch * tokens, 1]), paddle.to_tensor(order), batch, tokens, 0)
+            x = paddle.to_tensor(draw.standard_normal((batch, tokens, 3)).astype("float32")).astype(dtype)
+            difference = np.abs(as_float(single.unmerge(single.merge(x, how))) - as_float(x)).max()
+            assert difference <= (TOLERANCE[dtype] * 4 if how == NORM else 0)
+
+        holds()
+
+    def asked(self, config: ToMeConfig, layout: Layout, x: paddle.Tensor) -> Matching | None:
+        call = Call(Attachment(config))
+        call.set_timestep(paddle.to_tensor([500.0]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a grid is smaller than a cell
+            return BlockCall(call, None, self, layout, x).match()

@@ -1,0 +1,140 @@
+"""An exception in any layer, at any step, and what comes after: the picture is right, or there is none.
+
+``tests/attaching/test_attachment.py`` breaks a few attention processors; here layers of a UNet fail in one step each,
+after ToMe's own hooks of that layer, so whatever they noted is left behind. `make test-all` lets every layer fail in
+every step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny
+from pipelines.test_threads_and_sharing import SETTINGS, draw
+from ppdiffusers_tome import applied_tome, apply_tome
+from ppdiffusers_tome.attaching.calls import call as calls
+from ppdiffusers_tome.errors import ToMeError
+
+STEPS = 2
+# Of all layers and steps, every how many fail: primes, so that they fall in with no pattern of the layers.
+SOME = {"usual": 13, "reuse": 17, "tiles and schedule": 17, "todo": 17}
+MOST = {"usual": 1, "reuse": 7, "tiles and schedule": 7, "todo": 11}
+
+
+class InjectedError(Exception):
+    """What the tests raise; nobody else does."""
+
+
+class Fuse:
+    """Blows in the ``step``-th call of a layer."""
+
+    def __init__(self, step: int, kind: type[BaseException] = InjectedError) -> None:
+        self.left, self.kind = step, kind
+
+    def __call__(self, *_: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise self.kind
+
+    def step_ended(self, *_: Any) -> dict[str, Any]:
+        """As pipelines want it of what they call between two steps."""
+        self()
+        return {}
+
+
+def calls_of_layers(pipe: Any) -> dict[str, int]:
+    """How often each layer of the UNet that runs is called in a picture."""
+    calls: dict[str, int] = {}
+    listeners = []
+    for path, layer in pipe.unet.named_sublayers(include_self=True):
+
+        def count(layer: Any, inputs: tuple, path: str = path) -> None:
+            calls[path] = calls.get(path, 0) + 1
+
+        listeners.append(layer.register_forward_pre_hook(count))
+    draw(pipe, 0, num_inference_steps=STEPS)
+    for listener in listeners:
+        listener.remove()
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [*SOME.items(), *(pytest.param(*each, marks=pytest.mark.sweep) for each in MOST.items())],
+)
+def test_any_layer_may_fail_at_any_step(name: str, every: int) -> None:
+    pipe = tiny.pipeline()
+    plain, before = draw(pipe, 0), tiny.snapshot(pipe.unet)
+    pipe.apply_tome(**SETTINGS[name])
+    # Another size than the failing picture's, with as many tokens, and then the same.
+    expected = [draw(pipe, number, num_inference_steps=STEPS) for number in (1, 0)]
+    layers = dict(pipe.unet.named_sublayers(include_self=True))
+    places = [(path, call) for path, calls in calls_of_layers(pipe).items() for call in range(calls)]
+    assert len(places) > 500
+    assert set(SOME) == set(MOST) == set(SETTINGS)
+    for number, (path, call) in enumerate(places[::every]):
+        fuse = layers[path].register_forward_pre_hook(Fuse(call))
+        with pytest.raises(InjectedError):
+            draw(pipe, 0, num_inference_steps=STEPS)
+        fuse.remove()
+        after = number % 2
+        assert np.array_equal(draw(pipe, 1 - after, num_inference_steps=STEPS), expected[after]), (path, call)
+    pipe.remove_tome()
+    assert tiny.snapshot(pipe.unet) == before
+    assert np.array_equal(draw(pipe, 0), plain)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, MemoryError, GeneratorExit])
+def test_whatever_is_raised(kind: type[BaseException]) -> None:
+    pipe = tiny.pipeline()
+    plain = draw(pipe, 1)
+    expected = draw(pipe.apply_tome(**SETTINGS["usual"]), 1)
+    attention = pipe.unet.up_blocks[0].attentions[0].transformer_blocks[0].attn1
+    fuse = attention.to_out[0].register_forward_pre_hook(Fuse(1, kind))
+    with pytest.raises(kind):
+        draw(pipe, 0)
+    fuse.remove()
+    assert np.array_equal(draw(pipe, 1), expected)
+    assert np.array_equal(draw(pipe.remove_tome(), 1), plain)
+
+
+@pytest.mark.parametrize("call", range(6))
+def test_matching_itself_may_fail(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of memory strikes where the largest tensors are made: inside a hook."""
+    pipe = tiny.pipeline().apply_tome(**SETTINGS["reuse"])
+    expected = draw(pipe, 1)
+    fuse, made = Fuse(call), calls.matcher
+
+    def failing(*args: Any, **given: Any) -> Any:
+        fuse()
+        return made(*args, **given)
+
+    monkeypatch.setattr(calls, "matcher", failing)
+    with pytest.raises(InjectedError):
+        draw(pipe, 0, num_inference_steps=6)
+    monkeypatch.undo()
+    assert np.array_equal(draw(pipe, 1), expected)
+
+
+def test_failing_between_two_steps_leaves_the_next_picture_right() -> None:
+    pipe = tiny.pipeline().apply_tome(**SETTINGS["reuse"])
+    expected = draw(pipe, 0)
+    for step in range(3):
+        with pytest.raises(InjectedError):
+            draw(pipe, 0, callback_on_step_end=Fuse(step).step_ended)
+        assert np.array_equal(draw(pipe, 0), expected)
+
+
+def test_a_failed_apply_changes_nothing() -> None:
+    """Settings that are wrong, a model without blocks: what was applied before still is."""
+    unet = apply_tome(tiny.unet(), 0.5)
+    merged, before = tiny.run_unet(unet), tiny.snapshot(unet)
+    for wrong in (dict(ratio=0.9), dict(ratio=0.5, method="nothing"), dict(ratio={8: 0.5}), dict(ratio="0.5")):
+        with pytest.raises(ToMeError):
+            apply_tome(unet, **wrong)
+        assert tiny.snapshot(unet) == before
+    assert np.array_equal(tiny.run_unet(unet), merged)
+    assert applied_tome(unet) is not None

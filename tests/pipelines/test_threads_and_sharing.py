@@ -1,0 +1,153 @@
+"""Pipelines called by threads, and pipelines that share a UNet.
+
+``tests/attaching/test_attachment.py`` has threads that share a model; here are whole pipelines, whose steps follow one
+another.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from ppdiffusers import EulerDiscreteScheduler
+
+import tiny
+from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
+
+ALL = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
+SETTINGS = {
+    "usual": ALL,
+    "reuse": dict(ALL, reuse_steps=2, reuse_blocks=True),
+    "tiles and schedule": dict(ratio=(0.6, 0.2), max_downsample=2, tile=4, end=0.8),
+    "todo": dict(ratio=0.5, max_downsample=2, method="todo"),
+}
+STEPS = 3
+# Height and width of the latent; most with as many tokens as another of another shape.
+SIZES = [(16, 16), (8, 32), (32, 8), (12, 20)]
+
+
+def text(seed: int) -> paddle.Tensor:
+    """What a text encoder makes of a prompt."""
+    return tiny.array((1, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=seed)
+
+
+def draw(pipe: Any, number: int, **given: Any) -> np.ndarray:
+    """Latents of picture ``number``: its size, noise and words are its own; so is the result, whoever draws beside."""
+    height, width = SIZES[number % len(SIZES)]
+    words = dict(prompt_embeds=text(number), negative_prompt_embeds=text(9))
+    noise = tiny.array((1, 4, height, width), seed=number)
+    asked = dict(latents=noise, num_inference_steps=STEPS, output_type="latent", height=2 * height, width=2 * width)
+    output = pipe(**words, **{**asked, **given}).images
+    return output.numpy() if isinstance(output, paddle.Tensor) else np.asarray(output)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_threads_share_a_patched_pipeline(name: str) -> None:
+    """Each picture is what it is when it is drawn alone; the threads start together, at sizes of their own."""
+    pipe = tiny.pipeline()
+    plain = [draw(pipe, number) for number in range(len(SIZES))]
+    pipe.apply_tome(**SETTINGS[name])
+    alone = [draw(pipe, number) for number in range(len(SIZES))]
+    assert all(np.abs(one - other).max() > 1e-4 for one, other in zip(alone, plain, strict=True))
+    together = threading.Barrier(len(SIZES))
+
+    def call(number: int) -> list[np.ndarray]:
+        together.wait(timeout=300)
+        return [draw(pipe, number) for _ in range(3)]
+
+    with ThreadPoolExecutor(len(SIZES)) as pool:
+        for number, pictures in enumerate(pool.map(call, range(len(SIZES)))):
+            for picture in pictures:
+                assert np.abs(picture - alone[number]).max() <= 1e-5
+    pipe.remove_tome()
+    assert np.array_equal(draw(pipe, 0), plain[0])
+
+
+class TestTwoPipelinesOfOneUNet:
+    @pytest.fixture
+    def unet(self) -> tiny.Model:
+        return tiny.unet()
+
+    @pytest.fixture
+    def pipes(self, unet: tiny.Model) -> tuple[Any, Any]:
+        return tiny.pipeline(unet=unet), tiny.pipeline(
+            unet=unet, scheduler=EulerDiscreteScheduler.from_config(tiny.scheduler().config)
+        )
+
+    def test_what_one_applies_the_other_has_and_may_take_off(self, pipes: tuple[Any, Any]) -> None:
+        one, other = pipes
+        plain = draw(one, 0), draw(other, 1)
+        one.apply_tome(**ALL)
+        assert applied_tome(other) == applied_tome(one) is not None
+        merged = draw(one, 0), draw(other, 1)
+        assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(plain, merged, strict=True))
+        other.apply_tome(**ALL)  # in place of the first, not around it
+        assert np.array_equal(draw(one, 0), merged[0])
+        assert np.array_equal(draw(other, 1), merged[1])
+        other.remove_tome()
+        assert applied_tome(one) is None
+        assert np.array_equal(draw(one, 0), plain[0])
+        assert np.array_equal(draw(other, 1), plain[1])
+
+    @pytest.mark.parametrize("name", SETTINGS)
+    def test_threads_of_both_at_other_step_counts(self, name: str, pipes: tuple[Any, Any]) -> None:
+        pipes[0].apply_tome(**SETTINGS[name])
+        alone = [draw(pipe, 0, num_inference_steps=2 + index) for index, pipe in enumerate(pipes)]
+        together = threading.Barrier(2)
+
+        def call(index: int) -> list[np.ndarray]:
+            together.wait(timeout=300)
+            return [draw(pipes[index], 0, num_inference_steps=2 + index) for _ in range(3)]
+
+        with ThreadPoolExecutor(2) as pool:
+            for index, pictures in enumerate(pool.map(call, range(2))):
+                assert all(np.abs(picture - alone[index]).max() <= 1e-5 for picture in pictures)
+
+    @pytest.mark.parametrize("name", SETTINGS)
+    def test_one_draws_between_two_steps_of_the_other(self, name: str, pipes: tuple[Any, Any]) -> None:
+        """Whatever is kept over the steps of a picture must not end up in the picture drawn meanwhile, nor get lost."""
+        one, other = pipes
+        one.apply_tome(**SETTINGS[name])
+        alone = draw(one, 0), draw(other, 0)
+        between: list[np.ndarray] = []
+
+        def step_ended(*_: Any) -> dict[str, Any]:
+            between.append(draw(other, 0, num_inference_steps=STEPS))
+            return {}
+
+        interrupted = draw(one, 0, callback_on_step_end=step_ended)
+        assert len(between) == STEPS
+        assert np.abs(interrupted - alone[0]).max() <= 1e-5
+        other_alone = draw(other, 0)
+        assert all(np.array_equal(picture, other_alone) for picture in between)
+
+    def test_another_ratio_between_two_steps_holds_from_the_next_one(self, pipes: tuple[Any, Any]) -> None:
+        """Settings may change while a picture is drawn: each step is of one setting, none of a mixture."""
+        one, _ = pipes
+        inputs: list[tuple[np.ndarray, Any, np.ndarray]] = []
+        unet = one.unet
+        listener = unet.register_forward_post_hook(
+            lambda layer, given, output: inputs.append((given[0].numpy(), given[1], output[0].numpy()))
+        )
+        ratios = iter([0.25, 0.0, 0.7])
+
+        def step_ended(*_: Any) -> dict[str, Any]:
+            ratio = next(ratios)
+            apply_tome(one, ratio) if ratio else remove_tome(one)
+            return {}
+
+        one.apply_tome(0.5)
+        draw(one, 0, callback_on_step_end=step_ended)
+        listener.remove()
+        words = paddle.concat([text(9), text(0)])
+        for (latent, timestep, output), ratio in zip(inputs, [0.5, 0.25, 0.0], strict=True):
+            fresh = tiny.unet()
+            if ratio:
+                apply_tome(fresh, ratio)
+            with paddle.no_grad():
+                expected = fresh(paddle.to_tensor(latent), timestep, words).sample.numpy()
+            assert np.array_equal(output, expected)

@@ -1,0 +1,455 @@
+"""Whole pipelines around transformers and older UNets: they merge, stay finite, and are as before once removed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+from ppdiffusers import (
+    FlowMatchEulerDiscreteScheduler,
+    StableDiffusion3Img2ImgPipeline,
+    StableDiffusion3Pipeline,
+    VQModel,
+)
+from ppdiffusers.pipelines.kandinsky import KandinskyPriorPipeline
+from ppdiffusers.pipelines.latent_diffusion import LDMBertConfig, LDMBertModel, LDMTextToImageUViTPipeline
+from ppdiffusers.pipelines.paint_by_example import PaintByExampleImageEncoder
+from ppdiffusers.pipelines.shap_e import ShapERenderer
+from ppdiffusers.pipelines.unidiffuser import UniDiffuserTextDecoder
+from ppdiffusers.pipelines.versatile_diffusion.modeling_text_unet import UNetFlatConditionModel
+from ppdiffusers.pipelines.vq_diffusion.pipeline_vq_diffusion import LearnedClassifierFreeSamplingEmbeddings
+from ppdiffusers.pipelines.wuerstchen import PaellaVQModel
+from ppdiffusers.transformers import (
+    CLIPImageProcessor,
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
+    CLIPVisionConfig,
+    CLIPVisionModelWithProjection,
+)
+
+import tiny
+from ppdiffusers_tome import NothingToMergeError
+from ppdiffusers_tome.attaching.layers import is_a, layer_at
+from ppdiffusers_tome.attaching.models import models_of
+from ppdiffusers_tome.attaching.refused import REFUSED
+from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.tools.doctor.zoo import (
+    dit_llama,
+    dit_llama_t2i,
+    kandinsky3,
+    pixart,
+    prior_transformer,
+    sd3,
+    specimens,
+    t5_film,
+    unet_1d,
+    unidiffuser,
+    uvit,
+    vq_diffusion,
+    wuerstchen_decoder,
+    wuerstchen_prior,
+)
+from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
+
+STEPS = 2
+DIM, TEXT_TOKENS = tiny.CROSS_DIM, tiny.TEXT_TOKENS
+PROMPT = "a cat"
+# Where the layer that makes an attention's queries may stand in a block.
+QUERIES = ("attn1.to_q", "attn.to_q", "attention.to_q", "attn.qkv")
+
+
+def tokenizer(folder: Path, length: int = 8) -> CLIPTokenizer:
+    """CLIP's, with a vocabulary of a few letters."""
+    words = ["<|startoftext|>", "<|endoftext|>", *"act", *(f"{letter}</w>" for letter in "act")]
+    (folder / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    return CLIPTokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=length)
+
+
+def text_encoder(cls: type = CLIPTextModel, length: int = 8) -> tiny.Model:
+    config = CLIPTextConfig(
+        vocab_size=20, hidden_size=DIM, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=length, projection_dim=DIM,
+    )  # fmt: skip
+    return tiny.build(cls, config=config)
+
+
+def vision_config(image: int = 16, patch: int = 4, projection: int = DIM, layers: int = 1) -> CLIPVisionConfig:
+    return CLIPVisionConfig(
+        hidden_size=8, intermediate_size=16, num_hidden_layers=layers, num_attention_heads=2, image_size=image,
+        patch_size=patch, projection_dim=projection,
+    )  # fmt: skip
+
+
+def prompt(dim: int = DIM, seed: int = 2) -> paddle.Tensor:
+    return tiny.array((1, TEXT_TOKENS, dim), seed=seed)
+
+
+def pictures(output: Any) -> np.ndarray:
+    images = output.images if hasattr(output, "images") else output.image_embeddings
+    return images.numpy() if isinstance(images, paddle.Tensor) else np.asarray(images)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline of tiny parts.
+
+    Attributes:
+        build: makes it; files that it needs go to the folder.
+        call: makes pictures, or what its decoder makes them of.
+        blocks: how many blocks merge.
+    """
+
+    build: Callable[[Path], Any]
+    call: Callable[[Any], Any]
+    blocks: int
+
+    def run(self, pipe: Any) -> np.ndarray:
+        """Its pictures, with the same noise every time."""
+        pipe.set_progress_bar_config(disable=True)
+        with untouched_random_state(), sd3.attention_anywhere():
+            paddle.seed(0)
+            return pictures(self.call(pipe))
+
+
+def build_dit(folder: Path) -> Any:
+    transformer = tiny.dit(num_embeds_ada_norm=1000)  # the number of no class is 1000
+    return ppdiffusers.DiTPipeline(transformer=transformer, vae=tiny.vae(), scheduler=tiny.scheduler())
+
+
+def build_pixart(folder: Path) -> Any:
+    return ppdiffusers.PixArtAlphaPipeline(
+        tokenizer=None, text_encoder=None, vae=tiny.vae(), transformer=pixart.SPECIMEN.build(),
+        scheduler=tiny.scheduler(),
+    )  # fmt: skip
+
+
+def call_pixart(pipe: Any) -> Any:
+    mask = paddle.ones([1, TEXT_TOKENS])
+    return pipe(
+        prompt_embeds=prompt(), prompt_attention_mask=mask, negative_prompt_embeds=prompt(seed=3),
+        negative_prompt=None, negative_prompt_attention_mask=mask, height=32, width=48, use_resolution_binning=False,
+        num_inference_steps=STEPS, output_type="np",
+    )  # fmt: skip
+
+
+def build_sd3(cls: type, folder: Path) -> Any:
+    return cls(
+        transformer=sd3.SPECIMEN.build(), scheduler=FlowMatchEulerDiscreteScheduler(), vae=tiny.vae(),
+        text_encoder=None, tokenizer=tokenizer(folder), text_encoder_2=None, tokenizer_2=None, text_encoder_3=None,
+        tokenizer_3=None,
+    )  # fmt: skip
+
+
+def call_sd3(pipe: Any, **given: Any) -> Any:
+    return pipe(
+        prompt_embeds=prompt(), negative_prompt_embeds=prompt(seed=3),
+        pooled_prompt_embeds=tiny.array((1, sd3.POOLED_DIM)),
+        negative_pooled_prompt_embeds=tiny.array((1, sd3.POOLED_DIM), seed=1),
+        num_inference_steps=STEPS, output_type="latent", **given,
+    )  # fmt: skip
+
+
+def build_unidiffuser(folder: Path) -> Any:
+    decoder = tiny.build(
+        UniDiffuserTextDecoder, prefix_length=TEXT_TOKENS, prefix_inner_dim=DIM, prefix_hidden_dim=DIM, vocab_size=20,
+        n_positions=16, n_embd=8, n_layer=1, n_head=2,
+    )  # fmt: skip
+    return ppdiffusers.UniDiffuserPipeline(
+        vae=tiny.vae(), text_encoder=text_encoder(), image_processor=None, clip_tokenizer=None, text_decoder=decoder,
+        image_encoder=tiny.build(CLIPVisionModelWithProjection, config=vision_config(projection=unidiffuser.IMAGE_DIM)),
+        text_tokenizer=None, unet=unidiffuser.SPECIMEN.build(), scheduler=tiny.scheduler(),
+    )  # fmt: skip
+
+
+def build_vq_diffusion(folder: Path) -> Any:
+    vqvae = tiny.build(
+        VQModel, block_out_channels=(8, 8), norm_num_groups=4, latent_channels=4, vq_embed_dim=4,
+        num_vq_embeddings=vq_diffusion.CLASSES - 1, down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+    )  # fmt: skip
+    return ppdiffusers.VQDiffusionPipeline(
+        vqvae=vqvae, text_encoder=text_encoder(), tokenizer=tokenizer(folder),
+        transformer=vq_diffusion.SPECIMEN.build(),
+        scheduler=ppdiffusers.VQDiffusionScheduler(num_vec_classes=vq_diffusion.CLASSES),
+        learned_classifier_free_sampling_embeddings=LearnedClassifierFreeSamplingEmbeddings(learnable=False),
+    )  # fmt: skip
+
+
+def text_unet() -> tiny.Model:
+    """Versatile Diffusion's UNet over text, of the same shape as the one over pictures."""
+    return tiny.build(
+        UNetFlatConditionModel, sample_size=16, in_channels=4, out_channels=4, block_out_channels=(8, 16),
+        layers_per_block=1, down_block_types=("CrossAttnDownBlockFlat",) * 2,
+        up_block_types=("CrossAttnUpBlockFlat",) * 2, cross_attention_dim=DIM, attention_head_dim=2, norm_num_groups=4,
+    )  # fmt: skip
+
+
+def build_versatile_text(folder: Path) -> Any:
+    return ppdiffusers.VersatileDiffusionTextToImagePipeline(
+        tokenizer=tokenizer(folder), text_encoder=text_encoder(CLIPTextModelWithProjection), image_unet=tiny.unet(),
+        text_unet=text_unet(), vae=tiny.vae(), scheduler=tiny.scheduler(),
+    )  # fmt: skip
+
+
+# It takes 77 tokens of text and 257 of a picture, whatever its encoders are.
+def build_versatile_dual(folder: Path) -> Any:
+    return ppdiffusers.VersatileDiffusionDualGuidedPipeline(
+        tokenizer=tokenizer(folder, 77), text_encoder=text_encoder(CLIPTextModelWithProjection, 77),
+        image_encoder=tiny.build(CLIPVisionModelWithProjection, config=vision_config(32, 2)), image_unet=tiny.unet(),
+        image_feature_extractor=CLIPImageProcessor(size=32, crop_size=32), text_unet=text_unet(), vae=tiny.vae(),
+        scheduler=tiny.scheduler(),
+    )  # fmt: skip
+
+
+def build_wuerstchen_prior(folder: Path) -> Any:
+    return ppdiffusers.WuerstchenPriorPipeline(
+        tokenizer=None, text_encoder=text_encoder(), prior=wuerstchen_prior.SPECIMEN.build(), resolution_multiple=2.0,
+        scheduler=ppdiffusers.DDPMWuerstchenScheduler(),
+    )  # fmt: skip
+
+
+def build_wuerstchen_decoder(folder: Path) -> Any:
+    vqgan = tiny.build(PaellaVQModel, bottleneck_blocks=1, embed_dim=8, num_vq_embeddings=8)
+    return ppdiffusers.WuerstchenDecoderPipeline(
+        tokenizer=tokenizer(folder), text_encoder=text_encoder(), decoder=wuerstchen_decoder.SPECIMEN.build(),
+        vqgan=vqgan, scheduler=ppdiffusers.DDPMWuerstchenScheduler(),
+    )  # fmt: skip
+
+
+def build_ldm(folder: Path) -> Any:
+    config = LDMBertConfig(
+        vocab_size=20, max_position_embeddings=8, encoder_layers=1, encoder_ffn_dim=16, encoder_attention_heads=2,
+        head_dim=6, d_model=DIM,
+    )  # fmt: skip
+    return ppdiffusers.LDMTextToImagePipeline(
+        vqvae=tiny.vae(), bert=tiny.build(LDMBertModel, config=config), tokenizer=tokenizer(folder), unet=tiny.unet(),
+        scheduler=tiny.scheduler(),
+    )  # fmt: skip
+
+
+def build_uvit(folder: Path) -> Any:
+    return LDMTextToImageUViTPipeline(
+        vqvae=tiny.vae(), text_encoder=text_encoder(), tokenizer=tokenizer(folder), unet=uvit.SPECIMEN.build(),
+        scheduler=tiny.scheduler(),
+    )  # fmt: skip
+
+
+def build_paint(folder: Path) -> Any:
+    # It has a BasicTransformerBlock for every five layers, counting one more than there are.
+    encoder = tiny.build(PaintByExampleImageEncoder, config=vision_config(layers=4), proj_size=DIM)
+    return ppdiffusers.PaintByExamplePipeline(
+        vae=tiny.vae(), image_encoder=encoder, unet=tiny.unet(in_channels=9), scheduler=tiny.scheduler(),
+        safety_checker=None, feature_extractor=None,
+    )  # fmt: skip
+
+
+def call_paint(pipe: Any) -> Any:
+    mask = paddle.zeros([1, 1, 32, 32])
+    mask[:, :, 8:24, 8:24] = 1
+    return pipe(
+        example_image=tiny.array((1, 3, 16, 16)), image=tiny.array((1, 3, 32, 32), seed=1).clip(-1, 1),
+        mask_image=mask, num_inference_steps=STEPS, output_type="latent",
+    )  # fmt: skip
+
+
+# By the pipeline's class.
+CASES = {
+    "DiTPipeline": Case(build_dit, lambda pipe: pipe([1], num_inference_steps=STEPS, output_type="np"), 2),
+    "PixArtAlphaPipeline": Case(build_pixart, call_pixart, 2),
+    "StableDiffusion3Pipeline": Case(
+        partial(build_sd3, StableDiffusion3Pipeline), lambda pipe: call_sd3(pipe, height=32, width=40), 2
+    ),
+    "StableDiffusion3Img2ImgPipeline": Case(
+        partial(build_sd3, StableDiffusion3Img2ImgPipeline),
+        lambda pipe: call_sd3(pipe, image=tiny.latent(1), strength=1.0),
+        2,
+    ),
+    "UniDiffuserPipeline": Case(
+        build_unidiffuser,
+        lambda pipe: pipe(prompt_embeds=prompt(), num_inference_steps=STEPS, output_type="np"),
+        3,
+    ),
+    "VQDiffusionPipeline": Case(
+        build_vq_diffusion, lambda pipe: pipe(PROMPT, num_inference_steps=STEPS, output_type="np"), 2
+    ),
+    "VersatileDiffusionTextToImagePipeline": Case(
+        build_versatile_text, lambda pipe: pipe(PROMPT, num_inference_steps=STEPS, output_type="latent"), 3
+    ),
+    "VersatileDiffusionDualGuidedPipeline": Case(
+        build_versatile_dual,
+        lambda pipe: pipe(
+            PROMPT, ppdiffusers.utils.numpy_to_pil(np.zeros((32, 32, 3), "float32"))[0], num_inference_steps=STEPS,
+            output_type="latent",
+        ),
+        6,
+    ),
+    "WuerstchenPriorPipeline": Case(
+        build_wuerstchen_prior,
+        lambda pipe: pipe(
+            prompt_embeds=prompt(), negative_prompt_embeds=prompt(seed=3), height=32, width=24,
+            num_inference_steps=STEPS,
+        ),
+        2,
+    ),
+    "WuerstchenDecoderPipeline": Case(
+        build_wuerstchen_decoder,
+        lambda pipe: pipe(
+            tiny.array((1, wuerstchen_decoder.EMBEDDING_CHANNELS, 3, 3)), PROMPT, guidance_scale=2.0,
+            num_inference_steps=STEPS, output_type="np",
+        ),
+        2,
+    ),
+    "LDMTextToImagePipeline": Case(
+        build_ldm,
+        lambda pipe: pipe(
+            PROMPT, height=128, width=128, guidance_scale=3.0, num_inference_steps=STEPS, output_type="np"
+        ),
+        3,
+    ),
+    "LDMTextToImageUViTPipeline": Case(
+        build_uvit,
+        lambda pipe: pipe(
+            None, prompt_embeds=prompt(), negative_prompt_embeds=prompt(seed=3), height=128, width=128,
+            guidance_scale=3.0, num_inference_steps=STEPS, output_type="np",
+        ),
+        3,
+    ),
+    "PaintByExamplePipeline": Case(build_paint, call_paint, 3),
+}  # fmt: skip
+
+
+def tokens_in_attention(pipe: Any, run: Callable[[Any], Any]) -> tuple[dict[str, set[int]], np.ndarray]:
+    """How many tokens each block's attention makes queries of, by the block's path, and the pictures."""
+    seen: dict[str, set[int]] = {}
+    helpers = []
+    for part, model in models_of(pipe):
+        for site in find_sites(model):
+            queries = next(layer for layer in (layer_at(site.block, path) for path in QUERIES) if layer is not None)
+            counts = seen.setdefault(f"{part}.{site.name}", set())
+            helpers.append(
+                queries.register_forward_post_hook(
+                    lambda layer, inputs, output, counts=counts: counts.add(output.shape[1])
+                )
+            )
+    images = run(pipe)
+    for helper in helpers:
+        helper.remove()
+    return seen, images
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    pipe = case.build(tmp_path)
+    assert type(pipe).__name__ == name
+    sites = {f"{part}.{site.name}": site for part, model in models_of(pipe) for site in find_sites(model)}
+    finest = min(site.level for site in sites.values())
+    merging = {id(site.block) for site in sites.values() if site.level == finest}
+    assert len(merging) == case.blocks
+    # Versatile Diffusion's dual guidance lets both UNets hold the same blocks; they merge in the one over pictures.
+    beside = {
+        part: model for part, model in models_of(pipe, denoisers_only=False)
+        if merging.isdisjoint(map(id, model.sublayers()))
+    }  # fmt: skip
+    before = {part: tiny.snapshot(model) for part, model in beside.items()}
+    plain_tokens, plain = tokens_in_attention(pipe, case.run)
+
+    assert pipe.apply_tome(ratio=0.5) is pipe
+    for part in {path.partition(".")[0] for path in sites}:
+        assert pipe.tome.blocks[part] == sum(
+            path.startswith(f"{part}.") and site.level == finest for path, site in sites.items()
+        )
+    assert beside
+    assert {part: tiny.snapshot(model) for part, model in beside.items()} == before
+    tokens, merged = tokens_in_attention(pipe, case.run)
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-3
+    for path, site in sites.items():
+        (given,) = plain_tokens[path]
+        prefix = site.adapter.prefix(site.host)
+        left = given - int((given - prefix) * 0.5) if site.level == finest else given
+        assert tokens[path] == {left}, path
+
+    assert np.array_equal(case.run(pipe.remove_tome()), plain)
+
+
+def test_blocks_of_an_image_encoder_are_no_denoisers(tmp_path: Path) -> None:
+    pipe = build_paint(tmp_path)
+    blocks = [layer for layer in pipe.image_encoder.sublayers() if is_a(layer, "BasicTransformerBlock")]
+    assert blocks
+    before = [tiny.snapshot(block) for block in blocks]
+    assert dict(pipe.apply_tome(ratio=0.5).tome.blocks) == {"unet": 3}
+    assert [tiny.snapshot(block) for block in blocks] == before
+
+
+def build_kandinsky_prior(folder: Path) -> Any:
+    return KandinskyPriorPipeline(
+        prior=prior_transformer.SPECIMEN.build(),
+        image_encoder=tiny.build(CLIPVisionModelWithProjection, config=vision_config()),
+        text_encoder=text_encoder(CLIPTextModelWithProjection), tokenizer=tokenizer(folder),
+        scheduler=ppdiffusers.UnCLIPScheduler(), image_processor=CLIPImageProcessor(),
+    )  # fmt: skip
+
+
+def build_shap_e(folder: Path) -> Any:
+    renderer = tiny.build(
+        ShapERenderer, param_shapes=((8, 93), (8, 8), (8, 8), (8, 8)), d_latent=8, d_hidden=8, n_hidden_layers=6
+    )
+    return ppdiffusers.ShapEPipeline(
+        prior=prior_transformer.SPECIMEN.build(), text_encoder=text_encoder(CLIPTextModelWithProjection),
+        tokenizer=tokenizer(folder), scheduler=ppdiffusers.HeunDiscreteScheduler(), shap_e_renderer=renderer,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("build", [build_kandinsky_prior, build_shap_e], ids=["kandinsky", "shap-e"])
+def test_a_prior_on_embeddings_tells_why_nothing_merges(build: Any, tmp_path: Path) -> None:
+    pipe = build(tmp_path)
+    with pytest.raises(NothingToMergeError) as raised:
+        pipe.apply_tome(ratio=0.5)
+    assert f"PriorTransformer: {REFUSED['PriorTransformer']}" in str(raised.value)
+    assert pipe.tome is None
+
+
+@pytest.mark.parametrize("zoo", [prior_transformer, t5_film, unet_1d, dit_llama, dit_llama_t2i])
+def test_a_refused_specimen_runs(zoo: Any) -> None:
+    with paddle.no_grad(), untouched_random_state():
+        outputs = [zoo.SPECIMEN.run(zoo.SPECIMEN.build()).numpy() for _ in range(2)]
+    assert np.isfinite(outputs[0]).all()
+    assert np.array_equal(*outputs)
+
+
+def test_kandinsky_3_fails_in_ppdiffusers_itself() -> None:
+    """Its timestep embedding first (each Paddle has its own error for that), then its attention."""
+    from ppdiffusers.models.unet_kandi3 import Attention
+
+    model = kandinsky3.SPECIMEN.build()
+    with paddle.no_grad(), pytest.raises((TypeError, RuntimeError)):
+        kandinsky3.SPECIMEN.run(model)
+    attention = next(layer for layer in model.sublayers() if isinstance(layer, Attention))
+    with paddle.no_grad(), pytest.raises(AttributeError, match="heads"):
+        attention(tiny.array((1, 4, 16)), tiny.array((1, 4, 16)))
+
+
+@pytest.mark.parametrize(
+    ("name", "pipeline"),
+    [
+        ("pixart", "PixArtAlphaPipeline"),
+        ("vq_diffusion", "VQDiffusionPipeline"),
+        ("versatile", "VersatileDiffusionDualGuidedPipeline"),
+    ],
+)
+def test_a_specimen_of_an_unusual_look_names_its_pipeline_alone(name: str, pipeline: str) -> None:
+    (specimen,) = (specimen for specimen in specimens() if specimen.name == name)
+    assert [case for case in CASES if re.fullmatch(specimen.pipelines, case)] == [pipeline]

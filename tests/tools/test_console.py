@@ -1,0 +1,86 @@
+"""What commands share on the terminal: the parser's errors, tables, lines above progress bars."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.console.parsing import Parser
+from ppdiffusers_tome.tools.console.tables import Table
+
+
+def command(name: str) -> ModuleType:
+    module = ModuleType(name)
+    module.HELP = f"{name}."
+    module.add_arguments = lambda parser: parser.add_argument("--ratios", nargs="+", type=float)
+    module.run = lambda args: args.ratios
+    return module
+
+
+@pytest.fixture
+def parser() -> Parser:
+    made = Parser(prog="program")
+    made.add_argument("--version", action="store_true")
+    made.add_commands({"draw": command("draw")}, "COMMAND")
+    return made
+
+
+def test_the_chosen_command_runs(parser: Parser) -> None:
+    args = parser.parse_args(["draw", "--ratios", "0.5", "0.7"])
+    assert args.run(args) == [0.5, 0.7]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["draw", "--ratio", "1"], "'--ratio' is no argument of draw; did you mean --ratios?; see program draw --help"),
+        (["draw", "--rat=1"], "'--rat=1' is no argument of draw; did you mean --ratios?; see program draw --help"),
+        (["draw", "--hlep"], "'--hlep' is no argument of draw; did you mean --help?; see program draw --help"),
+        (["draw", "more"], "'more' is no argument of draw; see program draw --help"),
+        (["--verson", "draw"], "'--verson' is no argument of program; did you mean --version?; see program --help"),
+        (["draw", "--ratios=--"], "argument --ratios: '--' is no value; see program draw --help"),
+        (["draw", "--ratios", "x"], "argument --ratios: invalid float value: 'x'; see program draw --help"),
+        ([], "the following arguments are required: COMMAND; see program --help"),
+    ],
+)
+def test_errors_are_a_sentence(parser: Parser, arguments: list[str], sentence: str) -> None:
+    with pytest.raises(UserError) as raised:
+        parser.parse_args(arguments)
+    assert str(raised.value) == sentence
+
+
+def test_a_table_in_markdown() -> None:
+    table = Table(("name", "seconds"), [("a|b", 1.5)])
+    table.add("c", 2)
+    assert table.markdown() == "| name | seconds |\n|---|---:|\n| a\\|b | 1.5 |\n| c | 2 |\n"
+
+
+def test_a_table_in_a_pipe_has_a_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    Table(("name", "seconds"), [("[bold]" + "x" * 300, 1.5), ("c", 22)]).print()
+    heading, rule, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["name", "seconds"]
+    assert set(rule) == {"─"}
+    assert [row.split() for row in rows] == [["[bold]" + "x" * 300, "1.5"], ["c", "22"]]
+    assert rows[0].index("1.5") + 3 == rows[1].index("22") + 2  # numbers stand on the right
+
+
+def test_a_row_must_fit_its_headings() -> None:
+    with pytest.raises(ValueError, match="a row of 1 cells does not fit 2 headings"):
+        Table(("name", "seconds"), [("a",)])
+
+
+def test_lines_go_above_progress_bars(capsys: pytest.CaptureFixture[str]) -> None:
+    from tqdm import tqdm
+
+    from ppdiffusers_tome.tools.console.output import print_line, warn
+
+    with tqdm(total=2, file=sys.stderr) as bar:
+        print_line("a result")
+        warn("a warning")
+        bar.update()
+    captured = capsys.readouterr()
+    assert captured.out == "a result\n"
+    assert "warning: a warning\n" in captured.err
