@@ -6,8 +6,8 @@ a program each in ``text_encoder``, ``unet`` (with the ControlNet, where there i
 ``tome.controlnet.json`` where they differ), and ``export.json``, what was exported and how it was checked.
 
 Height and width are fixed, as they decide how many tokens merge; the batch may stay open. Random destinations are a
-hash of seed, timestep and grid that is computed in the graph (see ``merging/partition.py``), so a program gives the same for
-the same inputs, whatever a generator holds.
+hash of seed, timestep and grid that is computed in the graph (see ``merging/partition.py``), so a program gives the
+same for the same inputs, whatever a generator holds.
 """
 
 from __future__ import annotations

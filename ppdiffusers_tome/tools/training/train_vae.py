@@ -1,6 +1,6 @@
 """Train the bundled model's autoencoder: 512x512x3 pictures to 64x64x4 latents and back.
 
-    python -m ppdiffusers_tome.tools.bundled.training.train_vae --output runs/vae --minutes 20
+    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae --minutes 20
 
 Scenes are drawn at several sizes and cropped, so that the network sees edges at every scale it will meet.
 Three of the four latent channels are pulled towards the mean colour of their 8x8 patch: such latents are smooth,
@@ -18,7 +18,7 @@ from diffusers import AutoencoderKL
 from torch.nn import functional as F
 
 from ppdiffusers_tome.tools.bundled import scenes
-from ppdiffusers_tome.tools.bundled.training.common import Log, decayed, start
+from ppdiffusers_tome.tools.training.common import Log, decayed, start
 
 CONFIG = dict(
     block_out_channels=(16, 32, 64, 96),

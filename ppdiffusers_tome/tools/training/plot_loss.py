@@ -1,6 +1,6 @@
 """Draw the loss curves of all training runs into one picture.
 
-    python -m ppdiffusers_tome.tools.bundled.training.plot_loss --runs text=runs/text vae=runs/vae unet=runs/unet \
+    python -m ppdiffusers_tome.tools.training.plot_loss --runs text=runs/text vae=runs/vae unet=runs/unet \
         controlnet=runs/controlnet --output docs/images/loss.png
 """
 

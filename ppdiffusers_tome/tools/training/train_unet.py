@@ -1,6 +1,6 @@
 """Train the bundled model's denoiser: a UNet2DConditionModel on the autoencoder's latents.
 
-    python -m ppdiffusers_tome.tools.bundled.training.train_unet --text runs/text --vae runs/vae --output runs/unet
+    python -m ppdiffusers_tome.tools.training.train_unet --text runs/text --vae runs/vae --output runs/unet
 
 Three stages of growing size, as Stable Diffusion itself was trained: 128x128, 256x256 and 512x512 pixels (latents
 of 16x16, 32x32 and 64x64). The first stages learn what words mean and where things go, cheaply; the last learns
@@ -21,8 +21,8 @@ from torch.nn import functional as F
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from ppdiffusers_tome.tools.bundled import scenes
-from ppdiffusers_tome.tools.bundled.training.common import Log, decayed, start
-from ppdiffusers_tome.tools.bundled.training.train_text_encoder import encode
+from ppdiffusers_tome.tools.training.common import Log, decayed, start
+from ppdiffusers_tome.tools.training.train_text_encoder import encode
 
 CONFIG = dict(
     sample_size=64,

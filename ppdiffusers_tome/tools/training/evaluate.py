@@ -1,7 +1,7 @@
 """Prompt adherence of the bundled model: held-out prompts, with and without token merging, judged by the checker.
 
-    python -m ppdiffusers_tome.tools.bundled.training.evaluate --output outputs/evaluation
-    python -m ppdiffusers_tome.tools.bundled.training.evaluate --output outputs/evaluation --controlnet --count 20
+    python -m ppdiffusers_tome.tools.training.evaluate --output outputs/evaluation
+    python -m ppdiffusers_tome.tools.training.evaluate --output outputs/evaluation --controlnet --count 20
 
 One JSON line a picture goes to ``pictures.jsonl``; started again, it goes on where it stopped. The summary is
 printed as a Markdown table. With ``--controlnet`` the edges of a drawing are given and the share of them that the

@@ -1,6 +1,6 @@
 """Make the bundled model's tokenizer and teach its text encoder to read.
 
-    python -m ppdiffusers_tome.tools.bundled.training.train_text_encoder --output runs/text --minutes 3
+    python -m ppdiffusers_tome.tools.training.train_text_encoder --output runs/text --minutes 3
 
 A text-to-image model learns slowly when it must learn to read and to draw at once. CLIP is therefore trained on
 its own, before any denoiser, and so is this one: the hidden states of the padding after the prompt are asked, in
@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from ppdiffusers_tome.tools.bundled import scenes
-from ppdiffusers_tome.tools.bundled.training.common import Log, decayed, start
+from ppdiffusers_tome.tools.training.common import Log, decayed, start
 
 LENGTH = 32
 PLACES = ("above", "below", "left of", "right of", "middle")

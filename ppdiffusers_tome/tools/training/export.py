@@ -1,6 +1,6 @@
 """Turn what PyTorch trained into the model folders that the package carries: ppdiffusers' format, float16.
 
-    python -m ppdiffusers_tome.tools.bundled.training.export --text runs/text --vae runs/vae --unet runs/unet \
+    python -m ppdiffusers_tome.tools.training.export --text runs/text --vae runs/vae --unet runs/unet \
         --controlnet runs/controlnet --output ppdiffusers_tome/tools/bundled
 
 Runs under Paddle. Writes ``OUTPUT/model`` (a StableDiffusionPipeline), ``OUTPUT/controlnet`` and, into each, a

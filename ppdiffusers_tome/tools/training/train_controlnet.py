@@ -1,6 +1,6 @@
 """Train the bundled model's ControlNet for canny edges, on top of the finished denoiser, which stays as it is.
 
-    python -m ppdiffusers_tome.tools.bundled.training.train_controlnet --text runs/text --vae runs/vae \
+    python -m ppdiffusers_tome.tools.training.train_controlnet --text runs/text --vae runs/vae \
         --unet runs/unet --output runs/controlnet
 
 Shapes lie further from their usual places than in the denoiser's training, so that only the edges can tell where.
@@ -19,9 +19,9 @@ from diffusers import AutoencoderKL, ControlNetModel, DDIMScheduler, UNet2DCondi
 from torch.nn import functional as F
 
 from ppdiffusers_tome.tools.bundled import scenes
-from ppdiffusers_tome.tools.bundled.training.common import Log, decayed, start
-from ppdiffusers_tome.tools.bundled.training.train_text_encoder import encode
-from ppdiffusers_tome.tools.bundled.training.train_unet import load_text, noised
+from ppdiffusers_tome.tools.training.common import Log, decayed, start
+from ppdiffusers_tome.tools.training.train_text_encoder import encode
+from ppdiffusers_tome.tools.training.train_unet import load_text, noised
 
 EDGE_CHANNELS = (8, 16, 32, 64)
 
