@@ -53,14 +53,17 @@ def test_weights_are_used_in_float32(pipe: StableDiffusionPipeline) -> None:
     assert {p.dtype for layer in layers for p in layer.parameters()} == {paddle.float32}
 
 
-def test_pictures_have_the_asked_shapes_colours_and_background(pipe: StableDiffusionPipeline) -> None:
-    """Three held-out prompts, merged: enough to notice a broken model, scheduler or merge."""
+@pytest.mark.parametrize(("count", "least"), [(1, 1), pytest.param(3, 2, marks=pytest.mark.sweep)])
+def test_pictures_have_the_asked_shapes_colours_and_background(
+    pipe: StableDiffusionPipeline, count: int, least: int
+) -> None:
+    """Held-out prompts, merged: enough to notice a broken model, scheduler or merge."""
     pipe.apply_tome(ratio=0.5)
     showing = 0
-    for scene in scenes.held_out_scenes(3):
+    for scene in scenes.held_out_scenes(count):
         paddle.seed(0)
         picture = pipe(scene.prompt, height=512, width=512, num_inference_steps=10, guidance_scale=3.0).images[0]
         adherence = checker.check(np.asarray(picture), scene)
         showing += adherence.shapes and adherence.background
     pipe.remove_tome()
-    assert showing >= 2
+    assert showing >= least

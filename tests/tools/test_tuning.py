@@ -236,7 +236,10 @@ def failing(error: type[BaseException], at: int) -> dict[str, Any]:
 class TestWhatIsLeftBehind:
     """Whatever tuning did, and however it ended, the pipeline has the very ToMe that it had before."""
 
-    @pytest.mark.parametrize("applied", [nothing, whole, parts, port])
+    # However it ends, with what is hardest to put back; and all else that there can be.
+    @pytest.mark.parametrize(
+        "applied", [parts, *(pytest.param(each, marks=pytest.mark.sweep) for each in (nothing, whole, port))]
+    )
     @pytest.mark.parametrize(
         ("given", "error"),
         [

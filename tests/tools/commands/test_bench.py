@@ -68,6 +68,7 @@ def test_overhead_refuses_bad_input(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.sweep  # two grids, three processes each
 def test_growth_measures_every_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--sides", "24", "16", "--batch", "1", "--channels", "8", "--tile", "8", "--repeats", "1"]
     assert main(["bench", "growth", *small, "--output", str(tmp_path)]) == 0

@@ -121,7 +121,10 @@ def test_existing_file_is_replaced_when_asked(generate):
 LARGER = ("--height", "128", "--width", "128", "--steps", "10")
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize(
+    "scheduler",
+    [pytest.param(name, marks=[pytest.mark.sweep] * (name not in ("ddim", "euler-a", "pndm"))) for name in SCHEDULERS],
+)
 def test_every_scheduler_draws_a_clean_background(generate, scheduler):
     (file,) = generate(*LARGER, "--scheduler", scheduler, prompts=(STAR,))
     assert read_settings(file)["scheduler"] == SCHEDULERS[scheduler]
