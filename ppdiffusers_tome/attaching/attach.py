@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, Section
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.hooks.block import BlockHooks, HostHooks
 from ppdiffusers_tome.attaching.hooks.denoiser import DenoiserHooks, TimestepHooks
-from ppdiffusers_tome.attaching.hooks.hooks import Hooks
 from ppdiffusers_tome.attaching.hooks.mask import MaskMerger
 from ppdiffusers_tome.attaching.hooks.section import SectionHooks
 from ppdiffusers_tome.attaching.layers import is_a, layer_at

@@ -5,7 +5,7 @@ Guessing it from token counts, as tomesd does, fails at some sizes (33x36 latent
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ class Place:
     level: int
 
 
-def place_in_unet(model: Layer, path: str, unets: Iterable[UNetParts]) -> Place | None:
+def place_in_unet(model: Layer, path: str, unets: Sequence[UNetParts]) -> Place | None:
     """Where in a UNet a layer is; None where it is in none.
 
     Args:
@@ -45,14 +45,18 @@ def place_in_unet(model: Layer, path: str, unets: Iterable[UNetParts]) -> Place 
         for unet in unets:
             if name in unet.names:
                 root = layer_at(model, ".".join(names[:index]))
-                number = int(names[index + 1]) if name != unet.middle and index + 1 < len(names) else 0
-                return Place(unet.names.index(name), _level(root, unet, unet.names.index(name), number))
+                stage, within = unet.names.index(name), names[index + 1 :]
+                # By its place, as a user's own UNet may give its blocks names.
+                blocks = [child for child, _ in getattr(root, name).named_children()]
+                number = blocks.index(within[0]) if within and within[0] in blocks else 0
+                return Place(stage, _level(root, unet, stage, number))
     return None
 
 
 def _level(root: Layer, unet: UNetParts, stage: int, number: int) -> int:
     """The level within the ``number``-th block of a stage."""
-    changes = [_changes_size(block) for block in getattr(root, unet.up if stage == UP else unet.down, None) or ()]
+    blocks = getattr(root, unet.up if stage == UP else unet.down, None)
+    changes = [] if blocks is None else [_changes_size(block) for block in blocks.children()]
     if stage == UP:  # what is doubled from here on
         changes = changes[number:]
     elif stage == DOWN:

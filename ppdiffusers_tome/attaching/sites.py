@@ -24,10 +24,10 @@ class Site:
 
     Attributes:
         name: path of the block in its model, ``down_blocks.0.attentions.0.transformer_blocks.0``.
-        block, host: the block and the layer around it that sees the picture.
+        block, host: the block and the layer around it that sees the latent.
         adapter: how to attach to them.
         level: how many times smaller than the latent the block's grid is: 1, 2, 4, 8.
-        stage: of a UNet, ``DOWN``, ``MIDDLE`` or ``UP``; ``DOWN`` in other models.
+        stage: of a UNet, ``DOWN``, ``MIDDLE`` or ``UP``; None in other models.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Site:
     host: Layer
     adapter: BlockAdapter
     level: int
-    stage: int = DOWN
+    stage: int | None = None
 
     def sections(self, config: ToMeConfig) -> list[tuple[str, Section]]:
         """The sections that merge with these settings, with their roles; a block may lack some layers."""
@@ -62,7 +62,7 @@ def find_sites(model: Layer) -> list[Site]:
                     # A block that is its own host may stand in any part of the layer that it is looked for in.
                     place = place_in_unet(model, block_path if adapter.own_host else path, adapter.unets)
                     level = (1 if place is None else place.level) * adapter.downsample(host)
-                    stage = DOWN if place is None else place.stage
+                    stage = None if place is None else place.stage
                     sites.append(Site(block_path, block, host, adapter, level, stage))
     return sites
 
@@ -78,7 +78,7 @@ def reached(sites: list[Site], config: ToMeConfig) -> list[Site]:
 
 def execution_order(sites: Iterable[Site]) -> list[Site]:
     """Sites as their blocks run: a UNet's way down, its middle, its way up; elsewhere the order they stand in."""
-    return sorted(sites, key=lambda site: site.stage)
+    return sorted(sites, key=lambda site: site.stage or DOWN)
 
 
 def _layers(model: Layer) -> Iterator[tuple[str, Layer]]:

@@ -44,8 +44,7 @@ def on_merged_tokens(matching: Matching, how: str) -> Section:
     """
     given = yield None  # x, and norm(x), are the block's
     while not given.leaves:  # once, or for each of to_q, to_k and to_v
-        own, others = _apart(given.tokens, matching.num_tokens)
-        given = yield _together(matching.merge(own, how), others)  # and the block's attention runs on this
+        given = yield _merged(matching, given.tokens, how)  # and the block's attention runs on this
     yield matching.unmerge(given.tokens)  # to which the block adds x
 
 
@@ -57,8 +56,20 @@ def on_downsampled_keys(downsampling: Downsampling) -> Section:
     """
     given = yield None
     while True:  # to_k, then to_v
-        own, others = _apart(given.tokens, downsampling.num_tokens)
-        given = yield _together(downsampling.downsample(own), others)
+        given = yield _downsampled(downsampling, given.tokens)
+
+
+# What is merged lives in these functions alone: a variable of a section would keep it alive while attention runs.
+
+
+def _merged(matching: Matching, tokens: paddle.Tensor, how: str) -> paddle.Tensor:
+    own, others = _apart(tokens, matching.num_tokens)
+    return _together(matching.merge(own, how), others)
+
+
+def _downsampled(downsampling: Downsampling, tokens: paddle.Tensor) -> paddle.Tensor:
+    own, others = _apart(tokens, downsampling.num_tokens)
+    return _together(downsampling.downsample(own), others)
 
 
 def _apart(tokens: paddle.Tensor, num_tokens: int) -> tuple[paddle.Tensor, paddle.Tensor | None]:

@@ -1,1 +1,1 @@
-"""What a user may choose, checked before anything is touched. Knows no Paddle."""
+"""Settings of token merging: checked, combined with presets, read and written. Knows no Paddle."""

@@ -10,9 +10,8 @@ from typing import Any
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.settings.values import ByLevel, kind, plain, shown
+from ppdiffusers_tome.settings.values import LEVELS, ByLevel, kind, plain, shown
 
-LEVELS = (1, 2, 4, 8)
 _FLAGS = ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks")
 _INTEGERS = ("sx", "sy", "seed", "reuse_steps", "max_downsample", "tile")
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+LEVELS = (1, 2, 4, 8)
 _SHOWN = 200  # characters of a value in an error; an array of many numbers would hide the sentence
 
 

@@ -1,1 +1,1 @@
-"""Whatever a person runs. Nothing outside this folder imports it."""
+"""Whatever a person runs. Nothing outside imports it, but the package's face: ``tune`` and the program."""

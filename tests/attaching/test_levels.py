@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import paddle
 import pytest
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError, applied_tome, apply_tome
-from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.attaching.sites import execution_order, find_sites
 
 
 def levels(model: tiny.Model) -> dict[str, int]:
@@ -86,3 +87,26 @@ def test_every_level_merges_at_sizes_that_no_level_divides(height: int, width: i
     merged = tiny.run_unet(unet, 1, height, width)
     assert np.isfinite(merged).all()
     assert np.abs(merged - plain).max() > 1e-3
+
+
+class TestAUNetOfTheUsersOwn:
+    """Blocks are found by their place, whatever they are called in it."""
+
+    def unet(self) -> tiny.Model:
+        blocks = tiny.unet(levels=3).down_blocks
+        unet = paddle.nn.Layer()
+        unet.down_blocks = paddle.nn.Sequential(*((f"stage_{number}", block) for number, block in enumerate(blocks)))
+        return unet
+
+    def test_blocks_with_names_have_the_levels_of_their_places(self) -> None:
+        assert levels(self.unet()) == {f"down_blocks.stage_{number}.attentions.0": 2**number for number in range(3)}
+
+    def test_a_part_with_a_longer_name_is_no_part_of_a_unet(self) -> None:
+        holder = paddle.nn.Layer()
+        holder.my_down_blocks = self.unet().down_blocks
+        assert set(levels(holder).values()) == {1}
+
+
+def test_blocks_run_down_through_the_middle_and_up() -> None:
+    names = [site.name.split(".")[0] for site in execution_order(find_sites(tiny.unet(levels=2)))]
+    assert list(dict.fromkeys(names)) == ["down_blocks", "mid_block", "up_blocks"]

@@ -12,7 +12,7 @@ import pytest
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
-from ppdiffusers_tome.attaching.hooks.hooks import Hooks
+from ppdiffusers_tome.attaching.hooks.base import Hooks
 
 # What allocators and caches may do; a leak of the smallest tensor a call, 1 KB, would be seen in gc below.
 MOST_GROWTH = 8 * 2**20

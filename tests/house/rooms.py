@@ -83,11 +83,21 @@ def room_of(module: str) -> str:
     return max(fitting, key=len)
 
 
-def imported(path: Path, *, at_run_time: bool = False) -> Iterator[str]:
-    """Full names of what a file imports, wherever in it; ``at_run_time``: but for ``if TYPE_CHECKING:``."""
+def imported(path: Path, *, at_run_time: bool = False, at_once: bool = False) -> Iterator[str]:
+    """Full names of what a file imports, wherever in it.
+
+    Args:
+        path: the file.
+        at_run_time: but for ``if TYPE_CHECKING:``.
+        at_once: but for what functions import when they are called.
+    """
 
     def walk(node: ast.AST) -> Iterator[ast.AST]:
-        if at_run_time and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if at_run_time and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for child in node.orelse:
+                yield from walk(child)
+            return
+        if at_once and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             return
         yield node
         for child in ast.iter_child_nodes(node):
@@ -101,10 +111,10 @@ def imported(path: Path, *, at_run_time: bool = False) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def modules_imported(module: str) -> set[str]:
-    """The modules of the package that a module imports."""
+def modules_imported(module: str, *, at_once: bool = False) -> set[str]:
+    """The modules of the package that a module imports; ``at_once``: when it is imported itself."""
     found = set()
-    for name in imported(modules()[module]):
+    for name in imported(modules()[module], at_run_time=at_once, at_once=at_once):
         package, _, inside = name.partition(".")
         if package != "ppdiffusers_tome":
             continue

@@ -126,7 +126,7 @@ class TestWarnings:
         def matched(tokens: int) -> Matching | None:
             return BlockCall(call, None, self, Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()
 
-        sentence = r"tokens of shape \[1, 17, 6\] where its picture has 4x4 tokens"
+        sentence = r"tokens of shape \[1, 17, 6\] where its latent has 4x4 tokens"
         with pytest.warns(UserWarning, match=sentence) as caught:
             assert [matched(tokens) for tokens in (17, 17, 18)] == [None] * 3
         assert len(caught) == 1

@@ -1,4 +1,4 @@
-"""KAttentionBlock: the latent upscaler's UNet. It is called with the picture and has no feed-forward layer."""
+"""KAttentionBlock: the latent upscaler's UNet. It is called with the latent and has no feed-forward layer."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from ppdiffusers_tome.merging.section import Section, on_downsampled_keys, on_me
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 # What merges in a block: its tokens, or its keys and values alone.
-Merging = Matching | Downsampling
+MatchingOrDownsampling = Matching | Downsampling
 
 
 class Attached(Protocol):
@@ -73,9 +73,9 @@ class Call:
         self.block: BlockCall | None = None
         self.in_a_graph = False
         self._layouts: dict[Hashable, Layout] = {}
-        self._matchers: dict[Layout, Callable[[paddle.Tensor], Merging | None]] = {}
+        self._matchers: dict[Layout, Callable[[paddle.Tensor], MatchingOrDownsampling | None]] = {}
         # What is reused, by block (None for all), layout and batch; None where nothing is.
-        self._matchings: dict[Any, Merging | None] | None = {} if self._config.reuse_blocks else None
+        self._matchings: dict[Any, MatchingOrDownsampling | None] | None = {} if self._config.reuse_blocks else None
 
     def begin(self) -> None:
         """It begins, or a backward pass runs a part of it again."""
@@ -135,7 +135,7 @@ class Call:
         self.block = None if layout is None else BlockCall(self, layer, name, layout)
         return self.block
 
-    def merging(self, block: BlockCall, tokens: paddle.Tensor) -> Merging | None:
+    def matching_for(self, block: BlockCall, tokens: paddle.Tensor) -> MatchingOrDownsampling | None:
         """What merges in a block of this call, made now or taken over; None where it runs unmerged.
 
         Args:
@@ -189,13 +189,13 @@ class Call:
             return False
         return True
 
-    def _matcher(self, layout: Layout, num_merged: int) -> Callable[[paddle.Tensor], Merging | None]:
+    def _matcher(self, layout: Layout, num_merged: int) -> Callable[[paddle.Tensor], MatchingOrDownsampling | None]:
         """What all blocks on a grid merge by, made for the first of them that needs it."""
         if layout not in self._matchers:
             self._matchers[layout] = self._new_matcher(layout, num_merged)
         return self._matchers[layout]
 
-    def _new_matcher(self, layout: Layout, num_merged: int) -> Callable[[paddle.Tensor], Merging | None]:
+    def _new_matcher(self, layout: Layout, num_merged: int) -> Callable[[paddle.Tensor], MatchingOrDownsampling | None]:
         config, constants = self._config, self.attachment.constants
         partition = self._partition(layout.grid).after(layout.prefix)
         if methods()[config.method].keys_only:
@@ -240,15 +240,15 @@ class BlockCall:
         self.running = RunningCall(layer)
         self.tokens = tokens
         self.matched = False
-        self.matching: Merging | None = None
+        self.matching: MatchingOrDownsampling | None = None
         self.section: tuple[object, Section] | None = None
 
-    def match(self) -> Merging | None:
+    def match(self) -> MatchingOrDownsampling | None:
         """Decide what merges, once: when it is first asked for, as a DiT embeds its timestep in its first block."""
         if not self.matched and self.tokens is not None:
             self.matched, tokens, self.tokens = True, self.tokens, None
             rows = self._rows(tokens)
-            self.matching = None if rows is None else self.call.merging(self, rows)
+            self.matching = None if rows is None else self.call.matching_for(self, rows)
             self.call.attachment.notify_watcher(self)
         return self.matching
 
@@ -262,7 +262,7 @@ class BlockCall:
             return tokens
         self.call.attachment.warn_once(
             "tokens",
-            f"a block got tokens of shape {given} where its picture has {grid.height}x{grid.width} tokens"
+            f"a block got tokens of shape {given} where its latent has {grid.height}x{grid.width} tokens"
             f"{f' behind {layout.prefix} others' if layout.prefix else ''}; it runs unmerged",
         )
         return None

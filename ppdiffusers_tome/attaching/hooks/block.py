@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.attaching.calls.call import Call
-from ppdiffusers_tome.attaching.hooks.hooks import Hooks, unseen
+from ppdiffusers_tome.attaching.hooks.base import Hooks, unseen
 from ppdiffusers_tome.attaching.sites import Site
 from ppdiffusers_tome.merging.grid import Layout
 

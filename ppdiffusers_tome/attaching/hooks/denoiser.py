@@ -11,7 +11,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.attaching.calls.call import Call
 from ppdiffusers_tome.attaching.calls.recomputation import note, noted
-from ppdiffusers_tome.attaching.hooks.hooks import Hooks
+from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.paddle_hooks import RunningCall, keywords_of
 
 # What denoisers call the argument that is their timestep.

@@ -9,8 +9,8 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
-from ppdiffusers_tome.attaching.calls.call import BlockCall, Merging
-from ppdiffusers_tome.attaching.hooks.hooks import Hooks
+from ppdiffusers_tome.attaching.calls.call import BlockCall, MatchingOrDownsampling
+from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.hooks.section import keeps_maps
 from ppdiffusers_tome.merging.downsampling import Downsampling
 
@@ -56,7 +56,7 @@ class MaskMerger(Hooks):
         return getattr(type(self.attention), self.NAME)(self.attention, mask, target_length, *args, **kwargs)
 
     def _merged(
-        self, mask: paddle.Tensor, target_length: int, block: BlockCall, matching: Merging
+        self, mask: paddle.Tensor, target_length: int, block: BlockCall, matching: MatchingOrDownsampling
     ) -> tuple[paddle.Tensor, int]:
         own = mask.shape[-1] == matching.num_tokens
         if isinstance(matching, Downsampling):

@@ -9,7 +9,7 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.attaching.adapters.adapter import CROSS_ATTENTION, ROLES
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
-from ppdiffusers_tome.attaching.hooks.hooks import Hooks, unseen
+from ppdiffusers_tome.attaching.hooks.base import Hooks, unseen
 from ppdiffusers_tome.attaching.layers import is_a
 from ppdiffusers_tome.merging.section import Given
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.settings.checking import LEVELS
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.settings.values import NOT_GIVEN
+from ppdiffusers_tome.settings.values import LEVELS, NOT_GIVEN
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED
 from ppdiffusers_tome.tools.drawing.loading import DTYPES
 from ppdiffusers_tome.tools.drawing.schedulers import SCHEDULERS

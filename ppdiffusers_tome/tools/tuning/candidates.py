@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.settings.checking import LEVELS
 from ppdiffusers_tome.settings.combining import combined
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
-from ppdiffusers_tome.settings.values import plain, shown
+from ppdiffusers_tome.settings.values import LEVELS, plain, shown
 
 # Methods that ask fewer keys keep the picture best (docs/fidelity.md); merging also works where blocks have no layers
 # for keys.

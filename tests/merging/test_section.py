@@ -1,0 +1,64 @@
+"""The arithmetic of a section: what goes in merged and comes out unmerged, and what it keeps alive meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import paddle
+import pytest
+
+from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.matchers.exact import match
+from ppdiffusers_tome.merging.methods.method import MEAN
+from ppdiffusers_tome.merging.partition import regular_partition
+from ppdiffusers_tome.merging.section import Given, on_downsampled_keys, on_merged_tokens
+
+GRID = Grid(8, 8)
+PARTITION = regular_partition(GRID, 2, 2)
+
+
+def tokens(number: int = GRID.num_tokens) -> paddle.Tensor:
+    return paddle.to_tensor(np.random.default_rng(number).standard_normal((2, number, 6), np.float32))
+
+
+def test_a_section_merges_what_enters_and_unmerges_what_leaves() -> None:
+    x = tokens()
+    matching = match(x, PARTITION, 32)
+    section = on_merged_tokens(matching, MEAN)
+    next(section)
+    merged = section.send(Given(x))
+    assert np.array_equal(merged.numpy(), matching.merge(x).numpy())
+    assert np.array_equal(section.send(Given(merged, leaves=True)).numpy(), matching.unmerge(merged).numpy())
+
+
+def test_tokens_that_follow_the_blocks_own_stay_as_they_are() -> None:
+    x, text = tokens(), tokens(5)
+    matching = match(x, PARTITION, 32)
+    section = on_merged_tokens(matching, MEAN)
+    next(section)
+    given = section.send(Given(paddle.concat([x, text], axis=1)))
+    assert np.array_equal(given[:, :32].numpy(), matching.merge(x).numpy())
+    assert np.array_equal(given[:, 32:].numpy(), text.numpy())
+
+
+@pytest.mark.parametrize("kind", ["merged tokens", "downsampled keys"])
+def test_what_was_merged_is_not_kept_while_attention_runs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = tokens()
+    merging = match(x, PARTITION, 32) if kind == "merged tokens" else Downsampling(kept_tokens(PARTITION, 32), 2, 64)
+    name = "merge" if kind == "merged tokens" else "downsample"
+    real, seen = getattr(type(merging), name), []
+
+    def noting(self: object, own: paddle.Tensor, *how: str) -> paddle.Tensor:
+        seen.append(weakref.ref(own))
+        return real(self, own, *how)
+
+    monkeypatch.setattr(type(merging), name, noting)
+    section = on_merged_tokens(merging, MEAN) if kind == "merged tokens" else on_downsampled_keys(merging)
+    next(section)
+    for _ in range(3):  # to_q, to_k, to_v
+        section.send(Given(paddle.concat([tokens(), tokens(5)], axis=1)))
+        gc.collect()
+        assert seen[-1]() is None
