@@ -10,6 +10,7 @@ from typing import Any
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.suggesting import did_you_mean
 from ppdiffusers_tome.settings.values import LEVELS, ByLevel, kind, plain, shown
 
 _FLAGS = ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks")
@@ -156,6 +157,7 @@ def _checked_number(name: str, ratio: Any, values: Mapping[str, Any]) -> float:
         raise ToMeTypeError(
             f"{name}={shown(ratio)} must be a number, the share of tokens to merge, such as 0.5, or the name of a "
             f"preset ({', '.join(presets())}); got {kind(ratio)}"
+            f"{did_you_mean(ratio, presets()) if isinstance(ratio, str) else ''}"
         )
     limit = 1 - 1 / (values["sx"] * values["sy"])
     # Every destination stays; of keys there may be the destinations alone.

@@ -12,7 +12,8 @@ from typing import Any
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.settings.checking import checked
 from ppdiffusers_tome.settings.presets import FOLDER, is_preset, presets
-from ppdiffusers_tome.settings.values import kind, shown
+from ppdiffusers_tome.settings.suggesting import did_you_mean
+from ppdiffusers_tome.settings.values import in_words, kind, shown
 
 # A ratio; or several, evenly spaced over the denoising, with straight lines between them.
 RatioOrRamp = float | Sequence[float]
@@ -150,7 +151,12 @@ class ToMeConfig:
         try:
             settings = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise ToMeValueError(f"{path} cannot be read as settings of token merging: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            names = "" if Path(path).exists() else f"; the presets are {', '.join(presets())}"
+            raise ToMeValueError(
+                f"{path} cannot be read as settings of token merging ({reason}){names}"
+                f"{did_you_mean(str(path), presets())}"
+            ) from error
         if not isinstance(settings, dict):
             raise ToMeValueError(
                 f'{path} must hold a JSON object such as {{"ratio": 0.5}}; got {type(settings).__name__}'
@@ -169,7 +175,9 @@ class ToMeConfig:
         if not isinstance(name, str):
             raise ToMeTypeError(f"{shown(name)} must be the name of a preset ({', '.join(names)}); got {kind(name)}")
         if name not in names:
-            raise ToMeValueError(f"there is no preset {shown(name)}; the presets are {', '.join(names)}")
+            raise ToMeValueError(
+                f"there is no preset {shown(name)}; the presets are {', '.join(names)}{did_you_mean(name, names)}"
+            )
         return cls.load(FOLDER / f"{name}.json")
 
     @classmethod
@@ -198,7 +206,7 @@ class ToMeConfig:
         """The ratio and whatever else is not the default, for people: ``ratio 0.75, method todo``."""
         usual = type(self)().to_dict()
         differs = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != usual[name]}
-        return ", ".join(f"{name} {_rounded(value)}" for name, value in differs.items())
+        return ", ".join(f"{name} {in_words(value)}" for name, value in differs.items())
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ToMeConfig:
@@ -239,11 +247,3 @@ def _is_short_number(level: Any) -> bool:
 
 def _listed(ramp: Any) -> Any:
     return list(ramp) if isinstance(ramp, tuple) else ramp
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_rounded(inner) for inner in value]
-    return round(value, 4) if isinstance(value, float) else value

@@ -80,3 +80,12 @@ def kind(value: Any) -> str:
     shape = getattr(value, "shape", None)
     name = type(value).__name__
     return f"{name} of shape {list(shape)}" if shape and isinstance(shape, list | tuple) else name
+
+
+def in_words(value: Any) -> str:
+    """A setting's value for people: ``0.5``, ``0.7 to 0.3`` for a ramp, ``0.5 at level 1, 0.25 at level 2``."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{in_words(ratio)} at level {level}" for level, ratio in value.items())
+    if isinstance(value, list | tuple):
+        return " to ".join(map(in_words, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

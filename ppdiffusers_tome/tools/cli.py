@@ -5,8 +5,10 @@ Nothing here imports Paddle, which takes seconds: help and mistyped arguments an
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from ppdiffusers_tome.errors import ToMeError
@@ -16,7 +18,7 @@ from ppdiffusers_tome.tools.many_prompts.ranks import end
 from ppdiffusers_tome.version import __version__
 
 PROGRAM = "ppdiffusers-tome"
-OK, BAD_INPUT, INTERRUPTED = 0, 2, 130
+OK, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; ``None`` means the process's.
 
     Returns:
-        The exit code: 0, 2 when something given cannot be used (one line on stderr says what), 130 after Ctrl-C.
+        The exit code: 0, 2 when something given cannot be used (one line on stderr says what), 130 after Ctrl-C, 141
+        when nobody reads the output any more.
     """
     parser = Parser(
         prog=PROGRAM, description="Token merging for diffusion models on PaddlePaddle: the same pictures, faster."
@@ -39,12 +42,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not given:
             parser.error(f"no command was given; the commands are {', '.join(known)}")
         args = parser.parse_args(given)
-        return args.run(args) or OK
+        code = args.run(args) or OK
+        sys.stdout.flush()
+        return code
     except SystemExit as stop:  # --help and --version
         return int(stop.code or OK)
     except ToMeError as error:
         print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT
+    except BrokenPipeError:
+        # Whoever read the output is gone (`| head`); results are written before anything is printed.
+        with suppress(OSError):  # one that is no file has nothing left to write
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except KeyboardInterrupt:
         print(f"\n{PROGRAM}: interrupted", file=sys.stderr)
         return INTERRUPTED

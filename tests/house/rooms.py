@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "install": {"api", "attaching"},
     "exporting": {"errors", "settings", "attaching"},
     "tools.measuring": {"errors"},
-    "tools.console": {"errors", "exporting"},
+    "tools.console": {"errors", "settings", "exporting"},
     "tools.bundled": {"errors"},
     "tools.drawing": {
         "version", "errors", "merging", "settings", "attaching", "chunked_attention", "api", "exporting",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.bench.result_files import ResultFiles
+from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.console.parsing import Parser
+from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.console.tables import Table
 
 
@@ -84,3 +88,51 @@ def test_lines_go_above_progress_bars(capsys: pytest.CaptureFixture[str]) -> Non
     captured = capsys.readouterr()
     assert captured.out == "a result\n"
     assert "warning: a warning\n" in captured.err
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_nothing_is_cut_off_on_a_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Narrow ones break words; a number is read as a whole."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    headings = ["configuration", "seconds in blocks", "speed-up", "peak memory, denoising", "PSNR (dB)", "SSIM"]
+    row = ["ours tofu 0.5, tile 16, reuse_steps 4", "0.0123 s", "12.34x", "1,234 MiB", "40.5 (38.7)", "0.987"]
+    Table(headings, [row]).print()
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    assert all(number in printed for number in row[1:])
+    assert all(word in printed for word in ("ours", "tofu", "tile", "16"))
+
+
+class Gone:
+    """Standard output that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+    def fileno(self) -> int:
+        raise OSError
+
+
+def test_results_are_written_before_anything_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ResultFiles(tmp_path, "results")
+    monkeypatch.setattr(sys, "stdout", Gone())
+    with pytest.raises(BrokenPipeError):
+        files.write(Page("Results", ["a note"], [Table(["one"], [["two"]])]), {"one": "two"})
+    monkeypatch.undo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.json", "results.md"]
+
+
+def test_output_that_nobody_reads_ends_the_program_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Gone())
+    code = main(["doctor", "--markdown"])
+    monkeypatch.undo()
+    assert code == 141
+    assert "Traceback" not in capfd.readouterr().err

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.exporting.files import prepare_folder
-from ppdiffusers_tome.tools.console.output import print_line
-from ppdiffusers_tome.tools.console.results import write_json, write_text
-from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.console.results import Page, write_json, write_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -34,13 +32,13 @@ class ResultFiles:
         self._overwrite = overwrite
 
     def write(
-        self, page: str, results: Mapping[str, Any], picture: Image.Image | None = None,
+        self, page: Page, results: Mapping[str, Any], picture: Image.Image | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """Print the page, write all files, and print their paths.
+        """Write all files, print the page and their paths.
 
         Args:
-            page: in Markdown.
+            page: what was measured, for people.
             results: the same, and more, as plain values.
             picture, settings: a picture, and what to write into its file about how it was made.
 
@@ -49,17 +47,12 @@ class ResultFiles:
         """
         from ppdiffusers_tome.tools.drawing.picture_files import write_picture
 
-        print_line(page)
-        write_text(self._paths[0], page, overwrite=self._overwrite)
-        write_json(self._paths[1], results, overwrite=self._overwrite)
+        files = self._paths if picture is not None else self._paths[:2]
+        write_text(files[0], page.markdown(), overwrite=self._overwrite)
+        write_json(files[1], results, overwrite=self._overwrite)
         if picture is not None:
-            write_picture(self._paths[2], picture, settings, overwrite=self._overwrite)
-            print_line(str(self._paths[2]))
-
-
-def page_of(title: str, notes: Iterable[str], *tables: Table) -> str:
-    """A page in Markdown: notes as a list, and tables."""
-    return "\n".join([f"# {title}", "", *(f"- {note}" for note in notes), "", *(each.markdown() for each in tables)])
+            write_picture(files[2], picture, settings, overwrite=self._overwrite)
+        page.show(files)
 
 
 def described(run: Mapping[str, Any]) -> str:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from ppdiffusers_tome.tools.bench.ledger import MEMORY, TIME, BenchLedger
 from ppdiffusers_tome.tools.bench.own_process import in_own_process
 from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
-from ppdiffusers_tome.tools.bench.result_files import ResultFiles, page_of
+from ppdiffusers_tome.tools.bench.result_files import ResultFiles
 from ppdiffusers_tome.tools.bench.task import Task, carry_out
 from ppdiffusers_tome.tools.console.output import one_line_warnings
+from ppdiffusers_tome.tools.console.results import Page
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -116,7 +117,7 @@ def _write(plan: Plan, ledger: BenchLedger, files: ResultFiles, title: str, limi
 
     results = results_of(plan, ledger)
     tables = [speeds(plan, results)] if plan.repeats else []
-    page = page_of(title, notes(plan, ledger.on, limit_bytes), *tables, everything(plan, results, limit_bytes))
+    page = Page(title, notes(plan, ledger.on, limit_bytes), [*tables, everything(plan, results, limit_bytes)])
     picture = plot_sweep(title, plan, results)
     made_with = {"plan": plan.to_dict(), "on": ledger.on}
     files.write(page, as_json(plan, ledger.on, results, limit_bytes), picture, made_with)

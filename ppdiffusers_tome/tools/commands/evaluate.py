@@ -105,7 +105,7 @@ def _configurations(args: argparse.Namespace) -> list[Configuration]:
     compared += [port(ratio, given_tome(args).get("max_downsample")) for ratio in args.port_ratios]
     compared += from_files(args.configs)
     compared += from_suite(args.suite) if args.suite else []
-    return distinct(compared)
+    return distinct(compared, suite=True)
 
 
 def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
 
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     from ppdiffusers_tome.tools.console.output import quiet_libraries
-    from ppdiffusers_tome.tools.tuning.tuning import Target
+    from ppdiffusers_tome.tools.tuning.trial import Target
 
     wanted = (args.target_psnr, args.target_speedup, memory)
     target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
@@ -75,29 +75,26 @@ def _tune(
 
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tools.bench.result_files import page_of
-    from ppdiffusers_tome.tools.console.output import print_line
-    from ppdiffusers_tome.tools.console.results import write_json, write_text
+    from ppdiffusers_tome.tools.console.results import Page, write_json, write_text
     from ppdiffusers_tome.tools.drawing.loaded_pipeline import load_with_settings
     from ppdiffusers_tome.tools.measuring.measure import memory_meaning
     from ppdiffusers_tome.tools.tuning.tuning import tune_draws
 
     loaded = load_with_settings(settings, prompts)
-    edges = None if settings.edges is None else settings.edges.load(loaded.height, loaded.width)
+    edges = None if settings.edges is None else loaded.load_edges(settings.edges)
     draws = [partial(loaded.draw, prompt, number, edges) for number, prompt in enumerate(prompts)]
     number = sum(map(len, candidates(settings=kept).values()))
     with tqdm(total=number, desc="settings", position=0, disable=None) as bar:
         tuned = tune_draws(loaded.pipe, draws, target, settings=kept, tried=lambda trial: bar.update())
     run = {**loaded.describe_run(), "target": vars(target), "kept": kept, "memory": memory_meaning()}
-    notes, table = _notes(run, tuned), _table(tuned)
-    print_line("\n".join([*notes, ""]))
-    table.print()
+    page = Page("Settings that were tried", _notes(run, tuned), [_table(tuned)])
     if tuned.pays:
         write_text(paths[0], tuned.config.to_json(), overwrite=overwrite)
-    write_text(paths[1], page_of("Settings that were tried", notes, table), overwrite=overwrite)
+    write_text(paths[1], page.markdown(), overwrite=overwrite)
     results = {"run": run, "verdict": tuned.verdict, "trials": [_plain(trial) for trial in tuned.trials],
                "config": tuned.config.to_dict() if tuned.pays else None}  # fmt: skip
     write_json(paths[2], results, overwrite=overwrite)
+    page.show(paths if tuned.pays else paths[1:])
 
 
 def _plain(trial: Trial) -> dict[str, Any]:

@@ -123,12 +123,12 @@ def _visualize(
     merged = MergedPicture(picture, _by_block(records, blocks), calls, shown)
     for path, sheet in ((paths[0], merged.sheet(run, settings.tome.summary)), (paths[1], ratios_sheet(run, by_ratio))):
         write_picture(path, sheet, run, overwrite=args.overwrite)
-        print_line(str(path))
     write_json(paths[2], {"run": run, "calls": calls, **numbers(records, by_ratio)}, overwrite=args.overwrite)
     if records_path is not None:
         strip = [("ratio in percent", round(100 * ratio), drawn.image) for ratio, drawn in by_ratio.items()]
         write_records(records_path, [*merged.single_pictures(), *strip], overwrite=args.overwrite)
-        print_line(str(records_path))
+    for path in [*paths, *([] if records_path is None else [records_path])]:
+        print_line(str(path))
 
 
 def _calls(loaded: LoadedPipeline) -> int:

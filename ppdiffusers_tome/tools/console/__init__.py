@@ -1,1 +1,1 @@
-"""What all commands share: arguments, settings made of them, and what is said on the terminal."""
+"""What is said on a terminal: lines, tables, pages of results; and how command lines are read."""

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.console.suggesting import did_you_mean
+from ppdiffusers_tome.settings.suggesting import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):

@@ -39,19 +39,25 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def print(self) -> None:
-        """Write the table to standard output, as wide as the terminal where there is one."""
+        """Write the table to standard output; where the terminal is too narrow for it, the terminal breaks lines."""
         from rich import box
         from rich.console import Console
         from rich.table import Table as RichTable
 
-        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table, needed = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), 0
         for number, heading in enumerate(self.headings):
-            table.add_column(heading, justify="left" if number < self.left else "right")
+            words = number < self.left
+            unbroken = heading.split()
+            for row in self.rows:
+                unbroken += row[number].split() if words else [row[number]]
+            least = max(map(len, unbroken), default=1)
+            needed += least + 3  # with what stands between columns
+            table.add_column(heading, justify="left" if words else "right", min_width=least, overflow="fold")
         for row in self.rows:
             table.add_row(*row)
         console = Console(markup=False, highlight=False)
-        if not console.is_terminal:  # in a file or pipe a row is a line
-            console.width = 100_000
+        # In a file or pipe a row is a line. On a terminal lines break between words, and nothing is lost.
+        console.width = max(console.width, needed) if console.is_terminal else 100_000
         with console.capture() as captured:
             console.print(table)
         print_line("\n".join(line.rstrip() for line in captured.get().splitlines()))

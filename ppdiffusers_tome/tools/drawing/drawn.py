@@ -52,7 +52,8 @@ class DrawnPicture:
 
 def run_line(run: Mapping[str, Any]) -> str:
     """What all pictures of a run have in common, in a line; ``run`` is what ``LoadedPipeline.describe_run`` gives."""
+    steps = "1 step" if run["steps"] == 1 else f"{run['steps']} steps"
     return (
-        f"{run['model']} model, {run['width']}x{run['height']} pixels, {run['steps']} steps, {run['scheduler']}, "
+        f"{run['model']} model, {run['width']}x{run['height']} pixels, {steps}, {run['scheduler']}, "
         f"guidance {run['guidance_scale']:g}, {run['dtype']}"
     )

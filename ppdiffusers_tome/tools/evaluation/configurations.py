@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.values import in_words
 from ppdiffusers_tome.tools.bench.contenders import OURS, PORT
 
 UNMERGED = "unmerged"
@@ -111,7 +112,8 @@ def from_files(paths: Iterable[str | Path]) -> list[Configuration]:
         try:
             found.append(ours(ToMeConfig.named(path), Path(path).stem))
         except ToMeError as error:
-            raise UserError(f"--configs {path}: {error}") from error
+            named = str(error).startswith(str(path))
+            raise UserError(f"--configs {error}" if named else f"--configs {path}: {error}") from error
     return found
 
 
@@ -159,8 +161,12 @@ def _from_line(given: Any) -> Configuration:
     return port(settings.get("ratio", ToMeConfig().ratio), settings.get("max_downsample"), name, family)
 
 
-def distinct(configurations: Iterable[Configuration]) -> list[Configuration]:
+def distinct(configurations: Iterable[Configuration], *, suite: bool = False) -> list[Configuration]:
     """The unmerged pipeline and then the configurations, each once.
+
+    Args:
+        configurations: in the order of the table.
+        suite: whether they may come from ``--suite``, to be named in the error.
 
     Raises:
         UserError: two of them are called the same and are not.
@@ -168,9 +174,10 @@ def distinct(configurations: Iterable[Configuration]) -> list[Configuration]:
     found = {UNMERGED: unmerged()}
     for configuration in configurations:
         if found.setdefault(configuration.name, configuration) != configuration:
+            where = "the file, or its name in --suite" if suite else "the file"
+            taken = f", as {UNMERGED!r} is the pipeline without token merging" if configuration.name == UNMERGED else ""
             raise UserError(
-                f"two different configurations are called {configuration.name!r}; rename one of them (the file, or "
-                f"its name in --suite; {UNMERGED!r} is taken)"
+                f"two different configurations are called {configuration.name!r}{taken}; rename one of them ({where})"
             )
     if len(found) == 1:
         raise UserError("nothing is to be compared with the unmerged pipeline; give --ratios, such as --ratios 0.5")
@@ -180,7 +187,7 @@ def distinct(configurations: Iterable[Configuration]) -> list[Configuration]:
 def _name(config: ToMeConfig, contender: str) -> str:
     """``ours 0.5, tile 16``."""
     who, *settings = _described(config, contender)
-    return ", ".join([f"{who} {_words(config.to_dict()['ratio'])}", *settings])
+    return ", ".join([f"{who} {in_words(config.ratio)}", *settings])
 
 
 def _family(config: ToMeConfig, contender: str) -> str:
@@ -201,13 +208,4 @@ def _described(config: ToMeConfig, contender: str) -> list[str]:
 
 def _setting(setting: tuple[str, Any]) -> str:
     name, value = setting
-    return name if value is True else f"no {name}" if value is False else f"{name} {_words(value)}"
-
-
-def _words(value: Any) -> str:
-    """A number, a ramp of numbers or a mapping of levels as part of a name."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"level {level}: {_words(share)}" for level, share in value.items())
-    if isinstance(value, (list, tuple)):
-        return " to ".join(map(_words, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return name if value is True else f"no {name}" if value is False else f"{name} {in_words(value)}"

@@ -89,6 +89,6 @@ class EvaluationLedger(Ledger):
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self.close()
             raise UserError(
-                f"{self.path} holds a picture that this version did not write ({error!r}); give another --output, or "
+                f"{self.path} holds a picture that this version did not write; give another --output, or "
                 "--overwrite to begin anew"
             ) from error

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.console.output import print_line
-from ppdiffusers_tome.tools.console.results import write_json, write_text
+from ppdiffusers_tome.tools.console.results import Page, write_json, write_text
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.drawing.drawn import run_line
 from ppdiffusers_tome.tools.evaluation.configurations import Configuration
@@ -141,7 +140,8 @@ def notes(run: Mapping[str, Any], on: Mapping[str, Any], rows: Sequence[Row], le
     prompts, seeds = {case.prompt for case in cases}, dict.fromkeys(case.seed for case in cases)
     lines = [
         run_line(run),
-        f"pictures a configuration: {len(cases)} (prompts: {len(prompts)}, seeds: {', '.join(map(str, seeds))})",
+        f"pictures of each configuration: {len(cases)}, from {_counted(len(prompts), 'prompt')} and "
+        f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
         ", ".join(f"{name} {value}" for name, value in on.items() if name != "memory"),
         "seconds: the whole call of the pipeline, decoding included, after a warm-up; medians over the pictures",
         "speed-up: seconds of the unmerged picture / own seconds, same prompt and seed in the same run; medians",
@@ -163,13 +163,14 @@ def table(rows: Sequence[Row]) -> Table:
     columns: dict[str, Callable[[Row], str]] = {"configuration": lambda row: row.configuration.name}
     timed = any(row.block_seconds is not None for row in rows)
     if timed:
+        columns["frontier"] = _frontiers
         columns["seconds in blocks"] = lambda row: _median(row.block_seconds, format_seconds)
         columns["speed-up of blocks"] = lambda row: _median(row.block_speed_up, "{:.2f}x".format)
     columns |= {
         "seconds": lambda row: _median(row.seconds, format_seconds),
         "speed-up": lambda row: _median(row.speed_up, "{:.2f}x".format),
-        "peak, denoising": lambda row: format_bytes(row.denoising_peak_bytes),
-        "peak, all": lambda row: format_bytes(row.peak_bytes),
+        "peak memory, denoising": lambda row: format_bytes(row.denoising_peak_bytes),
+        "peak memory, all": lambda row: format_bytes(row.peak_bytes),
         "PSNR (dB)": lambda row: _format_psnr(row.psnr),
         "SSIM": lambda row: _median(row.ssim, "{:.3f}".format),
     }
@@ -177,16 +178,14 @@ def table(rows: Sequence[Row]) -> Table:
         columns["prompt adherence"] = lambda row: "-" if row.prompt_adherence is None else f"{row.prompt_adherence:.1%}"
     for name in _score_names(rows):
         columns[name] = lambda row, name=name: f"{row.scores[name]:.2f}" if name in row.scores else "-"  # type: ignore[misc]
-    if timed:
-        columns["frontier"] = _frontiers
-    return Table(list(columns), [[cell(row) for cell in columns.values()] for row in rows])
+    return Table(list(columns), [[cell(row) for cell in columns.values()] for row in rows], left=1 + timed)
 
 
 def write_table(
     paths: Sequence[Path], title: str, notes: Sequence[str], rows: Sequence[Row], other: Mapping[str, Any], *,
     overwrite: bool,
 ) -> None:  # fmt: skip
-    """Print the table and the paths of the files, and write it as Markdown and JSON.
+    """Write the table as Markdown and JSON, and print it and the paths of the files.
 
     Args:
         paths: of the picture, which is there already, the Markdown and the JSON.
@@ -198,13 +197,10 @@ def write_table(
     Raises:
         UserError: a file exists and must not be replaced, or cannot be written.
     """
-    head = "\n".join([f"# {title}", "", *(f"- {note}" for note in notes), ""])
-    own = table(rows)
-    print_line(head)
-    own.print()
-    print_line(str(paths[0]))
-    write_text(paths[1], f"{head}\n{own.markdown()}", overwrite=overwrite)
+    page = Page(title, notes, [table(rows)])
+    write_text(paths[1], page.markdown(), overwrite=overwrite)
     write_json(paths[2], {**other, "configurations": [row.to_dict() for row in rows]}, overwrite=overwrite)
+    page.show(paths)
 
 
 def _frontiers(row: Row) -> str:
@@ -220,6 +216,10 @@ def _format_psnr(psnr: Spread | None) -> str:
     """The median, and the lowest in parentheses."""
     lowest = "" if psnr is None or math.isinf(psnr.low) else f" ({psnr.low:.1f})"
     return _median(psnr, format_psnr) + lowest
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _score_names(rows: Sequence[Row]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +13,6 @@ from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture, run_line
 from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.measuring.similarity import similarity_to_dict
-
-# A column's label is as wide as its pictures: about this many characters.
-_LINE = 36
 
 
 @dataclass(frozen=True)
@@ -50,14 +46,17 @@ class MergedPicture:
             timestep = next((record.timestep for record in records if record is not None), None)
             name = f"{step} {call + 1} of {self.calls}" + ("" if timestep is None else f", timestep {timestep:g}")
             rows.append((name, [plain, *map(self._groups, records)]))
-        name = f"all {self.calls} {step}s: the redder, the more often a token merged"
+        calls = f"all {self.calls} {step}s" if self.calls > 1 else f"the only {step}"
+        name = f"{calls}: the redder, the more often a token merged"
         rows.append((name, [plain, *map(self._share, self.records.values())]))
         explained = (
             "outlined: tokens that merged, each group in its mean colour and with an outline of its own colour; no "
             "outline: tokens that did not merge"
         )
         title = Label(run["prompt"], (_described(run), explained))
-        columns = [Label("the picture", (settings,)), *map(_column, self.records)]
+        method = f"method {run['tome']['method']}"  # settings name it where it is not the default
+        columns = [Label("the picture", (settings,) if method in settings else (settings, method))]
+        columns += [Label(f"{block.denoiser}, level {block.level}", (block.path,)) for block in self.records]
         return make_sheet(title, columns, rows)
 
     def single_pictures(self) -> Iterator[tuple[str, int, Image.Image]]:
@@ -74,7 +73,7 @@ class MergedPicture:
             return Cell(self.picture, "ran unmerged")
         alone = int((record.sizes == 1).sum())
         groups = len(record.sizes) - alone
-        caption = f"{groups} groups, largest {record.sizes.max()}; {alone} not merged"
+        caption = f"{groups} {'group' if groups == 1 else 'groups'}, largest {record.sizes.max()}; {alone} not merged"
         return Cell(groups_picture(self.picture, record), caption)
 
     def _share(self, records: Sequence[MergeRecord]) -> Cell:
@@ -110,12 +109,6 @@ def numbers(records: Sequence[MergeRecord], by_ratio: Mapping[float, DrawnPictur
         ],
         "ratios": [{"ratio": ratio, **similarity_to_dict(drawn.similarity)} for ratio, drawn in by_ratio.items()],
     }
-
-
-def _column(block: MergingBlock) -> Label:
-    """Denoiser and level over the path, which is broken at its dots where it is long."""
-    lines = textwrap.wrap(block.path.replace(".", " "), _LINE)
-    return Label(f"{block.denoiser}, level {block.level}", tuple(line.replace(" ", ".") for line in lines))
 
 
 def _described(run: Mapping[str, Any]) -> str:

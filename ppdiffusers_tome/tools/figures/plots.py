@@ -19,10 +19,14 @@ BLUE, ORANGE, GREEN, PINK, PURPLE, TEAL, BROWN, GREY, RED, LIME, NAVY, ROSE = CO
     "#3a78c9", "#c98a3a", "#5aa469", "#b0507a", "#7a63b8", "#2d9aa6", "#8a6d4b", "#6d7681", "#c9432e", "#a8b820",
     "#1f3c6b", "#e08ab4",
 )  # fmt: skip
+_MARKERS = "os^DvP"
 _DPI = 100
 _MARGIN, _TITLE, _LINE = 20, 34, 20  # pixels: of the edges, and the heights of the title and of a line under it
-# Of names beside points, in pixels: a point's half, and how far away a name may be, to the right and above by turns.
-_NAME_SIZE, _POINT, _AWAY = 9, 6, (8, 20, 34, 50, 70)
+_LEGEND_LINE = 22  # pixels
+_LEGEND_EMS = 5  # beside each name: its marker and the gap to the next column
+# Of names beside points: the font's size and, in pixels, a point's half and how far away a name may be, to the right
+# and above by turns; in characters, how wide a name is that has to be broken.
+_NAME_SIZE, _POINT, _AWAY, _BROKEN = 9, 6, (8, 20, 34, 50, 70), 24
 _DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
 _STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans", "font.size": 10, "text.color": INK,
@@ -63,37 +67,69 @@ def draw_plot(title: str, note: str, draw: Callable[[Figure], None], *, width: i
         return Image.fromarray(np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3]))
 
 
-def name_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
-    """Write names beside points, each where it covers the fewest points and other names.
+def line_style(number: int) -> dict[str, Any]:
+    """Colour and marker of a line; the colours come round again with another marker."""
+    turn, colour = divmod(number, len(COLOURS))
+    return {"color": COLOURS[colour], "marker": _MARKERS[turn % len(_MARKERS)]}
+
+
+def legend_size(names: Sequence[str], width: int, most: int = 4) -> tuple[int, int]:
+    """How a legend under a plot fits into it.
+
+    Args:
+        names: what it explains.
+        width: of the plot, in pixels.
+        most: the most columns it may have.
+
+    Returns:
+        how many columns it has, at least one, and its height in pixels.
+    """
+    from matplotlib.figure import Figure
+
+    size = _STYLE["font.size"]
+    figure = Figure(dpi=_DPI)
+    longest = max((figure.text(0, 0, name, size=size).get_window_extent().width for name in names), default=0)
+    columns = int((width - 2 * _MARGIN) // (longest + _LEGEND_EMS * size * _DPI / 72))
+    columns = max(1, min(columns, most))
+    broken = sum(name.count("\n") for name in names)
+    return columns, _LEGEND_LINE * (-(-len(names) // columns) + broken)
+
+
+def name_points(axes: Axes, points: Sequence[tuple[float, float, Sequence[str]]]) -> None:
+    """Write names beside points, each inside the axes and where it covers the fewest points and other names.
 
     Args:
         axes: laid out already, see ``Figure.draw_without_rendering``.
-        points: x, y and name; where the name is empty nothing is written, but nothing is written over the point either.
+        points: x, y and the names of the point, of which the first is written that has room; where none has, the last
+            is broken into lines. Where there is no name, nothing is written, but nothing over the point either.
     """
     from matplotlib.patheffects import withStroke
     from matplotlib.transforms import Bbox
 
     places = [axes.transData.transform((x, y)) for x, y, _ in points]
     taken = [Bbox.from_extents(x - _POINT, y - _POINT, x + _POINT, y + _POINT) for x, y in places]
-    for (x, y, name), (across, up) in zip(points, places, strict=True):
-        if not name:
+    for (x, y, names), (across, up) in zip(points, places, strict=True):
+        if not names:
             continue
-        measured = axes.text(x, y, name, size=_NAME_SIZE)
-        size = measured.get_window_extent()
-        measured.remove()
-        boxes = [
-            Bbox.from_bounds(across + away * right + size.width * (right - 1) / 2,
-                             up + away * above + size.height * (above - 1) / 2, size.width, size.height)
-            for away in _AWAY for right, above in _DIRECTIONS
-        ]  # fmt: skip
-        box = min(boxes, key=lambda box: _covered(box, taken, axes))  # the nearest of those that are as good
+        for name in [*names, textwrap.fill(names[-1], _BROKEN)]:
+            measured = axes.text(x, y, name, size=_NAME_SIZE)
+            size = measured.get_window_extent()
+            measured.remove()
+            boxes = [
+                Bbox.from_bounds(across + away * right + size.width * (right - 1) / 2,
+                                 up + away * above + size.height * (above - 1) / 2, size.width, size.height)
+                for away in _AWAY for right, above in _DIRECTIONS
+            ]  # fmt: skip
+            box = min(boxes, key=lambda box: _covered(box, taken, axes))  # the nearest of those that are as good
+            if not _covered(box, taken, axes):
+                break
         taken.append(box)
         far = boxes.index(box) >= len(_DIRECTIONS)
         axes.annotate(
             name, (x, y), (box.x0 - across, box.y0 - up), textcoords="offset pixels", va="bottom", size=_NAME_SIZE,
             path_effects=[withStroke(linewidth=3, foreground="white")],
             arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.6} if far else None,
-        )  # fmt: skip
+        ).set_in_layout(False)  # fmt: skip
 
 
 def _covered(box: Bbox, taken: Sequence[Bbox], axes: Axes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,8 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
     for prompt, cells in rows:
         pictures = [_resized(cell.picture, width, height) for cell in cells]
         captions = [_text(cell.caption, size, _FAINT, width) for cell in cells]
-        parts.append(_below([_text(prompt, size, _INK, full_width), _beside(pictures), _beside(captions)]))
+        air = Image.new("RGB", (full_width, size // 5), _PAPER)
+        parts.append(_below([_text(prompt, size, _INK, full_width), air, _beside(pictures), _beside(captions)]))
     return ImageOps.expand(_below(parts, size), _MARGIN, _PAPER)
 
 
@@ -53,18 +55,33 @@ def _label(label: Label, size: int, larger: float, width: int) -> Image.Image:
 
 def _text(text: str, size: float, colour: tuple[int, int, int], width: int) -> Image.Image:
     """A text in lines that fit into a width."""
-    font, lines = ImageFont.load_default(size=round(size)), [""]
+    font = ImageFont.load_default(size=round(size))
+    lines: list[str] = []
     for word in text.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and font.getlength(longer) > width:
-            lines.append(word)
+        longer = f"{lines[-1]} {word}" if lines else word
+        if font.getlength(longer) <= width:
+            lines[-1:] = [longer]
         else:
-            lines[-1] = longer
+            lines += _broken(word, font, width)
     height = round(size * 1.4)
-    picture = Image.new("RGB", (width, height * len(lines)), _PAPER)
+    picture = Image.new("RGB", (width, height * max(1, len(lines))), _PAPER)
     for number, line in enumerate(lines):
         ImageDraw.Draw(picture).text((0, round((number + 0.15) * height)), line, colour, font)
     return picture
+
+
+def _broken(word: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> list[str]:
+    """A word in pieces that fit into a width: broken behind a dot, else a slash and so on, else anywhere."""
+    pieces = []
+    while word:
+        starts = [word[:end] for end in range(1, min(len(word), width) + 1)]  # no letter is thinner than a pixel
+        end = max(1, bisect_right(starts, float(width), key=lambda start: float(font.getlength(start))))
+        if end < len(word):
+            marks = (word.rfind(mark, end // 2, end) + 1 for mark in "./-_")
+            end = next(filter(None, marks), end)
+        pieces.append(word[:end])
+        word = word[end:]
+    return pieces
 
 
 def _beside(pictures: Sequence[Image.Image]) -> Image.Image:

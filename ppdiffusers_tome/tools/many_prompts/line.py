@@ -13,7 +13,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.console.suggesting import did_you_mean
+from ppdiffusers_tome.settings.suggesting import did_you_mean
 from ppdiffusers_tome.tools.drawing.picture_files import slug
 from ppdiffusers_tome.tools.drawing.settings import check_seed, check_size
 

@@ -15,7 +15,7 @@ from ppdiffusers_tome.tools.many_prompts.folder import PICTURE_KEY, entry_of, wi
 from ppdiffusers_tome.tools.many_prompts.line import STOP, BadLine, Line
 from ppdiffusers_tome.tools.measuring.clock import DeviceClock
 from ppdiffusers_tome.tools.measuring.json_lines import Writer
-from ppdiffusers_tome.tools.measuring.out_of_memory import ran_out_of_memory
+from ppdiffusers_tome.tools.measuring.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -108,7 +108,7 @@ class Shard:
         try:
             return self.pipeline.draw(kind, lines)
         except Exception as error:
-            if not (isinstance(error, MemoryError) or ran_out_of_memory(str(error))):
+            if not is_out_of_memory(error):
                 raise
         self._too_many[kind] = len(lines)
         self.pipeline.free_memory()

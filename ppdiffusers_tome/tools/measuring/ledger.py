@@ -140,7 +140,7 @@ def _refuse_other(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -
         if then.get(name) != now[name]:
             raise UserError(
                 f"{path} was measured with {name}={then.get(name)!r} and this run has {now[name]!r}; give the same "
-                "arguments on the same machine to go on, another --output, or --overwrite to begin anew"
+                "arguments on the same machine to resume, another --output, or --overwrite to begin anew"
             )
 
 

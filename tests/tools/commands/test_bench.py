@@ -34,7 +34,7 @@ def test_overhead_measures_ours_beside_the_port(tmp_path: Path, capsys: pytest.C
     assert found["run"]["height"] == 16
     table = (tmp_path / "overhead.md").read_text()
     assert "port / ours" in table
-    assert table in capsys.readouterr().out
+    assert table.splitlines()[0].removeprefix("# ") in capsys.readouterr().out
 
 
 def test_overhead_is_measured_where_cores_and_signals_are_not_told(
@@ -126,7 +126,7 @@ def test_families_tells_tokens_and_times_of_every_kind(tmp_path: Path, capsys: p
     assert all(row[name]["low"] > 0 for row in rows for name in ("seconds", "merged_seconds", "speed_up"))
     table = (tmp_path / "families.md").read_text()
     assert "| Stable Diffusion 1 and 2 | 16x16 | 256 -> 128 | " in table
-    assert table in capsys.readouterr().out
+    assert table.splitlines()[0].removeprefix("# ") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

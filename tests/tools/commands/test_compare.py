@@ -169,3 +169,21 @@ def test_results_are_summed_up_by_medians_and_highest_peak():
     assert "| ratio 0.5 | 2.00 s | 2.00x | not measured | not measured | 30.0 (20.0) | 0.900 |" in written
     assert [sample["psnr_db"] for sample in merged.to_dict()["samples"]] == [20.0, None, 30.0]
     assert format_psnr(math.inf) == "identical"
+
+
+def test_nothing_is_lost_when_nobody_reads_the_output(tmp_path, monkeypatch):
+    class Gone:
+        def write(self, text):
+            raise BrokenPipeError
+
+        def flush(self):
+            raise BrokenPipeError
+
+        def fileno(self):
+            raise OSError
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    code = main(["compare", *SMALL, "--ratios", "0.5", "--prompt", PROMPT, "--steps", "1", "--output", str(tmp_path)])
+    monkeypatch.undo()
+    assert code == 141
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.json", "compare.md", "compare.png"]

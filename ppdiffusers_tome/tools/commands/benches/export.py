@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.arguments import add_random_unet, add_ratio, add_repeats, require_at_least
-from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described, page_of
+from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described
 from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
 from ppdiffusers_tome.tools.drawing.settings import check_size
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
         table = Table(["UNet", "seconds of a call", "speed-up"])
         for row in rows:
             table.add(row.name, row.seconds.format("{:.3f}".format), f"{row.speed_up.median:.2f}x")
-        page = page_of("A UNet in dynamic mode and exported", notes, table)
+        page = Page("A UNet in dynamic mode and exported", notes, [table])
         files.write(page, {"run": about, "rows": [asdict(row) for row in rows], "seconds": seconds})
 
 

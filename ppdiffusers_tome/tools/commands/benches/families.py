@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.arguments import add_ratio, add_repeats, require_at_least
-from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described, page_of
+from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described
 from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
             described(about),
             "tiny models of the zoo, of few channels: shows that merging works, not what a full-sized model gains",
         ]
-        page = page_of("What merging saves in every kind of model", notes, _table(rows))
+        page = Page("What merging saves in every kind of model", notes, [_table(rows)])
         files.write(page, {"run": about, "rows": [asdict(row) for row in rows]})
 
 

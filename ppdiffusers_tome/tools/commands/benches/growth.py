@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.arguments import add_numbers, add_ratio, add_repeats, require_at_least
-from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described, page_of
+from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described
 from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
 from ppdiffusers_tome.tools.measuring.machine import measured_on
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
             "milliseconds of one block: median (lowest to highest)",
             "memory: the most that Paddle's tensors take beyond input and results",
         ]
-        page = page_of("How the cost of token merging grows", notes, _table(rows))
+        page = Page("How the cost of token merging grows", notes, [_table(rows)])
         files.write(page, {"run": about, "rows": [asdict(row) for row in rows]}, _plot(rows), about)
 
 

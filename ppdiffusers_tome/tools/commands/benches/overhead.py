@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.arguments import add_numbers, add_ratio, add_repeats, require_at_least
-from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described, page_of
+from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described
 from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
 from ppdiffusers_tome.tools.measuring.machine import measured_on
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
             "milliseconds: median (lowest to highest)",
             f"{FAST}: tile={case.tile}, and for a step reuse_steps={case.reuse_steps}, reuse_blocks=True",
         ]
-        files.write(page_of("Overhead of token merging", notes, _table(spreads, memory)), {
+        files.write(Page("Overhead of token merging", notes, [_table(spreads, memory)]), {
             "run": about,
             "milliseconds": {name: {s: asdict(spread) for s, spread in by.items()} for name, by in spreads.items()},
             "peak_bytes": {name: peak and asdict(peak) for name, peak in memory.items()},
