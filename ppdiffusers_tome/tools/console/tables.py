@@ -44,23 +44,34 @@ class Table:
         from rich.console import Console
         from rich.table import Table as RichTable
 
-        table, needed = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), 0
-        for number, heading in enumerate(self.headings):
-            words = number < self.left
-            unbroken = heading.split()
-            for row in self.rows:
-                unbroken += row[number].split() if words else [row[number]]
-            least = max(map(len, unbroken), default=1)
-            needed += least + 3  # with what stands between columns
-            table.add_column(heading, justify="left" if words else "right", min_width=least, overflow="fold")
+        console = Console(markup=False, highlight=False)
+        widths: list[int | None] = [None] * len(self.headings)
+        if console.is_terminal:
+            widths = [*self._widths(console.width)]
+        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for number, (heading, width) in enumerate(zip(self.headings, widths, strict=True)):
+            table.add_column(heading, justify="left" if number < self.left else "right", width=width)
         for row in self.rows:
             table.add_row(*row)
-        console = Console(markup=False, highlight=False)
-        # In a file or pipe a row is a line. On a terminal lines break between words, and nothing is lost.
-        console.width = max(console.width, needed) if console.is_terminal else 100_000
+        console.width = 100_000  # of no consequence on a terminal; in a file or pipe a row is a line
         with console.capture() as captured:
             console.print(table)
         print_line("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+    def _widths(self, available: int) -> list[int]:
+        """Of the columns on a terminal: lines break between words, and no number or word is broken."""
+        columns = [[row[number] for row in self.rows] for number in range(len(self.headings))]
+        least, wanted = [], []
+        for number, (heading, cells) in enumerate(zip(self.headings, columns, strict=True)):
+            unbroken = [part for cell in cells for part in (cell.split() if number < self.left else [cell])]
+            least.append(max(map(len, [*heading.split(), *unbroken]), default=1))
+            wanted.append(max(map(len, [*heading.split(), *cells]), default=1) if number < self.left else least[-1])
+        left = available - sum(least) - 3 * len(least)
+        for number in range(len(least)):  # what is left goes to words, from the first column on
+            more = max(0, min(left, wanted[number] - least[number]))
+            least[number] += more
+            left -= more
+        return least
 
 
 def _line(cells: Iterable[str]) -> str:
