@@ -91,17 +91,21 @@ def _label(family: str) -> str:
 def _draw_panel(axes: Axes, x_name: str, points: Sequence[_Point], families: Sequence[str]) -> None:
     axes.set_xlabel(x_name)
     axes.xaxis.set_major_formatter("{x:g}x")
+    if not families:
+        axes.set(xticks=[], yticks=[])
+        axes.text(0.5, 0.5, "all pictures are identical\nto the unmerged ones", transform=axes.transAxes, ha="center")
+        return
+    axes.axvline(1, color=FAINT, linewidth=1)
     for number, family in enumerate(families):
         own = [point for point in points if point.family == family]
         axes.plot(
             [p.speed_up for p in own], [p.psnr for p in own], **line_style(number), markersize=5, label=_label(family)
         )
-    if not families:
-        axes.set(xticks=[], yticks=[])
-        axes.text(0.5, 0.5, "all pictures are identical\nto the unmerged ones", transform=axes.transAxes, ha="center")
-        return
-    axes.axvline(1, color=FAINT, linewidth=1, zorder=1)
-    axes.plot(*zip(*_frontier(points)), "o--", color=INK, markersize=10, markerfacecolor="none", linewidth=1)
+    frontier = _frontier(points)
+    axes.plot(
+        [x for x, _ in frontier], [y for _, y in frontier], "o--", color=INK, markersize=10,
+        markerfacecolor="none", linewidth=1,
+    )  # fmt: skip
     axes.margins(0.14, 0.08)  # room for names
 
 

@@ -24,12 +24,12 @@ _DPI = 100
 _MARGIN, _TITLE, _LINE = 20, 34, 20  # pixels: of the edges, and the heights of the title and of a line under it
 _LEGEND_LINE = 22  # pixels
 _LEGEND_EMS = 5  # beside each name: its marker and the gap to the next column
-# Of names beside points: the font's size and, in pixels, a point's half and how far away a name may be, to the right
-# and above by turns; in characters, how wide a name is that has to be broken.
-_NAME_SIZE, _POINT, _AWAY, _BROKEN = 9, 6, (8, 20, 34, 50, 70), 24
+# Of names beside points: the font's size; in pixels a point's half, how far away a name may be and the gap to the next
+# one; in characters how wide a name is that has to be broken.
+_NAME_SIZE, _POINT, _AWAY, _GAP, _BROKEN = 9, 6, (8, 20, 34, 50, 70), 6, 24
 _DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
 _STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans", "font.size": 10, "text.color": INK,
+    "font.family": "DejaVu Sans", "font.size": 10, "text.color": INK, "text.parse_math": False,
     "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 10,
     "axes.edgecolor": RULE, "axes.labelcolor": INK, "axes.axisbelow": True, "axes.grid": True,
     "axes.spines.top": False, "axes.spines.right": False,
@@ -84,12 +84,13 @@ def legend_size(names: Sequence[str], width: int, most: int = 4) -> tuple[int, i
     Returns:
         how many columns it has, at least one, and its height in pixels.
     """
+    import matplotlib
     from matplotlib.figure import Figure
 
-    size = _STYLE["font.size"]
-    figure = Figure(dpi=_DPI)
-    longest = max((figure.text(0, 0, name, size=size).get_window_extent().width for name in names), default=0)
-    columns = int((width - 2 * _MARGIN) // (longest + _LEGEND_EMS * size * _DPI / 72))
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(dpi=_DPI)
+        longest = max((figure.text(0, 0, name).get_window_extent().width for name in names), default=0)
+    columns = int((width - 2 * _MARGIN) // (longest + _LEGEND_EMS * _STYLE["font.size"] * _DPI / 72))
     columns = max(1, min(columns, most))
     broken = sum(name.count("\n") for name in names)
     return columns, _LEGEND_LINE * (-(-len(names) // columns) + broken)
@@ -123,7 +124,7 @@ def name_points(axes: Axes, points: Sequence[tuple[float, float, Sequence[str]]]
             box = min(boxes, key=lambda box: _covered(box, taken, axes))  # the nearest of those that are as good
             if not _covered(box, taken, axes):
                 break
-        taken.append(box)
+        taken.append(box.padded(_GAP, 0))
         far = boxes.index(box) >= len(_DIRECTIONS)
         axes.annotate(
             name, (x, y), (box.x0 - across, box.y0 - up), textcoords="offset pixels", va="bottom", size=_NAME_SIZE,

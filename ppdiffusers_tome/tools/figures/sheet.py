@@ -43,7 +43,7 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
     for prompt, cells in rows:
         pictures = [_resized(cell.picture, width, height) for cell in cells]
         captions = [_text(cell.caption, size, _FAINT, width) for cell in cells]
-        air = Image.new("RGB", (full_width, size // 5), _PAPER)
+        air = Image.new("RGB", (full_width, round(size / 5)), _PAPER)
         parts.append(_below([_text(prompt, size, _INK, full_width), air, _beside(pictures), _beside(captions)]))
     return ImageOps.expand(_below(parts, size), _MARGIN, _PAPER)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import paddle
 import pytest
 from PIL import Image
@@ -18,6 +19,7 @@ from ppdiffusers_tome.tools.drawing.picture_files import read_settings
 from ppdiffusers_tome.tools.evaluation.configurations import ours, unmerged
 from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
 from ppdiffusers_tome.tools.evaluation.summary import rows, table
+from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.measuring.similarity import Similarity, format_psnr
 from tools.commands.conftest import PROMPT, SMALL, pixels_of
 
@@ -187,3 +189,32 @@ def test_nothing_is_lost_when_nobody_reads_the_output(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert code == 141
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.json", "compare.md", "compare.png"]
+
+
+@pytest.mark.parametrize(("size", "air"), [(256, 3), (512, 5)])
+def test_sheet_leaves_air_between_a_prompt_and_its_pictures(size, air):
+    red = Image.new("RGB", (size, size), "red")
+    sheet = np.asarray(make_sheet(Label("Title"), [Label("column")], [("gjyp, a prompt, |", [Cell(red)])]))
+    top = np.flatnonzero((sheet == (255, 0, 0)).all(-1).any(1))[0]
+    blank = (sheet[:top] == 255).all((1, 2))
+    assert air <= np.argmin(blank[::-1]) <= 2 * air
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "my_settings_for_the_second_ experiment_2026", "down_blocks.0.attentions.0. transformer_blocks.0",
+        "outputs/experiments/ 2026-11-22_second/settings", "x " + "W" * 19 + " " + "W" * 11,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("where", ["columns", "captions"])
+def test_sheet_breaks_words_that_are_wider_than_their_column(broken, where):
+    """As if there were a space in them, behind a dot, a slash or such where there is one."""
+
+    def sheet(text: str) -> np.ndarray:
+        column = Label("column", (text,) if where == "columns" else ())
+        cell = Cell(Image.new("RGB", (256, 256)), text if where == "captions" else "")
+        return np.asarray(make_sheet(Label("Title"), [column], [("a prompt", [cell])]))
+
+    first, _, last = broken.rpartition(" ")
+    assert np.array_equal(sheet(first + last), sheet(broken))

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from ppdiffusers_tome.attaching.watching import MergeRecord, MergingBlock, watched
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.drawing.picture_files import read_settings
+from ppdiffusers_tome.tools.figures.merged_sheets import MergedPicture
 from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
 from tools.commands.conftest import PROMPT, SMALL, pixels_of
 
@@ -45,6 +46,41 @@ def images_of(path: Path) -> dict[str, dict[int, np.ndarray]]:
         }
         for tag in reader.get_tags()["image"]
     }
+
+
+def shows(sheet: np.ndarray, line: str, left: int, width: int = 256, colour: str = "rgb(113, 113, 122)") -> bool:
+    """Whether a line, of fine print where its colour is not given, is in a column."""
+    text = Image.new("RGB", (width, 20), "white")
+    ImageDraw.Draw(text).text((0, 3), line, colour, ImageFont.load_default(size=14))
+    column = sheet[:, left : left + width]
+    return any(np.array_equal(column[top : top + 20], text) for top in range(len(column) - 20))
+
+
+def test_labels_give_the_method_and_whole_paths(tmp_path):
+    visualize(tmp_path / "a", size=SMALL)
+    visualize(tmp_path / "b", "--method", "tofu", size=SMALL)
+    tome, tofu = (pixels_of(tmp_path / name / "visualize.png") for name in "ab")
+    assert shows(tome, "ratio 0.5", MARGIN)
+    assert shows(tome, "method tome", MARGIN)
+    assert shows(tofu, "ratio 0.5, method tofu", MARGIN)
+    assert not shows(tofu, "method tofu", MARGIN)
+    for line in ("down_blocks.0.attentions.0.", "transformer_blocks.0"):
+        assert shows(tome, line, MARGIN + 256 + GAP)
+
+
+@pytest.mark.parametrize(("calls", "line"), [(1, "the only step"), (2, "all 2 steps")])
+def test_one_step_is_no_steps(calls, line):
+    block = MergingBlock("unet", BLOCK, 1)
+    record = MergeRecord(block, Grid(1, 4), 0, None, np.array([0, 0, 1, 2], np.int32))
+    run = {
+        "prompt": PROMPT, "seed": 0, "model": "bundled", "height": 256, "width": 256, "steps": calls,
+        "scheduler": "DDIMScheduler", "guidance_scale": 3.0, "dtype": "float32", "tome": {"method": "tome"},
+    }  # fmt: skip
+    picture = MergedPicture(Image.new("RGB", (256, 256)), {block: [record]}, calls, [0])
+    sheet = np.asarray(picture.sheet(run, "ratio 0.5"))
+    assert shows(sheet, "1 group, largest 2; 2 not merged", MARGIN + 256 + GAP)
+    line = f"{line}: the redder, the more often a token merged"
+    assert shows(sheet, line, MARGIN, 2 * 256 + GAP, "rgb(24, 24, 27)")
 
 
 def test_writes_a_sheet_a_strip_and_numbers(tmp_path, capsys):
