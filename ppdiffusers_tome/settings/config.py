@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
@@ -152,7 +153,8 @@ class ToMeConfig:
             settings = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             reason = getattr(error, "strerror", None) or error
-            names = "" if Path(path).exists() else f"; the presets are {', '.join(presets())}"
+            # os.path says False of what is no path at all, where Path raises: too long, or with a null byte.
+            names = "" if os.path.exists(path) else f"; the presets are {', '.join(presets())}"
             raise ToMeValueError(
                 f"{path} cannot be read as settings of token merging ({reason}){names}"
                 f"{did_you_mean(str(path), presets())}"

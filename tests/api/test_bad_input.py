@@ -360,3 +360,16 @@ def test_what_is_no_model_is_refused(given: Any, function: Callable[[Any], Any])
 def test_bad_setting_is_found_before_a_bad_model() -> None:
     with pytest.raises(ToMeValueError, match="ratio=2"):
         apply_tome(tiny.vae(), ratio=2)
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "a/" * 3000, "nul\0byte"], ids=["long", "deep", "null byte"])
+def test_a_path_that_no_system_takes_is_refused_in_a_sentence(path: str) -> None:
+    with pytest.raises(ToMeValueError, match="cannot be read as settings of token merging"):
+        ToMeConfig.load(path)
+
+
+def test_a_preset_that_is_nearly_right_is_suggested() -> None:
+    with pytest.raises(ToMeValueError, match=r"the presets are balanced, fast, quality; did you mean balanced\?"):
+        ToMeConfig.named("balancd")
+    with pytest.raises(ToMeTypeError, match="did you mean quality"):
+        ToMeConfig("qualty")
