@@ -52,6 +52,7 @@ def test_one_process_waits_for_nobody() -> None:
     alone.leave()
 
 
+@pytest.mark.sweep  # three processes; generate's ranks run in every commit
 def test_all_have_the_sum_before_any_ends_and_rank_0_is_the_last(tmp_path: Path) -> None:
     script = tmp_path / "staggered.py"
     script.write_text(STAGGERED)

@@ -117,7 +117,8 @@ def wobbled(picture: np.ndarray, rng: np.random.Generator, wobble: float) -> np.
     return cv2.remap(picture, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
 
 
-@pytest.mark.parametrize(("wobble", "most"), [(0.04, 1), pytest.param(0.08, 12, marks=pytest.mark.sweep)])
+@pytest.mark.sweep  # 120 drawings each
+@pytest.mark.parametrize(("wobble", "most"), [(0.04, 1), (0.08, 12)])
 def test_checker_sees_through_uneven_outlines_and_leans_to_no_shape(wobble: float, most: int) -> None:
     """What a model draws is uneven. No shape may be taken for another much more often than the other way round."""
     rng = np.random.default_rng(5)

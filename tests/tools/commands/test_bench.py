@@ -37,6 +37,7 @@ def test_overhead_measures_ours_beside_the_port(tmp_path: Path, capsys: pytest.C
     assert table.splitlines()[0].removeprefix("# ") in capsys.readouterr().out
 
 
+@pytest.mark.sweep  # other systems
 def test_overhead_is_measured_where_cores_and_signals_are_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def test_memory_is_measured_and_held_against_a_limit(tmp_path: Path) -> None:
     assert "fits 1024 GiB" in (tmp_path / "unet.md").read_text()
 
 
+@pytest.mark.sweep  # memory is really used up
 def test_what_does_not_fit_is_a_cell(tmp_path: Path) -> None:
     """For real: the address space is limited, so that the unmerged attention of 4096 tokens has no room."""
     code = (

@@ -397,6 +397,7 @@ def test_files_of_others_are_not_replaced(
     assert not (tmp_path / "evaluate.jsonl").exists()
 
 
+@pytest.mark.sweep  # generate's ranks run in every commit
 def test_two_ranks_divide_the_cases_and_find_the_same(whole: Path, tmp_path: Path) -> None:
     """Paddle's own launcher; each case is drawn once, and rank 0 sums up."""
     arguments = ["evaluate", *SMALL, "--output", str(tmp_path / "out"), *TWO, *BOTH]

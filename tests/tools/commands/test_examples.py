@@ -37,6 +37,7 @@ def test_example_runs_offline(name, tmp_path):
     assert "merged" in said
 
 
+@pytest.mark.sweep  # both examples run in every commit
 def test_controlnet_example_takes_a_photo(tmp_path, photo):
     output, _ = run_example("controlnet_canny", tmp_path, "--image", str(photo))
     assert pixels_of(output).shape == (64, 64, 3)

@@ -341,6 +341,7 @@ for more in (60, 120, 180):
 """
 
 
+@pytest.mark.sweep  # memory is really used up
 def test_out_of_memory_halves_the_batch_and_says_so(tmp_path):
     prompts = write_prompts(tmp_path, [{"prompt": STAR}] * 4)
     command = [sys.executable, "-c", SHORT_OF_MEMORY, str(prompts), str(tmp_path / "outputs")]
