@@ -1,7 +1,7 @@
 # make demo   pictures with and without token merging, text-to-image and ControlNet
 # make test   lint, types and the tests of every commit; make test-all the slow sweeps too
 #             (both Paddle versions, one after the other: .ci/run)
-# Each makes its own virtual environment on the first run and install nothing on the second.
+# Each makes its own virtual environment on the first run and installs nothing on the second.
 
 FITS := import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \

@@ -14,6 +14,7 @@ from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.console.tables import Table
+from tools.commands.conftest import Gone
 
 
 def command(name: str) -> ModuleType:
@@ -104,19 +105,6 @@ def test_nothing_is_cut_off_on_a_terminal(
     assert "…" not in printed
     assert all(number in printed for number in row[1:])
     assert all(word in printed for word in ("ours", "tofu", "tile", "16"))
-
-
-class Gone:
-    """Standard output that nobody reads any more."""
-
-    def write(self, text: str) -> int:
-        raise BrokenPipeError
-
-    def flush(self) -> None:
-        raise BrokenPipeError
-
-    def fileno(self) -> int:
-        raise OSError
 
 
 def test_results_are_written_before_anything_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,6 +224,7 @@ class BlockCall:
         layer: the block.
         name: tells it from the other blocks of the denoiser.
         layout: of its tokens.
+        tokens: its input; None where it is set later, as hooks do.
 
     Attributes:
         tokens: the block's input until it is matched, ``[batch, tokens, channels]`` or ``[batch, channels, height,

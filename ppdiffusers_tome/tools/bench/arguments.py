@@ -15,7 +15,7 @@ from ppdiffusers_tome.tools.bench.plan import Plan
 from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
 from ppdiffusers_tome.tools.drawing.loading import DTYPES
-from ppdiffusers_tome.tools.drawing.settings import MAX_SEED
+from ppdiffusers_tome.tools.drawing.settings import check_seed
 from ppdiffusers_tome.tools.measuring.units import parse_bytes
 
 # Three halvings of the latent, and whole cells of 2x2 tokens at the coarsest level that the port merges at.
@@ -103,8 +103,7 @@ def plan_from(args: argparse.Namespace, what: str, *, steps: int, guidance_scale
         raise UserError(f"--repeats {args.repeats} times nothing; give 1 or more, or 0 together with --memory")
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more")
-    if not 0 <= args.seed <= MAX_SEED:
-        raise UserError(f"--seed {args.seed} must be from 0 to 2**62")
+    check_seed("--seed", args.seed)
     return Plan(
         what=what, model=args.model, dtype=args.dtype, steps=steps, contenders=_each(args.contenders),
         ratios=_each(args.ratios), max_downsample=args.max_downsample, seed=args.seed, guidance_scale=guidance_scale,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.tables import Table
-from ppdiffusers_tome.tools.drawing.arguments import add_tome_arguments
+from ppdiffusers_tome.tools.drawing.arguments import add_size_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.drawing.loading import DTYPES
-from ppdiffusers_tome.tools.drawing.settings import check_size, tome_from
+from ppdiffusers_tome.tools.drawing.settings import check_sizes, tome_from
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.doctor.coverage import Denoiser, PipelineCoverage
@@ -41,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("one model")
     group.add_argument("--model", metavar="MODEL",
                        help="a pipeline's folder, a hub name, or 'bundled' (default: the table of all pipelines)")
-    group.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's native size")
-    group.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's native size")
+    add_size_arguments(group)
     group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
     group.add_argument("--chunked-attention", action="store_true", help="exact attention in less memory on a CPU")
@@ -89,8 +88,7 @@ def _blocks(denoiser: Denoiser) -> str:
 def _print_estimates(args: argparse.Namespace) -> None:
     from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 
-    for name in ("height", "width"):
-        check_size(name, getattr(args, name))
+    check_sizes(args)
     source, config = find_model(args.model, any_kind=True), tome_from(args, args.ratio)
     if args.xformers and args.chunked_attention:
         raise UserError("--xformers and --chunked-attention were both given; give one of them")

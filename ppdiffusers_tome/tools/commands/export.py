@@ -15,7 +15,7 @@ from ppdiffusers_tome.tools.drawing.arguments import (
     add_tome_arguments,
 )
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
-from ppdiffusers_tome.tools.drawing.settings import check_size, tome_from
+from ppdiffusers_tome.tools.drawing.settings import check_sizes, tome_from
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.settings.config import ToMeConfig
@@ -52,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    for name in ("height", "width"):
-        check_size(name, getattr(args, name))
+    check_sizes(args)
     if args.rows is not None and args.rows < 1:
         raise UserError(f"--rows {args.rows} must be 1 or more; 2 is one picture with guidance")
     if not args.tolerance > 0:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.tools.measuring.units import counted
+
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
@@ -52,8 +54,8 @@ class DrawnPicture:
 
 def run_line(run: Mapping[str, Any]) -> str:
     """What all pictures of a run have in common, in a line; ``run`` is what ``LoadedPipeline.describe_run`` gives."""
-    steps = "1 step" if run["steps"] == 1 else f"{run['steps']} steps"
+    size = f"{run['width']}x{run['height']} pixels"
     return (
-        f"{run['model']} model, {run['width']}x{run['height']} pixels, {steps}, {run['scheduler']}, "
+        f"{run['model']} model, {size}, {counted(run['steps'], 'step')}, {run['scheduler']}, "
         f"guidance {run['guidance_scale']:g}, {run['dtype']}"
     )

@@ -64,8 +64,7 @@ def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn:
     Raises:
         UserError, ToMeValueError: something cannot be used; the message says what and what to do.
     """
-    for name in ("height", "width"):
-        check_size(name, getattr(args, name))
+    check_sizes(args)
     model = find_model(args.model)
     steps = args.steps if args.steps is not None else (10 if model.bundled else 20)
     guidance_scale = args.guidance_scale if args.guidance_scale is not None else (3.0 if model.bundled else 7.5)
@@ -132,6 +131,12 @@ def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tupl
     edges = EdgeSource(path, option, args.canny_low, args.canny_high)
     edges.check()
     return find_controlnet(args.controlnet or BUNDLED), edges
+
+
+def check_sizes(args: argparse.Namespace) -> None:
+    """``--height`` and ``--width`` are such as a VAE can make."""
+    for name in ("height", "width"):
+        check_size(name, getattr(args, name))
 
 
 def check_size(name: str, pixels: int | None, *, prefix: str = "--") -> None:

@@ -14,6 +14,7 @@ from ppdiffusers_tome.tools.evaluation.ledger import EvaluationLedger
 from ppdiffusers_tome.tools.evaluation.measuring import measure
 from ppdiffusers_tome.tools.evaluation.picture_store import PictureStore
 from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
+from ppdiffusers_tome.tools.measuring.rounds import in_turn
 
 WARM_UP_STEPS = 1
 
@@ -83,8 +84,7 @@ class Evaluation:
         for number, case, left in self._left:
             progress(f"{UNMERGED}, seed {case.seed}")
             reference = self._reference(case)
-            first = number % len(left) if left else 0
-            for configuration in [*left[first:], *left[:first]]:
+            for configuration in in_turn(left, number):
                 progress(f"{configuration.name}, seed {case.seed}")
                 self._sample(configuration, case, reference)
 

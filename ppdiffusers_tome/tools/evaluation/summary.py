@@ -18,7 +18,7 @@ from ppdiffusers_tome.tools.evaluation.samples import Sample
 from ppdiffusers_tome.tools.measuring.measure import highest
 from ppdiffusers_tome.tools.measuring.similarity import format_psnr
 from ppdiffusers_tome.tools.measuring.spread import Spread
-from ppdiffusers_tome.tools.measuring.units import format_bytes, format_seconds
+from ppdiffusers_tome.tools.measuring.units import counted, format_bytes, format_seconds
 
 _MEANINGS = {
     CLIP_SCORE: "100 times the cosine of picture and prompt; more is better",
@@ -140,7 +140,7 @@ def notes(run: Mapping[str, Any], on: Mapping[str, Any], rows: Sequence[Row], le
     prompts, seeds = {case.prompt for case in cases}, dict.fromkeys(case.seed for case in cases)
     lines = [
         run_line(run),
-        f"pictures of each configuration: {len(cases)}, from {_counted(len(prompts), 'prompt')} and "
+        f"pictures of each configuration: {len(cases)}, from {counted(len(prompts), 'prompt')} and "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
         ", ".join(f"{name} {value}" for name, value in on.items() if name != "memory"),
         "seconds: the whole call of the pipeline, decoding included, after a warm-up; medians over the pictures",
@@ -216,10 +216,6 @@ def _format_psnr(psnr: Spread | None) -> str:
     """The median, and the lowest in parentheses."""
     lowest = "" if psnr is None or math.isinf(psnr.low) else f" ({psnr.low:.1f})"
     return _median(psnr, format_psnr) + lowest
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _score_names(rows: Sequence[Row]) -> list[str]:

@@ -13,6 +13,7 @@ from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture, run_line
 from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.measuring.similarity import similarity_to_dict
+from ppdiffusers_tome.tools.measuring.units import counted
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class MergedPicture:
             return Cell(self.picture, "ran unmerged")
         alone = int((record.sizes == 1).sum())
         groups = len(record.sizes) - alone
-        caption = f"{groups} {'group' if groups == 1 else 'groups'}, largest {record.sizes.max()}; {alone} not merged"
+        caption = f"{counted(groups, 'group')}, largest {record.sizes.max()}; {alone} not merged"
         return Cell(groups_picture(self.picture, record), caption)
 
     def _share(self, records: Sequence[MergeRecord]) -> Cell:

@@ -1,4 +1,4 @@
-"""Bytes and seconds, as people write and read them."""
+"""Bytes, seconds and numbers of things, as people write and read them."""
 
 from __future__ import annotations
 
@@ -34,3 +34,8 @@ def format_bytes(size: int | None) -> str:
 def format_seconds(seconds: float) -> str:
     """``12.345`` -> ``12.35 s``, ``0.01234`` -> ``0.0123 s``."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds:.3g} s"
+
+
+def counted(number: int, what: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -15,6 +15,19 @@ PROMPT = "a red circle on a blue background"
 SMALL = ["--height", "64", "--width", "64", "--steps", "1"]
 
 
+class Gone:
+    """Standard output that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+    def fileno(self) -> int:
+        raise OSError
+
+
 @pytest.fixture
 def generate(tmp_path: Path) -> Callable[..., list[Path]]:
     """Run ``generate`` on small pictures; returns the files, in order."""

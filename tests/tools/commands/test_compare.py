@@ -21,7 +21,7 @@ from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
 from ppdiffusers_tome.tools.evaluation.summary import rows, table
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.measuring.similarity import Similarity, format_psnr
-from tools.commands.conftest import PROMPT, SMALL, pixels_of
+from tools.commands.conftest import PROMPT, SMALL, Gone, pixels_of
 
 MIB = 2**20
 STAR = "a white star on a black background"
@@ -174,16 +174,6 @@ def test_results_are_summed_up_by_medians_and_highest_peak():
 
 
 def test_nothing_is_lost_when_nobody_reads_the_output(tmp_path, monkeypatch):
-    class Gone:
-        def write(self, text):
-            raise BrokenPipeError
-
-        def flush(self):
-            raise BrokenPipeError
-
-        def fileno(self):
-            raise OSError
-
     monkeypatch.setattr("sys.stdout", Gone())
     code = main(["compare", *SMALL, "--ratios", "0.5", "--prompt", PROMPT, "--steps", "1", "--output", str(tmp_path)])
     monkeypatch.undo()

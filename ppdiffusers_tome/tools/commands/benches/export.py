@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
-from ppdiffusers_tome.tools.drawing.settings import check_size
+from ppdiffusers_tome.tools.drawing.settings import check_sizes
 from ppdiffusers_tome.tools.measuring.clock import seconds_of
 from ppdiffusers_tome.tools.measuring.machine import measured_on
 from ppdiffusers_tome.tools.measuring.rounds import take_turns
@@ -57,8 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    for name in ("height", "width"):
-        check_size(name, getattr(args, name))
+    check_sizes(args)
     require_at_least(1, args, "rows", "repeats")
     config = ToMeConfig(args.ratio)
 
