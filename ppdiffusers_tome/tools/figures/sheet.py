@@ -64,9 +64,10 @@ def _text(text: str, size: float, colour: tuple[int, int, int], width: int) -> I
         else:
             lines += _broken(word, font, width)
     height = round(size * 1.4)
+    top = min(round(0.15 * height), height - round(font.getbbox("gjpqy")[3]))  # or their tails would be cut off
     picture = Image.new("RGB", (width, height * max(1, len(lines))), _PAPER)
     for number, line in enumerate(lines):
-        ImageDraw.Draw(picture).text((0, round((number + 0.15) * height)), line, colour, font)
+        ImageDraw.Draw(picture).text((0, number * height + top), line, colour, font)
     return picture
 
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import paddle
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.bundled.scenes import parse_prompt
@@ -19,7 +19,7 @@ from ppdiffusers_tome.tools.drawing.picture_files import read_settings
 from ppdiffusers_tome.tools.evaluation.configurations import ours, unmerged
 from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
 from ppdiffusers_tome.tools.evaluation.summary import rows, table
-from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
+from ppdiffusers_tome.tools.figures.sheet import Cell, Label, _text, make_sheet
 from ppdiffusers_tome.tools.measuring.similarity import Similarity, format_psnr
 from tools.commands.conftest import PROMPT, SMALL, Gone, pixels_of
 
@@ -179,6 +179,17 @@ def test_nothing_is_lost_when_nobody_reads_the_output(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert code == 141
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.json", "compare.md", "compare.png"]
+
+
+@pytest.mark.parametrize("width", range(280, 600, 16))
+@pytest.mark.parametrize("larger", [1, 1.2, 1.5])
+def test_no_letter_of_a_sheet_is_cut_off(width, larger):
+    """Titles, labels and captions, at the sizes that they have over and under pictures."""
+    size = max(14, width // 20) * larger
+    whole = Image.new("L", (width, 4 * width), 255)
+    ImageDraw.Draw(whole).text((0, width), "gjpqy", 0, ImageFont.load_default(size=round(size)))
+    text = _text("gjpqy", size, (0, 0, 0), width).convert("L")
+    assert (np.asarray(text) < 255).sum() == (np.asarray(whole) < 255).sum()
 
 
 @pytest.mark.parametrize(("size", "air"), [(256, 3), (512, 5)])
