@@ -55,8 +55,13 @@ def on_downsampled_keys(downsampling: Downsampling) -> Section:
         The tokens, ``[batch, left, channels]``, of which the layer that was about to run makes keys or values.
     """
     given = yield None
-    while True:  # to_k, then to_v
-        given = yield _downsampled(downsampling, given.tokens)
+    while True:
+        tokens, given = given.tokens, None
+        chosen = [_downsampled(downsampling, tokens)]
+        given = yield chosen[0]  # to_k
+        if given.tokens is tokens:
+            del tokens, given  # attention runs before this goes on, and needs neither
+            given = yield chosen.pop()  # to_v, of the same tokens
 
 
 # What is merged lives in these functions alone: a variable of a section would keep it alive while attention runs.

@@ -7,12 +7,12 @@ import paddle
 import pytest
 
 import tiny
-from attaching.contract import MATCHED, MethodContract
+from attaching.contract import MethodContract
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers import exact, tiled
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.partition import Partition, random_partition
+from ppdiffusers_tome.merging.partition import Partition
 
 TILE = 4
 GRIDS = [Grid(4, 4), Grid(64, 64), Grid(5, 7), Grid(2, 17), Grid(13, 14), Grid(33, 36), Grid(96, 64)]
@@ -27,15 +27,6 @@ class TestToMe(MethodContract):
 
     def may_merge(self, grid: Grid, source: int, destinations: np.ndarray) -> np.ndarray:
         return np.ones(len(destinations), bool)
-
-    def test_few_sources_at_once_find_the_same_as_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        grid = Grid(24, 24)
-        x, partition = tiny.array((2, 576, 6)), random_partition(grid, 2, 2, seed=0, timestep=None)
-        few = exact.match(x, partition, 300).owner.numpy()
-        monkeypatch.setattr(exact, "rows_at_once", lambda num_sources, on_a_cpu: 100)
-        assert np.array_equal(exact.match(x, partition, 300).owner.numpy(), few)
-        monkeypatch.setattr(exact, "rows_at_once", lambda num_sources, on_a_cpu: num_sources)
-        assert np.array_equal(exact.match(x, partition, 300).owner.numpy(), few)
 
 
 class TestTiled(MethodContract):
@@ -65,14 +56,6 @@ class TestTiled(MethodContract):
     def test_unet_runs_at_any_size(self, height: int, width: int) -> None:
         unet = apply_tome(tiny.unet(), 0.5, tile=4, merge_crossattn=True, merge_mlp=True)
         assert np.isfinite(tiny.run_unet(unet, 2, height, width)).all()
-
-    @pytest.mark.parametrize("at_once", [1, 30, 10**6])
-    def test_few_tiles_at_once_find_the_same(self, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        grid, batch, num_merged = MATCHED[-1]
-        x, partition = tiny.array((batch, grid.num_tokens, 6)), random_partition(grid, 2, 2, seed=0, timestep=None)
-        expected = match_in_tiles(x, partition, grid, num_merged).owner.numpy()
-        monkeypatch.setattr(tiled, "rows_at_once", lambda num_sources, on_a_cpu: at_once)
-        assert np.array_equal(match_in_tiles(x, partition, grid, num_merged).owner.numpy(), expected)
 
 
 def tile_numbers(grid: Grid, tokens: np.ndarray) -> np.ndarray:

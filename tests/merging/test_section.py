@@ -62,3 +62,26 @@ def test_what_was_merged_is_not_kept_while_attention_runs(kind: str, monkeypatch
         section.send(Given(paddle.concat([tokens(), tokens(5)], axis=1)))
         gc.collect()
         assert seen[-1]() is None
+
+
+def test_keys_and_values_of_the_same_tokens_are_chosen_once() -> None:
+    section = on_downsampled_keys(Downsampling(kept_tokens(PARTITION, 32), 2, 64))
+    next(section)
+    for _ in range(2):  # attention may run twice in a section
+        x = tokens()
+        of_keys, of_values = section.send(Given(x)), section.send(Given(x))
+        assert of_keys is of_values
+        assert of_keys.shape == [2, 32, 6]
+        kept = [weakref.ref(x), weakref.ref(of_keys)]
+        del x, of_keys, of_values
+        gc.collect()
+        assert [each() for each in kept] == [None, None], "the section keeps tokens alive while attention runs"
+
+
+def test_keys_and_values_of_other_tokens_are_chosen_for_each() -> None:
+    downsampling = Downsampling(kept_tokens(PARTITION, 32), 2, 64)
+    section = on_downsampled_keys(downsampling)
+    next(section)
+    for scale in (1, 2, 3):
+        x = tokens() * scale
+        assert np.array_equal(section.send(Given(x)).numpy(), downsampling.downsample(x).numpy())

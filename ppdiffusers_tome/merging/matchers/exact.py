@@ -8,8 +8,9 @@ from __future__ import annotations
 import paddle
 
 from ppdiffusers_tome.merging.gradients import without_gradients
-from ppdiffusers_tome.merging.matchers.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
+from ppdiffusers_tome.merging.matchers.bipartite import merge_most_alike
 from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.nearest import nearest
 from ppdiffusers_tome.merging.partition import Partition
 
 
@@ -28,14 +29,7 @@ def match(
     Returns:
         The matching of the sources with their destinations; None where none are alike enough.
     """
-    destinations = unit(paddle.index_select(x, partition.destinations, axis=1))
-    num_sources = partition.sources.shape[0]
-    rows = rows_at_once(num_sources, on_a_cpu=512)
-    found = [
-        nearest(paddle.index_select(x, partition.sources[start : start + rows], axis=1), destinations)
-        for start in range(0, num_sources, rows)
-    ]
-    similarity, best = (joined(parts) for parts in zip(*found, strict=True))
+    similarity, best = nearest(x, partition.sources, partition.destinations)
     return merge_most_alike(
         similarity, best, partition.sources, partition, num_tokens=x.shape[1], num_merged=num_merged,
         min_similarity=min_similarity,

@@ -15,8 +15,9 @@ import paddle
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.gradients import without_gradients
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matchers.bipartite import joined, merge_most_alike, nearest, rows_at_once, unit
+from ppdiffusers_tome.merging.matchers.bipartite import merge_most_alike
 from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.nearest import nearest
 from ppdiffusers_tome.merging.partition import Partition
 
 
@@ -116,30 +117,14 @@ def match(
     Returns:
         The matching of the sources with destinations of their tiles; None where none are alike enough.
     """
-    batch, num_tokens, channels = x.shape
-
-    def tokens(numbers: paddle.Tensor, start: int, stop: int) -> paddle.Tensor:
-        """Tokens of tiles ``start`` to ``stop``, ``[batch * tiles, in a tile, channels]``."""
-        in_a_tile = numbers.shape[0] // tiled.num_tiles
-        chosen = paddle.index_select(x, numbers[start * in_a_tile : stop * in_a_tile], axis=1)
-        return chosen.reshape([-1, in_a_tile, channels])
-
-    num_columns = tiled.sources.shape[0]
-    step = max(1, rows_at_once(num_columns, on_a_cpu=2048) * tiled.num_tiles // num_columns)
-    found = []
-    for start in range(0, tiled.num_tiles, step):
-        stop = min(start + step, tiled.num_tiles)
-        similarity, best = nearest(tokens(tiled.sources, start, stop), unit(tokens(tiled.destinations, start, stop)))
-        columns = (stop - start) * num_columns // tiled.num_tiles
-        found.append((similarity.reshape([batch, columns]), best.reshape([batch, columns])))
-    similarity, best = (joined(parts) for parts in zip(*found, strict=True))
+    similarity, best = nearest(x, tiled.sources, tiled.destinations, tiled.num_tiles)
     if tiled.demoted is not None:
         # What is no number (of latents that overflowed) would rank anywhere, also behind what is repeated.
         similarity = paddle.where(paddle.isfinite(similarity), similarity, paddle.full_like(similarity, -2))
         similarity = similarity + tiled.demoted
-    best = paddle.gather(tiled.number, (best + tiled.first).flatten()).reshape([batch, num_columns])
+    best = paddle.gather(tiled.number, (best + tiled.first).flatten()).reshape(best.shape)
     return merge_most_alike(
-        similarity, best, tiled.sources, tiled.partition, num_tokens=num_tokens, num_merged=num_merged,
+        similarity, best, tiled.sources, tiled.partition, num_tokens=x.shape[1], num_merged=num_merged,
         min_similarity=min_similarity,
     )  # fmt: skip
 

@@ -76,17 +76,18 @@ def ours(case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, *, tile: in
     yield from _there_and_back(matching.merge, matching.unmerge, x)
 
 
-def todo(case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> Iterator[str]:
+def todo(
+    case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, *, stride: tuple[int, int] = (2, 2)
+) -> Iterator[str]:
     """Attention with fewer keys: what its layers for keys and values get is chosen, and nothing is put back."""
     from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
     from ppdiffusers_tome.merging.partition import random_partition
 
-    kept = kept_tokens(random_partition(case.grid, 2, 2, seed=0, timestep=timestep), case.num_merged)
+    kept = kept_tokens(random_partition(case.grid, *stride, seed=0, timestep=timestep), case.num_merged)
     yield PARTITION
     downsampling = Downsampling(kept, x.shape[0], x.shape[1])
     yield MATCH
-    downsampling.downsample(x)
-    downsampling.downsample(x)
+    downsampling.downsample(x)  # once for keys and values, which are made of the same tokens
     yield MERGE
 
 
