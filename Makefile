@@ -11,8 +11,6 @@ VENV ?= .venv
 # Processes that share the tests, a file each at a time.
 JOBS ?= 2
 BIN := $(VENV)/bin
-CORES := $(shell nproc 2>/dev/null || echo 2)
-export OMP_NUM_THREADS ?= $(CORES)
 
 .PHONY: demo test test-all lint clean
 .DELETE_ON_ERROR:

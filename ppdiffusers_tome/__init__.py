@@ -4,6 +4,7 @@ import zlib  # noqa: F401  Paddle 2.6 brings a zlib of its own; Python's breaks 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ppdiffusers_tome.cpu.process import keep_freed_memory, let_mkl_use_avx2
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeError, ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.install import install, uninstall
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -12,7 +13,7 @@ from ppdiffusers_tome.version import __version__
 if TYPE_CHECKING:
     from ppdiffusers_tome.api import ToMeMixin, apply_patch, apply_tome, remove_patch
     from ppdiffusers_tome.attaching.applying import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
-    from ppdiffusers_tome.chunked_attention import (
+    from ppdiffusers_tome.cpu.chunked_attention import (
         ChunkedAttnProcessor,
         disable_chunked_attention,
         enable_chunked_attention,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "attaching.applying": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
-    "chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
+    "cpu.chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
     "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch"),
     "tools.tuning.tuning": ("Target", "Trial", "Tuned", "tune"),
 }
@@ -46,6 +47,8 @@ __all__ = [
     "disable_chunked_attention",
     "enable_chunked_attention",
     "install",
+    "keep_freed_memory",
+    "let_mkl_use_avx2",
     "remove_patch",
     "remove_tome",
     "tune",

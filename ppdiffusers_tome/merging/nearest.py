@@ -65,7 +65,8 @@ def _by_paddle(
     highest = taken(products, best)
     highest = highest.astype("float32") if x.dtype in HALF else highest
     cosine = highest * _measured(of_tile)[1].squeeze(-1) if own_length else highest
-    return tuple(each.reshape([batch, sources.shape[0]]) for each in (cosine, best))
+    shape = [batch, sources.shape[0]]
+    return cosine.reshape(shape), best.reshape(shape)
 
 
 def _unit(x: paddle.Tensor) -> paddle.Tensor:
@@ -90,7 +91,7 @@ def _by_numpy(
     tokens = _array(x.astype("float32") if x.dtype in HALF else x)
     of_tile, others = (_array(each).reshape(num_tiles, -1) for each in (sources, destinations))
     (batch, _, _), (_, num_sources), num_destinations = tokens.shape, of_tile.shape, others.shape[1]
-    cosine = paddle.empty([batch, num_tiles * num_sources], dtype=str(tokens.dtype))
+    cosine = paddle.empty([batch, num_tiles * num_sources], dtype=x.dtype if x.dtype not in HALF else paddle.float32)
     best = paddle.empty([batch, num_tiles * num_sources], dtype="int64")
     shape = (batch, num_tiles, num_sources)
     cosines, numbers = _array(cosine).reshape(shape), _array(best).reshape(shape)
@@ -100,7 +101,7 @@ def _by_numpy(
         for image in range(batch):
             for tile in range(0, num_tiles, tiles):
                 some = slice(tile, tile + tiles)
-                ends = _unit_rows(tokens[image].take(others[some], axis=0)).transpose(0, 2, 1)
+                ends = _made_unit(tokens[image].take(others[some], axis=0)).transpose(0, 2, 1)
                 for row in range(0, num_sources, rows):
                     here = (image, some, slice(row, row + rows))
                     begins = tokens[image].take(of_tile[some, row : row + rows], axis=0)
@@ -130,8 +131,10 @@ class _Memory:
         }  # fmt: skip
 
 
-def _unit_rows(x: np.ndarray) -> np.ndarray:
-    return x * _inverse_length(x)[..., None]
+def _made_unit(x: np.ndarray) -> np.ndarray:
+    """Rows ``[..., channels]`` at length one, in their place."""
+    x *= _inverse_length(x)[..., None]
+    return x
 
 
 def _inverse_length(x: np.ndarray) -> np.ndarray:

@@ -56,11 +56,11 @@ def on_downsampled_keys(downsampling: Downsampling) -> Section:
     """
     given = yield None
     while True:
-        tokens, given = given.tokens, None
+        tokens = given.tokens
         chosen = [_downsampled(downsampling, tokens)]
         given = yield chosen[0]  # to_k
         if given.tokens is tokens:
-            del tokens, given  # attention runs before this goes on, and needs neither
+            del tokens, given  # attention runs before this goes on, and nobody needs them meanwhile
             given = yield chosen.pop()  # to_v, of the same tokens
 
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.commands import commands
 from ppdiffusers_tome.tools.console.parsing import Parser
+from ppdiffusers_tome.tools.console.process import prepare_process
 from ppdiffusers_tome.tools.many_prompts.ranks import end
 from ppdiffusers_tome.version import __version__
 
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not given:
             parser.error(f"no command was given; the commands are {', '.join(known)}")
         args = parser.parse_args(given)
+        prepare_process(keep_memory=args.keep_memory)
         code = args.run(args) or OK
         sys.stdout.flush()
         return code

@@ -20,25 +20,26 @@ BEGIN, END = "<!-- drawn by tests/house/rooms.py -->", "<!-- as far as here -->"
 MAY_IMPORT: dict[str, set[str]] = {
     "version": set(),
     "errors": set(),
+    "cpu": set(),
     "merging": set(),
     "settings": {"errors", "merging"},
     "attaching": {"errors", "merging", "settings"},
-    "chunked_attention": {"errors", "attaching"},
+    "cpu.chunked_attention": {"errors", "attaching"},
     "api": {"errors", "settings", "attaching"},
     "install": {"api", "attaching"},
     "exporting": {"errors", "settings", "attaching"},
-    "tools.measuring": {"errors"},
-    "tools.console": {"errors", "settings", "exporting"},
+    "tools.measuring": {"cpu", "errors"},
+    "tools.console": {"cpu", "errors", "settings", "exporting"},
     "tools.bundled": {"errors"},
     "tools.drawing": {
-        "version", "errors", "merging", "settings", "attaching", "chunked_attention", "api", "exporting",
+        "version", "errors", "merging", "settings", "attaching", "cpu.chunked_attention", "api", "exporting",
         "tools.measuring", "tools.console", "tools.bundled",
     },
     "tools.tuning": {"errors", "settings", "attaching", "tools.measuring", "tools.drawing"},
     "tools.figures": {"errors", "merging", "attaching", "exporting", "tools.measuring", "tools.drawing"},
     "tools.doctor": {"errors", "merging", "settings", "attaching", "tools.measuring"},
     "tools.bench": {
-        "errors", "merging", "settings", "attaching", "chunked_attention", "api", "install", "exporting",
+        "cpu", "errors", "merging", "settings", "attaching", "cpu.chunked_attention", "api", "install", "exporting",
         "tools.measuring", "tools.console", "tools.drawing", "tools.figures",
     },
     "tools.evaluation": {
@@ -46,9 +47,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tools.figures", "tools.bench",
     },
     "tools.many_prompts": {"errors", "settings", "exporting", "tools.measuring", "tools.console", "tools.drawing"},
-    "tools.training": {"chunked_attention", "tools.measuring", "tools.bundled", "tools.drawing"},
+    "tools.training": {"cpu.chunked_attention", "tools.measuring", "tools.bundled", "tools.drawing"},
     "tools.commands": {
-        "errors", "merging", "settings", "attaching", "chunked_attention", "api", "exporting", "tools.measuring",
+        "errors", "merging", "settings", "attaching", "cpu.chunked_attention", "api", "exporting", "tools.measuring",
         "tools.console", "tools.bundled", "tools.drawing", "tools.tuning", "tools.figures", "tools.doctor",
         "tools.bench", "tools.evaluation", "tools.many_prompts",
     },
@@ -56,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"tools.cli"},
     # The face of the package hands names on; nothing imports it.
     "__init__": {
-        "version", "errors", "settings", "attaching", "chunked_attention", "api", "install", "tools.tuning",
+        "version", "cpu", "errors", "settings", "attaching", "cpu.chunked_attention", "api", "install", "tools.tuning",
     },
 }  # fmt: skip
 

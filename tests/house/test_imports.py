@@ -85,4 +85,4 @@ def test_only_install_and_chunked_attention_know_ppdiffusers() -> None:
         module for module in MODULES if not module.startswith(("tools.", "exporting."))
         for name in imported(modules()[module], at_run_time=True) if name.split(".")[0] == "ppdiffusers"
     }  # fmt: skip
-    assert knowing == {"install", "chunked_attention"}
+    assert knowing == {"install", "cpu.chunked_attention"}

@@ -19,7 +19,7 @@ def set_attention(unet: Any, name: str) -> None:
     """
     import paddle
 
-    from ppdiffusers_tome.chunked_attention import enable_chunked_attention
+    from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 
     unet.set_default_attn_processor()
     if name == CHUNKED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from ppdiffusers_tome.tools.bench.own_process import in_own_process
 
 @dataclass(frozen=True)
 class Peak:
-    """Memory of Paddle's tensors beyond the input, in bytes.
+    """Memory of Paddle's tensors and numpy's arrays beyond the input, in bytes.
 
     Attributes:
         held: the most at any time, results included: the merged and the unmerged tokens.
@@ -42,15 +43,20 @@ def _peak(name: str, case: BlockCase) -> Iterator[Peak]:
 
     from ppdiffusers_tome.tools.measuring.measure import tensor_bytes
 
+    def bytes_in_use() -> list[int]:
+        """Now and at the most: no less than the true peak, as the two may not have been at the same moment."""
+        return [sum(both) for both in zip(tensor_bytes(), tracemalloc.get_traced_memory(), strict=True)]
+
     timestep, small = paddle.to_tensor([500]), replace(case, height=8, width=8, tile=4)
     x, held, working = case.tokens(), 0, 0
     with paddle.no_grad():
         for _ in stages_of(name, small)(small, small.tokens(), timestep):
             pass
         gc.collect()
-        before, _ = tensor_bytes()
+        tracemalloc.start()
+        before, _ = bytes_in_use()
         for stage in stages_of(name, case)(case, x, timestep):
             if stage in STAGES:
-                results, peak = (value - before for value in tensor_bytes())
+                results, peak = (value - before for value in bytes_in_use())
                 held, working = max(held, peak), max(working, peak - results)
     yield Peak(held, working)

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
+from ppdiffusers_tome.cpu.process import keep_freed_memory, keeps_freed_memory
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.measuring import out_of_memory
 
@@ -36,7 +37,7 @@ def in_own_process(work: Callable[..., Iterator[T]], *args: object) -> Iterator[
     receiver, sender = spawning.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
         words = Path(folder) / "words"
-        process = spawning.Process(target=_answer, args=(sender, words, work, args), daemon=True)
+        process = spawning.Process(target=_answer, args=(sender, words, keeps_freed_memory(), work, args), daemon=True)
         process.start()
         sender.close()
         try:
@@ -60,8 +61,12 @@ def in_own_process(work: Callable[..., Iterator[T]], *args: object) -> Iterator[
         raise RuntimeError(f"the process of {work.__name__}{args} ended with status {status}:\n{last}")
 
 
-def _answer(sender: Connection, words: Path, work: Callable[..., Iterator[object]], args: tuple) -> None:
+def _answer(
+    sender: Connection, words: Path, keep_memory: bool, work: Callable[..., Iterator[object]], args: tuple
+) -> None:
     """The process: what libraries print goes to a file, of which the last is read if it fails."""
+    if keep_memory:
+        keep_freed_memory()
     with words.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

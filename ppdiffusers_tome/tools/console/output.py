@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 
@@ -42,6 +43,8 @@ def quiet_libraries() -> Iterator[None]:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        with _no_word_about_threads():
+            import paddle  # noqa: F401
         import ppdiffusers
         from paddlenlp.utils.log import logger as paddlenlp_logger
         from ppdiffusers.utils import logging as ppdiffusers_logging
@@ -76,6 +79,15 @@ def no_ppdiffusers_warnings() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def _no_word_about_threads() -> Iterator[None]:
+    """Paddle prints two lines on standard error whenever it may use more than one thread."""
+    said = io.StringIO()
+    with redirect_stderr(said):
+        yield
+    sys.stderr.writelines(line for line in said.getvalue().splitlines(keepends=True) if "OMP_NUM_THREADS" not in line)
 
 
 def _pipeline_classes(ppdiffusers: Any) -> list[type]:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.suggesting import did_you_mean
+from ppdiffusers_tome.tools.console.process import add_process_arguments
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,6 +59,7 @@ class Parser(argparse.ArgumentParser):
             module.add_arguments(parser)
             if hasattr(module, "run"):  # a command that only groups others has none
                 parser.set_defaults(run=module.run)
+                add_process_arguments(parser)
             parsers.append(parser)
         return parsers
 

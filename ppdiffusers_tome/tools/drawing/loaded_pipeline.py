@@ -98,7 +98,7 @@ def load_with_settings(settings: Settings, prompts: list[str]) -> LoadedPipeline
     Raises:
         UserError: it cannot be loaded, or this device cannot run it.
     """
-    from ppdiffusers_tome.chunked_attention import enable_chunked_attention
+    from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
     from ppdiffusers_tome.tools.drawing.loading import load_pipeline
     from ppdiffusers_tome.tools.drawing.sampling import native_size
     from ppdiffusers_tome.tools.drawing.schedulers import make_scheduler

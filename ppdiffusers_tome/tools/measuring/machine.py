@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.measuring.measure import usable_cores
+from ppdiffusers_tome.cpu.process import keeps_freed_memory, usable_cores
 
 
 def measured_on() -> dict[str, Any]:
@@ -16,9 +19,20 @@ def measured_on() -> dict[str, Any]:
 
     return {
         "device": paddle.get_device(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": _processor(),
         "cores": usable_cores(),
         "threads": os.environ.get("OMP_NUM_THREADS", "unset"),
+        "MKL on AMD": os.environ.get("MKL_DEBUG_CPU_TYPE", "as it chooses"),
+        "freed memory": "kept" if keeps_freed_memory() else "given back",
         "paddle": paddle.__version__,
         "ppdiffusers": ppdiffusers.__version__,
     }
+
+
+def _processor() -> str:
+    """Its name where Linux tells, otherwise whatever Python knows."""
+    with suppress(OSError):
+        name = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+        if name:
+            return name[1].strip()
+    return platform.processor() or platform.machine()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -105,14 +104,6 @@ def available_bytes() -> int | None:
         line = re.search(r"MemAvailable:\s+(\d+) kB", _MEMORY.read_text())
         return int(line[1]) * 1024 if line else None
     return None
-
-
-def usable_cores() -> int:
-    """How many cores this process may use; all that there are where the system does not tell (macOS, Windows)."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        return os.cpu_count() or 1
 
 
 def _memory() -> TensorMemory | ResidentMemory:

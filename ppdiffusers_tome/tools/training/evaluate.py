@@ -21,7 +21,7 @@ import paddle
 from ppdiffusers import ControlNetModel, StableDiffusionControlNetPipeline, StableDiffusionPipeline
 from tqdm import tqdm
 
-from ppdiffusers_tome.chunked_attention import enable_chunked_attention
+from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.tools.bundled import CONTROLNET, MODEL, checker, scenes
 from ppdiffusers_tome.tools.drawing.edges import canny
 from ppdiffusers_tome.tools.measuring.json_lines import Writer, read_lines

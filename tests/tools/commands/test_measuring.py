@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 
 import numpy as np
@@ -14,8 +13,7 @@ from PIL import Image
 from ppdiffusers_tome.tools.drawing.edges import EdgeSource, scene_edges
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.measuring import measure
-from ppdiffusers_tome.tools.measuring.machine import measured_on
-from ppdiffusers_tome.tools.measuring.measure import Meter, highest, usable_cores
+from ppdiffusers_tome.tools.measuring.measure import Meter, highest
 from ppdiffusers_tome.tools.measuring.similarity import compare_pictures
 from ppdiffusers_tome.tools.measuring.units import format_bytes
 
@@ -58,17 +56,6 @@ def test_a_peak_is_the_highest_so_far():
     if before is None:
         pytest.skip("this system measures no memory")
     assert (meter.peak_bytes() - before) / MIB == pytest.approx(200, abs=12)
-
-
-def test_cores_are_those_that_this_process_may_use(monkeypatch):
-    assert 1 <= usable_cores() <= os.cpu_count()
-    if hasattr(os, "sched_getaffinity"):
-        assert usable_cores() == len(os.sched_getaffinity(0))
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS and Windows
-    assert usable_cores() == os.cpu_count()
-    assert measured_on()["cores"] == os.cpu_count()
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert usable_cores() == 1
 
 
 def test_what_cannot_be_reset_is_not_measured(monkeypatch, tmp_path):

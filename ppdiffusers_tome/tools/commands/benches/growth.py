@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         notes = [
             described(about),
             "milliseconds of one block: median (lowest to highest)",
-            "memory: the most that Paddle's tensors take beyond input and results",
+            "memory: the most that tensors take beyond input and results",
         ]
         page = Page("How the cost of token merging grows", notes, [_table(rows)])
         files.write(page, {"run": about, "rows": [asdict(row) for row in rows]}, _plot(rows), about)

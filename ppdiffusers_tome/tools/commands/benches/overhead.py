@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HELP = "Measure what match, merge and unmerge cost, beside ppdiffusers' own port."
 EXAMPLES = """one block's match, merge and unmerge and one denoising step of several blocks, all contenders
-alternating in one process; medians with their spread, and the memory that Paddle's tensors take beyond the input.
+alternating in one process; medians with their spread, and the memory that tensors take beyond the input.
 Writes overhead.md and overhead.json.
 
 examples:

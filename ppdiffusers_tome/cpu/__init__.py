@@ -1,0 +1,1 @@
+"""What makes the most of a CPU, with token merging or without."""

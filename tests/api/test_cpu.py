@@ -1,0 +1,87 @@
+"""What a process does to use its CPU well: each is seen at work, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ppdiffusers_tome.cpu import process as cpu
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+RESIDENT = "int(open('/proc/self/statm').read().split()[1]) * 4096"
+
+
+def run(code: str, **environment: str) -> str:
+    """What a fresh Python prints; without the settings that this one may have inherited."""
+    inherited = {name: value for name, value in os.environ.items() if name != "MKL_DEBUG_CPU_TYPE"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**inherited, **environment}
+    )
+    return done.stdout.strip()
+
+
+@LINUX
+@pytest.mark.parametrize("keep", [True, False])
+def test_freed_memory_is_kept_or_given_back(keep: bool) -> None:
+    code = f"""
+import numpy as np
+from ppdiffusers_tome import keep_freed_memory
+from ppdiffusers_tome.cpu.process import keeps_freed_memory
+kept = {keep} and keep_freed_memory()
+assert kept == keeps_freed_memory()
+np.ones(50_000_000)
+print(kept, {RESIDENT})
+"""
+    kept, resident = run(code).split()
+    if keep and kept == "False":
+        pytest.skip("this C library keeps nothing")
+    assert (int(resident) > 400_000_000) == keep
+
+
+@LINUX
+@pytest.mark.parametrize("there", [{}, {"MKL_DEBUG_CPU_TYPE": "4"}])
+def test_mkl_takes_the_path_for_avx2_on_amd_unless_told_otherwise(there: dict[str, str]) -> None:
+    code = """
+import ctypes, pathlib
+from ppdiffusers_tome import let_mkl_use_avx2
+done = let_mkl_use_avx2()
+import paddle
+(library,) = pathlib.Path(paddle.__file__).parent.glob("libs/libmklml_intel.so")
+print(done, ctypes.CDLL(str(library)).mkl_serv_get_cpu_type(1))
+"""
+    done, path = run(code, **there).split()
+    processor = cpu._PROCESSOR.read_text()
+    on_amd = "AuthenticAMD" in processor and " avx2" in processor
+    assert done == str(on_amd and not there)
+    if on_amd:
+        assert path == there.get("MKL_DEBUG_CPU_TYPE", "5")
+
+
+@pytest.mark.parametrize("words", ["GenuineIntel\nflags : avx avx2", "AuthenticAMD\nflags : avx"])
+def test_mkl_is_left_alone_elsewhere(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MKL_DEBUG_CPU_TYPE", raising=False)
+    monkeypatch.setattr(cpu, "_PROCESSOR", tmp_path / "cpuinfo")
+    assert not cpu.let_mkl_use_avx2()  # no Linux
+    (tmp_path / "cpuinfo").write_text(words)
+    assert not cpu.let_mkl_use_avx2()
+    assert "MKL_DEBUG_CPU_TYPE" not in os.environ
+
+
+def test_cores_are_those_that_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_QUOTA", tmp_path / "cpu.max")
+    assert 1 <= cpu.usable_cores() <= (os.cpu_count() or 1)
+    if hasattr(os, "sched_getaffinity"):
+        assert cpu.usable_cores() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS and Windows
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert cpu.usable_cores() == 64
+    for quota, cores in (("max 100000\n", 64), ("150000 100000\n", 2), ("400000 100000\n", 4), ("50000 100000\n", 1)):
+        cpu._QUOTA.write_text(quota)
+        assert cpu.usable_cores() == cores
+    cpu._QUOTA.unlink()
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert cpu.usable_cores() == 1
