@@ -20,6 +20,7 @@ setup(
     package_data={
         "ppdiffusers_tome": ["py.typed"],
         "ppdiffusers_tome.settings.presets": ["*.json"],
+        "ppdiffusers_tome.tools.bench.gpu": ["*.json"],
         "ppdiffusers_tome.tools.evaluation": ["*.jsonl"],
         "ppdiffusers_tome.tools.bundled": ["model/**/*", "controlnet/**/*"],
     },

@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.settings.presets import presets
+
 if TYPE_CHECKING:
     import paddle
 
     from ppdiffusers_tome.attaching.sites import Site
 
-NONE, RATIO_0, REMOVED, PORT, OURS, OURS_FAST, OURS_TODO, FREE = (
-    "none", "ratio-0", "removed", "port", "ours", "ours-fast", "ours-todo", "free",
+NONE, RATIO_0, REMOVED, PORT, OURS, OURS_TILE, OURS_FAST, OURS_TODO, FREE = (
+    "none", "ratio-0", "removed", "port", "ours", "ours-tile", "ours-fast", "ours-todo", "free",
 )  # fmt: skip
+# Of every preset, by the preset's name.
+PRESETS = {name: f"preset-{name}" for name in presets()}
 TILE, REUSE_STEPS = 16, 4
 _REMOVED_RATIO = 0.5
 
@@ -103,6 +107,12 @@ def _put_ours(model_or_pipe: Any, ratio: float, max_downsample: int | None, **se
     apply_tome(model_or_pipe, ratio, max_downsample, **settings)
 
 
+def _put_preset(model_or_pipe: Any, ratio: float, max_downsample: int | None, *, preset: str) -> None:
+    from ppdiffusers_tome.api import apply_tome
+
+    apply_tome(model_or_pipe, preset)  # which has a ratio and levels of its own
+
+
 def _put_and_remove_ours(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> None:
     from ppdiffusers_tome.api import remove_tome
 
@@ -153,6 +163,7 @@ CONTENDERS = {
         Contender(REMOVED, "ours applied and removed again", False, _put_and_remove_ours),
         Contender(PORT, "ppdiffusers' own port of tomesd", True, _put_port),
         Contender(OURS, "this package, its defaults", True, _put_ours),
+        Contender(OURS_TILE, f"this package with tile={TILE}", True, partial(_put_ours, tile=TILE)),
         Contender(
             OURS_FAST, f"this package with tile={TILE}, reuse_steps={REUSE_STEPS}, reuse_blocks=True; a run begins "
             "with matchings of its own, so one of few steps reuses less than a picture of many", True,
@@ -161,6 +172,13 @@ CONTENDERS = {
         Contender(
             OURS_TODO, "this package with method='todo': as many keys and values fewer, but all queries, so less is "
             "saved at one ratio and less lost", True, partial(_put_ours, method="todo"),
+        ),
+        *(
+            Contender(
+                contender, f"this package with the preset '{preset}', at its own ratio and levels", False,
+                partial(_put_preset, preset=preset),
+            )
+            for preset, contender in PRESETS.items()
         ),
         Contender(
             FREE, "the limit: as many tokens dropped by slicing; no matching, no merging, and zeros in place of "

@@ -1,47 +1,73 @@
-"""UNets of known shapes with random weights: speed and memory do not depend on what a model has learnt."""
+"""Models of known shapes with random weights: speed and memory do not depend on what a model has learnt."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 # What Stable Diffusion 1.5's config.json says beside UNet2DConditionModel's defaults: 860 million weights.
 _SD15 = {"sample_size": 64, "cross_attention_dim": 768, "attention_head_dim": 8}
+_SDXL = {
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), "use_linear_projection": True,
+    "addition_embed_type": "text_time",
+}  # fmt: skip
 RANDOM_UNETS: dict[str, dict[str, Any]] = {
     "sd15-random": {**_SD15, "block_out_channels": (320, 640, 1280, 1280)},
     "sd15-tiny-random": {
         **_SD15, "cross_attention_dim": 32, "block_out_channels": (16, 32, 32, 32), "norm_num_groups": 8,
         "layers_per_block": 1,
     },
+    "sdxl-random": {
+        **_SDXL, "sample_size": 128, "cross_attention_dim": 2048, "block_out_channels": (320, 640, 1280),
+        "attention_head_dim": (5, 10, 20), "transformer_layers_per_block": (1, 2, 10), "addition_time_embed_dim": 256,
+        "projection_class_embeddings_input_dim": 1280 + 6 * 256,
+    },
+    "sdxl-tiny-random": {
+        **_SDXL, "sample_size": 16, "cross_attention_dim": 32, "block_out_channels": (16, 32, 32),
+        "attention_head_dim": (2, 4, 4), "transformer_layers_per_block": (1, 1, 2), "addition_time_embed_dim": 8,
+        "projection_class_embeddings_input_dim": 32 + 6 * 8, "norm_num_groups": 8, "layers_per_block": 1,
+    },
 }  # fmt: skip
 _POOL = 2**22
 
 
 def random_unet(name: str, *, dtype: str = "float32") -> Any:
-    """Build a UNet of ``RANDOM_UNETS`` in evaluation mode, its weights the same every time.
+    """Build a UNet of ``RANDOM_UNETS``, as ``random_model`` does."""
+    import ppdiffusers
+
+    return random_model(ppdiffusers.UNet2DConditionModel, RANDOM_UNETS[name], dtype=dtype)
+
+
+def random_model(model_class: type, config: Mapping[str, Any], *, dtype: str = "float32") -> Any:
+    """Build a model in evaluation mode, its weights the same every time.
 
     Weights come from one pool of normal numbers, scaled by their fan-in as initialisers do; drawing 860 million of
     them one by one takes longer than a UNet call.
+
+    Args:
+        model_class, config: one of ppdiffusers' models, and what it is made with.
+        dtype: ``float32``, ``float16`` or ``bfloat16``; made in the first and cast.
     """
     import paddle
-    import ppdiffusers
     from paddle.nn.initializer import Constant, set_global_initializer
 
     set_global_initializer(Constant(0.0), Constant(0.0))
     try:
-        unet = ppdiffusers.UNet2DConditionModel(**RANDOM_UNETS[name])
+        model = model_class(**config)
     finally:
         set_global_initializer(None)
-    _fill(unet)
-    unet.eval()
-    return unet if dtype == "float32" else unet.to(dtype=getattr(paddle, dtype))
+    _fill(model)
+    model.eval()
+    return model if dtype == "float32" else model.to(dtype=getattr(paddle, dtype))
 
 
-def _fill(unet: Any) -> None:
+def _fill(model: Any) -> None:
     import numpy as np
     import paddle
 
     pool = np.random.default_rng(0).standard_normal(_POOL, np.float32)
-    for name, parameter in unet.named_parameters():
+    for name, parameter in model.named_parameters():
         shape = parameter.shape
         if len(shape) > 1:
             # Paddle stores linear layers as [in, out], convolutions as [out, in, height, width].

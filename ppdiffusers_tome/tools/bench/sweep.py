@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.tools.bench.ledger import MEMORY, TIME, BenchLedger
 from ppdiffusers_tome.tools.bench.own_process import in_own_process
@@ -23,10 +24,11 @@ class Sweep:
     Args:
         plan: all that is to be measured.
         ledger: what was measured so far; results are added to it as they come.
+        work: carries out a task in a process of its own.
     """
 
-    def __init__(self, plan: Plan, ledger: BenchLedger) -> None:
-        self._plan, self._ledger = plan, ledger
+    def __init__(self, plan: Plan, ledger: BenchLedger, work: Callable[[Task], Iterator[Any]] = carry_out) -> None:
+        self._plan, self._ledger, self._work = plan, ledger, work
 
     def _num_runs(self) -> int:
         """How many runs are left, warm-ups included."""
@@ -79,7 +81,7 @@ class Sweep:
         """Write down the results of a process; if memory ends it, who was running (all, if nobody was yet)."""
         running = task.variants
         try:
-            for result in in_own_process(carry_out, task):
+            for result in in_own_process(self._work, task):
                 if "on" in result:
                     self._ledger.note_machine(result["on"])
                 elif "running" in result:

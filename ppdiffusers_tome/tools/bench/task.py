@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,35 +32,46 @@ class Task:
     rounds: tuple[int, ...]
 
 
-def carry_out(task: Task) -> Iterator[dict[str, Any]]:
-    """Carry out a task: ``{"on": ...}`` first, ``{"running": name}`` before every run, and each result as it comes."""
+# The seconds that a piece of work takes.
+Clock = Callable[[Callable[[], Any]], float]
+Load = Callable[[Plan, Setting], "Workload"]
+
+
+def carry_out(task: Task, load: Load | None = None, clock: Clock = seconds_of) -> Iterator[dict[str, Any]]:
+    """Carry out a task: ``{"on": ...}`` first, ``{"running": name}`` before every run, and each result as it comes.
+
+    Args:
+        task: what is measured.
+        load: loads what a setting needs; None for ``load_workload``.
+        clock: tells the seconds of a run.
+    """
     from ppdiffusers_tome.tools.bench.workload import load_workload
     from ppdiffusers_tome.tools.measuring.machine import measured_on
     from ppdiffusers_tome.tools.measuring.measure import memory_meaning
 
     yield {"on": {**measured_on(), "memory": memory_meaning()}}
-    workload = load_workload(task.plan, task.setting)
-    yield from (_seconds if task.rounds else _memory)(task, workload)
+    workload = (load or load_workload)(task.plan, task.setting)
+    yield from _seconds(task, workload, clock) if task.rounds else _memory(task, workload)
 
 
-def _seconds(task: Task, workload: Workload) -> Iterator[dict[str, Any]]:
+def _seconds(task: Task, workload: Workload, clock: Clock) -> Iterator[dict[str, Any]]:
     """A step of each variant to set things up, and then the rounds."""
     for variant in task.variants:
         yield {"running": variant.name}
-        _run(task, workload, variant, 1)
+        _run(task, workload, variant, 1, clock)
     for number in task.rounds:
         seconds: dict[str, float] = {}
         for variant in in_turn(task.variants, number):
             yield {"running": variant.name}
-            seconds[variant.name] = _run(task, workload, variant, task.plan.steps) / workload.units
+            seconds[variant.name] = _run(task, workload, variant, task.plan.steps, clock) / workload.units
         yield {"round": number, "seconds": {variant.name: seconds[variant.name] for variant in task.variants}}
 
 
-def _run(task: Task, workload: Workload, variant: Variant, steps: int) -> float:
+def _run(task: Task, workload: Workload, variant: Variant, steps: int, clock: Clock) -> float:
     """The seconds of a variant."""
     put_on(workload.model_or_pipe, variant.contender, variant.ratio, task.plan.max_downsample)
     gc.collect()
-    return seconds_of(lambda: workload.run(steps))
+    return clock(lambda: workload.run(steps))
 
 
 def _memory(task: Task, workload: Workload) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.doctor.estimate import Estimate
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here."
-EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, read off tiny models of each kind.
+EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, read off tiny models of each kind,
+and an estimate of what presets save on a GPU.
 with --model: the tokens at every level, how many merge, and self-attention of a block timed on this machine.
 
 examples:
@@ -71,6 +72,17 @@ def _print_coverage(*, markdown: bool) -> None:
         print(table.markdown(), end="")
     else:
         table.print()
+        _print_gpu_estimate()
+
+
+def _print_gpu_estimate() -> None:
+    from ppdiffusers_tome.tools.bench.gpu.cost import DEVICES
+    from ppdiffusers_tome.tools.bench.gpu.estimate import COMMAND, NOT_YET, heading, table
+    from ppdiffusers_tome.tools.console.output import print_line
+
+    print_line(f"\n{heading(DEVICES[0].name)}\n")
+    table(DEVICES[0].name).print()
+    print_line(f"{NOT_YET}\nmeasure it on your GPU: {COMMAND}")
 
 
 def _where(pipeline: PipelineCoverage) -> str:
@@ -93,7 +105,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
     if args.xformers and args.chunked_attention:
         raise UserError("--xformers and --chunked-attention were both given; give one of them")
     with quiet_libraries():
-        from ppdiffusers_tome.chunked_attention import enable_chunked_attention
+        from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
         from ppdiffusers_tome.tools.doctor.estimate import estimates, latent_size
         from ppdiffusers_tome.tools.drawing.device import check_device, device_name
         from ppdiffusers_tome.tools.drawing.loading import load_pipeline

@@ -13,6 +13,7 @@ import tiny
 from ppdiffusers_tome import ToMeConfig, applied_tome
 from ppdiffusers_tome.attaching import applying
 from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.bench import workload
 from ppdiffusers_tome.tools.bench.contenders import CONTENDERS, put_on, take_off
 from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
@@ -28,11 +29,17 @@ PLAN = Plan(
 SETTING = PLAN.settings[0]
 TOKENS = 16 * 16
 UNMERGED = ("none", "ratio-0", "removed")
-EXPECTED = {"none": TOKENS, "ratio-0": TOKENS, "removed": TOKENS} | {
-    f"{name} {ratio}": TOKENS - int(TOKENS * ratio)
-    for ratio in PLAN.ratios
-    for name in ("port", "ours", "ours-fast", "ours-todo", "free")
-}
+# Keys of self-attention at the two finest levels.
+EXPECTED = {
+    **dict.fromkeys(UNMERGED, (TOKENS, TOKENS // 4)),
+    "preset-balanced": (TOKENS - int(TOKENS * 8 / 9), TOKENS // 4), "preset-fast": (TOKENS // 16, TOKENS // 64),
+    "preset-quality": (TOKENS // 4, TOKENS // 4),
+    **{
+        f"{name} {ratio}": (TOKENS - int(TOKENS * ratio), TOKENS // 4)
+        for ratio in PLAN.ratios
+        for name in ("port", "ours", "ours-tile", "ours-fast", "ours-todo", "free")
+    },
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -64,9 +71,15 @@ def who(unet: Any) -> str:
     """Which contender is on a model, told by what it leaves there."""
     applied = applied_tome(unet)
     if applied is not None:
-        fast = ToMeConfig(ratio=applied.config.ratio, tile=16, reuse_steps=4, reuse_blocks=True)
-        todo = ToMeConfig(ratio=applied.config.ratio, method="todo")
-        name = {fast: "ours-fast", todo: "ours-todo", ToMeConfig(ratio=applied.config.ratio): "ours"}[applied.config]
+        preset = next((name for name in presets() if applied.config == ToMeConfig.preset(name)), None)
+        if preset is not None:
+            return f"preset-{preset}"
+        settings = {
+            "ours": {}, "ours-tile": {"tile": 16}, "ours-fast": {"tile": 16, "reuse_steps": 4, "reuse_blocks": True},
+            "ours-todo": {"method": "todo"},
+        }  # fmt: skip
+        ratio = applied.config.ratio
+        name = next(name for name, given in settings.items() if applied.config == ToMeConfig(ratio=ratio, **given))
         return "ratio-0" if applied.config.ratio == 0 else f"{name} {applied.config.ratio}"
     if any(type(site.block).__name__.startswith("ToMe") for site in find_sites(unet)):
         return f"port {unet._tome_info['args']['ratio']}"
@@ -82,7 +95,8 @@ def test_variants_are_all_contenders_at_all_ratios() -> None:
 def test_attention_sees_a_contenders_tokens(variant: Variant, unet: Any, seen: dict[int, set[int]]) -> None:
     put_on(unet, variant.contender, variant.ratio, None)
     output = run(unet)
-    assert seen == {1: {EXPECTED[variant.name]}, 2: {64}, 4: {16}, 8: {4}}
+    finest, second = EXPECTED[variant.name]
+    assert seen == {1: {finest}, 2: {second}, 4: {16}, 8: {4}}
     assert who(unet) == ("none or removed" if variant.name in ("none", "removed") else variant.name)
     assert np.isfinite(output).all()
 
@@ -117,7 +131,7 @@ def test_removed_was_applied_before(unet: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_levels_are_those_of_the_setting(unet: Any, seen: dict[int, set[int]]) -> None:
-    for name in ("port", "ours", "ours-fast", "ours-todo", "free"):
+    for name in ("port", "ours", "ours-tile", "ours-fast", "ours-todo", "free"):
         seen.clear()
         put_on(unet, name, 0.5, 2)
         run(unet)
@@ -129,7 +143,7 @@ def test_model_without_attention_at_its_finest_level_is_compared_at_the_same_lev
     widths: list[int] = []
     for site in find_sites(model):
         site.block.attn1.to_k.register_forward_post_hook(lambda _, inputs, output: widths.append(output.shape[1]))
-    for name in ("port", "ours", "ours-fast", "ours-todo", "free"):
+    for name in ("port", "ours", "ours-tile", "ours-fast", "ours-todo", "free"):
         widths.clear()
         put_on(model, name, 0.5, None)
         tiny.run_unet(model)

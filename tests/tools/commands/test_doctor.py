@@ -70,10 +70,16 @@ def test_the_table_has_a_line_a_pipeline(
     pipelines: dict[str, PipelineCoverage], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor"]) == 0
-    heading, _, *lines = capsys.readouterr().out.splitlines()
+    found, estimated = capsys.readouterr().out.split("\n\n", 1)
+    heading, _, *lines = found.splitlines()
     assert heading.split() == ["pipeline", "merges", "where,", "or", "why", "not"]
     assert [line.split()[0] for line in lines] == sorted(pipelines)
     assert {line.split()[1] for line in lines} == {"yes", "no"}
+    # What stands below it is called an estimate before any number, and says how to replace it.
+    words, table = estimated.split("\n\n", 1)
+    assert "an estimate, not a measurement" in words
+    assert re.search(r"^FLUX.1 dev\* +(\d\.\d\dx ?){3} +(\d\.\d\dx ?){3} +(\d\.\d\dx ?){3}$", table, re.MULTILINE)
+    assert table.endswith("measure it on your GPU: ppdiffusers-tome bench gpu\n")
 
 
 def test_one_model_is_told_its_tokens_and_gain(capsys: pytest.CaptureFixture[str]) -> None:

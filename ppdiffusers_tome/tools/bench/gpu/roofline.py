@@ -14,10 +14,10 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ppdiffusers_tome.tools.bench.block import MERGE, PARTITION, STAGES, UNMERGE, BlockCase
+from ppdiffusers_tome.tools.bench.gpu.cost import DEVICES, LAUNCH_SECONDS, Cost, Device, seconds_of
 from ppdiffusers_tome.tools.bench.gpu.trace import TRACED, Data, Operator, trace
 from ppdiffusers_tome.tools.console.tables import Table
 
@@ -27,34 +27,6 @@ BEGIN, END = (
 )
 ONCE_A_BLOCK, REUSED = STAGES, (MERGE, UNMERGE)
 CASES = (BlockCase(2, 64, 64), BlockCase(16, 64, 64), BlockCase(2, 128, 128), BlockCase(16, 128, 128))
-
-
-@dataclass(frozen=True)
-class Device:
-    """Peak rates, from NVIDIA's data sheets."""
-
-    name: str
-    bytes_per_second: float
-    flops_per_second: float
-
-
-DEVICES = (Device("A100 80GB SXM", 2039e9, 312e12), Device("H200", 4800e9, 989e12))
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What one operator costs: kernels started, bytes read and written, floating point operations of a product."""
-
-    launches: int = 0
-    num_bytes: int = 0
-    flops: int = 0
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.launches + other.launches, self.num_bytes + other.num_bytes, self.flops + other.flops)
-
-    def seconds(self, device: Device, launch_seconds: float) -> float:
-        work = max(self.num_bytes / device.bytes_per_second, self.flops / device.flops_per_second)
-        return work + self.launches * launch_seconds
 
 
 def cost_of(operator: Operator) -> Cost:
@@ -154,7 +126,8 @@ def attention(case: BlockCase, num_queries: int, num_keys: int) -> list[Cost]:
     return [core, *([projection(num_queries)] * 2), *([projection(num_keys)] * 2)]
 
 
-def _costs(operators: list[Operator], stages: tuple[str, ...]) -> list[Cost]:
+def costs_of(operators: Iterable[Operator], stages: tuple[str, ...]) -> list[Cost]:
+    """What the operators of some stages cost."""
     return [cost_of(operator) for operator in operators if operator.stage in stages]
 
 
@@ -174,13 +147,13 @@ class Page:
         num_tokens, num_left = case.grid.num_tokens, case.grid.num_tokens - case.num_merged
         size = f"{case.batch} images, {case.height}x{case.width} tokens, {case.channels} channels"
         yield f"\n## {size}, ratio {case.ratio:g}\n"
-        totals = {"ours, matching reused": _costs(traces["ours"], REUSED)}
-        totals |= {name: _costs(operators, ONCE_A_BLOCK) for name, operators in traces.items()}
+        totals = {"ours, matching reused": costs_of(traces["ours"], REUSED)}
+        totals |= {name: costs_of(operators, ONCE_A_BLOCK) for name, operators in traces.items()}
         plain, merged = attention(case, num_tokens, num_tokens), attention(case, num_left, num_left)
         fewer_keys = attention(case, num_tokens, num_left)
         yield self._estimates({
             **totals,
-            "ours, partition (once a call and grid)": _costs(traces["ours"], (PARTITION,)),
+            "ours, partition (once a call and grid)": costs_of(traces["ours"], (PARTITION,)),
             "self-attention, unmerged": plain, "self-attention, merged": merged,
             "self-attention, fewer keys": fewer_keys,
         })  # fmt: skip
@@ -221,10 +194,10 @@ class Page:
             return "not checked"
         return "yes" if has_kernel(self.kernels.get(operator.name, []), operator) else "no"
 
-    def _estimates(self, costs_of: dict[str, list[Cost]]) -> str:
+    def _estimates(self, totals: dict[str, list[Cost]]) -> str:
         devices = [f"{device.name}, µs" for device in DEVICES]
         table = _table("estimate for one block", "operators that launch", "launches", "MB moved", "GFLOP", *devices)
-        for name, costs in costs_of.items():
+        for name, costs in totals.items():
             total = sum(costs, Cost())
             started = sum(1 for cost in costs if cost.launches)
             times = [f"{1e6 * self._seconds(costs, device):,.0f}" for device in DEVICES]
@@ -238,7 +211,7 @@ class Page:
         return f"{1e6 * saved:,.0f} - {1e6 * cost:,.0f} = **{1e6 * (saved - cost):,.0f}**"
 
     def _seconds(self, costs: list[Cost], device: Device) -> float:
-        return sum(cost.seconds(device, self.launch_seconds) for cost in costs)
+        return seconds_of(costs, device, self.launch_seconds)
 
 
 def _table(*headings: str) -> Table:
@@ -262,7 +235,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64, help="of the grid of tokens")
     parser.add_argument("--channels", type=int, default=320)
     parser.add_argument("--ratio", type=float, default=0.5)
-    parser.add_argument("--launch-microseconds", type=float, default=4.0, help="an assumption, for every kernel")
+    parser.add_argument("--launch-microseconds", type=float, default=1e6 * LAUNCH_SECONDS,
+                        help="an assumption, for every kernel")
     parser.add_argument("--kernels", type=Path, help="what kernels --save wrote")
     parser.add_argument("--page", type=Path, help="rewrite the figures of this page; without it, they are printed")
     given = parser.parse_args()
