@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.block import FAST, MERGE, NAMES, PORT, STAGES, UNMERGE, BlockCase, stages_of
+from ppdiffusers_tome.tools.bench.torch_python import run_with_torch
 from ppdiffusers_tome.tools.measuring.clock import DeviceClock, garbage_kept, seconds_of
 from ppdiffusers_tome.tools.measuring.rounds import take_turns
 from ppdiffusers_tome.tools.measuring.spread import Spread
@@ -51,7 +49,8 @@ def measure(
         for name, runs in take_turns(turns, repeats, warm_up=False).items()
     }
     if torch_python is not None:
-        seconds[TORCH] = _tomesd(case, repeats, torch_python)
+        given = {**asdict(case), "repeats": repeats, "step": A_STEP}
+        seconds[TORCH] = run_with_torch(torch_python, "tomesd_overhead.py", given)
     return {name: _with_sums(stages) for name, stages in seconds.items()}
 
 
@@ -118,20 +117,6 @@ def _blocks(attachment: Attachment, case: BlockCase, x: paddle.Tensor, timestep:
         next(section)
         merged: Any = section.send(Given(x))
         section.send(Given(merged, leaves=True))
-
-
-def _tomesd(case: BlockCase, repeats: int, torch_python: Path) -> dict[str, list[float]]:
-    script = Path(__file__).with_name("tomesd_overhead.py")
-    given = json.dumps({**asdict(case), "repeats": repeats, "step": A_STEP})
-    try:
-        done = subprocess.run([str(torch_python), str(script), given], capture_output=True, text=True, check=True)
-        return json.loads(done.stdout.splitlines()[-1])
-    except (OSError, subprocess.CalledProcessError, ValueError, IndexError) as error:
-        reason = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
-        raise UserError(
-            f"--torch-python {torch_python} could not run tomesd ({' '.join(reason)}); name the python of an "
-            "environment with torch and tomesd, such as venv/bin/python"
-        ) from error
 
 
 def _with_sums(seconds: dict[str, list[float]]) -> dict[str, Spread]:

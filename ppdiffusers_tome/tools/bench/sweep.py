@@ -25,17 +25,21 @@ class Sweep:
         plan: all that is to be measured.
         ledger: what was measured so far; results are added to it as they come.
         work: carries out a task in a process of its own.
+        warm_ups: as in ``Task``.
     """
 
-    def __init__(self, plan: Plan, ledger: BenchLedger, work: Callable[[Task], Iterator[Any]] = carry_out) -> None:
-        self._plan, self._ledger, self._work = plan, ledger, work
+    def __init__(
+        self, plan: Plan, ledger: BenchLedger, work: Callable[[Task], Iterator[Any]] = carry_out,
+        warm_ups: int | None = None,
+    ) -> None:  # fmt: skip
+        self._plan, self._ledger, self._work, self._warm_ups = plan, ledger, work, warm_ups
 
     def _num_runs(self) -> int:
         """How many runs are left, warm-ups included."""
         total = 0
         for setting in self._plan.settings:
             rounds, variants = self._rounds(setting), self._fitting(setting)
-            total += (len(rounds) + 1) * len(variants) if rounds else 0
+            total += len(rounds) * len(variants) + len(variants[: self._warm_ups]) if rounds else 0
             total += len(self._unweighed(setting))
         return total
 
@@ -55,7 +59,7 @@ class Sweep:
         for setting in self._plan.settings:
             # Once for all variants, and again without it whenever one of them does not fit.
             while (rounds := self._rounds(setting)) and (variants := self._fitting(setting)):
-                self._measure(Task(self._plan, setting, tuple(variants), tuple(rounds)), TIME, bar)
+                self._measure(Task(self._plan, setting, tuple(variants), tuple(rounds), self._warm_ups), TIME, bar)
             for variant in self._unweighed(setting):
                 self._measure(Task(self._plan, setting, (variant,), ()), MEMORY, bar)
 

@@ -24,12 +24,14 @@ class Task:
         plan, setting: what is loaded.
         variants: who is run.
         rounds: the numbers of the rounds in which all variants take turns; none to measure memory instead.
+        warm_ups: how many of the variants run once before the rounds; None for all.
     """
 
     plan: Plan
     setting: Setting
     variants: tuple[Variant, ...]
     rounds: tuple[int, ...]
+    warm_ups: int | None = None
 
 
 # The seconds that a piece of work takes.
@@ -55,8 +57,8 @@ def carry_out(task: Task, load: Load | None = None, clock: Clock = seconds_of) -
 
 
 def _seconds(task: Task, workload: Workload, clock: Clock) -> Iterator[dict[str, Any]]:
-    """A step of each variant to set things up, and then the rounds."""
-    for variant in task.variants:
+    """A step of each variant, or of the first, to set things up, and then the rounds."""
+    for variant in task.variants[: task.warm_ups]:
         yield {"running": variant.name}
         _run(task, workload, variant, 1, clock)
     for number in task.rounds:

@@ -1,0 +1,55 @@
+"""The page of results: what ``bench results`` found on one machine or several, side by side.
+
+    python -m ppdiffusers_tome.tools.bench.results_page docs/results.md
+
+draws the page's table and its plot, ``images/results.png``, from the files of results in ``results/`` beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from ppdiffusers_tome.tools.bench.results_table import Machine, notes, table
+from ppdiffusers_tome.tools.console.results import write_text
+
+BEGIN, END = (
+    "<!-- what follows is made by ppdiffusers_tome.tools.bench.results_page -->",
+    "<!-- what ppdiffusers_tome.tools.bench.results_page makes ends here -->",
+)
+
+
+def page(machines: Sequence[Machine]) -> str:
+    """What stands in the page between ``BEGIN`` and ``END``."""
+    if not machines:
+        return "Not measured yet."
+    head = ["![Times as fast as unmerged](images/results.png)", "", table(machines).markdown()]
+    return "\n".join([*head, *(f"- {note}" for note in notes(machines))])
+
+
+def read(path: Path) -> list[Machine]:
+    """The results that a page is made of, in the order of their files' names."""
+    files = sorted((path.parent / "results").glob("*.json"))
+    return [Machine(json.loads(file.read_text(encoding="utf-8"))) for file in files]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    from ppdiffusers_tome.tools.bench.results_plot import plot
+    from ppdiffusers_tome.tools.drawing.picture_files import write_picture
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", type=Path, help="such as docs/results.md")
+    path: Path = parser.parse_args(arguments).page
+    machines = read(path)
+    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
+    write_text(path, f"{before}{BEGIN}\n{page(machines)}\n{END}{rest.split(END)[1]}", overwrite=True)
+    if machines:
+        picture = path.parent / "images" / "results.png"
+        shown = {"machines": [machine.found for machine in machines]}
+        write_picture(picture, plot(machines), shown, overwrite=True)
+
+
+if __name__ == "__main__":
+    main()
