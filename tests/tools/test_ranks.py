@@ -36,6 +36,11 @@ def test_everything_falls_to_one_rank(size: int) -> None:
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
 
+def test_what_is_over_falls_to_other_ranks_every_time() -> None:
+    shares = [sum(len(Ranks(rank, 3).shard(["a", "b"], turn)) for turn in range(30)) for rank in range(3)]
+    assert shares == [20, 20, 20]
+
+
 def test_a_rank_is_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Ranks.from_environment() == Ranks(0, 1)
     monkeypatch.setenv("PADDLE_TRAINER_ID", "1")

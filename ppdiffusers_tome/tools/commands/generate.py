@@ -20,7 +20,8 @@ HELP = "Draw pictures from prompts with token merging."
 EXAMPLES = """a file of prompts (--prompts) has one picture a line, and each may have its own seed, height, width,
 ratio, image or control_image, negative_prompt and output, the name of its file; see docs/many_prompts.md:
   {"prompt": "a red circle on a blue background", "seed": 7, "height": 256, "width": 256, "ratio": 0.5}
-manifest.jsonl gets a line for every finished picture. Stopped at any moment, the same command resumes there.
+manifest.jsonl gets a line for every finished picture; after 5,000 lines another folder begins, in the first, with a
+manifest of its own. Stopped at any moment, the same command resumes there.
 
 examples:
   ppdiffusers-tome generate --prompt "a red circle above a blue square on a green background"
@@ -41,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prompts", type=Path, metavar="FILE",
                        help="one picture a line: .txt (prompts), .csv or .jsonl, see below")
     group.add_argument("--batch-size", type=int, metavar="N", help="draw N at once (default: 1); needs --prompts")
+    group.add_argument("--pictures-per-folder", type=int, metavar="N",
+                       help="begin a folder in the output folder after every N lines (default: 5000); needs --prompts")
     group.add_argument("--on-error", choices=(STOP, SKIP),
                        help="what follows a line that cannot be drawn (default: stop); needs --prompts")
     group.add_argument("--pictures-within", type=Path, metavar="FOLDER",
@@ -56,7 +59,8 @@ def run(args: argparse.Namespace) -> None:
         draw_file(args)
         return
     for option, given in (
-        ("--batch-size", args.batch_size), ("--on-error", args.on_error), ("--pictures-within", args.pictures_within),
+        ("--batch-size", args.batch_size), ("--pictures-per-folder", args.pictures_per_folder),
+        ("--on-error", args.on_error), ("--pictures-within", args.pictures_within),
     ):  # fmt: skip
         if given is not None:
             raise UserError(f"{option} {given} is for files of prompts; give one with --prompts")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
@@ -15,16 +13,23 @@ from ppdiffusers_tome.exporting.installed import installed_version
 from ppdiffusers_tome.tools.console.output import one_line_warnings, print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_controlnet
 from ppdiffusers_tome.tools.drawing.settings import Settings, settings_from
-from ppdiffusers_tome.tools.many_prompts.batches import Batch, form_batches
-from ppdiffusers_tome.tools.many_prompts.folder import SKIPPED, OutputFolder, holds_run, rank_manifest, run_checksum
-from ppdiffusers_tome.tools.many_prompts.line import STOP, BadLine, Line
+from ppdiffusers_tome.tools.many_prompts.chunks import Chunk, read_index
+from ppdiffusers_tome.tools.many_prompts.finding import find_chunks, read_chunk
+from ppdiffusers_tome.tools.many_prompts.folder import SKIPPED, holds_run, rank_manifest
+from ppdiffusers_tome.tools.many_prompts.gathering import Gathering
+from ppdiffusers_tome.tools.many_prompts.line import STOP, BadLine
+from ppdiffusers_tome.tools.many_prompts.line_pipeline import LinePipeline
 from ppdiffusers_tome.tools.many_prompts.preparing import prepare_output
-from ppdiffusers_tome.tools.many_prompts.prompts import read_prompts
+from ppdiffusers_tome.tools.many_prompts.prompts import PromptsFile
 from ppdiffusers_tome.tools.many_prompts.ranks import Ranks
-from ppdiffusers_tome.tools.measuring.clock import DeviceClock
+from ppdiffusers_tome.tools.many_prompts.run import PICTURES_PER_FOLDER, Run
+from ppdiffusers_tome.tools.many_prompts.shard import Shard
+from ppdiffusers_tome.tools.many_prompts.share import draw_share
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.measuring.json_lines import Writer
+
+_MOST_PICTURES = 7000  # in a folder: manifests, and what ranks keep while they draw, are beside them
 
 
 def draw_file(args: argparse.Namespace) -> None:
@@ -35,29 +40,30 @@ def draw_file(args: argparse.Namespace) -> None:
             ``stop``, or the disk is full. The same command then resumes from there.
     """
     _check_arguments(args)
-    ranks = Ranks.from_environment()
     # A ControlNet may be named for lines that bring their own edges.
     settings = settings_from(args, args.ratio, edges_drawn=True)
-    lines, bad = read_prompts(
-        args.prompts, first_seed=settings.seed, tome=settings.tome, pictures_within=args.pictures_within
-    )
-    settings = _with_controlnet(settings, lines, args.prompts)
-    _report_bad_lines(args, bad, ranks)
+    ranks, run, file = Ranks.from_environment(), _run_of(args, settings), PromptsFile(args.prompts)
     if not ranks.is_first:
         with quiet_libraries():
-            _draw(args, settings, lines, ranks, None)
+            _check_shared(run, ranks, None)
+            chunks = list(read_index(run.output).values())
+            pipeline = _pipeline(args, settings, run, file, chunks)
+            with rank_manifest(run.output, ranks.rank) as manifest:
+                _draw(pipeline, run, file, ranks, chunks, manifest)
         return
     with one_line_warnings():
-        folder, manifest = prepare_output(
-            args.output, args.prompts, _identity(args, settings), lines, overwrite=args.overwrite
-        )
-    drawn, speed = 0, None
+        chunks = find_chunks(run, file, read_index(run.output), lambda *found: _report_bad_lines(run, *found))
+        pipeline = _pipeline(args, settings, run, file, chunks)
+        chunks, manifest = prepare_output(run, file, chunks)
+    gathering, drawn, speed = Gathering(run, list(chunks), manifest), 0, None
     with manifest:  # until all is gathered: another run that began before that would lose its own
-        if ranks.size > 1 or not all(folder.is_done(line) for line in lines):
+        if ranks.size > 1 or any(any(chunk.left) for chunk in chunks):
             with quiet_libraries():
-                drawn, speed = _draw(args, settings, lines, ranks, manifest)
+                _check_shared(run, ranks, manifest)
+                drawn, speed = _draw(pipeline, run, file, ranks, chunks, manifest, gathering)
         with one_line_warnings():
-            _report(args.output, lines, bad, drawn, speed, ranks)
+            gathering.end()
+        _report(run, gathering.chunks, drawn, speed, ranks)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -65,35 +71,22 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UserError("--prompt and --prompts were both given; write all prompts into the file")
     if args.batch_size is not None and args.batch_size < 1:
         raise UserError(f"--batch-size {args.batch_size} must be 1 or more")
+    if args.pictures_per_folder is not None and not 1 <= args.pictures_per_folder <= _MOST_PICTURES:
+        raise UserError(
+            f"--pictures-per-folder {args.pictures_per_folder} must be from 1 to {_MOST_PICTURES}, so that no folder "
+            f"holds more than 10,000 files; {PICTURES_PER_FOLDER} is usual"
+        )
     if args.pictures_within is not None and not os.path.isdir(args.pictures_within):  # Path raises at long names
         raise UserError(f"--pictures-within {args.pictures_within} is no folder; give the one that holds the pictures")
 
 
-def _with_controlnet(settings: Settings, lines: Sequence[Line], prompts: Path) -> Settings:
-    """Settings with a ControlNet if any line has edges of its own."""
-    controlled = [line for line in lines if line.control is not None]
-    if settings.controlnet is None and controlled:
-        if not settings.model.bundled:
-            raise UserError(
-                f"--prompts {prompts}, line {controlled[0].line}: a control image needs a ControlNet that fits the "
-                "model; name one with --controlnet"
-            )
-        return replace(settings, controlnet=find_controlnet(BUNDLED))
-    if settings.controlnet is not None and settings.edges is None and not controlled:
-        raise UserError(
-            "--controlnet needs edges; give lines an image or control_image, or all of them one with --image or "
-            "--control-image"
-        )
-    return settings
-
-
-def _report_bad_lines(args: argparse.Namespace, bad: Sequence[BadLine], ranks: Ranks) -> None:
-    """Lines that cannot be read stop the run before it begins, or are skipped; all ranks know them, one reports."""
-    if bad and (args.on_error or STOP) == STOP:
-        more = f" ({len(bad) - 1} more lines are bad)" if len(bad) > 1 else ""
-        raise UserError(bad[0].stopping(args.prompts) + more)
-    for each in bad if ranks.is_first else ():
-        warn(each.skipping(args.prompts))
+def _run_of(args: argparse.Namespace, settings: Settings) -> Run:
+    return Run(
+        args.prompts, args.output, _identity(args, settings), settings.tome, settings.seed, args.batch_size or 1,
+        args.pictures_per_folder or PICTURES_PER_FOLDER,
+        all_controlled=settings.edges is not None, all_negative=settings.negative_prompt is not None,
+        pictures_within=args.pictures_within, on_error=args.on_error or STOP, overwrite=args.overwrite,
+    )  # fmt: skip
 
 
 def _identity(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
@@ -105,62 +98,71 @@ def _identity(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         "model": settings.model.name, "controlnet": args.controlnet, "tome": settings.tome.to_dict(),
         "edges": None if edges is None else [edges.option, str(edges.path)],
         "canny": [args.canny_low, args.canny_high], "batch_size": args.batch_size or 1,
+        "pictures_per_folder": args.pictures_per_folder or PICTURES_PER_FOLDER,
         "versions": {name: version for name in packages if (version := installed_version(name)) is not None},
     }  # fmt: skip
 
 
+def _pipeline(
+    args: argparse.Namespace, settings: Settings, run: Run, file: PromptsFile, chunks: Sequence[Chunk]
+) -> LinePipeline:
+    """What draws the lines: with a ControlNet if any has edges of its own. Nothing is loaded yet."""
+    controlled = next((chunk for chunk in chunks if chunk.controlled), None)
+    if settings.controlnet is None and controlled is not None:
+        if not settings.model.bundled:
+            line = next(line for line in read_chunk(run, file, controlled)[0] if line.control is not None)
+            raise UserError(
+                f"--prompts {run.prompts}, line {line.line}: a control image needs a ControlNet that fits the model; "
+                "name one with --controlnet"
+            )
+        settings = replace(settings, controlnet=find_controlnet(BUNDLED))
+    elif settings.controlnet is not None and settings.edges is None and controlled is None:
+        raise UserError(
+            "--controlnet needs edges; give lines an image or control_image, or all of them one with --image or "
+            "--control-image"
+        )
+    return LinePipeline(settings, (args.canny_low, args.canny_high), args.pictures_within)
+
+
+def _report_bad_lines(run: Run, chunk: Chunk, bad: Sequence[BadLine]) -> None:
+    """Lines that cannot be read stop the run before it begins, or are skipped."""
+    if run.on_error == STOP:
+        read = f" as far as line {chunk.line + chunk.lines - 1}" if chunk.entries == run.pictures_per_folder else ""
+        more = f" ({len(bad) - 1} more lines are bad{read})" if len(bad) > 1 else ""
+        raise UserError(bad[0].stopping(run.prompts) + more)
+    for each in bad:
+        warn(each.skipping(run.prompts))
+
+
 def _draw(
-    args: argparse.Namespace, settings: Settings, lines: Sequence[Line], ranks: Ranks, manifest: Writer | None
-) -> tuple[int, float | None]:
+    pipeline: LinePipeline, run: Run, file: PromptsFile, ranks: Ranks, chunks: Sequence[Chunk], manifest: Writer,
+    gathering: Gathering | None = None,
+) -> tuple[int, float | None]:  # fmt: skip
     """What every rank does once rank 0 has prepared the folder, and has its manifest.
 
     Returns:
         How many pictures all ranks drew, and how many a second; None where there were none.
     """
-    ranks.join()
-    _check_shared(args.output, ranks, manifest)
-    folder = OutputFolder(args.output)
-    done = {line.number for line in lines if folder.is_done(line)}
-    batches = form_batches(
-        lines, args.batch_size or 1, all_controlled=settings.edges is not None,
-        all_negative=settings.negative_prompt is not None,
-    )  # fmt: skip
-    left = [batch for batch in batches if any(line.number not in done for line in batch.lines)]
-    (counted,) = ranks.total([len(left)], "counted")  # nobody draws before all have counted
-    if counted != len(left) * ranks.size:
-        raise UserError(f"--prompts {args.prompts} is not the same file on all machines; give all the same one")
-    with nullcontext(manifest) if manifest else rank_manifest(args.output, ranks.rank) as own:
-        drawn, clock = _draw_shard(args, settings, own, ranks.shard(left), done)
-    (drawn,) = ranks.total([drawn], "finished")
-    seconds = clock.lap()
-    ranks.leave()
-    return drawn, drawn / seconds if drawn else None
-
-
-def _draw_shard(
-    args: argparse.Namespace, settings: Settings, manifest: Writer, batches: Sequence[Batch], done: set[int]
-) -> tuple[int, DeviceClock]:
-    """Draw what falls to this rank; returns how many pictures that were, and a clock that began with the first."""
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tools.many_prompts.line_pipeline import LinePipeline
-    from ppdiffusers_tome.tools.many_prompts.shard import Shard
+    left = sum(sum(chunk.left) for chunk in chunks)
+    for chunk in chunks[:1]:
+        read_chunk(run, file, chunk)
+    (counted,) = ranks.total([left], "counted")  # nobody draws before all have counted
+    if counted != left * ranks.size:
+        raise UserError(f"--output {run.output} does not look the same to all ranks; give the same command again")
+    if gathering is not None:
+        manifest.empty()  # of what all have seen by now
+    with tqdm(desc="pictures", position=0, disable=None) as bar:
+        shard = Shard(pipeline, run, bar)
+        draw_share(run, file, ranks, chunks, manifest, shard, gathering.drawn if gathering else lambda *_: None)
+    (drawn,) = ranks.total([shard.drawn], "finished")
+    seconds = shard.clock.lap() if shard.clock else 0.0
+    ranks.leave()
+    return drawn, drawn / seconds if seconds else None
 
-    pipeline = LinePipeline(settings, (args.canny_low, args.canny_high), args.pictures_within)
-    if batches:
-        pipeline.load(batches[0].kind)
-    clock = DeviceClock()
-    left = sum(line.number not in done for batch in batches for line in batch.lines)
-    with tqdm(total=left, desc="pictures", position=0, disable=None) as bar:
-        shard = Shard(
-            pipeline, args.output, manifest, run_checksum(_identity(args, settings)), args.prompts,
-            args.on_error or STOP, args.overwrite, bar,
-        )  # fmt: skip
-        shard.draw(batches, done)
-    return shard.drawn, clock
 
-
-def _check_shared(output: Path, ranks: Ranks, manifest: Writer | None) -> None:
+def _check_shared(run: Run, ranks: Ranks, manifest: Writer | None) -> None:
     """All ranks see what rank 0 has just written.
 
     Raises:
@@ -168,28 +170,27 @@ def _check_shared(output: Path, ranks: Ranks, manifest: Writer | None) -> None:
     """
     import random
 
+    ranks.join()
     token = 0
     if manifest is not None and ranks.size > 1:
         token = random.SystemRandom().getrandbits(62)
         manifest.add({"run": token})
     (token,) = ranks.total([token], "prepared")
-    if manifest is None and not holds_run(output, token):
+    if manifest is None and not holds_run(run.output, token):
         raise UserError(
-            f"--output {output} of rank {ranks.rank} is not that of rank 0; give a folder that all machines share"
+            f"--output {run.output} of rank {ranks.rank} is not that of rank 0; give a folder that all machines share"
         )
 
 
-def _report(
-    output: Path, lines: Sequence[Line], bad: Sequence[BadLine], drawn: int, speed: float | None, ranks: Ranks
-) -> None:
-    """Rank 0 makes one manifest of all ranks', and reports the sum."""
-    folder = OutputFolder(output)
-    skipped = [*bad, *folder.gather()]
-    folder.write_skipped(skipped)
-    there = sum(folder.is_done(line) for line in lines)
-    report = f"{there} of {len(lines) + len(bad)} pictures are in {output}: {drawn} drawn now, {there - drawn} before"
+def _report(run: Run, chunks: Sequence[Chunk], drawn: int, speed: float | None, ranks: Ranks) -> None:
+    """What there is now, on all ranks."""
+    progress = [chunk.progress or chunk.untouched for chunk in chunks]
+    there, skipped = sum(each.drawn for each in progress), sum(each.skipped for each in progress)
+    total = sum(chunk.entries for chunk in chunks)
+    report = f"{there} of {total} pictures are in {run.output}: {drawn} drawn now, {there - drawn} before"
     if speed is not None:
         report += f"; {speed:.3g} pictures a second" + (f" on {ranks.size} ranks" if ranks.size > 1 else "")
     if skipped:
-        report += f"; {len(skipped)} skipped, see {output / SKIPPED}"
+        where = run.output / SKIPPED if len(chunks) == 1 else f"the {SKIPPED} of their folders"
+        report += f"; {skipped} skipped, see {where}"
     print_line(report)

@@ -1,16 +1,17 @@
-"""The output folder of many pictures: what is finished. Knows no Paddle.
+"""The folder of a chunk's pictures: what is finished. Knows no Paddle.
 
-``manifest.jsonl`` has a line of JSON for every finished picture, in the order of the prompts; it is only ever replaced
-whole. While a run lasts, each rank appends to a ``manifest.part-RANK.jsonl`` of its own, which rank 0 gathers at the
-end, or at the beginning of the next run. A picture is on the disk before its line is, and carries that line in itself,
-so a line that was lost is found in the picture.
+``manifest.jsonl`` has a line of JSON for every finished picture, in the order of the prompts, and ``skipped.jsonl`` one
+for every line that could not be drawn; they are only ever replaced whole. Meanwhile each rank appends to a
+``manifest.part-RANK.jsonl`` of its own, which rank 0 gathers when all is there, or at the beginning of the next run. A
+picture is on the disk before its line is, and carries that line in itself, so a line that was lost is found in the
+picture.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -23,49 +24,58 @@ PICTURE_KEY = "manifest"  # of the settings in a picture
 
 
 class OutputFolder:
-    """The folder and what is finished in it.
+    """A folder and what is finished in it.
 
     Args:
         path: the folder.
 
     Attributes:
         entries: the manifest's lines by the numbers of the prompts; read when it is made.
+        skipped: the lines that could not be drawn, by their numbers.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.entries = {entry["number"]: entry for entry in read_lines(path / MANIFEST) if _is_entry(entry)}
+        self.skipped = {bad.number: bad for line in read_lines(path / SKIPPED) if (bad := _bad_line_in(line))}
+
+    @property
+    def settled(self) -> Set[int]:
+        """The numbers of the lines that are finished, one way or the other."""
+        return self.entries.keys() | self.skipped.keys()
 
     def is_done(self, line: Line) -> bool:
         """Whether its picture is finished and still there."""
         return line.number in self.entries and (self.path / line.file).is_file()
 
-    def gather(self, own: Writer | None = None) -> list[BadLine]:
-        """Take what the ranks' manifests say into the one, and them away; returns the lines that they skipped.
+    def read_parts(self) -> None:
+        """Take in what the ranks' manifests say."""
+        for part in parts_of(self.path / MANIFEST):
+            for line in read_lines(part):
+                if _is_entry(line):
+                    self.entries[line["number"]] = line
+                    self.skipped.pop(line["number"], None)
+                elif bad := _bad_line_in(line):
+                    self.skipped[bad.number] = bad
+
+    def gather(self, own: Writer | None = None) -> None:
+        """Take what the ranks' manifests say into the one, and them away.
 
         ``own`` is one that is going to be written: it stays, empty.
         """
-        parts = parts_of(self.path / MANIFEST)
-        written = [line for part in parts for line in read_lines(part)]
-        self.entries |= {entry["number"]: entry for entry in written if _is_entry(entry)}
+        self.read_parts()
         self.write()
-        for part in parts:
+        for part in parts_of(self.path / MANIFEST):
             if own is not None and part == own.path:
                 own.empty()
             else:
                 part.unlink()
-        skipped = {line["skipped"]: line["error"] for line in written if _is_skipped(line)}
-        return [BadLine(number, error) for number, error in skipped.items()]
 
     def write(self) -> None:
-        """Replace the manifest by what is known now, in the order of the prompts."""
-        _write_lines(self.path / MANIFEST, [self.entries[number] for number in sorted(self.entries)])
-
-    def write_skipped(self, bad: Iterable[BadLine]) -> None:
-        """Replace the list of lines that could not be drawn; without any there is no such file."""
-        ordered = sorted(set(bad), key=lambda each: each.line)
-        if ordered:
-            _write_lines(self.path / SKIPPED, [vars(each) for each in ordered])
+        """Replace the manifest and the list of skipped lines, if there are any, by what is known now."""
+        write_lines(self.path / MANIFEST, [self.entries[number] for number in sorted(self.entries)])
+        if self.skipped:
+            write_lines(self.path / SKIPPED, [vars(self.skipped[number]) for number in sorted(self.skipped)])
         else:
             (self.path / SKIPPED).unlink(missing_ok=True)
 
@@ -104,12 +114,12 @@ def with_checksum(entry: Mapping[str, Any], picture: Path) -> dict[str, Any]:
     return {**entry, "sha256": hashlib.sha256(picture.read_bytes()).hexdigest()}
 
 
-def run_checksum(run: Mapping[str, Any]) -> str:
-    """What a picture keeps of the run it belongs to."""
-    return hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:16]
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Replace a file by these objects, one a line.
 
-
-def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    Raises:
+        UserError: it cannot be written.
+    """
     text = "".join(json.dumps(line) + "\n" for line in lines)
     write_whole(path, lambda file: file.write(text.encode()), overwrite=True)
 
@@ -118,5 +128,6 @@ def _is_entry(line: Mapping[str, Any]) -> bool:
     return isinstance(line.get("number"), int) and isinstance(line.get("sha256"), str)
 
 
-def _is_skipped(line: Mapping[str, Any]) -> bool:
-    return isinstance(line.get("skipped"), int) and isinstance(line.get("error"), str)
+def _bad_line_in(line: Mapping[str, Any]) -> BadLine | None:
+    values: list[Any] = [line.get(name) for name in ("number", "line", "error", "again")]
+    return BadLine(*values) if [type(value) for value in values] == [int, int, str, bool] else None

@@ -14,6 +14,7 @@ from ppdiffusers_tome.tools.drawing.loaded_pipeline import LoadedPipeline, load_
 from ppdiffusers_tome.tools.drawing.settings import Settings
 from ppdiffusers_tome.tools.many_prompts.batches import Kind
 from ppdiffusers_tome.tools.many_prompts.line import Line
+from ppdiffusers_tome.tools.measuring.clock import DeviceClock
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -80,6 +81,10 @@ class LinePipeline:
         if kind.controlled:
             settings = replace(settings, edges=self._edges(line))
         return replace(loaded, settings=settings).describe(line.prompt, 0, self._ratio(kind))
+
+    def clock(self) -> DeviceClock:
+        """One that begins now, when the device has done what it was given."""
+        return DeviceClock()
 
     def free_memory(self) -> None:
         """Hand back memory that nothing uses any more."""

@@ -114,9 +114,14 @@ class Ranks:
                     "give the same command again", file=sys.stderr, flush=True,
                 )  # fmt: skip
 
-    def shard(self, things: Sequence[T]) -> list[T]:
-        """What falls to this rank: every ``size``-th, so that all ranks have as many, to one."""
-        return list(things[self.rank :: self.size])
+    def shard(self, things: Sequence[T], turn: int = 0) -> list[T]:
+        """What falls to this rank: every ``size``-th, so that all ranks have as many, to one.
+
+        Args:
+            things: the same on all ranks.
+            turn: another number at each call hands what is over to other ranks.
+        """
+        return list(things[(self.rank + turn) % self.size :: self.size])
 
 
 def end(code: int) -> NoReturn:

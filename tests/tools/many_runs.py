@@ -1,0 +1,103 @@
+"""Runs over files of prompts with a stand-in for the model, on one process that plays all ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ppdiffusers_tome.tools.many_prompts.batches import form_batches
+from ppdiffusers_tome.tools.many_prompts.chunks import Chunk, read_index
+from ppdiffusers_tome.tools.many_prompts.finding import find_chunks, read_chunk
+from ppdiffusers_tome.tools.many_prompts.folder import rank_manifest
+from ppdiffusers_tome.tools.many_prompts.gathering import Gathering
+from ppdiffusers_tome.tools.many_prompts.line import Line
+from ppdiffusers_tome.tools.many_prompts.preparing import prepare_output
+from ppdiffusers_tome.tools.many_prompts.prompts import PromptsFile
+from ppdiffusers_tome.tools.many_prompts.ranks import Ranks
+from ppdiffusers_tome.tools.many_prompts.run import Run
+from ppdiffusers_tome.tools.many_prompts.shard import Shard
+from ppdiffusers_tome.tools.many_prompts.share import draw_share
+from ppdiffusers_tome.tools.many_prompts.simulated_rank import StandIn
+from ppdiffusers_tome.tools.measuring.json_lines import Writer
+
+IDENTITY = {"model": "bundled", "batch_size": 2}
+
+
+def asked(tmp_path: Path, *values: dict, output: str = "a", **settings) -> Run:
+    """A run over a file of these lines."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"prompt": "p", **each}) for each in values))
+    return Run(prompts, tmp_path / output, **{"identity": IDENTITY, **settings})
+
+
+def chunks_of(run: Run) -> list[Chunk]:
+    known = read_index(run.output) if run.output.exists() else {}
+    return find_chunks(run, PromptsFile(run.prompts), known, lambda *_: None)
+
+
+def lines_of(run: Run) -> list[Line]:
+    file = PromptsFile(run.prompts)
+    return [line for chunk in find_chunks(run, file, {}, lambda *_: None) for line in read_chunk(run, file, chunk)[0]]
+
+
+def begin(run: Run) -> tuple[list[Chunk], Writer]:
+    return prepare_output(run, PromptsFile(run.prompts), chunks_of(run))
+
+
+class KilledError(Exception):
+    """Raised where a process is killed."""
+
+
+class Stopping(StandIn):
+    """Draws so many batches and no more."""
+
+    def __init__(self, batches: float) -> None:
+        self.left = batches
+
+    def draw(self, *given):
+        if self.left < 1:
+            raise KilledError
+        self.left -= 1
+        return super().draw(*given)
+
+
+def run_ranks(run: Run, order: Sequence[int] = (0,), *, batches: float = float("inf")) -> int:
+    """Ranks that draw one after the other in that order, of which the last draws so many batches and is killed; returns
+    how many pictures they drew."""
+    file = PromptsFile(run.prompts)
+    chunks, manifest = begin(run)
+    gathering, drawn = Gathering(run, list(chunks), manifest), 0
+    with manifest:
+        for rank in order:
+            is_last = rank == order[-1]
+            shard = Shard(Stopping(batches if is_last else float("inf")), run, tqdm(disable=True))
+            ranks = Ranks(rank, len(order))
+            try:
+                if rank == 0:
+                    draw_share(run, file, ranks, chunks, manifest, shard, gathering.drawn)
+                else:
+                    with rank_manifest(run.output, rank) as own:
+                        draw_share(run, file, ranks, chunks, own, shard, lambda *_: None)
+            except KilledError:
+                return drawn + shard.drawn
+            drawn += shard.drawn
+        gathering.end()
+    return drawn
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def whole_run(run: Run, order: Sequence[int] = (0,)) -> dict[str, bytes]:
+    run_ranks(run, order)
+    return contents(run.output)
+
+
+def finish(run: Run, line: Line, part: Writer) -> None:
+    """Write a picture as a rank does."""
+    (batch,) = form_batches([line], 1)
+    Shard(StandIn(), run, tqdm(disable=True)).draw(run.output, part, [batch], ())
