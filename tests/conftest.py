@@ -7,6 +7,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ppdiffusers_tome.cpu.process import let_mkl_use_avx2
+
+# Before the first product, as the program does: pictures that a test draws in its own process and those of programs
+# that it starts are compared byte by byte.
+let_mkl_use_avx2()
+
 
 def pytest_collection_finish() -> None:
     if "paddle" in sys.modules:

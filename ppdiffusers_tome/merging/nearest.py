@@ -15,7 +15,7 @@ import paddle
 from ppdiffusers_tome.merging.matching import HALF, size
 
 _PRODUCTS = 2**20  # that numpy makes at once: 4 MB stay in the cache, and each turn is long enough not to be felt
-_FEWEST_ROWS = 256  # of a turn, however many destinations there are: a product of fewer is slow
+_FEWEST_ROWS = 768  # of a turn, however many destinations there are: BLAS reads them all anew in every turn
 _TINY = 1e-12
 
 
