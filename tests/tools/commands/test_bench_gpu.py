@@ -78,6 +78,7 @@ def test_bad_input_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.sweep
 @needs_cpu
 def test_what_cannot_run_is_told_and_the_rest_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = TINY_MODELS["sdxl"]

@@ -65,7 +65,9 @@ def test_a_process_that_has_paddle_already_is_left_as_it_is(monkeypatch: pytest.
     assert not set(SETTINGS) & set(os.environ)
 
 
-@pytest.mark.parametrize("command", [("generate", "--steps", "1"), ("export",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [("generate", "--steps", "1"), pytest.param(("export",), marks=pytest.mark.sweep)], ids=" ".join
+)
 def test_libraries_say_nothing(command: tuple[str, ...], tmp_path: Path) -> None:
     more = ("--prompt", "a red circle on a blue background") if command[0] == "generate" else ()
     size = ("--height", "64", "--width", "64", "--output", str(tmp_path / "out"))
