@@ -22,6 +22,7 @@ _COLOURS = {
     **dict(zip((PRESETS[name] for name in by_strength()), (plots.TEAL, plots.PURPLE, plots.PINK), strict=True)),
 }  # fmt: skip
 _WIDTH, _NAMES, _BAR, _PANEL, _HEAD = 270, 230, 27, 50, 100  # pixels
+_TITLE = 680  # the least that holds the title
 
 
 def plot(machines: Sequence[Machine]) -> Image.Image:
@@ -43,7 +44,7 @@ def plot(machines: Sequence[Machine]) -> Image.Image:
 
     note = "times as fast as unmerged, and seconds of a call; tomesd against PyTorch's own unmerged call"
     height = _HEAD + len(machines) * (_PANEL + _BAR * len(contenders))
-    return plots.draw_plot(TITLE, note, draw, width=_NAMES + columns * _WIDTH, height=height)
+    return plots.draw_plot(TITLE, note, draw, width=max(_TITLE, _NAMES + columns * _WIDTH), height=height)
 
 
 def _draw_bars(axes: Any, cells: Sequence[Mapping[str, Any] | None], contenders: Sequence[str]) -> None:
