@@ -12,8 +12,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ppdiffusers_tome.tools.bench.marked_page import write_between
 from ppdiffusers_tome.tools.bench.results_table import Machine, notes, table
-from ppdiffusers_tome.tools.console.results import write_text
 
 BEGIN, END = (
     "<!-- what follows is made by ppdiffusers_tome.tools.bench.results_page -->",
@@ -43,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("page", type=Path, help="such as docs/results.md")
     path: Path = parser.parse_args(arguments).page
     machines = read(path)
-    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
-    write_text(path, f"{before}{BEGIN}\n{page(machines)}\n{END}{rest.split(END)[1]}", overwrite=True)
+    write_between(path, BEGIN, END, page(machines))
     if machines:
         picture = path.parent / "images" / "results.png"
         shown = {"machines": [machine.found for machine in machines]}

@@ -19,8 +19,7 @@ def measured_on() -> dict[str, Any]:
 
     return {
         "device": paddle.get_device(),
-        "processor": _processor(),
-        "cores": usable_cores(),
+        **processor(),
         "threads": os.environ.get("OMP_NUM_THREADS", "unset"),
         "MKL on AMD": os.environ.get("MKL_DEBUG_CPU_TYPE", "as it chooses"),
         "freed memory": "kept" if keeps_freed_memory() else "given back",
@@ -29,8 +28,13 @@ def measured_on() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
-    """Its name where Linux tells, otherwise whatever Python knows."""
+def processor() -> dict[str, Any]:
+    """The processor's name and its cores that this process may use."""
+    return {"processor": _name(), "cores": usable_cores()}
+
+
+def _name() -> str:
+    """As Linux tells it, otherwise whatever Python knows."""
     with suppress(OSError):
         name = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
         if name:

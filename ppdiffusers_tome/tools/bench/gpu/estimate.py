@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -41,9 +42,10 @@ class Estimate:
         return self.unmerged / self.presets[preset]
 
 
-def estimates() -> list[Estimate]:
+@lru_cache(maxsize=1)
+def estimates() -> tuple[Estimate, ...]:
     """Every family at every size on every device, as kept."""
-    return [Estimate(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
+    return tuple(Estimate(**row) for row in json.loads(FILE.read_text(encoding="utf-8")))
 
 
 def estimated(family: str, pixels: int, device: str) -> Estimate | None:

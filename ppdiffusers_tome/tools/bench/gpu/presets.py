@@ -28,6 +28,7 @@ from ppdiffusers_tome.tools.bench.gpu.families import FAMILIES, SIZES, Family
 from ppdiffusers_tome.tools.bench.gpu.roofline import costs_of
 from ppdiffusers_tome.tools.bench.gpu.trace import trace
 from ppdiffusers_tome.tools.bench.gpu.unet import Attentions
+from ppdiffusers_tome.tools.bench.marked_page import write_between
 
 BEGIN, END = (
     "<!-- what follows is made by ppdiffusers_tome.tools.bench.gpu.presets -->",
@@ -97,8 +98,7 @@ def main() -> None:
     rows = [each for family in FAMILIES.values() for pixels in SIZES for each in computed(family, pixels)]
     FILE.write_text(written(rows), encoding="utf-8")
     if given.page:
-        before, rest = given.page.read_text(encoding="utf-8").split(BEGIN)
-        given.page.write_text(f"{before}{BEGIN}\n{page()}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+        write_between(given.page, BEGIN, END, page())
     print(page())
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from ppdiffusers_tome.tools.bench.block import MERGE, PARTITION, STAGES, UNMERGE, BlockCase
 from ppdiffusers_tome.tools.bench.gpu.cost import DEVICES, LAUNCH_SECONDS, Cost, Device, seconds_of
 from ppdiffusers_tome.tools.bench.gpu.trace import TRACED, Data, Operator, trace
+from ppdiffusers_tome.tools.bench.marked_page import write_between
 from ppdiffusers_tome.tools.console.tables import Table
 
 BEGIN, END = (
@@ -256,8 +257,7 @@ def main() -> None:
     lines += page.operators(cases[0])
     text = "\n".join(lines)
     if given.page:
-        before, rest = given.page.read_text(encoding="utf-8").split(BEGIN)
-        given.page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+        write_between(given.page, BEGIN, END, text)
     else:
         print(text)
     if missing:

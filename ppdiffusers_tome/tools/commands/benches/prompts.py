@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.tools.bench.arguments import add_numbers, require_at_least
 from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described
 from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
+from ppdiffusers_tome.tools.measuring.machine import processor
 from ppdiffusers_tome.tools.measuring.units import format_bytes
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> None:
     most_files: list[int] = []
     with tempfile.TemporaryDirectory(prefix="simulated-", dir=args.output) as folder:
         rows = list(tqdm(_rows(args, Path(folder), most_files), total=8, desc="measured", disable=None))
-    about = {**{name: getattr(args, name) for name in names}, **_machine()}
+    settings = {name: getattr(args, name) for name in names}
+    about = {**settings, **processor(), "python": platform.python_version()}
     notes = [
         "a simulation: squares of one colour stand in for pictures, nothing is flushed to the disk, no group of "
         "processes is made",
@@ -119,10 +120,3 @@ def _row(what: str, reports: Sequence[Report], *, count: bool = True) -> Row:
     peaks = [report.peak_bytes for report in reports if report.peak_bytes is not None]
     slowest = max(report.seconds for report in reports)
     return Row(what, slowest, max(peaks, default=None), reports[0].drawn if count else None)
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "processor": platform.processor() or platform.machine(), "cores": os.cpu_count(),
-        "python": platform.python_version(),
-    }  # fmt: skip
