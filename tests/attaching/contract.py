@@ -30,13 +30,18 @@ MATCHED = [
 
 # Specimens of every commit: one of every adapter, and what most people have. `make test-all` takes all.
 USUAL = {
-    "controlnet", "latent_upscaler", "lvdm", "sd3", "sdxl", "unet", "unet_unconditional", "unidiffuser", "uvit",
-    "wuerstchen_prior",
+    "cogvideox_rotary", "controlnet", "flux", "hunyuan_video", "latent_upscaler", "lvdm", "sd3", "sd35", "sdxl", "unet",
+    "unet_unconditional", "unidiffuser", "uvit", "vctrl", "wan", "wuerstchen_prior",
 }  # fmt: skip
 
 
 def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
-    return [] if specimen.name in USUAL else [pytest.mark.sweep]
+    return [*needs_of(specimen), *([] if specimen.name in USUAL else [pytest.mark.sweep])]
+
+
+def needs_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
+    """Skips what the ppdiffusers that is installed lacks."""
+    return [pytest.mark.skipif(not specimen.is_there, reason=f"needs ppdiffusers {specimen.since}")]
 
 
 def groups(matching: Matching) -> list[np.ndarray]:

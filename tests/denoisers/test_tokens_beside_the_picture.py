@@ -51,7 +51,7 @@ def matchings(model: tiny.Model, run: Any) -> list[Matching]:
             lambda layer, inputs, output, of=hook.__self__.attachment: used.append(of.block().matching)
         )
         for site in find_sites(model)
-        for layer in [layer_at(site.block, next(iter(site.adapter.sections.values())).enter[0])]
+        for layer in [layer_at(site.block, next(iter(site.adapter.sections.values()))[0].enter[0])]
         for hook in [*layer._forward_pre_hooks.values(), *layer._forward_post_hooks.values()]
         if isinstance(getattr(hook, "__self__", None), SectionHooks) and hook.__name__ != "unmerge"
     ]

@@ -135,7 +135,7 @@ def _grid(site: Site, height: int, width: int) -> Grid:
 @paddle.no_grad()
 def _timed(estimate: Estimate, site: Site, config: ToMeConfig) -> Estimate:
     grid = estimate.grid
-    section = site.adapter.sections[ATTENTION]
+    section = site.adapter.sections[ATTENTION][0]
     attention = layer_at(site.block, section.leave)
     if not config.merge_attn or not section.is_one_layer or not hasattr(attention, "to_q"):
         return replace(estimate, untimed=f"self-attention of {type(site.block).__name__} cannot be called on its own")
