@@ -46,6 +46,7 @@ _BESIDE = (
 )  # fmt: skip
 # By the beginning of their names.
 _OTHER = {
+    "FluxPriorRedux": "makes embeddings of a picture for another pipeline, and denoises nothing",
     "AutoPipelineFor": "stands for other pipelines and makes one of them; apply ToMe to that one",
     "PaddleInfer": "runs programs that were exported; apply ToMe before exporting them",
     "FastDeploy": "runs programs that were exported; apply ToMe before exporting them",
