@@ -36,7 +36,7 @@ def matching_of(output: paddle.Tensor) -> Matching | None:
 
 
 def drop_kept(layer: Layer, *, also_whole: bool = False) -> None:
-    """ToMe is taken off a layer, or put on it: what a cache around it keeps fits no more, and is made anew.
+    """What a cache around a layer keeps fits no more, as when ToMe is taken off it or put on it, and is made anew.
 
     Args:
         layer: any.

@@ -13,7 +13,7 @@ import numpy as np
 import paddle
 import pytest
 from ppdiffusers import StableDiffusionControlNetPipeline
-from ppdiffusers.models.attention_processor import Attention, AttnProcessor
+from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFormersAttnProcessor
 
 import tiny
 from attaching.test_gradients import difference, gradients, run_dit, run_unet
@@ -253,6 +253,13 @@ def test_processors_of_the_users_stay(prepare: Callable[[Any, Path], None], tmp_
     disable_chunked_attention(unet)
     assert kept.processor is own[id(kept)]
     assert {type(layer.processor) for layer in attention_layers(unet)[1:]} == {AttnProcessor}
+
+
+@pytest.mark.skipif(paddle.get_device() != "cpu", reason="a GPU has kernels for it")
+def test_the_default_of_newer_versions_is_replaced_too() -> None:
+    unet = tiny.unet()
+    unet.set_attn_processor(XFormersAttnProcessor())
+    assert kinds(enable_chunked_attention(unet)) == {ChunkedAttnProcessor}
 
 
 def test_ip_adapter_stays_and_works(tmp_path: Path) -> None:

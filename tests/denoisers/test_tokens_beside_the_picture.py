@@ -112,7 +112,7 @@ def test_levels_are_those_of_the_grids(zoo: Any, level: int) -> None:
     site = min(find_sites(model), key=lambda site: site.level)
     assert site.level == level
     for matching in matchings(apply_tome(model), zoo.SPECIMEN.run):
-        assert (matching.num_tokens - site.adapter.prefix(site.host)) * level**2 == 16 * 16
+        assert (matching.num_tokens - site.adapter.prefix(site.host, None)) * level**2 == 16 * 16
 
 
 def test_text_of_stable_diffusion_3_never_merges() -> None:

@@ -10,6 +10,7 @@ import paddle
 from ppdiffusers_tome.attaching.adapters.adapter import FIRST
 from ppdiffusers_tome.attaching.calls.call import BlockCall, MatchingOrDownsampling, OpenSection
 from ppdiffusers_tome.attaching.hooks.section import SectionHooks, keeps_maps
+from ppdiffusers_tome.attaching.kept_outputs import drop_kept
 from ppdiffusers_tome.merging.downsampling import Downsampling
 from ppdiffusers_tome.merging.masks import merged_mask, with_sizes
 from ppdiffusers_tome.merging.rotary import Rotary, Turn
@@ -38,7 +39,7 @@ class KeywordAttentionHooks(SectionHooks):
         if tokens is None:
             self.attachment.warn_once(
                 "position",
-                f"{type(attention).__name__} was called without the keyword {self.section.keyword}, by which ToMe knows "
+                f"{type(attention).__name__} was called without the keyword {self.section.keyword}, by which ToMe sees "
                 "its tokens, so it runs unmerged",
             )
             block.run_unmerged()
@@ -74,6 +75,7 @@ class KeywordAttentionHooks(SectionHooks):
             self._goes_round = type(self._processor(attention))
             block.run_unmerged()
             self._say_it_goes_round(attention)
+            drop_kept(attention, also_whole=True)  # or a cache would hand out what was computed just now
             return attention(*inputs, **section.keywords)
         return self.unmerge(attention, inputs, output)
 
