@@ -62,8 +62,8 @@ def with_cache_around(model: Model) -> Model:
     return model
 
 
-def steps(family: Family, model: Model, *timesteps: float) -> list[list[np.ndarray]]:
-    return [family.run(model, Inputs(timestep=timestep)) for timestep in timesteps or TIMESTEPS]
+def steps(family: Family, model: Model) -> list[list[np.ndarray]]:
+    return [family.run(model, Inputs(timestep=timestep)) for timestep in TIMESTEPS]
 
 
 SETTINGS = {

@@ -10,7 +10,7 @@ from ppdiffusers_tome.attaching.calls.call import Call, refuse_recording
 from ppdiffusers_tome.attaching.hooks.base import Hooks, unseen
 from ppdiffusers_tome.attaching.paddle_hooks import arguments, keywords_of
 from ppdiffusers_tome.attaching.sites import Site
-from ppdiffusers_tome.merging.grid import Layout
+from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.methods import methods
 
 if TYPE_CHECKING:
@@ -39,9 +39,15 @@ class HostHooks(Hooks):
         if given is None:
             unseen(self.attachment, layer)
             return
-        layout = self._read_once(given) if self.by_value else self._layout(given)
-        if layout is not None:
-            call.see_latent(self, layout)
+        grid = self._read_once(given) if self.by_value else self.grid(self.host, *given)
+        if grid is not None:
+            call.see_latent(self, Layout(grid, self.prefix(self.host, *given), self.level))
+            return
+        self.attachment.warn_once(
+            "grid",
+            f"{' and '.join(map(str, self.given))} of {type(self.host).__name__} tell of tokens that are no grid, row "
+            "by row, so it runs unmerged",
+        )
 
     def leave(self, host: Layer, inputs: tuple, output: Any) -> None:
         call = self.attachment.call()
@@ -49,26 +55,16 @@ class HostHooks(Hooks):
             call.layouts.pop(self, None)
         self.attachment.end(self, failed=output is None)
 
-    def _layout(self, given: Sequence[Any]) -> Layout | None:
-        grid = self.grid(self.host, *given)
-        if grid is not None:
-            return Layout(grid, self.prefix(self.host, *given), self.level)
-        self.attachment.warn_once(
-            "grid",
-            f"{' and '.join(map(str, self.given))} of {type(self.host).__name__} tell of tokens that are no "
-            "grid, row by row, so it runs unmerged",
-        )
-        return None
-
-    def _read_once(self, given: Sequence[Any]) -> Layout | None:
-        """The layout that values tell, which a pipeline hands on unchanged from step to step."""
+    def _read_once(self, given: Sequence[Any]) -> Grid | None:
+        """The grid that values tell, which a pipeline hands on unchanged from step to step."""
         refuse_recording(f"a grid that the values of {' and '.join(map(str, self.given))} tell")
-        kept = self.attachment.denoising().layouts
+        # The same for all blocks of a host, whatever stands before their grid.
+        name, kept = (self.grid, id(self.host)), self.attachment.denoising().grids
         versions = [tensor.inplace_version for tensor in given]
-        before = kept.get(self)
+        before = kept.get(name)
         if before is None or before[1] != versions or any(a is not b for a, b in zip(before[0], given, strict=True)):
-            kept[self] = given, versions, self._layout(given)
-        return kept[self][2]
+            kept[name] = given, versions, self.grid(self.host, *given)
+        return kept[name][2]
 
 
 class BlockHooks(Hooks):
