@@ -17,6 +17,7 @@ import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.attaching.attach import attached_blocks
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.paddle_hooks import HOOKS_SEE_KEYWORDS
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
@@ -40,8 +41,12 @@ def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
 
 
 def needs_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
-    """Skips what the ppdiffusers that is installed lacks."""
-    return [pytest.mark.skipif(not specimen.is_there, reason=f"needs ppdiffusers {specimen.since}")]
+    """Skips what the ppdiffusers or the Paddle that is installed lacks."""
+    keywords = bool(specimen.since) and not HOOKS_SEE_KEYWORDS
+    return [
+        pytest.mark.skipif(not specimen.is_there, reason=f"needs ppdiffusers {specimen.since}"),
+        pytest.mark.skipif(keywords, reason="needs Paddle 3: newer models call their attention by keyword"),
+    ]
 
 
 def groups(matching: Matching) -> list[np.ndarray]:

@@ -264,7 +264,7 @@ def test_a_program_gives_what_the_model_gives(
 
 @of("flux")
 def test_a_grid_that_is_told_by_values_is_refused_while_it_is_recorded(specimen: Specimen, model: tiny.Model) -> None:
-    with pytest.raises(ToMeValueError, match="a grid that the values of img_ids and txt_ids tell cannot become part"):
+    with pytest.raises(ToMeValueError, match=r"a grid that the values of img_ids .* cannot .* remove_tome before"):
         recorded(specimen, apply_tome(model, 0.5))
 
 
@@ -292,19 +292,6 @@ def test_both_attentions_of_stable_diffusion_3_5_merge(specimen: Specimen, model
     assert {path: each.shape[1] for path, each in seen.items()} == dict.fromkeys(paths, 32)
     seen = tokens_in(apply_tome(model, 0.5, method="todo"), specimen, *paths)
     assert {path: each.shape[1] for path, each in seen.items()} == {path: 64 if "q" in path else 32 for path in paths}
-
-
-def test_each_attention_of_stable_diffusion_3_5_has_a_part_in_the_change() -> None:
-    """The second one alone, in a block of which the first was taken out of merging."""
-    specimen = NEWER["sd35"]
-    if not specimen.is_there:
-        pytest.skip(f"needs ppdiffusers {specimen.since}")
-    with_two, with_one = specimen.build(num_layers=1), specimen.build(num_layers=1, dual_attention_layers=())
-    changes = [
-        change(numbers(specimen, model), numbers(specimen, apply_tome(model, 0.5))) for model in (with_two, with_one)
-    ]
-    assert min(changes) > 1e-4
-    assert abs(changes[0] - changes[1]) > 1e-4
 
 
 @of("hunyuan_video")

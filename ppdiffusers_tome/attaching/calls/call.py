@@ -329,7 +329,7 @@ class BlockCall:
         return section
 
 
-def refuse_recording(what: str) -> None:
+def refuse_recording(what: str, remedy: str = "apply_tome with one ratio and without it") -> None:
     """A program that is being recorded has no values yet, and its shapes are fixed.
 
     Raises:
@@ -337,6 +337,5 @@ def refuse_recording(what: str) -> None:
     """
     if not paddle.in_dynamic_mode():
         raise ToMeValueError(
-            f"{what} cannot become part of a program, which fixes how many tokens merge; apply_tome with one ratio and "
-            "without it before exporting"
+            f"{what} cannot become part of a program, which fixes how many tokens merge; {remedy} before exporting"
         )

@@ -57,7 +57,7 @@ class HostHooks(Hooks):
 
     def _read_once(self, given: Sequence[Any]) -> Grid | None:
         """The grid that values tell, which a pipeline hands on unchanged from step to step."""
-        refuse_recording(f"a grid that the values of {' and '.join(map(str, self.given))} tell")
+        refuse_recording(f"a grid that the values of {' and '.join(map(str, self.given))} tell", "remove_tome")
         # The same for all blocks of a host, whatever stands before their grid.
         name, kept = (self.grid, id(self.host)), self.attachment.denoising().grids
         versions = [tensor.inplace_version for tensor in given]
