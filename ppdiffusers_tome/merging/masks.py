@@ -25,7 +25,9 @@ def merged_mask(
     start = num_others if others_first else 0
     own = mask[..., start : start + matching.num_tokens]
     if isinstance(matching, Downsampling):
-        own = paddle.index_select(own, matching.kept, axis=3)
+        # Paddle 2.6 selects no truth values.
+        numbers = own.astype("int32") if own.dtype == paddle.bool else own
+        own = paddle.index_select(numbers, matching.kept, axis=3).astype(own.dtype)
     elif mask.dtype == paddle.bool:
         own = matching.merge_mask(_as_bias(own.flatten(0, 1))).reshape([-1, own.shape[1], 1, matching.num_left]) == 0
     else:
