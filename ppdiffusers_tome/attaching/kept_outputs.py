@@ -32,7 +32,7 @@ def handed_out_again(output: paddle.Tensor) -> bool:
 
 def matching_of(output: paddle.Tensor) -> Matching | None:
     """What ``remember`` was told."""
-    return _made_with[id(output)][1] if id(output) in _made_with else None
+    return _made_with.get(id(output), (None, None))[1]
 
 
 def drop_kept(layer: Layer, *, also_whole: bool = False) -> None:

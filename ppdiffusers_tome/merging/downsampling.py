@@ -57,8 +57,10 @@ class Downsampling:
         return paddle.index_select(x, self.kept, axis=1)
 
     def downsample_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
-        """An attention bias ``[any, 1 or tokens, tokens]`` to ``[any, same, left]``."""
-        return paddle.index_select(mask, self.kept, axis=mask.ndim - 1)
+        """An attention bias or boolean mask ``[..., tokens]`` to ``[..., left]``."""
+        # Paddle 2.6 selects no truth values.
+        numbers = mask.astype("int32") if mask.dtype == paddle.bool else mask
+        return paddle.index_select(numbers, self.kept, axis=mask.ndim - 1).astype(mask.dtype)
 
 
 @without_gradients

@@ -25,13 +25,11 @@ def merged_mask(
     start = num_others if others_first else 0
     own = mask[..., start : start + matching.num_tokens]
     if isinstance(matching, Downsampling):
-        # Paddle 2.6 selects no truth values.
-        numbers = own.astype("int32") if own.dtype == paddle.bool else own
-        own = paddle.index_select(numbers, matching.kept, axis=3).astype(own.dtype)
-    elif mask.dtype == paddle.bool:
-        own = matching.merge_mask(_as_bias(own.flatten(0, 1))).reshape([-1, own.shape[1], 1, matching.num_left]) == 0
+        own = matching.downsample_mask(own)
     else:
-        own = matching.merge_mask(own.flatten(0, 1)).reshape([-1, own.shape[1], 1, matching.num_left])
+        bias = _as_bias(own) if mask.dtype == paddle.bool else own
+        merged = matching.merge_mask(bias.flatten(0, 1)).reshape([-1, own.shape[1], 1, matching.num_left])
+        own = merged == 0 if mask.dtype == paddle.bool else merged
     if num_others == 0:
         return own
     others = mask[..., :num_others] if others_first else mask[..., matching.num_tokens :]

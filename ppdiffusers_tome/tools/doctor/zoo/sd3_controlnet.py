@@ -1,19 +1,14 @@
 """SD3ControlNetModel: the first blocks of a Stable Diffusion 3, beside it."""
 
-from ppdiffusers_tome.tools.doctor.zoo.sd3 import POOLED_DIM
-from ppdiffusers_tome.tools.doctor.zoo.specimen import GPU_ATTENTION, TEXT_DIM, Specimen, attention_anywhere
+from dataclasses import replace
 
-SPECIMEN = Specimen(
-    "ControlNet of Stable Diffusion 3", "SD3ControlNetModel",
-    dict(
-        sample_size=16, patch_size=2, in_channels=4, out_channels=4, num_layers=2, num_attention_heads=2,
-        attention_head_dim=8, joint_attention_dim=TEXT_DIM, caption_projection_dim=16,
-        pooled_projection_dim=POOLED_DIM, pos_embed_max_size=96,
-    ),
-    lambda model, inputs: model(
+from ppdiffusers_tome.tools.doctor.zoo import sd3
+
+SPECIMEN = replace(
+    sd3.SPECIMEN, about="ControlNet of Stable Diffusion 3", model_class="SD3ControlNetModel", since="0.29.1",
+    call=lambda model, inputs: model(
         hidden_states=inputs.picture(4), controlnet_cond=inputs.picture(4, seed=4),
-        encoder_hidden_states=inputs.text(), pooled_projections=inputs.normal(POOLED_DIM, seed=3),
+        encoder_hidden_states=inputs.text(), pooled_projections=inputs.normal(sd3.POOLED_DIM, seed=3),
         timestep=inputs.timesteps, return_dict=False,
     ),
-    mended=attention_anywhere, broken=GPU_ATTENTION, since="0.29.1",
 )  # fmt: skip
