@@ -8,11 +8,12 @@ the norms of queries and keys, in the arithmetic of ppdiffusers (RoFormer, Su et
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import paddle
 
 # The real form, cosines and sines ``[rows, channels of a head]``; or complex, ``[..., rows, half of those channels]``.
-Embedding = tuple[paddle.Tensor, paddle.Tensor] | paddle.Tensor
+Embedding: TypeAlias = tuple[paddle.Tensor, paddle.Tensor] | paddle.Tensor
 
 
 class Rotary:
