@@ -14,6 +14,8 @@ import tiny
 from ppdiffusers_tome import install, uninstall
 from ppdiffusers_tome.attaching.calls.pipeline_call import current_pipeline_call
 
+pytestmark = pytest.mark.once
+
 REPORT = """
 import json
 def report():

@@ -92,9 +92,9 @@ class Attention:
             yield
 
     @paddle.no_grad()
-    def run(self, specimen: Specimen, model: tiny.Model, **inputs: Any) -> np.ndarray:
+    def run(self, specimen: Specimen, model: tiny.Model, kind: type[Inputs] = Inputs, **inputs: Any) -> np.ndarray:
         with self.in_place():
-            output = specimen.call(model, Inputs(**inputs))
+            output = specimen.call(model, kind(**inputs))
         outputs = output.values() if isinstance(output, dict) else output
         while isinstance(outputs[0] if isinstance(outputs, (list, tuple)) else None, (list, tuple)):
             (outputs,) = outputs
@@ -155,6 +155,44 @@ def test_fewer_keys_are_all_keys_of_which_the_others_are_masked(
     specimen: Specimen, model: tiny.Model, size: dict[str, int]
 ) -> None:
     check_fewer_keys(specimen, model, size)
+
+
+class EqualInCells(Inputs):
+    """Latents of which two by two tokens are equal."""
+
+    def picture(self, *channels: int, scale: int = 1, seed: int = 0) -> paddle.Tensor:
+        coarse = tiny.array((self.batch, *channels, self.height // 4, self.width // 4), seed=seed)
+        return coarse.repeat_interleave(4, axis=-2).repeat_interleave(4, axis=-1)
+
+
+def give_cells_one_position(rope: tiny.Model, height: int, width: int, frames: int) -> Any:
+    """Two by two tokens of a grid have the position of the first; a text's, which come first, keep theirs."""
+    rows, columns = np.arange(height) // 2 * 2, np.arange(width) // 2 * 2
+    cells = (rows[:, None] * width + columns).ravel()
+    of_grid = (np.arange(frames)[:, None] * height * width + cells).ravel()
+
+    def share(layer: Any, inputs: tuple, output: tuple) -> tuple:
+        num_text = output[0].shape[0] - len(of_grid)
+        index = paddle.to_tensor(np.concatenate([np.arange(num_text), num_text + of_grid]))
+        return tuple(each.index_select(index) for each in output)
+
+    return rope.register_forward_post_hook(share)
+
+
+@pytest.mark.parametrize(("method", "ratio"), [("tome", 0.6), ("tofu", 0.6), ("todo", 0.75)])
+@of("flux", "hunyuan_video")
+def test_merging_equal_tokens_changes_nothing_once_their_number_counts(
+    specimen: Specimen, model: tiny.Model, method: str, ratio: float
+) -> None:
+    rope, frames = (model.pos_embed, 1) if specimen.name == "flux" else (model.rope, Inputs().frames)
+    hook = give_cells_one_position(rope, 8, 8, frames)
+    plain = Attention().run(specimen, model, EqualInCells)
+    apply_tome(model, ratio, method=method, proportional=True)
+    proportional = Attention().run(specimen, model, EqualInCells)
+    merged = Attention().run(specimen, apply_tome(model, ratio, method=method), EqualInCells)
+    hook.remove()
+    assert change(plain, proportional) <= 1e-6
+    assert change(plain, merged) >= 1e-3
 
 
 @of("flux")

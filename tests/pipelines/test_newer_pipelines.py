@@ -75,20 +75,20 @@ def call_flux(**given: Any) -> dict[str, Any]:
     return dict(**PROMPT, pooled_prompt_embeds=tiny.array((1, flux.POOLED_DIM)), **PICTURE, **given)
 
 
-def build_sd3(name: str, folder: Path) -> Any:
+def build_sd3(name: str, folder: Path, **controlnet: Any) -> Any:
     return getattr(ppdiffusers, name)(
-        transformer=sd3.SPECIMEN.build(), controlnet=NEWER["sd3_controlnet"].build(), scheduler=scheduler(), vae=vae(),
-        text_encoder=None, tokenizer=tokenizer(folder), text_encoder_2=None, tokenizer_2=None, text_encoder_3=None,
-        tokenizer_3=None,
+        transformer=sd3.SPECIMEN.build(), controlnet=NEWER["sd3_controlnet"].build(**controlnet),
+        scheduler=scheduler(), vae=vae(), text_encoder=None, tokenizer=tokenizer(folder), text_encoder_2=None,
+        tokenizer_2=None, text_encoder_3=None, tokenizer_3=None,
     )  # fmt: skip
 
 
-def call_sd3() -> dict[str, Any]:
+def call_sd3(**given: Any) -> dict[str, Any]:
     pooled = {
         "pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM)),
         "negative_pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM), seed=1),
     }
-    return dict(**GUIDED, **pooled, **PICTURE, control_image=an_image())
+    return dict(**GUIDED, **pooled, **PICTURE, control_image=an_image(), **given)
 
 
 def build_cogvideox(name: str, folder: Path) -> Any:
@@ -98,14 +98,15 @@ def build_cogvideox(name: str, folder: Path) -> Any:
     )  # fmt: skip
 
 
-def build_vctrl(name: str, folder: Path) -> Any:
+def build_vctrl(name: str, folder: Path, in_channels: int = 4) -> Any:
     of_videos = tiny.build(
         ppdiffusers.AutoencoderKLCogVideoX, block_out_channels=(4, 4, 4, 4), norm_num_groups=2, latent_channels=4,
         layers_per_block=1,
     )  # fmt: skip
     pipe = getattr(ppdiffusers, name)(
-        tokenizer=None, text_encoder=None, vae=of_videos, transformer=NEWER["cogvideox_vctrl"].build(),
-        vctrl=NEWER["vctrl"].build(), scheduler=ppdiffusers.CogVideoXDDIMScheduler(),
+        tokenizer=None, text_encoder=None, vae=of_videos, scheduler=ppdiffusers.CogVideoXDDIMScheduler(),
+        transformer=NEWER["cogvideox_vctrl"].build(in_channels=in_channels),
+        vctrl=NEWER["vctrl"].build(image_to_video=in_channels > 4),
     )  # fmt: skip
     # Paddle 3.3.1 finds the elements of a list along another axis of a view that was transposed.
     frames = pipe.prepare_v_cond_frames
@@ -113,11 +114,12 @@ def build_vctrl(name: str, folder: Path) -> Any:
     return pipe
 
 
-def call_vctrl() -> dict[str, Any]:
+def call_vctrl(**given: Any) -> dict[str, Any]:
     frames = tiny.picture(VIDEO["num_frames"], 3, VIDEO["height"], VIDEO["width"]).clip(0, 1)
     frames = ppdiffusers.utils.numpy_to_pil(frames.transpose([0, 2, 3, 1]).numpy())
     indices = list(range(VIDEO["num_frames"]))
-    return dict(**GUIDED, **VIDEO, conditioning_frames=frames, conditioning_frame_indices=indices, task="canny")
+    control = dict(conditioning_frames=frames, conditioning_frame_indices=indices, task="canny")
+    return dict(**GUIDED, **VIDEO, **control, **given)
 
 
 def build_wan(name: str, folder: Path) -> Any:
@@ -142,9 +144,8 @@ def build_wan_image(name: str, folder: Path) -> Any:
     )  # fmt: skip
 
 
-def call_wan_image() -> dict[str, Any]:
-    image = tiny.picture(1, 3, VIDEO["height"], VIDEO["width"]).clip(0, 1)
-    return dict(**GUIDED, **VIDEO, image=image)
+def first_frame() -> paddle.Tensor:
+    return tiny.picture(1, 3, VIDEO["height"], VIDEO["width"]).clip(0, 1)
 
 
 def hunyuan_video() -> type:
@@ -179,7 +180,7 @@ class Case:
         build: makes it, given its class's name; files that it needs go to the folder.
         call: what it is called with.
         blocks: how many blocks merge, by denoiser.
-        config: of its transformer, where it is not the specimen's.
+        config: given to ``build``: of its transformer or ControlNet, where it is not the specimen's.
         calls: of each denoiser, a step.
     """
 
@@ -220,13 +221,25 @@ CASES = {
     "StableDiffusion3ControlNetPipeline": Case(
         "sd3_controlnet", build_sd3, call_sd3, {"transformer": 2, "controlnet": 2}
     ),
+    # The masked picture's latents are the control, and the mask one more channel.
+    "StableDiffusion3ControlNetInpaintingPipeline": Case(
+        "sd3_controlnet", build_sd3, lambda: call_sd3(control_mask=a_mask()), {"transformer": 2, "controlnet": 2},
+        dict(extra_conditioning_channels=1),
+    ),
     "CogVideoXPipeline": Case(
         "cogvideox_rotary", build_cogvideox, lambda: dict(**GUIDED, **VIDEO), {"transformer": 2}
     ),
     "CogVideoXVCtrlPipeline": Case("vctrl", build_vctrl, call_vctrl, {"transformer": 2, "vctrl": 2}),
+    # The first frame's latents stand behind the noise.
+    "CogVideoXVCtrlImageToVideoPipeline": Case(
+        "vctrl", build_vctrl, lambda: call_vctrl(image=first_frame()), {"transformer": 2, "vctrl": 2},
+        dict(in_channels=8),
+    ),
     "HunyuanVideoPipeline": Case("hunyuan_video", build_hunyuan, call_hunyuan, {"transformer": 4}),
     "WanPipeline": Case("wan", build_wan, lambda: dict(**GUIDED, **VIDEO), {"transformer": 2}, calls=2),
-    "WanImageToVideoPipeline": Case("wan_image", build_wan_image, call_wan_image, {"transformer": 2}, calls=2),
+    "WanImageToVideoPipeline": Case(
+        "wan_image", build_wan_image, lambda: dict(**GUIDED, **VIDEO, image=first_frame()), {"transformer": 2}, calls=2
+    ),
 }
 # Whose denoiser, scheduler and steps are another one's. `make test-all` runs them too.
 LIKE_OTHERS = ("FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxControlImg2ImgPipeline", "FluxControlInpaintPipeline")

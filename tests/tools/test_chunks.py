@@ -26,6 +26,8 @@ from ppdiffusers_tome.tools.many_prompts.simulated_rank import TOO_LONG, StandIn
 from ppdiffusers_tome.tools.many_prompts.simulation import simulate
 from tools.many_runs import IDENTITY, asked, begin, chunks_of, contents, run_ranks, whole_run
 
+pytestmark = pytest.mark.once
+
 FOLDERS = ("000006-000010", "000011-000015", "000016-000020")
 
 

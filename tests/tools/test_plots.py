@@ -24,6 +24,8 @@ from ppdiffusers_tome.tools.evaluation.summary import rows
 from ppdiffusers_tome.tools.figures.plots import BLUE, draw_plot, name_points
 from ppdiffusers_tome.tools.measuring.similarity import Similarity
 
+pytestmark = pytest.mark.once
+
 # Five families with long names of their own, and one with a short one.
 LONG: tuple[dict[str, Any], ...] = (
     {"tile": 16, "reuse_steps": 4, "reuse_blocks": True, "max_downsample": 2},

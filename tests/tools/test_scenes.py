@@ -11,6 +11,8 @@ import pytest
 
 from ppdiffusers_tome.tools.bundled import checker, scenes
 
+pytestmark = pytest.mark.once
+
 
 def random_scenes(count: int, seed: int = 0, **kwargs: float) -> list[scenes.Scene]:
     rng = np.random.default_rng(seed)

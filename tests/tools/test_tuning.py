@@ -91,6 +91,7 @@ class TestChoice:
         assert not trial(2, 40).meets(Target(memory=10**12))
 
 
+@pytest.mark.once
 class TestOnAPipeline:
     def test_a_family_is_left_when_it_misses_the_similarity(self) -> None:
         # No two pictures are this similar, so the first of each family is its last.

@@ -9,6 +9,8 @@ import pytest
 
 from ppdiffusers_tome.tools.cli import main
 
+pytestmark = pytest.mark.once
+
 
 def test_prompts_are_simulated_and_nothing_is_left_but_the_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -24,6 +24,8 @@ from ppdiffusers_tome.tools.commands.benches.results import REPEATS, SIZES
 from ppdiffusers_tome.tools.drawing.picture_files import read_settings
 from ppdiffusers_tome.tools.figures import plots
 
+pytestmark = pytest.mark.once
+
 TINY = ["--model", "sd15-tiny-random", "--sizes", "128", "64"]
 PAGE = tiny.ROOT / "docs" / "results.md"
 # PyTorch is in no environment of the tests: this answers in its place, with seconds that were chosen.

@@ -27,6 +27,8 @@ from ppdiffusers_tome.tools.measuring import out_of_memory
 from ppdiffusers_tome.tools.measuring.json_lines import Writer
 from ppdiffusers_tome.tools.measuring.out_of_memory import EXIT_STATUS, memory_ended
 
+pytestmark = pytest.mark.once
+
 SMALL = ["--model", "sd15-tiny-random", "--sizes", "64", "--steps", "2"]
 LIMIT = int(2.1 * 2**30)
 ON = {"device": "cpu", "memory": "memory of a process that is not there"}

@@ -147,6 +147,7 @@ def test_everything_is_measured_and_written(whole: Path, capsys: pytest.CaptureF
     assert len(list((whole / "references").iterdir())) == 2
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("pictures", [2, 4])
 def test_stopped_run_resumes_and_finds_the_same(
     pictures: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +180,7 @@ def test_stopped_run_resumes_and_finds_the_same(
 
 # A configuration; the unmerged picture of a case, without which the others say nothing; and one of the others, which
 # is drawn beside the unmerged one again.
+@pytest.mark.once
 @pytest.mark.parametrize(("place", "pictures"), [(2, 6), (5, 8), (7, 7)])
 def test_torn_line_is_told_and_its_picture_drawn_again(
     place: int, pictures: int, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -196,6 +198,7 @@ def test_torn_line_is_told_and_its_picture_drawn_again(
     assert len(drawn_in(tmp_path)) == pictures
 
 
+@pytest.mark.once
 def test_evaluation_that_another_run_writes_is_refused(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,6 +211,7 @@ def test_evaluation_that_another_run_writes_is_refused(
     assert evaluate(tmp_path, *TWO, *BOTH) == 0
 
 
+@pytest.mark.once
 def test_system_that_does_not_tell_cores_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As macOS and Windows do not."""
     monkeypatch.delattr(os, "sched_getaffinity")
@@ -216,6 +220,7 @@ def test_system_that_does_not_tell_cores_evaluates(tmp_path: Path, monkeypatch: 
     assert on["on"]["cores"] == os.cpu_count()
 
 
+@pytest.mark.once
 def test_more_is_added_to_what_is_there(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     suite = tmp_path / "suite.jsonl"
@@ -251,6 +256,7 @@ def test_findings_of_another_run_are_refused(
     assert drawn_in(tmp_path) == drawn_in(whole)
 
 
+@pytest.mark.once
 def test_overwrite_begins_anew(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     assert evaluate(tmp_path, "--prompt", PROMPT, "--ratios", "0.5", "--steps", "2", "--overwrite") == 0
@@ -260,6 +266,7 @@ def test_overwrite_begins_anew(whole: Path, tmp_path: Path) -> None:
     assert (pixels_of(reference) != pixels_of(tmp_path / "references" / reference.name)).any()
 
 
+@pytest.mark.once
 def test_kept_pictures_are_those_that_generate_draws(tmp_path: Path, generate: Callable[..., list[Path]]) -> None:
     folder = tmp_path / "evaluate"
     assert evaluate(folder, "--prompt", PROMPT, "--seeds", "7", "--ratios", "0.5") == 0
@@ -274,6 +281,7 @@ def test_kept_pictures_are_those_that_generate_draws(tmp_path: Path, generate: C
     assert (pixels_of(reference) == pixels_of(plain)).all()
 
 
+@pytest.mark.once
 def test_networks_score_the_pictures(clip: Path, photos: Path, whole: Path, tmp_path: Path) -> None:
     inception = saved(Colours(), tmp_path / "inception")
     given = ["--clip", str(clip), "--inception", str(inception), "--real", str(photos)]
@@ -307,6 +315,7 @@ def test_pictures_are_resized_for_inception_without_smoothing(tmp_path: Path) ->
     np.testing.assert_allclose(dots, white, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.once
 def test_prompts_come_from_files_and_the_models_own(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text(f"{STAR}\n\na photo of a cat\n{STAR}\n")

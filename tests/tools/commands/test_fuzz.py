@@ -32,7 +32,10 @@ from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.drawing.finding import find_model
 from tools.commands.conftest import PROMPT, SMALL
 
-pytestmark = pytest.mark.skipif(paddle.get_device() != "cpu", reason="a GPU would not refuse float16 but draw")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(paddle.get_device() != "cpu", reason="a GPU would not refuse float16 but draw"),
+]
 
 COMMANDS = ("generate", "compare", "evaluate", "tune", "visualize", "doctor")
 BENCHES = ("overhead", "growth", "attach", "unet", "pipeline")

@@ -82,6 +82,7 @@ def test_a_batch_draws_what_each_line_draws_alone(many, generate, tmp_path, sche
         assert settings == read_settings(alone)
 
 
+@pytest.mark.once
 def test_lines_have_settings_of_their_own_and_bad_ones_are_skipped(many, tmp_path, photo, capsys):
     lines = [
         {"prompt": PROMPT, "image": photo.name, "output": "Ünïcode name.png"},
@@ -118,6 +119,7 @@ def test_lines_have_settings_of_their_own_and_bad_ones_are_skipped(many, tmp_pat
     assert not (outputs / "skipped.jsonl").exists()
 
 
+@pytest.mark.once
 def test_pictures_of_somebody_elses_file_can_be_confined(many, tmp_path, photo, capsys):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "house.png").write_bytes(photo.read_bytes())
@@ -168,6 +170,7 @@ def test_a_picture_that_has_become_a_link_is_refused_before_it_is_read(many, tmp
     assert not list((tmp_path / "outputs").glob("*.png"))
 
 
+@pytest.mark.once
 def test_a_bad_line_stops_the_run_which_then_goes_on(many, tmp_path, capsys):
     good = [{"prompt": f"a {colour} star on a black background"} for colour in COLOURS[:4]]
     bad = [*good[:2], {"prompt": "a " * 100}, *good[3:]]
@@ -182,6 +185,7 @@ def test_a_bad_line_stops_the_run_which_then_goes_on(many, tmp_path, capsys):
     assert contents(tmp_path / "outputs") == contents(tmp_path / "whole")
 
 
+@pytest.mark.once
 def test_a_full_disk_stops_cleanly_and_the_same_command_goes_on(many, tmp_path, capsys):
     lines = [{"prompt": f"a {colour} star on a black background", "negative_prompt": "red"} for colour in COLOURS[:5]]
     lines[3]["negative_prompt"] += " " * 20_000  # which its picture keeps: the second batch is half written
@@ -202,6 +206,7 @@ def test_a_full_disk_stops_cleanly_and_the_same_command_goes_on(many, tmp_path, 
     assert contents(tmp_path / "outputs") == contents(tmp_path / "whole")
 
 
+@pytest.mark.once
 def test_a_lost_picture_of_a_batch_comes_back_the_same_and_the_other_is_not_touched(many, tmp_path):
     lines = [{"prompt": PROMPT}, {"prompt": STAR}]
     assert many(lines, *TOGETHER) == 0
@@ -261,6 +266,7 @@ def has_drawn(outputs: Path, rank: int) -> bool:
     return (part.exists() and b'"sha256"' in part.read_bytes()) or any(outputs.glob("*-*/"))
 
 
+@pytest.mark.once
 def test_killed_in_the_middle_the_same_command_ends_as_if_it_had_not_been(many, tmp_path, capsys):
     lines = [{"prompt": f"a {colour} star on a black background"} for colour in COLOURS * 2]
     arguments = ["--prompts", str(write_prompts(tmp_path, lines)), "--output", str(tmp_path / "outputs"), *FOLDERS,
@@ -299,6 +305,7 @@ def pid_of_rank(launcher: subprocess.Popen, rank: int) -> int:
     raise AssertionError(f"there is no rank {rank}")
 
 
+@pytest.mark.once
 def test_two_ranks_share_the_lines_and_the_next_run_finishes_a_killed_ones(many, tmp_path):
     # Rank 1 has the second batch of every two.
     lines = [{"prompt": f"a {colour} star on a black background"} for colour in COLOURS * 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -61,6 +62,7 @@ def test_freed_memory_is_kept_unless_the_user_says_otherwise() -> None:
 def test_a_process_that_has_paddle_already_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
+    importlib.import_module("paddle")
     prepare_process(keep_memory=True)
     assert not set(SETTINGS) & set(os.environ)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.tools.doctor.zoo.specimen import (
-    GPU_ATTENTION,
+    FLASH_ATTENTION,
     TEXT_DIM,
     TEXT_TOKENS,
     Inputs,
@@ -49,5 +49,5 @@ SPECIMEN = Specimen(
         patch_size=1, in_channels=8, num_layers=2, num_single_layers=2, attention_head_dim=16, num_attention_heads=2,
         joint_attention_dim=TEXT_DIM, pooled_projection_dim=POOLED_DIM, guidance_embeds=True, axes_dims_rope=(4, 6, 6),
     ),
-    _call, mended=kernels_anywhere, broken=GPU_ATTENTION, since="0.29.1",
+    _call, mended=kernels_anywhere, broken=FLASH_ATTENTION, since="0.29.1",
 )  # fmt: skip

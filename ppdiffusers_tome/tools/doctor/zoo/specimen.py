@@ -24,7 +24,12 @@ UNET: dict[str, Any] = dict(
     sample_size=16, in_channels=4, out_channels=4, block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4
 )
 # Of models whose attention is ``attention_anywhere``.
-GPU_ATTENTION = "on a GPU only, as ppdiffusers defines the attention it calls nowhere else; tested with a plain one"
+GPU_ATTENTION = (
+    "on GPUs; on a CPU ppdiffusers 0.29.0 lacks the attention it calls, and 0.29.1 has it with "
+    "FLAGS_sdpa_select_math=yes in the environment; tested with a plain one"
+)
+# Of models that call Paddle's flash attention itself, in bfloat16.
+FLASH_ATTENTION = "on a GPU only, as it calls a flash kernel in bfloat16; tested with a plain one"
 # Of models whose norm is ``norms_anywhere``.
 AVX512_NORM = "on GPUs, and on CPUs that have AVX-512, as Paddle's RMSNorm is for those alone; tested with a plain one"
 
