@@ -11,6 +11,7 @@ import paddle
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, ROLES, all_sections
 from ppdiffusers_tome.attaching.attach import attach, attached_blocks, detach
+from ppdiffusers_tome.attaching.kept_outputs import drop_kept
 from ppdiffusers_tome.attaching.models import models_of
 from ppdiffusers_tome.attaching.paddle_hooks import HOOKS_SEE_KEYWORDS
 from ppdiffusers_tome.attaching.port import remove_port
@@ -215,6 +216,8 @@ def tome_set_aside(model_or_pipe: Any) -> Iterator[None]:
         remove_tome(model_or_pipe)
         for held, without in zip(before, bare or map(_Held, layers), strict=True):
             held.put_back_what_is_not_in(without)
+        for layer in layers:
+            drop_kept(layer, also_whole=True)  # by caches, of calls that ToMe's hooks did not see
 
 
 class _Held:

@@ -8,10 +8,10 @@ why removing it from a part leaves the rest working.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, KEYS, Section
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, Section
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.attaching.hooks.attention import KeywordAttentionHooks
 from ppdiffusers_tome.attaching.hooks.base import Hooks
@@ -85,7 +85,7 @@ def _attach_section(
                 after(layer, hooks.merge_output)
             else:
                 before(layer, hooks.merge)
-        after(around[-1], hooks.unmerge)
+    after(around[-1], hooks.unmerge)
     if role == ATTENTION and attention is not None:
         MaskMerger(attachment, attention).put()
 
@@ -96,18 +96,19 @@ def _attach_keyword_attention(
     hooks = KeywordAttentionHooks(attachment, role, attention, how, section)
     before(attention, hooks.enter, with_keywords=True)
     after(attention, hooks.leave)
-    before(attention.to_q, hooks.run)
+    inside: dict[str, Callable] = {"to_q": hooks.run}
     if keys_only:
-        for name in KEYS:
-            before(layer_at(attention, name), hooks.merge)
+        inside |= {"to_k": hooks.merge_keys, "to_v": hooks.merge}
+    behind: dict[str, Callable] = {}
     if section.rotary:
         behind = {
             "norm_q": hooks.turn_queries, "norm_k": hooks.turn_keys,
-            "norm_added_q": hooks.turn_text, "norm_added_k": hooks.turn_text,
+            "norm_added_q": hooks.turn_text_queries, "norm_added_k": hooks.turn_text_keys,
         }  # fmt: skip
-        for name, hook in behind.items():
+    for put, where in ((before, inside), (after, behind)):
+        for name, hook in where.items():
             if layer_at(attention, name) is not None:
-                after(layer_at(attention, name), hook)
+                put(layer_at(attention, name), hook)
 
 
 def detach(model: Layer) -> None:

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 _VAE = "it decodes pictures and runs once, not at every step"
 _NO_GRID = "its tokens are embeddings, not a grid of image tokens"
-_ROTARY = (
-    "its positions are applied inside attention (rotary embeddings), and a merged token has no single position"
-)
+_ROTARY = "its attention turns tokens by their positions itself, where ToMe cannot give merged ones theirs"
 
 if TYPE_CHECKING:
     from paddle.nn import Layer

@@ -28,6 +28,7 @@ def merged_mask(
         own = matching.downsample_mask(own)
     else:
         bias = _as_bias(own) if mask.dtype == paddle.bool else own
+        bias = bias.expand([matching.batch, *bias.shape[1:]]) if bias.shape[0] == 1 else bias
         merged = matching.merge_mask(bias.flatten(0, 1)).reshape([-1, own.shape[1], 1, matching.num_left])
         own = merged == 0 if mask.dtype == paddle.bool else merged
     if num_others == 0:
@@ -47,20 +48,21 @@ def with_sizes(
     Token Merging: Your ViT But Faster, Bolya et al. 2023, section 3).
 
     Args:
-        mask: for the merged tokens already, as in ``merged_mask``; None for none.
+        mask: for the merged tokens already, ``[batch or 1, heads or 1, 1 or queries, keys]``, as in ``merged_mask``;
+            None for none.
         matching: of some of the keys.
         num_others: how many other keys there are.
         dtype: of the result.
         others_first: as in ``merged_mask``.
 
     Returns:
-        ``[batch or 1, heads or 1, 1, keys]``; None where nothing is to be added.
+        As ``mask``, with one query where that is None; None where nothing is to be added.
     """
     if isinstance(matching, Downsampling) and num_others + matching.prefix == 0:
         return mask  # all keys stand for equally many, which softmax does not see
     sizes = matching.log_sizes
     if num_others:
-        zeros = paddle.zeros([sizes.shape[0], num_others])
+        zeros = paddle.zeros([sizes.shape[0], num_others], dtype="float32")
         sizes = paddle.concat([zeros, sizes] if others_first else [sizes, zeros], axis=1)
     bias = sizes.unsqueeze([1, 2])
     if mask is not None:

@@ -51,6 +51,11 @@ class Rotary:
         return Turn(parts, self._is_complex)
 
 
+def num_rows(embedding: Embedding) -> int:
+    """How many tokens an embedding is of."""
+    return embedding[0].shape[0] if isinstance(embedding, (tuple, list)) else embedding.shape[-2]
+
+
 @dataclass(frozen=True, eq=False)
 class Turn:
     """How queries or keys are turned.

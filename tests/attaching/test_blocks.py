@@ -18,6 +18,7 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers.exact import match
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
+from ppdiffusers_tome.tools.doctor.zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
 
 SIDE, CHANNELS = 8, 8
 
@@ -238,3 +239,17 @@ def test_a_sublayer_called_by_keyword_runs_unmerged_and_says_so() -> None:
     apply_tome(model, 0.5)
     with pytest.warns(UserWarning, match="Attention was called by keyword"):
         assert np.array_equal(tiny.run_unet(model), plain)
+
+
+@pytest.mark.parametrize("settings", [dict(proportional=True), dict(method="todo", proportional=True)], ids=str)
+def test_paddles_default_type_changes_nothing(settings: dict[str, Any]) -> None:
+    """What ToMe makes itself, such as the sizes of groups, is float32 whatever else Paddle is asked for."""
+    model = apply_tome(UNIDIFFUSER.build(), 0.5, **settings)
+    expected = UNIDIFFUSER.run(model)
+    paddle.set_default_dtype("float64")
+    try:
+        output = UNIDIFFUSER.run(model)
+    finally:
+        paddle.set_default_dtype("float32")
+    assert output.dtype == paddle.float32
+    assert np.abs(output.numpy() - expected.numpy()).max() <= 1e-5

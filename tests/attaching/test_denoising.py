@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import paddle
 import pytest
 
 from ppdiffusers_tome.attaching.calls.denoising import InferredSteps, ScheduledSteps, Step
@@ -40,6 +42,23 @@ def test_a_timestep_that_is_rounded_is_the_nearest() -> None:
     """bfloat16 has 8 bits: 751 becomes 752."""
     schedule = [1000.0, 997.0, 751.0, 3.01]
     assert places(ScheduledSteps(Scheduler(schedule)), [1000.0, 996.0, 752.0, 3.0]) == [0, 0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize("shift", [0.5, 0.65, 1.15])
+def test_a_timestep_that_is_rounded_three_times_is_the_nearest(shift: float) -> None:
+    """FLUX in bfloat16: rounded, divided by 1000 in its pipeline, and multiplied again in the model."""
+
+    def told(timestep: float) -> float:
+        rounded = paddle.to_tensor([timestep], dtype="float32").astype("bfloat16")
+        return float(((rounded / 1000) * 1000).astype("float32"))
+
+    for number in range(4, 61):
+        sigmas = np.linspace(1.0, 1 / number, number)
+        schedule = [float(each) for each in 1000 * np.exp(shift) / (np.exp(shift) + 1 / sigmas - 1)]
+        steps = ScheduledSteps(Scheduler(schedule))
+        found = [steps.at(told(timestep)) for timestep in schedule]
+        assert [each.progress for each in found] == pytest.approx([place / number for place in range(number)]), number
+        assert all(each.starts for each in found)
 
 
 def test_what_is_on_no_schedule_is_counted() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.attaching.attach import attached_blocks
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.attaching.hooks.base import Hooks
 
@@ -73,6 +74,21 @@ def test_memory_stays_over_calls_of_ever_new_sizes(apart: int) -> None:
     assert end[0] == start[0]
     assert end[1] - start[1] <= len(calls)
     assert end[2] - start[2] <= MOST_GROWTH
+
+
+def test_what_is_kept_for_the_next_call_does_not_grow_with_a_ramp() -> None:
+    """A ratio that is another in every step asks for another number of keys in every step."""
+    unet = apply_tome(tiny.unet(), (0.7, 0.1), method="todo")
+    kept = attached_blocks(unet)[0][2].attachment.constants._kept
+
+    def picture() -> int:
+        for timestep in range(990, 0, -30):
+            tiny.run_unet(unet, 1, 16, 16, timestep=timestep)
+        return len(kept)
+
+    first = picture()
+    assert 0 < first <= 20
+    assert picture() == first
 
 
 def counted() -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ from ppdiffusers_tome.cpu.chunked_attention import ChunkedAttnProcessor
 from ppdiffusers_tome.tools.doctor.zoo.lvdm import SPECIMEN as LVDM
 from ppdiffusers_tome.tools.doctor.zoo.sd3 import SPECIMEN as SD3
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, normal
+from ppdiffusers_tome.tools.doctor.zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
 
 PROCESSORS = [AttnProcessor, lambda: ChunkedAttnProcessor(16), lambda: SlicedAttnProcessor(1)]
 
@@ -65,6 +66,16 @@ def test_downsampled_keys_of_self_attention_need_no_sizes() -> None:
     model, x = transformer(), normal(2, 8, 8, 8)
     plain = run(apply_tome(model, 0.5, method="todo"), x)
     assert np.array_equal(run(apply_tome(model, 0.5, method="todo", proportional=True), x), plain)
+
+
+@pytest.mark.parametrize("method", ["tome", "todo"])
+def test_tokens_before_the_grid_are_in_the_same_sequence(method: str) -> None:
+    """UniDiffuser's text; so fewer keys of the grid would give it more weight, also where no queries merge."""
+    model = UNIDIFFUSER.build()
+    without, with_sizes = (
+        UNIDIFFUSER.run(apply_tome(model, 0.5, method=method, proportional=on)).numpy() for on in (False, True)
+    )
+    assert np.abs(without - with_sizes).max() >= 1e-3
 
 
 def test_it_is_a_setting_of_its_own() -> None:

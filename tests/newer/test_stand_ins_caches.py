@@ -10,12 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import paddle
 import pytest
 from paddle import nn
 
-from newer.stand_ins import FAMILIES, NEEDS_KEYWORDS, Attention, Family, FeedForward, Model, RoundTheNorms
+from newer.stand_ins import FAMILIES, NEEDS_KEYWORDS, Attention, Family, FeedForward, Model, Processor, RoundTheNorms
 from newer.test_stand_ins import attentions, blocks, case, same, with_processor
 from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.attaching.applying import tome_set_aside
 from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs
 
 # How far the denoising is: at first hardly, then nearly through; two denoisings.
@@ -93,14 +95,45 @@ def test_a_kept_output_is_unmerged_as_it_was_merged(family: Family, settings: An
 
 
 @NEEDS_KEYWORDS
+@pytest.mark.parametrize("method", ["tome", "todo"])
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_what_is_kept_is_dropped_when_tome_comes_and_goes(family: Family) -> None:
-    model, merging = family.build(), apply_tome(family.build(), 0.5)
+def test_what_is_kept_is_dropped_when_tome_comes_and_goes(family: Family, method: str) -> None:
+    model, merging = family.build(), apply_tome(family.build(), 0.5, method=method)
     plain, merged = family.run(model), family.run(merging)
     with_cache(model, attentions(model))
     assert same(family.run(model), plain)
-    assert same(family.run(apply_tome(model, 0.5)), merged)
+    assert same(family.run(apply_tome(model, 0.5, method=method)), merged)
     assert same(family.run(remove_tome(model)), plain)
+
+
+@NEEDS_KEYWORDS
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_what_is_kept_while_tome_is_aside_is_dropped_when_it_is_back(family: Family) -> None:
+    model, merging = family.build(), apply_tome(family.build(), 0.5)
+    plain, merged = family.run(model), family.run(merging)
+    with_cache(apply_tome(model, 0.5), attentions(model))
+    assert same(family.run(model), merged)
+    with tome_set_aside(model):
+        assert same(family.run(model), plain)
+    assert same(family.run(model), merged)
+
+
+class OneBuffer(Processor):
+    """Writes what it makes into the tensor that it made first."""
+
+    buffer: Any = None
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        made = super().__call__(*inputs, **keywords)
+        first = made[0] if isinstance(made, tuple) else made
+        self.buffer = first if self.buffer is None else paddle.assign(first, self.buffer)
+        return (self.buffer, *made[1:]) if isinstance(made, tuple) else self.buffer
+
+
+@pytest.mark.parametrize("family", map(case, FAMILIES.values()))
+def test_the_same_tensor_may_hold_something_new(family: Family) -> None:
+    expected = steps(family, apply_tome(family.build(), 0.5))
+    assert all(map(same, steps(family, with_processor(apply_tome(family.build(), 0.5), OneBuffer)), expected))
 
 
 @pytest.mark.parametrize("method", ["tome", "todo"])
@@ -108,5 +141,5 @@ def test_what_is_kept_is_dropped_when_tome_comes_and_goes(family: Family) -> Non
 def test_what_was_computed_without_positions_is_not_kept(family: Family, method: str) -> None:
     expected = steps(family, with_cache(with_processor(family.build(), RoundTheNorms)))
     model = with_cache(apply_tome(with_processor(family.build(), RoundTheNorms), 0.5, method=method))
-    with pytest.warns(UserWarning, match="RoundTheNorms has no norms of queries and keys, or goes round them"):
+    with pytest.warns(UserWarning, match="RoundTheNorms does not call norm_"):
         assert all(map(same, steps(family, model), expected))

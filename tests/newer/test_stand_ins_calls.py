@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import paddle
 import pytest
+from paddle import nn
 
-from newer.stand_ins import FAMILIES, NEEDS_KEYWORDS, Model, Processor, RoundTheNorms
-from newer.test_stand_ins import attentions, same, with_processor
+import tiny
+from newer.stand_ins import FAMILIES, HEADS, NEEDS_KEYWORDS, Model, Processor, RoundTheNorms, VCtrlBlock
+from newer.test_stand_ins import attentions, change, same, with_processor
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.attaching.watching import watched
-from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs
+from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs, built
 
 pytestmark = NEEDS_KEYWORDS
 FLUX = FAMILIES["flux"]
@@ -46,7 +50,7 @@ def test_attention_without_norms_runs_unmerged(name: str, method: str) -> None:
     model = family.build(norms=False)
     plain = family.run(model)
     apply_tome(model, 0.5, method=method)
-    with warned_once("has no norms of queries and keys"), calls_of_attention(model) as calls:
+    with warned_once("does not call norm_"), calls_of_attention(model) as calls:
         assert same(family.run(model), plain)
         assert len(calls) == len(list(attentions(model)))
         assert same(family.run(model), plain)
@@ -59,7 +63,7 @@ def test_a_processor_that_goes_round_the_norms_runs_unmerged(name: str, method: 
     model = with_processor(family.build(), RoundTheNorms)
     plain = family.run(model)
     apply_tome(model, 0.5, method=method)
-    with warned_once("RoundTheNorms has no norms of queries and keys, or goes round them"):
+    with warned_once("RoundTheNorms does not call norm_"):
         with calls_of_attention(model) as calls:
             assert same(family.run(model), plain)
             # What was computed before it was found out is computed again; from then on it is known.
@@ -69,6 +73,165 @@ def test_a_processor_that_goes_round_the_norms_runs_unmerged(name: str, method: 
             assert len(calls) == len(list(attentions(model)))
     assert not same(family.run(with_processor(model, Processor)), plain)
     assert same(family.run(with_processor(model, RoundTheNorms)), plain)
+
+
+class Numbers:
+    """Attention whose layers with these names give their numbers alone: called, no hook of theirs runs."""
+
+    def __init__(self, attention: Any, names: Sequence[str]) -> None:
+        self.attention, self.names = attention, names
+
+    def __getattr__(self, name: str) -> Any:
+        layer = getattr(self.attention, name)
+        return layer.forward if name in self.names and layer is not None else layer
+
+
+class Fused(Processor):
+    """One kernel for all that is done before attention itself."""
+
+    NAMES: tuple[str, ...] = (
+        "to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj", "norm_q", "norm_k", "norm_added_q",
+        "norm_added_k",
+    )  # fmt: skip
+
+    def __call__(self, attention: Any, *inputs: Any, **keywords: Any) -> Any:
+        return super().__call__(Numbers(attention, self.NAMES), *inputs, **keywords)
+
+    def normed(self, norm: Any, x: paddle.Tensor) -> paddle.Tensor:
+        return norm(x)
+
+
+class FusedKeys(Fused):
+    """Keys and values in one product."""
+
+    NAMES = ("to_k", "to_v")
+
+
+class FusedTextNorms(Fused):
+    """The norms of the text alone."""
+
+    NAMES = ("norm_added_q", "norm_added_k")
+
+
+# HunyuanVideo's attention gets a mask, which was made for fewer keys already.
+FUSED = [
+    *[(name, Fused, "tome") for name in ROTARY],
+    *[(name, kind, "todo") for name in ROTARY if name != "hunyuan_video" for kind in (Fused, FusedKeys)],
+    *[("flux", FusedTextNorms, method) for method in ("tome", "todo")],
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "method"), FUSED)
+def test_a_processor_that_goes_round_layers_which_tome_needs_runs_unmerged(
+    name: str, kind: type[Processor], method: str
+) -> None:
+    family = FAMILIES[name]
+    # FLUX's single blocks norm a text as they norm the picture.
+    blocks = dict(dual=2, single=0) if kind is FusedTextNorms else {}
+    model = with_processor(family.build(**blocks), kind)
+    plain = family.run(model)
+    assert same(family.run(with_processor(family.build(**blocks), Processor)), plain)
+    apply_tome(model, 0.5, method=method)
+    with warned_once(f"{kind.__name__} does not call "):
+        assert same(family.run(model), plain)
+        assert same(family.run(model), plain)
+
+
+class PaddlesLayout(Processor):
+    """Norms get ``[batch, tokens, heads, channels]``, as Paddle's own attention takes queries and keys."""
+
+    def heads(self, attention: Any, x: paddle.Tensor, norm: Any = None) -> paddle.Tensor:
+        if attention.across_heads:
+            return super().heads(attention, x, norm)
+        x = x.reshape([0, 0, HEADS, -1])
+        return (x if norm is None else norm(x)).transpose([0, 2, 1, 3])
+
+
+class ReturnsAList(Processor):
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        made = super().__call__(*inputs, **keywords)
+        return list(made) if isinstance(made, tuple) else made
+
+
+@pytest.mark.parametrize("settings", [dict(ratio=0.5), dict(ratio=0.5, method="todo"), dict(ratio=0)], ids=str)
+@pytest.mark.parametrize("kind", [PaddlesLayout, ReturnsAList])
+@pytest.mark.parametrize("name", ROTARY)
+def test_layouts_of_queries_and_of_what_is_returned_are_the_processors(
+    name: str, kind: type[Processor], settings: dict[str, Any]
+) -> None:
+    family = FAMILIES[name]
+    expected = family.run(apply_tome(family.build(), **settings))
+    assert change(family.run(apply_tome(with_processor(family.build(), kind), **settings)), expected) <= 1e-6
+
+
+def test_positions_may_be_given_for_every_image() -> None:
+    """FLUX takes those of the first."""
+    model, given = FLUX.build(), FLUX.arguments(Inputs())
+    ids = given["img_ids"]
+    for_all = paddle.stack([ids, ids + 7])
+    forward = type(model).forward
+
+    def first_of(self: Any, *inputs: Any, img_ids: paddle.Tensor, **keywords: Any) -> Any:
+        return forward(self, *inputs, img_ids=img_ids[0], **keywords)
+
+    expected = FLUX.run(apply_tome(model, 0.5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(model), "forward", first_of)
+        assert same(FLUX.run(apply_tome(model, 0.5), img_ids=for_all), expected)
+
+
+def by_keyword(layer: Any, name: str) -> Any:
+    """A way to call a layer that gives the first input by its name."""
+    return lambda first, *inputs, **keywords: layer(**{name: first}, **keywords)
+
+
+def test_a_norm_that_is_called_by_keyword_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is where a VCtrlBlock's tokens are seen first."""
+    family = FAMILIES["vctrl"]
+    plain = family.run(family.build())
+    forward = VCtrlBlock.forward
+
+    def calling_by_keyword(self: Any, *inputs: Any, **keywords: Any) -> paddle.Tensor:
+        others = dict(norm2=self.norm2, ff=self.ff, attn1=self.attn1)
+        return forward(SimpleNamespace(norm1=by_keyword(self.norm1, "hidden_states"), **others), *inputs, **keywords)
+
+    monkeypatch.setattr(VCtrlBlock, "forward", calling_by_keyword)
+    with warned_once("was called by keyword, which ToMe does not see"):
+        assert same(family.run(apply_tome(family.build(), 0.5)), plain)
+
+
+def test_blocks_that_are_called_by_keyword_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = FAMILIES["wan"]
+    plain, model = family.run(family.build()), apply_tome(family.build(), 0.5)
+    blocks = list(model.blocks)
+
+    def calling_by_keyword(self: Any, *inputs: Any) -> Any:
+        names = ("hidden_states", "encoder_hidden_states", "temb", "rotary_emb")
+        return nn.Layer.__call__(self, **dict(zip(names, inputs, strict=True)))
+
+    monkeypatch.setattr(type(blocks[0]), "__call__", calling_by_keyword, raising=False)
+    with warned_once("was called by keyword, which ToMe does not see"):
+        assert same(family.run(model), plain)
+
+
+class Controlled(FAMILIES["cogvideox"].model_class):  # type: ignore[misc]
+    """Takes what a ControlNet of a transformer adds to its blocks: tokens, other ones in every step."""
+
+    def forward(self, *inputs: Any, block_vctrl_residuals: Any = None, **keywords: Any) -> Any:
+        return super().forward(*inputs, **keywords)
+
+
+def test_what_a_controlnet_adds_keeps_no_step_from_taking_matchings_over() -> None:
+    family = FAMILIES["cogvideox"]
+    model = apply_tome(built(Controlled), 0.5, reuse_steps=2, use_rand=True)
+    owners = []
+    with watched(model) as records:
+        for timestep in (900, 800, 700, 600, 500):
+            residuals = [tiny.array((2, 64, 4), seed=timestep)]
+            family.run(model, Inputs(timestep=timestep), block_vctrl_residuals=residuals)
+            owners.append(records[-1].groups)
+    # That steps are those of one denoising is known from the third on.
+    assert [np.array_equal(one, other) for one, other in pairwise(owners)] == [False, True, False, True]
 
 
 def test_positions_that_are_no_grid_run_unmerged() -> None:

@@ -47,6 +47,11 @@ class Section:
     mask: str = ""
 
     @property
+    def others_first(self) -> bool:
+        """Whether tokens that are not the block's own stand before them."""
+        return self.others == FIRST
+
+    @property
     def is_one_layer(self) -> bool:
         """Whether tokens merge around a layer that can be called on its own."""
         return self.enter == (self.leave,) and not self.after and not self.keyword

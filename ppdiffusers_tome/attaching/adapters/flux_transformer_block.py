@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 
 def grid(host: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid | None:
-    """``img_ids``: ``[(1,) tokens, 3]``, of each token (0, row, column). Pipelines pack 2 by 2 latents into a token."""
-    ids = img_ids.astype("float32").numpy().reshape([-1, img_ids.shape[-1]])
+    """``img_ids``: ``[(batch,) tokens, 3]``, of each token (0, row, column), of which FLUX takes the first image's.
+
+    Pipelines pack 2 by 2 latents into a token.
+    """
+    ids = (img_ids[0] if img_ids.ndim == 3 else img_ids).astype("float32").numpy()
     height, width = (int(side) + 1 for side in ids[:, 1:3].max(axis=0))
     if height * width != len(ids):
         return None

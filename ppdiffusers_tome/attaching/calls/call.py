@@ -209,7 +209,7 @@ class Call:
         frames = layout.grid.frames // grid.frames
         partition = self._partition(grid).after(layout.prefix)
         if methods()[config.method].keys_only:
-            kept = kept_tokens(partition, num_merged, constants, frames=frames)
+            kept = kept_tokens(partition, num_merged, frames=frames)
             return lambda tokens: Downsampling(kept, tokens.shape[0], tokens.shape[1], layout.prefix)
         return matcher(
             partition, grid, num_merged, tile=config.tile, stride=(config.sx, config.sy, config.st),
@@ -235,8 +235,8 @@ class OpenSection:
         arithmetic: what merges and unmerges.
         keywords: of the attention's call, as they were, where it is called by keyword.
         queries, of_keys, text: how those are turned, where the call brought a rotary embedding.
-        ran: whether the attention ran; a cache may hand out what an earlier step kept.
-        turned: how many of queries and keys were.
+        needed: the layers of the attention that have to run, or its result is not that of what merges.
+        met: those of them, and others, that ran.
     """
 
     by: object
@@ -245,8 +245,8 @@ class OpenSection:
     queries: Turn | None = None
     of_keys: Turn | None = None
     text: Turn | None = None
-    ran: bool = False
-    turned: int = 0
+    needed: frozenset[str] = frozenset()
+    met: set[str] = field(default_factory=set)
 
 
 class BlockCall:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-# A model may be given a timestep rounded to bfloat16, which has 8 bits.
-_ROUNDING = 2.0**-8
+# A model may be given a timestep rounded to bfloat16, which has 8 bits; FLUX's is also divided and multiplied by 1000,
+# and rounded each time.
+_ROUNDING = 2.0**-7
 _EVEN = 2.0  # a distance between two steps at most this many times the one before, nor fewer
 
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
-from ppdiffusers_tome.attaching.adapters.adapter import FIRST
 from ppdiffusers_tome.attaching.calls.call import BlockCall, MatchingOrDownsampling, OpenSection
-from ppdiffusers_tome.attaching.hooks.section import SectionHooks, keeps_maps
-from ppdiffusers_tome.attaching.kept_outputs import drop_kept
+from ppdiffusers_tome.attaching.hooks.section import SectionHooks, is_new, keeps_maps
+from ppdiffusers_tome.attaching.kept_outputs import drop_kept, first_of
 from ppdiffusers_tome.merging.downsampling import Downsampling
 from ppdiffusers_tome.merging.masks import merged_mask, with_sizes
-from ppdiffusers_tome.merging.rotary import Rotary, Turn
+from ppdiffusers_tome.merging.rotary import Rotary, Turn, num_rows
 from ppdiffusers_tome.merging.section import Given
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class KeywordAttentionHooks(SectionHooks):
     """
 
     attention: Layer
-    # The processor of which it was found out that it goes round those norms.
+    # The processor of which it was found out that it goes round layers which have to run.
     _goes_round: type | None = None
 
     def enter(self, attention: Layer, inputs: tuple, keywords: Mapping[str, Any]) -> tuple[tuple, dict] | None:
@@ -45,58 +44,82 @@ class KeywordAttentionHooks(SectionHooks):
             block.run_unmerged()
         elif not matching.fits(tokens):
             self._refuse(block, matching, attention, tokens)
-        elif self._can_merge(block, attention, keywords):
+        elif self._fits(matching, attention, keywords):
             return inputs, self._changed(block, matching, keywords)
+        else:
+            block.run_unmerged()
         return None
 
     def run(self, layer: Layer, inputs: tuple) -> None:
-        section = self._section()
-        if section is not None:
-            section.ran = True
+        self._meet("to_q")
+
+    def merge_keys(self, layer: Layer, inputs: tuple) -> tuple | None:
+        self._meet("to_k")
+        return self.merge(layer, inputs)
 
     def turn_queries(self, layer: Layer, inputs: tuple, output: paddle.Tensor) -> paddle.Tensor | None:
-        section = self._section()
-        return None if section is None else self._turned(section, section.queries, output)
+        section = self._meet("norm_q")
+        return None if section is None else self._turned(section.queries, output)
 
     def turn_keys(self, layer: Layer, inputs: tuple, output: paddle.Tensor) -> paddle.Tensor | None:
-        section = self._section()
-        return None if section is None else self._turned(section, section.of_keys, output)
+        section = self._meet("norm_k")
+        return None if section is None else self._turned(section.of_keys, output)
 
-    def turn_text(self, layer: Layer, inputs: tuple, output: paddle.Tensor) -> paddle.Tensor | None:
-        section = self._section()
-        return None if section is None or section.text is None else section.text.turned(output)
+    def turn_text_queries(self, layer: Layer, inputs: tuple, output: paddle.Tensor) -> paddle.Tensor | None:
+        section = self._meet("norm_added_q")
+        return None if section is None else self._turned(section.text, output)
+
+    def turn_text_keys(self, layer: Layer, inputs: tuple, output: paddle.Tensor) -> paddle.Tensor | None:
+        section = self._meet("norm_added_k")
+        return None if section is None else self._turned(section.text, output)
 
     def leave(self, attention: Layer, inputs: tuple, output: Any) -> Any:
         section = self._section()
-        if section is not None and section.queries is not None and section.ran and section.turned < 2:
-            # Too late to merge: what was computed lacks its positions.
+        missing = frozenset() if section is None else section.needed - section.met
+        if section is not None and missing and is_new(first_of(output), section):
+            # Too late to merge: what was computed has other keys, or lacks its positions.
             block = self.attachment.block()
             assert block is not None
             self._goes_round = type(self._processor(attention))
             block.run_unmerged()
-            self._say_it_goes_round(attention)
+            self._say_it_goes_round(attention, missing)
             drop_kept(attention, also_whole=True)  # or a cache would hand out what was computed just now
+            # Hooks of others that are behind this one see both results, this first.
             return attention(*inputs, **section.keywords)
         return self.unmerge(attention, inputs, output)
+
+    def _meet(self, name: str) -> OpenSection | None:
+        """A layer of the attention runs; the section that it runs in."""
+        section = self._section()
+        if section is not None:
+            section.met.add(name)
+        return section
 
     def _section(self) -> OpenSection | None:
         block = self.attachment.block()
         return None if block is None else block.open_section(self)
 
-    def _can_merge(self, block: BlockCall, attention: Layer, keywords: Mapping[str, Any]) -> bool:
-        """Whether all that the call brings can be made to fit merged tokens; otherwise the block runs unmerged."""
-        turns = self.section.rotary and keywords.get(self.section.rotary) is not None
-        norms = all(getattr(attention, name, None) is not None for name in NORMS)
-        if turns and (not norms or type(self._processor(attention)) is self._goes_round):
-            self._say_it_goes_round(attention)
-        elif _mask_of(self.section.mask, keywords) is not None and not _is_for_keys(keywords[self.section.mask]):
-            shape = list(keywords[self.section.mask].shape)
+    def _fits(self, matching: MatchingOrDownsampling, attention: Layer, keywords: Mapping[str, Any]) -> bool:
+        """Whether all that the call brings can be made to fit merged tokens; if not, that is said."""
+        embedding, mask = self._given(self.section.rotary, keywords), self._given(self.section.mask, keywords)
+        absent = frozenset(name for name in NORMS if getattr(attention, name, None) is None)
+        if type(self._processor(attention)) is self._goes_round:
+            pass  # that was said when it was found out
+        elif embedding is not None and absent:
+            self._say_it_goes_round(attention, absent)
+        elif embedding is not None and num_rows(embedding) < matching.num_tokens:
             self.attachment.warn_once(
-                "mask", f"attention got a mask of shape {shape}, not one for its keys alone, so it runs unmerged"
+                "rotary rows",
+                f"attention on {matching.num_tokens} tokens got a rotary embedding of {num_rows(embedding)}, so it "
+                "runs unmerged",
+            )
+        elif mask is not None and not _is_for_keys(mask):
+            self.attachment.warn_once(
+                "mask",
+                f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs unmerged",
             )
         else:
             return True
-        block.run_unmerged()
         return False
 
     def _changed(
@@ -105,14 +128,21 @@ class KeywordAttentionHooks(SectionHooks):
         """The call's keywords for merged tokens."""
         section, changed = self._opened(block), dict(keywords)
         section.keywords = keywords
+        needed: set[str] = set()
         tokens = keywords[self.section.keyword]
-        if self.section.rotary and keywords.get(self.section.rotary) is not None:
+        if self._given(self.section.rotary, keywords) is not None:
             rotary = Rotary(changed.pop(self.section.rotary), matching.num_tokens)
             section.of_keys = rotary.of(matching.positions)
             section.queries = rotary.of_all if isinstance(matching, Downsampling) else section.of_keys
-            section.text = rotary.of_text if rotary.num_text else None
-        if not isinstance(matching, Downsampling):
+            needed.update(NORMS)
+            if rotary.num_text:
+                section.text = rotary.of_text
+                needed.update(NORMS_OF_TEXT)
+        if isinstance(matching, Downsampling):
+            needed.add("to_k")
+        else:
             changed[self.section.keyword] = section.arithmetic.send(Given(tokens))
+        section.needed = frozenset(needed)
         if self.section.mask:
             mask = self._mask(matching, keywords, tokens.dtype)
             if mask is not None:
@@ -122,7 +152,7 @@ class KeywordAttentionHooks(SectionHooks):
     def _mask(
         self, matching: MatchingOrDownsampling, keywords: Mapping[str, Any], dtype: paddle.dtype
     ) -> paddle.Tensor | None:
-        others_first = self.section.others == FIRST
+        others_first = self.section.others_first
         mask = keywords.get(self.section.mask)
         if mask is not None:
             mask = merged_mask(mask, matching, others_first=others_first)
@@ -133,34 +163,36 @@ class KeywordAttentionHooks(SectionHooks):
             mask, matching, 0 if text is None else text.shape[1], dtype, others_first=others_first
         )  # fmt: skip
 
-    def _turned(self, section: OpenSection, turn: Turn | None, x: paddle.Tensor) -> paddle.Tensor | None:
+    def _turned(self, turn: Turn | None, x: paddle.Tensor) -> paddle.Tensor | None:
+        """Queries or keys turned by their positions, in whichever layout the norm has them; None where none turn."""
         if turn is None:
             return None
-        section.turned += 1
-        others_first = self.section.others == FIRST
+        heads, others_first = self.attention.heads, self.section.others_first
         if x.ndim == 3:
-            heads = self.attention.heads
             by_head = x.reshape([0, 0, heads, -1]).transpose([0, 2, 1, 3])
             return turn.turned(by_head, others_first=others_first).transpose([0, 2, 1, 3]).flatten(2)
+        if x.shape[1] != heads:  # [batch, tokens, heads, channels], as Paddle's own attention takes them
+            return turn.turned(x.transpose([0, 2, 1, 3]), others_first=others_first).transpose([0, 2, 1, 3])
         return turn.turned(x, others_first=others_first)
+
+    def _given(self, name: str, keywords: Mapping[str, Any]) -> Any:
+        """What a call brings by the keyword of that name; None also where there is no such keyword."""
+        return keywords.get(name) if name else None
 
     def _processor(self, attention: Layer) -> Any:
         return getattr(attention, "processor", None)
 
-    def _say_it_goes_round(self, attention: Layer) -> None:
+    def _say_it_goes_round(self, attention: Layer, missing: frozenset[str]) -> None:
+        why = "chooses keys" if "to_k" in missing else "turns merged tokens by their positions"
         self.attachment.warn_once(
-            "rotary",
-            f"attention with {type(self._processor(attention)).__name__} has no norms of queries and keys, or goes "
-            "round them, and it is behind those that ToMe turns merged tokens by their positions, so it runs unmerged",
+            "goes round",
+            f"attention with {type(self._processor(attention)).__name__} does not call {', '.join(sorted(missing))}, "
+            f"where ToMe {why}, so it runs unmerged",
         )
 
 
-# Behind these a rotary embedding is applied.
-NORMS = ("norm_q", "norm_k")
-
-
-def _mask_of(name: str, keywords: Mapping[str, Any]) -> paddle.Tensor | None:
-    return keywords.get(name) if name else None
+# Behind these a rotary embedding is applied, to the grid's tokens and to a text's.
+NORMS, NORMS_OF_TEXT = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
 
 
 def _is_for_keys(mask: paddle.Tensor) -> bool:

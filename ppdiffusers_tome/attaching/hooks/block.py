@@ -88,13 +88,19 @@ class BlockHooks(Hooks):
 
     def see(self, layer: Layer, inputs: tuple) -> None:
         block = self.attachment.block()
-        if block is not None and not block.matched:
+        if block is None or block.matched:
+            return
+        if inputs:
             block.tokens = inputs[0]
+        else:
+            unseen(self.attachment, layer)
 
     def leave(self, layer: Layer, inputs: tuple, output: Any) -> None:
         block = self.attachment.block()
         if block is not None and block.name is self:
-            if not block.matched and methods()[self.attachment.config.method].keys_only:
+            if not block.matched and block.tokens is None:
+                unseen(self.attachment, layer)
+            elif not block.matched and methods()[self.attachment.config.method].keys_only:
                 self.attachment.warn_once(
                     "unasked",
                     f"{type(layer).__name__} did not call the layers at which its tokens merge (an attention processor "

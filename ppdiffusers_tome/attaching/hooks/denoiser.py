@@ -16,6 +16,8 @@ from ppdiffusers_tome.attaching.paddle_hooks import RunningCall, keywords_of
 
 # What denoisers call the argument that is their timestep.
 _TIMESTEPS = ("timestep", "timesteps", "t", "r")
+# What is in the names of arguments that bring a ControlNet's or VCtrl's output, of UNets, SD3, CogVideoX and FLUX.
+_OF_A_STEP = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
 
 
 class DenoiserHooks(Hooks):
@@ -42,7 +44,7 @@ class DenoiserHooks(Hooks):
         call = Call(
             self.attachment,
             latents=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
-            conditioning=list(_conditioning(given)) if self.attachment.config.reuse_steps > 1 else (),
+            conditioning=list(_conditioning(_lasting(given))) if self.attachment.config.reuse_steps > 1 else (),
             training=model.training,
         )
         self.attachment.begin(self, model, call)
@@ -77,10 +79,15 @@ class TimestepHooks(Hooks):
             call.set_timestep(inputs[0])
 
 
+def _lasting(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments but for what a ControlNet adds, which is another in every step."""
+    return {name: value for name, value in given.items() if not any(word in name for word in _OF_A_STEP)}
+
+
 def _conditioning(given: Any) -> Iterator[paddle.Tensor]:
     """The tensors of a call's arguments that say what is drawn: the text, class labels and the like.
 
-    Not those with height and width: a ControlNet's residuals are others in every step.
+    Not those with height and width, which are large, such as a ControlNet's picture.
     """
     if isinstance(given, paddle.Tensor) and given.ndim <= 3:
         yield given

@@ -13,6 +13,7 @@ from ppdiffusers_tome.attaching.calls.call import BlockCall, MatchingOrDownsampl
 from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.hooks.section import keeps_maps
 from ppdiffusers_tome.merging.downsampling import Downsampling
+from ppdiffusers_tome.merging.masks import with_sizes
 from ppdiffusers_tome.merging.matching import Matching
 
 
@@ -53,20 +54,29 @@ class MaskMerger(Hooks):
         if block is not None and matching is not None and not keeps_maps(self.attachment, ATTENTION, self.attention):
             if mask is not None:
                 mask, target_length = self._merged(mask, target_length, block, matching)
-            if proportional and block.section is not None and isinstance(matching, Matching):
-                mask = self._with_sizes(mask, matching)
+            if proportional and self._is_of_keys(mask, block, matching):
+                mask, target_length = self._with_sizes(mask, matching), matching.num_left
         if self.own is not None:
             return self.own(mask, target_length, *args, **kwargs)
         return getattr(type(self.attention), self.NAME)(self.attention, mask, target_length, *args, **kwargs)
 
-    def _with_sizes(self, mask: paddle.Tensor | None, matching: Matching) -> paddle.Tensor | None:
-        """``[batch or batch * heads, 1 or left, left]``, or what it was where keys are not the block's own."""
-        if mask is not None and mask.shape[-1] != matching.num_left:
-            return mask
-        sizes = matching.log_sizes.unsqueeze(1).astype(self.attention.to_q.weight.dtype)
-        if mask is None:
-            return sizes
-        return mask + sizes.repeat_interleave(mask.shape[0] // sizes.shape[0], axis=0).astype(mask.dtype)
+    def _is_of_keys(
+        self, mask: paddle.Tensor | None, block: BlockCall, matching: MatchingOrDownsampling
+    ) -> bool:
+        """Whether the attention that asks is on the block's own tokens, of which fewer give keys."""
+        if isinstance(matching, Matching):
+            return block.section is not None and (mask is None or mask.shape[-1] == matching.num_left)
+        return mask is None or mask.shape[-1] == matching.num_left
+
+    def _with_sizes(self, mask: paddle.Tensor | None, matching: MatchingOrDownsampling) -> paddle.Tensor | None:
+        """``[batch * heads or batch, 1 or queries, left]``."""
+        by_head = None
+        if mask is not None:
+            heads = max(1, mask.shape[0] // matching.batch)
+            by_head = mask.reshape([-1, heads, *mask.shape[1:]])
+        dtype = self.attention.to_q.weight.dtype if mask is None else mask.dtype
+        sizes = with_sizes(by_head, matching, 0, dtype, others_first=False)
+        return None if sizes is None else sizes.expand([matching.batch, *sizes.shape[1:]]).flatten(0, 1)
 
     def _merged(
         self, mask: paddle.Tensor, target_length: int, block: BlockCall, matching: MatchingOrDownsampling

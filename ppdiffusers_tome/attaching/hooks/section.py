@@ -7,11 +7,11 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.attaching.adapters.adapter import CROSS_ATTENTION, FIRST, ROLES, Section
+from ppdiffusers_tome.attaching.adapters.adapter import CROSS_ATTENTION, ROLES, Section
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.attaching.calls.call import BlockCall, MatchingOrDownsampling, OpenSection
 from ppdiffusers_tome.attaching.hooks.base import Hooks, unseen
-from ppdiffusers_tome.attaching.kept_outputs import handed_out_again, matching_of, remember
+from ppdiffusers_tome.attaching.kept_outputs import first_of, handed_out_again, matching_of, remember
 from ppdiffusers_tome.attaching.layers import is_a
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.section import Given, unmerged
@@ -45,31 +45,25 @@ class SectionHooks(Hooks):
         return None if merged is None else (merged, *inputs[1:])
 
     def merge_output(self, layer: Layer, inputs: tuple, output: Any) -> Any:
-        several = isinstance(output, tuple)
-        merged = self._merged(layer, output[0] if several else output)
-        if merged is None:
-            return None
-        return (merged, *output[1:]) if several else merged
+        merged = self._merged(layer, first_of(output))
+        return None if merged is None else _with_first(output, merged)
 
     def unmerge(self, layer: Layer, inputs: tuple, output: Any) -> Any:
         block = self.attachment.block()
         if block is None and self.attachment.call() is None and self.attachment.others_call():
             return None  # of a layer that two denoisers hold, and this one is not called
-        section = None if block is None else block.closed(self)
-        tokens = output[0] if isinstance(output, tuple) else output
-        matching = block.matching if block is not None and section is not None else None
-        if handed_out_again(tokens):
-            made_with, others_first = matching_of(tokens), self.section.others == FIRST
-            whole = None if made_with is None else unmerged(made_with, tokens, others_first=others_first)
-        elif section is None or not isinstance(matching, Matching):
-            remember(tokens, None)
-            whole = None
+        section, tokens, whole = None if block is None else block.closed(self), first_of(output), None
+        if not is_new(tokens, section):
+            made_with = matching_of(tokens)
+            if isinstance(made_with, Matching):
+                whole = unmerged(made_with, tokens, others_first=self.section.others_first)
+        elif block is None or section is None:
+            remember(layer, tokens, None)
         else:
-            remember(tokens, matching)
-            whole = section.arithmetic.send(Given(tokens, leaves=True))
-        if whole is None:
-            return None
-        return (whole, *output[1:]) if isinstance(output, tuple) else whole
+            remember(layer, tokens, block.matching)
+            if isinstance(block.matching, Matching):
+                whole = section.arithmetic.send(Given(tokens, leaves=True))
+        return None if whole is None else _with_first(output, whole)
 
     def _merged(self, layer: Layer, x: paddle.Tensor) -> paddle.Tensor | None:
         """What goes on in place of ``x``; None when it stays."""
@@ -85,7 +79,7 @@ class SectionHooks(Hooks):
         return None
 
     def _opened(self, block: BlockCall) -> OpenSection:
-        return block.opened(self, self.how, others_first=self.section.others == FIRST)
+        return block.opened(self, self.how, others_first=self.section.others_first)
 
     def _refuse(self, block: BlockCall, matching: MatchingOrDownsampling, layer: Layer, x: paddle.Tensor) -> None:
         block.run_unmerged()
@@ -95,6 +89,18 @@ class SectionHooks(Hooks):
             f"[{matching.batch}, {matching.num_tokens}, channels] (feed-forward chunking does that), so it runs "
             "unmerged; switch chunking off to merge here",
         )
+
+
+def is_new(tokens: Any, section: OpenSection | None) -> bool:
+    """Whether a layer has just made what it returned, which a cache in it may have kept from an earlier step."""
+    return (section is not None and bool(section.met)) or not handed_out_again(tokens)
+
+
+def _with_first(output: Any, first: paddle.Tensor) -> Any:
+    """What a layer returned, with another in place of what ``first_of`` finds."""
+    if isinstance(output, list):
+        return [first, *output[1:]]
+    return (first, *output[1:]) if isinstance(output, tuple) else first
 
 
 # Processors that keep attention maps for their pipelines to read as pictures, and the attention whose maps are kept:

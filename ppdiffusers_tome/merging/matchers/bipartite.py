@@ -55,5 +55,6 @@ def merge_most_alike(
     tokens = tokens + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
     places = paddle.concat([into, rows], axis=1).flatten().astype("int32")
     owner = scattered(places, tokens.flatten(), batch * num_tokens, in_place=may_write())
-    count = scattered(paddle.ones([batch * num_tokens]), owner, batch * num_left, add=True, in_place=may_write())
+    ones = paddle.ones([batch * num_tokens], dtype="float32")
+    count = scattered(ones, owner, batch * num_left, add=True, in_place=may_write())
     return Matching(owner, paddle.reciprocal(count).unsqueeze(1), tokens, similarity.shape[0], num_tokens, num_merged)
