@@ -152,7 +152,7 @@ class ToMeConfig:
 
         Raises:
             ToMeValueError: the file cannot be read, or what it holds is not settings.
-            ToMeTypeError: as for the class; or it is no path.
+            ToMeTypeError: as for the class; or it is no path. What is wrong in a file is told with its path.
         """
         if not isinstance(path, str | PathLike):
             raise ToMeTypeError(
@@ -172,7 +172,10 @@ class ToMeConfig:
             raise ToMeValueError(
                 f'{path} must hold a JSON object such as {{"ratio": 0.5}}; got {type(settings).__name__}'
             )
-        return cls.from_dict(settings)
+        try:
+            return cls.from_dict(settings)
+        except (ToMeTypeError, ToMeValueError) as error:
+            raise type(error)(f"{path}: {error}") from None
 
     @classmethod
     def preset(cls, name: str) -> ToMeConfig:
@@ -249,7 +252,8 @@ def check_names(names: Iterable[Any]) -> None:
     known = [field.name for field in fields(ToMeConfig)]
     unknown = sorted(shown(name) for name in names if not (isinstance(name, str) and name in known))
     if unknown:
-        raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}")
+        meant = did_you_mean(unknown[0].strip("'"), known)
+        raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}{meant}")
 
 
 def _is_short_number(level: Any) -> bool:

@@ -38,6 +38,7 @@ CASES = {
     "tile": (["--tile", "1"], "tile=1 must be at least 2 for a 2x2 stride"),
     "preset and another method": (["--config", "quality", "--method", "tome"], "give ratio as well, such as ratio=0.5"),
     "preset and what it has no use for": (["--config", "quality", "--tile", "16"], "come from the preset 'quality'"),
+    "a preset mistyped": (["--config", "balance"], "the presets are balanced, fast, quality; did you mean balanced?"),
     "no such settings": (["--config", "nowhere.json"], "nowhere.json cannot be read as settings of token merging"),
     "reuse steps": (["--reuse-steps", "0"], "reuse_steps=0 must be 1 (no reuse) or more"),
     "scheduler": (["--scheduler", "ddmi"], "argument --scheduler: invalid choice: 'ddmi'"),
