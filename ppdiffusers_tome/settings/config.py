@@ -217,10 +217,15 @@ class ToMeConfig:
 
     @property
     def summary(self) -> str:
-        """The ratio and whatever else is not the default, for people: ``ratio 0.75, method todo``."""
+        """The ratio and whatever else is not the default, for people: ``ratio 0.7, tile 16``.
+
+        A preset is called by its name: ``preset quality (ratio 0.75, method todo)``.
+        """
         usual = type(self)().to_dict()
         differs = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != usual[name]}
-        return ", ".join(f"{name} {in_words(value)}" for name, value in differs.items())
+        words = ", ".join(f"{name} {in_words(value)}" for name, value in differs.items())
+        preset = next((name for name in presets() if type(self).preset(name) == self), None)
+        return words if preset is None else f"preset {preset} ({words})"
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ToMeConfig:

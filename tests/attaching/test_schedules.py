@@ -101,7 +101,10 @@ class TestFiles:
 
 def test_a_summary_names_what_is_not_usual() -> None:
     assert ToMeConfig(0.25).summary == "ratio 0.25"
-    assert ToMeConfig(8 / 9, method="todo", sx=3, sy=3).summary == "ratio 0.8889, sx 3, sy 3, method todo"
+    assert ToMeConfig(8 / 9, method="tofu", sx=4, sy=3).summary == "ratio 0.8889, sx 4, sy 3, method tofu"
+    assert ToMeConfig(8 / 9, method="todo", sx=3, sy=3).summary == (
+        "preset balanced (ratio 0.8889, sx 3, sy 3, method todo)"
+    )
     assert ToMeConfig({1: [0.5, 0.1]}, tile=16).summary == "ratio 0.5 to 0.1 at level 1, tile 16"
 
 
