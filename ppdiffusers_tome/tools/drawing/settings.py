@@ -128,7 +128,7 @@ def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tupl
         return find_controlnet(args.controlnet), None
     if args.controlnet is None and not model.bundled:
         raise UserError(f"{option} needs a ControlNet that fits the model; name one with --controlnet")
-    edges = EdgeSource(path, option, args.canny_low, args.canny_high)
+    edges = EdgeSource(path, option, args.canny_low, args.canny_high, args.fit)
     edges.check()
     return find_controlnet(args.controlnet or BUNDLED), edges
 
