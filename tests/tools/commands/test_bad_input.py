@@ -19,6 +19,8 @@ MODEL = find_model("bundled").folder
 # Arguments (after a prompt and a small size), and a part of the sentence that must come.
 CASES = {
     "height not a multiple of 8": (["--height", "100"], "--height 100 must be a multiple of 8"),
+    "larger than memory": (["--height", "100000", "--width", "100000"], "--width 100000: the attention of the"),
+    "wider than memory": (["--width", "8000000"], "--height 64 and --width 8000000: the attention of the VAE alone"),
     "width 0": (["--width", "0"], "--width 0 must be a multiple of 8 above 0, such as 8"),
     "height negative": (["--height", "-64"], "--height -64 must be a multiple of 8"),
     "no steps": (["--steps", "0"], "--steps 0 must be 1 or more"),
