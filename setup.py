@@ -49,5 +49,5 @@ setup(
         "gpu": ["paddlepaddle-gpu>=2.6.2,<=3.3.1"],
         "onnx": ["paddle2onnx>=1.3,<2", "onnxruntime>=1.17,<1.20"],  # with Paddle 2.6; for Paddle 3 nothing converts
     },
-    entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.tools.cli:program"]},
+    entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.__main__:program"]},
 )
