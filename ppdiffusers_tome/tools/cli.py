@@ -5,6 +5,7 @@ Nothing here imports Paddle, which takes seconds: help and mistyped arguments an
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -84,4 +85,6 @@ def _interrupted() -> int:
 
 def program() -> NoReturn:
     """What the process does: ``main``, and then its end."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have letters that a terminal lacks
     end(main())
