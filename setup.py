@@ -29,7 +29,7 @@ setup(
         "paddlenlp>=2.7.2,<=2.8.1",  # 2.7.2 is the one that ppdiffusers 0.24.1 insists on
         "numpy>=1.24,<2",
         "scikit-image>=0.22,<0.25",
-        "pillow>=10",
+        "pillow>=10.1",  # ImageFont.load_default of any size
         "matplotlib>=3.8,<4",
         "rich>=13.8,<16",
         "filelock>=3.32",  # earlier ones cannot be told to do without where a file system has no locks
@@ -49,5 +49,5 @@ setup(
         "gpu": ["paddlepaddle-gpu>=2.6.2,<=3.3.1"],
         "onnx": ["paddle2onnx>=1.3,<2", "onnxruntime>=1.17,<1.20"],  # with Paddle 2.6; for Paddle 3 nothing converts
     },
-    entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.tools.cli:program"]},
+    entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.__main__:program"]},
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import paddle
-from PIL import Image
+from PIL import Image, ImageOps
 from ppdiffusers import ControlNetModel, StableDiffusionControlNetPipeline
 
 from ppdiffusers_tome.tools import bundled
@@ -28,7 +28,9 @@ parser.add_argument("--steps", type=int, default=20)
 args = parser.parse_args()
 
 if args.image:
-    photo = np.array(Image.open(args.image).convert("RGB").resize((args.size, args.size)))
+    # As people see it: turned as the camera was held, and its middle, as the picture is square.
+    upright = ImageOps.exif_transpose(Image.open(args.image)).convert("RGB")
+    photo = np.array(ImageOps.fit(upright, (args.size, args.size)))
 else:
     shapes = (Shape("star", "red", x=0.27), Shape("circle", "blue", x=0.74))
     photo = (render(Scene(shapes, "white", "left of"), args.size) * 255).astype(np.uint8)

@@ -117,10 +117,35 @@ def remove_patch(model: T) -> T:
 class ToMeMixin:
     """Gives a pipeline or model class token merging: ``class MyPipeline(ToMeMixin, StableDiffusionPipeline)``."""
 
-    def apply_tome(self, *args: Any, **kwargs: Any) -> Any:
-        return apply_tome(self, *args, **kwargs)
+    def apply_tome(
+        self: T,
+        ratio: Ratio | str | ToMeConfig = NOT_GIVEN,
+        max_downsample: int | None = NOT_GIVEN,
+        sx: int = NOT_GIVEN,
+        sy: int = NOT_GIVEN,
+        use_rand: bool = NOT_GIVEN,
+        merge_attn: bool = NOT_GIVEN,
+        merge_crossattn: bool = NOT_GIVEN,
+        merge_mlp: bool = NOT_GIVEN,
+        seed: int = NOT_GIVEN,
+        *,
+        tile: int | None = NOT_GIVEN,
+        reuse_steps: int = NOT_GIVEN,
+        reuse_blocks: bool = NOT_GIVEN,
+        method: str = NOT_GIVEN,
+        min_similarity: float | None = NOT_GIVEN,
+        start: float = NOT_GIVEN,
+        end: float = NOT_GIVEN,
+        st: int = NOT_GIVEN,
+        proportional: bool = NOT_GIVEN,
+        config: ToMeConfig | str | Path | None = None,
+    ) -> T:
+        """Merge redundant tokens in every denoiser of this pipeline, or in this model; returns it."""
+        given = dict(locals())
+        return apply_tome(given.pop("self"), **given)
 
-    def remove_tome(self) -> Any:
+    def remove_tome(self: T) -> T:
+        """Take ToMe off, so that the pipeline or model is exactly as before; returns it."""
         return remove_tome(self)
 
     @property
@@ -128,7 +153,9 @@ class ToMeMixin:
         """What is applied: settings and number of blocks by denoiser; None when nothing is."""
         return applied_tome(self)
 
-    apply_tome.__doc__, remove_tome.__doc__ = apply_tome.__doc__, remove_tome.__doc__
+
+# What ``help(pipe.apply_tome)`` shows; editors that run nothing show the sentence above.
+ToMeMixin.apply_tome.__doc__, ToMeMixin.remove_tome.__doc__ = apply_tome.__doc__, remove_tome.__doc__
 
 
 def _base(given: dict[str, Any], config: ToMeConfig | str | Path | None) -> ToMeConfig | str | Path | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -138,14 +139,39 @@ def load_exported(folder: str | Path) -> Any:
 
     That pipeline's own ``from_pretrained`` does, on Paddle 3 with what Paddle 2 exported. Otherwise it fails: Paddle 3
     names its programs as ppdiffusers does not look for, and its oneDNN, on by default, runs no UNet that it exported;
-    Paddle 2.6.2 ends where ppdiffusers hands it tensors (see ``Program``).
+    Paddle 2.6.2 ends where ppdiffusers hands it tensors (see ``Program``). On a CPU what this returns draws to its end.
     """
     import ppdiffusers
 
     folder = Path(folder)
     index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     programs = {name: load_program(folder / name) for name, (_, kind) in _listed(index) if kind == _RUNTIME}
-    return getattr(ppdiffusers, index["_class_name"]).from_pretrained(str(folder), **programs)
+    pipe = getattr(ppdiffusers, index["_class_name"]).from_pretrained(str(folder), **programs)
+    pipe.progress_bar = _to_its_end(pipe)
+    return pipe
+
+
+def _to_its_end(pipe: Any) -> Callable[..., Any]:
+    """The progress bar of a deploy pipeline, which gets past the end of its loop where there is no GPU.
+
+    After the last step, still inside the bar, the pipeline calls ``paddle.device.synchronize()`` to have times per step
+    right, and without a GPU Paddle raises there. All steps are done by then, so that error ends the bar and no more.
+    """
+    made = pipe.progress_bar
+
+    @contextmanager
+    def bar_of(total: int | None) -> Iterator[Any]:
+        with made(total=total) as bar:
+            try:
+                yield bar
+            except TypeError as error:
+                frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+                refused = frames[-1].f_code is paddle.device.synchronize.__code__
+                theirs = {cls.__module__ for cls in type(pipe).__mro__}
+                if not refused or frames[-2].f_globals["__name__"] not in theirs:  # or a callback called it
+                    raise
+
+    return lambda iterable=None, total=None: bar_of(total) if iterable is None else made(iterable)
 
 
 def _listed(index: dict[str, Any]) -> Sequence[tuple[str, list[Any]]]:

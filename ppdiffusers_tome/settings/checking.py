@@ -34,7 +34,8 @@ def checked(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
     _check_stride(values)
     known = methods()
     if not isinstance(values["method"], str) or values["method"] not in known:
-        raise ToMeValueError(f"method={shown(values['method'])} must be one of {', '.join(map(repr, known))}")
+        meant = did_you_mean(values["method"], known) if isinstance(values["method"], str) else ""
+        raise ToMeValueError(f"method={shown(values['method'])} must be one of {', '.join(map(repr, known))}{meant}")
     values["method"] = str(values["method"])  # Python's own, whatever else counts as text
     values["ratio"] = _checked_ratio(values)
     _check_max_downsample(values["max_downsample"])

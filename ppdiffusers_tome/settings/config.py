@@ -152,7 +152,7 @@ class ToMeConfig:
 
         Raises:
             ToMeValueError: the file cannot be read, or what it holds is not settings.
-            ToMeTypeError: as for the class; or it is no path.
+            ToMeTypeError: as for the class; or it is no path. What is wrong in a file is told with its path.
         """
         if not isinstance(path, str | PathLike):
             raise ToMeTypeError(
@@ -172,7 +172,10 @@ class ToMeConfig:
             raise ToMeValueError(
                 f'{path} must hold a JSON object such as {{"ratio": 0.5}}; got {type(settings).__name__}'
             )
-        return cls.from_dict(settings)
+        try:
+            return cls.from_dict(settings)
+        except (ToMeTypeError, ToMeValueError) as error:
+            raise type(error)(f"{path}: {error}") from None
 
     @classmethod
     def preset(cls, name: str) -> ToMeConfig:
@@ -214,10 +217,15 @@ class ToMeConfig:
 
     @property
     def summary(self) -> str:
-        """The ratio and whatever else is not the default, for people: ``ratio 0.75, method todo``."""
+        """The ratio and whatever else is not the default, for people: ``ratio 0.7, tile 16``.
+
+        A preset is called by its name: ``preset quality (ratio 0.75, method todo)``.
+        """
         usual = type(self)().to_dict()
         differs = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != usual[name]}
-        return ", ".join(f"{name} {in_words(value)}" for name, value in differs.items())
+        words = ", ".join(f"{name} {in_words(value)}" for name, value in differs.items())
+        preset = next((name for name in presets() if type(self).preset(name) == self), None)
+        return words if preset is None else f"preset {preset} ({words})"
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ToMeConfig:
@@ -249,7 +257,8 @@ def check_names(names: Iterable[Any]) -> None:
     known = [field.name for field in fields(ToMeConfig)]
     unknown = sorted(shown(name) for name in names if not (isinstance(name, str) and name in known))
     if unknown:
-        raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}")
+        meant = did_you_mean(unknown[0].strip("'"), known)
+        raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}{meant}")
 
 
 def _is_short_number(level: Any) -> bool:

@@ -5,6 +5,7 @@ Nothing here imports Paddle, which takes seconds: help and mistyped arguments an
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -13,9 +14,11 @@ from typing import NoReturn
 
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.commands import commands
+from ppdiffusers_tome.tools.console.interrupts import Interrupts
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.process import prepare_process
 from ppdiffusers_tome.tools.many_prompts.ranks import end
+from ppdiffusers_tome.tools.measuring.out_of_memory import is_out_of_memory
 from ppdiffusers_tome.version import __version__
 
 PROGRAM = "ppdiffusers-tome"
@@ -39,17 +42,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = commands()
     parser.add_commands(known, "COMMAND")
     given = sys.argv[1:] if argv is None else list(argv)
+    interrupts = Interrupts()
     try:
-        if not given:
-            parser.error(f"no command was given; the commands are {', '.join(known)}")
-        args = parser.parse_args(given)
-        prepare_process(keep_memory=args.keep_memory)
-        code = args.run(args) or OK
-        sys.stdout.flush()
-        return code
+        with interrupts:
+            if not given:
+                parser.error(f"no command was given; the commands are {', '.join(known)}")
+            args = parser.parse_args(given)
+            prepare_process(keep_memory=args.keep_memory)
+            code = args.run(args) or OK
+            sys.stdout.flush()
+            return code
     except SystemExit as stop:  # --help and --version
         return int(stop.code or OK)
     except ToMeError as error:
+        if interrupts.came:
+            return _interrupted()
         print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:
@@ -58,10 +65,26 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        print(f"\n{PROGRAM}: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _interrupted()
+    except Exception as error:
+        if interrupts.came:
+            return _interrupted()
+        if not is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        remedy = "make pictures smaller, or give --chunked-attention where attention takes it"
+        print(f"{PROGRAM}: error: there is not enough memory ({reason}); {remedy}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _interrupted() -> int:
+    line = "\n" if sys.stderr.isatty() else ""  # behind the terminal's ^C
+    print(f"{line}{PROGRAM}: interrupted", file=sys.stderr)
+    return INTERRUPTED
 
 
 def program() -> NoReturn:
-    """The process ``ppdiffusers-tome``: ``main``, and then its end."""
+    """What the process does: ``main``, and then its end."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have letters that a terminal lacks
     end(main())

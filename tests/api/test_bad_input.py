@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -379,3 +380,17 @@ def test_a_preset_that_is_nearly_right_is_suggested() -> None:
         ToMeConfig.named("balancd")
     with pytest.raises(ToMeTypeError, match="did you mean quality"):
         ToMeConfig("qualty")
+    for given in (dict(ratio="balancd"), dict(config="balancd")):
+        with pytest.raises(ToMeError, match=r"did you mean balanced\?"):
+            apply_tome(unet(), **given)
+    with pytest.raises(ToMeValueError, match=r"'tofu', 'tome'; did you mean tofu\?"):
+        ToMeConfig(method="tofuu")
+
+
+def test_a_file_of_settings_is_named_with_its_fault(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    for content in ('{"ration": 0.5}', '{"ratio": 2}', '{"sx": "2"}', '{"ratio": {"1": 0.5, "01": 0.2}}', "[]", "{"):
+        file.write_text(content)
+        for apply in (ToMeConfig.load, lambda path: apply_tome(unet(), config=path)):
+            with pytest.raises(ToMeError, match=f"^{re.escape(str(file))}"):
+                apply(file)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import pydoc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import paddle
 import ppdiffusers
 import pytest
 
+import ppdiffusers_tome
 import tiny
-from ppdiffusers_tome import install, uninstall
+from ppdiffusers_tome import apply_tome, install, remove_tome, uninstall
 from ppdiffusers_tome.attaching.calls.pipeline_call import current_pipeline_call
 
 pytestmark = pytest.mark.once
@@ -53,6 +58,30 @@ def test_import_alone_imports_neither_paddle_nor_ppdiffusers() -> None:
     code = "import json, sys, ppdiffusers_tome\nfrom ppdiffusers_tome import ToMeConfig, ToMeError\nToMeConfig(0.4)\n"
     modules = "[name for name in ('paddle', 'ppdiffusers', 'paddlenlp') if name in sys.modules]"
     assert tiny.in_new_process(f"{code}print(json.dumps({modules}))") == []
+
+
+def test_the_public_names_are_listed_before_they_are_imported() -> None:
+    code = "import json, sys, ppdiffusers_tome\nnames = [name for name in dir(ppdiffusers_tome) if name[0] != '_']\n"
+    names, imported = tiny.in_new_process(f"{code}print(json.dumps([names, 'paddle' in sys.modules]))")
+    assert set(names) == {name for name in ppdiffusers_tome.__all__ if name[0] != "_"}
+    assert not imported
+
+
+@pytest.mark.parametrize(
+    "cls", [ppdiffusers.StableDiffusionPipeline, ppdiffusers.UNet2DConditionModel, paddle.nn.Layer]
+)
+@pytest.mark.parametrize("function", [apply_tome, remove_tome], ids=lambda function: function.__name__)
+def test_help_on_a_method_is_that_of_the_function(cls: type, function: Callable[..., Any]) -> None:
+    """``help(pipe.apply_tome)``, and what an editor completes from an object or from types."""
+    method = getattr(cls, function.__name__)
+    own, its = (list(inspect.signature(each).parameters.values()) for each in (method, function))
+    assert own[0].name == "self"
+    assert own[1:] == its[1:]
+    assert function.__doc__
+    assert (Path(ppdiffusers_tome.__file__).parent / "py.typed").is_file()  # so that types count
+    shown = pydoc.plain(pydoc.render_doc(method))
+    assert all(line.strip() in shown for line in function.__doc__.splitlines())
+    assert all(each.name in shown for each in its[1:])
 
 
 def test_uninstall_gives_back_exactly_what_was_there() -> None:

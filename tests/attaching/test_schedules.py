@@ -82,7 +82,7 @@ class TestFiles:
         [
             ("{", ToMeValueError, "cannot be read as settings of token merging"),
             ("[0.5]", ToMeValueError, r'must hold a JSON object such as \{"ratio": 0.5\}; got list'),
-            ('{"ration": 0.5}', ToMeTypeError, "unknown setting 'ration'"),
+            ('{"ration": 0.5}', ToMeTypeError, r"unknown setting 'ration'; .*; did you mean ratio\?"),
             ('{"ratio": {"3": 0.5}}', ToMeValueError, "has level 3"),
             ('{"ratio": {"fine": 0.5}}', ToMeValueError, "has level 'fine'"),
             ('{"ratio": 1e999}', ToMeValueError, "give a finite number"),
@@ -90,8 +90,9 @@ class TestFiles:
     )
     def test_a_bad_file_is_told(self, content: str, error: type[ToMeError], words: str, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(content)
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=words) as raised:
             ToMeConfig.load(tmp_path / "config.json")
+        assert str(raised.value).startswith(str(tmp_path / "config.json"))
 
     def test_a_missing_file_is_told(self, tmp_path: Path) -> None:
         with pytest.raises(ToMeValueError, match=r"none\.json cannot be read"):
@@ -100,7 +101,10 @@ class TestFiles:
 
 def test_a_summary_names_what_is_not_usual() -> None:
     assert ToMeConfig(0.25).summary == "ratio 0.25"
-    assert ToMeConfig(8 / 9, method="todo", sx=3, sy=3).summary == "ratio 0.8889, sx 3, sy 3, method todo"
+    assert ToMeConfig(8 / 9, method="tofu", sx=4, sy=3).summary == "ratio 0.8889, sx 4, sy 3, method tofu"
+    assert ToMeConfig(8 / 9, method="todo", sx=3, sy=3).summary == (
+        "preset balanced (ratio 0.8889, sx 3, sy 3, method todo)"
+    )
     assert ToMeConfig({1: [0.5, 0.1]}, tile=16).summary == "ratio 0.5 to 0.1 at level 1, tile 16"
 
 

@@ -36,7 +36,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tools.measuring", "tools.console", "tools.bundled",
     },
     "tools.tuning": {"errors", "settings", "attaching", "tools.measuring", "tools.drawing"},
-    "tools.figures": {"errors", "merging", "attaching", "exporting", "tools.measuring", "tools.drawing"},
+    "tools.figures": {
+        "errors", "merging", "attaching", "exporting", "tools.measuring", "tools.console", "tools.drawing",
+    },
     "tools.doctor": {"version", "errors", "merging", "settings", "attaching", "tools.measuring"},
     "tools.bench": {
         "cpu", "errors", "merging", "settings", "attaching", "cpu.chunked_attention", "api", "install", "exporting",
@@ -53,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tools.console", "tools.bundled", "tools.drawing", "tools.tuning", "tools.figures", "tools.doctor",
         "tools.bench", "tools.evaluation", "tools.many_prompts",
     },
-    "tools.cli": {"version", "errors", "tools.console", "tools.many_prompts", "tools.commands"},
+    "tools.cli": {"version", "errors", "tools.measuring", "tools.console", "tools.many_prompts", "tools.commands"},
     "__main__": {"tools.cli"},
     # The face of the package hands names on; nothing imports it.
     "__init__": {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -89,6 +91,33 @@ def test_lines_go_above_progress_bars(capsys: pytest.CaptureFixture[str]) -> Non
     captured = capsys.readouterr()
     assert captured.out == "a result\n"
     assert "warning: a warning\n" in captured.err
+
+
+LOADING = """
+import io, json, sys
+from ppdiffusers_tome.tools.console.output import quiet_libraries
+said = []
+class Screen(io.StringIO):
+    def isatty(self):
+        return json.loads(sys.argv[1])
+    def write(self, text):
+        said.append([text, "paddle" in sys.modules or "ppdiffusers" in sys.modules])
+sys.stderr = Screen()
+with quiet_libraries():
+    pass
+print(json.dumps(said))
+"""
+
+
+def test_whoever_waits_is_told_why_before_it_takes_seconds() -> None:
+    def said(on_a_terminal: str) -> list:
+        done = subprocess.run(
+            [sys.executable, "-c", LOADING, on_a_terminal], capture_output=True, text=True, check=True
+        )  # fmt: skip
+        return json.loads(done.stdout)
+
+    assert said("true")[0] == ["loading Paddle and ppdiffusers ...", False]
+    assert said("false") == []
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

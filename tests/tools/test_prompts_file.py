@@ -170,6 +170,46 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, name, content, sentence
         read(tmp_path / name, content)
 
 
+CHINESE = "一只猫在桌子上"
+CONVERT = r"save the file as UTF-8, such as with: iconv -f GB18030 -t UTF-8 OLD > NEW"
+
+
+@pytest.mark.parametrize("encoding", ["gbk", "gb18030", "gb2312"])
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
+def test_a_file_in_gbk_is_known_and_told_how_to_convert(tmp_path, name, encoding):
+    line = json.dumps({"prompt": CHINESE}, ensure_ascii=False) if name == "a.jsonl" else CHINESE
+    head = "prompt\n" if name == "a.csv" else ""
+    _, (bad,) = read(tmp_path / name, f"{head}{line}\n".encode(encoding))
+    assert "no UTF-8" in bad.error
+    begins = line if name == "a.jsonl" else CHINESE
+    assert f"it may be GBK, as which it says {begins!r}; {CONVERT}" in bad.error
+
+
+def test_other_bytes_are_not_taken_for_gbk(tmp_path):
+    latin = [text.encode("latin-1") for text in ("crème brûlée", "café")]
+    for content in (*latin, b"\xfd\xff", b"\x81\x40\x81\x41"):
+        _, (bad,) = read(tmp_path / "a.txt", content)
+        assert bad.error.endswith("; save the file as UTF-8"), bad.error
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_file_in_utf_16_is_told_so(tmp_path, encoding):
+    content = ("" if encoding == "utf-16" else "\ufeff") + "a star\n" + CHINESE
+    with pytest.raises(UserError, match=r"a\.txt is no UTF-8; it is UTF-16; save the file as UTF-8, such as with"):
+        read(tmp_path / "a.txt", content.encode(encoding))
+
+
+def test_nothing_long_is_echoed_whole(tmp_path):
+    """A file that is called .csv and is none, keys and values that are whole texts."""
+    words = "word " * 500
+    for line in ({words: 1, "prompt": "a"}, {"prompt": [words]}, {"prompt": "a", "output": words}):
+        _, (bad,) = read(tmp_path / "a.jsonl", json.dumps(line))
+        assert len(bad.error) < 500
+    with pytest.raises(UserError) as raised:
+        read(tmp_path / "a.csv", words)
+    assert len(str(raised.value)) < 600
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         PromptsFile(tmp_path / "nowhere.txt")

@@ -37,8 +37,11 @@ def test_prompt_is_read_back() -> None:
      "a red circle beside a blue square on a white background", "a red circle above on a white background"],
 )  # fmt: skip
 def test_prompt_outside_the_language_is_refused(prompt: str) -> None:
-    with pytest.raises(ValueError, match="not in the bundled model's language; write it as"):
+    with pytest.raises(ValueError, match="not in the bundled model's language; write it as") as raised:
         scenes.parse_prompt(prompt)
+    with pytest.raises(ValueError, match=r"^prompt 'words words .*\.\.\.' is not") as long:
+        scenes.parse_prompt("words " * 500)
+    assert len(str(long.value)) < len(str(raised.value)) + 80  # no prompt is echoed whole
 
 
 def test_held_out_scenes_differ_and_are_held_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -125,6 +126,14 @@ class TestOnAPipeline:
         found = tuned({"a": (ToMeConfig(0), STRONG)})
         assert [one.psnr >= 30 for one in found.trials] == [True, False]
         assert not found.pays or found.config == ToMeConfig(0)
+
+    def test_the_verdict_names_the_chosen_and_both_its_speeds(self) -> None:
+        found = tuned({"a": (ToMeConfig.preset("balanced"),)}, memory=NO_LIMIT)
+        tried = f"{found.trials[0].speed_up:.2f}x when they were tried"
+        assert re.match(
+            r"The chosen settings, preset balanced \(ratio .*\), run at \d+\.\d\dx the speed, timed again, in turns "
+            rf"with the unmerged picture \({re.escape(tried)}\), with a PSNR of ", found.verdict,
+        )  # fmt: skip
 
     def test_settings_that_do_not_fit_are_passed_over(self) -> None:
         found = tuned({"a": (ToMeConfig({8: 0.5}), MILD)}, psnr=1)

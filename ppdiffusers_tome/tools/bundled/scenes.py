@@ -28,6 +28,7 @@ COLOURS: dict[str, tuple[float, float, float]] = {
 RELATIONS = {"above": (0, -1), "below": (0, 1), "left of": (-1, 0), "right of": (1, 0)}
 ARTICLES = {"orange": "an"}
 HELD_OUT_SHARE = 20  # one prompt in 20 is never used in training
+_SHOWN = 60  # characters of a prompt in an error
 
 _COLOUR, _SHAPE, _RELATION = ("|".join(words) for words in (COLOURS, SHAPES, RELATIONS))
 _PROMPT = re.compile(
@@ -84,7 +85,7 @@ def parse_prompt(prompt: str) -> Scene:
     match = _PROMPT.fullmatch(" ".join(prompt.lower().split()))
     if match is None:
         raise ValueError(
-            f"prompt {prompt!r} is not in the bundled model's language; write it as "
+            f"prompt {_cut_off(prompt)!r} is not in the bundled model's language; write it as "
             "'a COLOUR SHAPE on a COLOUR background' or 'a COLOUR SHAPE RELATION a COLOUR SHAPE on a COLOUR "
             f"background' with colours {', '.join(COLOURS)}; shapes {', '.join(SHAPES)}; "
             f"relations {', '.join(RELATIONS)}"
@@ -92,6 +93,10 @@ def parse_prompt(prompt: str) -> Scene:
     colour, shape, relation, second_colour, second_shape, background = match.groups()
     second = (Shape(second_shape, second_colour),) if relation else ()
     return Scene((Shape(shape, colour), *second), background, relation)
+
+
+def _cut_off(prompt: str) -> str:
+    return prompt if len(prompt) <= _SHOWN else f"{prompt[:_SHOWN]}..."
 
 
 def random_scene(rng: np.random.Generator, *, spread: float = 0.04) -> Scene:

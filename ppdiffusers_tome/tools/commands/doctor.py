@@ -63,10 +63,11 @@ def _print_coverage(*, markdown: bool) -> None:
     with quiet_libraries():
         import ppdiffusers
 
-        from ppdiffusers_tome.tools.console.output import print_line
+        from ppdiffusers_tome.tools.console.output import print_line, tell
         from ppdiffusers_tome.tools.doctor.coverage import coverage
         from ppdiffusers_tome.tools.doctor.versions import never_tested
 
+        tell("looking at a tiny model of every kind ...")
         rows = [(each.name, "yes" if each.merges else "no", _where(each)) for each in coverage()]
     table = Table(("pipeline", "merges", "where, or why not"), rows, left=3)
     if markdown:

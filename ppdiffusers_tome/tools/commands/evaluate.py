@@ -11,6 +11,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments, add_picture_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, check_seed, given_tome, settings_from
 from ppdiffusers_tome.tools.evaluation.configurations import Configuration, distinct, from_files, from_suite, ours, port
+from ppdiffusers_tome.tools.many_prompts.encodings import how_to_convert
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,7 +114,9 @@ def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
     prompts = list(args.prompt or [])
     if args.prompts is not None:
         try:
-            lines = args.prompts.read_text(encoding="utf-8").splitlines()
+            lines = args.prompts.read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise UserError(f"--prompts {args.prompts} is no UTF-8; {how_to_convert(error.object)}") from error
         except (OSError, ValueError) as error:
             raise UserError(
                 f"--prompts {args.prompts} cannot be read ({error}); give a text file with one prompt a line"

@@ -15,6 +15,7 @@ from ppdiffusers_tome.tools.drawing.arguments import (
     add_tome_arguments,
 )
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
+from ppdiffusers_tome.tools.drawing.memory import Drawing, check_memory
 from ppdiffusers_tome.tools.drawing.settings import check_sizes, tome_from
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--tolerance {args.tolerance} must be above 0; 0.0001 is usual")
     model, config = find_model(args.model), tome_from(args, args.ratio)
     require_exportable(config)
+    check_memory(Drawing(model, config, args.rows or 1), args.height, args.width)
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     if args.onnx:
         require_onnx()

@@ -120,7 +120,7 @@ def _table(tuned: Tuned) -> Table:
     from ppdiffusers_tome.tools.evaluation.frontier import on_frontier
     from ppdiffusers_tome.tools.measuring.similarity import format_psnr
 
-    table = Table(["settings", "", "speed-up", "PSNR (dB), least", "peak memory"], left=2)
+    table = Table(["settings", "", "speed-up when tried", "PSNR (dB), least", "peak memory"], left=2)
     frontier = on_frontier([(trial.speed_up, trial.psnr) for trial in tuned.trials])
     for trial, best in zip(tuned.trials, frontier, strict=True):
         mark = "chosen" if tuned.pays and trial.config == tuned.config else "frontier" if best else ""

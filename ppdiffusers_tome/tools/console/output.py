@@ -25,6 +25,12 @@ def warn(text: str) -> None:
     tqdm.write(f"warning: {text}", file=sys.stderr)
 
 
+def tell(text: str) -> None:
+    """A line for whoever sits at a terminal and waits; none where nobody does."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+
+
 @contextmanager
 def one_line_warnings() -> Iterator[None]:
     """For as long as this lasts, Python's warnings come as one line, like all that the program says."""
@@ -41,6 +47,8 @@ def quiet_libraries() -> Iterator[None]:
     and their words about truncated prompts, which the program says itself. What is left of Python's warnings comes
     as one line. All is as before afterwards.
     """
+    if "ppdiffusers" not in sys.modules:
+        tell("loading Paddle and ppdiffusers ...")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with _no_word_about_threads():

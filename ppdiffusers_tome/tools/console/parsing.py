@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.suggesting import did_you_mean
+from ppdiffusers_tome.settings.values import shown
 from ppdiffusers_tome.tools.console.process import add_process_arguments
 
 
@@ -34,7 +35,8 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             options = ["--help", *re.findall(r"--[\w-]+", self.format_usage())]
             what = self.prog.partition(" ")[2] or self.prog
-            self.error(f"{unknown[0]!r} is no argument of {what}{did_you_mean(unknown[0].partition('=')[0], options)}")
+            meant = did_you_mean(unknown[0].partition("=")[0], options)
+            self.error(f"{shown(unknown[0])} is no argument of {what}{meant}")
         for option, _, value in (arg.partition("=") for arg in args if arg.startswith("--")):
             if value == "--":  # of which argparse makes an empty list, no value of any type
                 self.error(f"argument {option}: '--' is no value")

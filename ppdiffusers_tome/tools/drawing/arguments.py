@@ -10,6 +10,7 @@ from typing import Any
 from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.values import LEVELS, NOT_GIVEN
+from ppdiffusers_tome.tools.drawing.edges import CROP, FITS
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED
 from ppdiffusers_tome.tools.drawing.loading import DTYPES
 from ppdiffusers_tome.tools.drawing.schedulers import SCHEDULERS
@@ -58,6 +59,9 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
                        "what the bundled model uses when edges are given)")
     group.add_argument("--image", type=Path, metavar="FILE", help="a photo; its Canny edges guide the picture")
     group.add_argument("--control-image", type=Path, metavar="FILE", help="edges, used as they are")
+    group.add_argument("--fit", choices=list(FITS), default=CROP,
+                       help="of a file of another shape than the picture use the middle, add black, or stretch it "
+                       f"(default: {CROP})")
     group.add_argument("--canny-low", type=float, default=100, metavar="X", help="lower threshold (default: 100)")
     group.add_argument("--canny-high", type=float, default=200, metavar="X", help="upper threshold (default: 200)")
     group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.tools.bundled.scenes import Scene
 
+CROP, PAD, STRETCH = "crop", "pad", "stretch"
+# What becomes of a file of another shape than the picture, in words.
+FITS = {CROP: "its middle is used", PAD: "all of it is used, with black beside it", STRETCH: "it is stretched"}
+_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # of EXIF, and those in which height and width change places
+
 
 @dataclass(frozen=True)
 class EdgeSource:
@@ -24,12 +31,14 @@ class EdgeSource:
         path: the file.
         option: ``--image`` for a photo, ``--control-image`` for edges.
         low, high: thresholds of Canny, 0 or more.
+        fit: one of ``FITS``, for a file of another shape than the picture.
     """
 
     path: Path
     option: str = "--image"
     low: float = 100
     high: float = 200
+    fit: str = CROP
 
     def check(self) -> None:
         """Say early what is wrong with the file or the thresholds.
@@ -37,40 +46,126 @@ class EdgeSource:
         Raises:
             UserError: it cannot be read as a picture, or the thresholds are out of order.
         """
-        self._read()
+        self.check_file()
         if not 0 <= self.low <= self.high:
             raise UserError(
                 f"--canny-low {self.low:g} and --canny-high {self.high:g} must be 0 or more, low not above high; "
                 "100 and 200 are usual"
             )
 
+    def check_file(self) -> None:
+        """Make sure that the file is a picture, and whole, for less than what using it takes.
+
+        Raises:
+            UserError: it is not.
+        """
+        with self._opened() as file:
+            file.draft("L", (1, 1))  # of a JPEG all bytes are read, and an eighth of each side computed
+            file.load()
+
     def load(self, height: int, width: int) -> Image.Image:
         """The edges as a picture of that size, white on black."""
         from PIL import Image
 
-        picture = self._read()
-        if picture.size != (width, height):
-            picture = picture.resize((width, height), Image.Resampling.LANCZOS)
-        return canny(picture, self.low, self.high) if self.option == "--image" else picture
+        picture = self._fitted(height, width)
+        edges = canny(picture, self.low, self.high) if self.is_photo else picture
+        if edges.size == (width, height):
+            return edges
+        padded = Image.new("RGB", (width, height))
+        padded.paste(edges, ((width - edges.width) // 2, (height - edges.height) // 2))
+        return padded
+
+    @property
+    def is_photo(self) -> bool:
+        """Whether edges are looked for in it; otherwise it holds them."""
+        return self.option == "--image"
+
+    def fitting(self, height: int, width: int) -> str | None:
+        """A sentence: what is used of a file of another shape than a picture of this size; None where it is all."""
+        with self._opened() as file:
+            turned = file.getexif().get(_ORIENTATION) in _TURNED
+            own = (file.height, file.width) if turned else file.size
+        if _inside(own, (width, height)) == (width, height):
+            return None
+        others = " and ".join(f"--fit {fit}" for fit in FITS if fit != self.fit)
+        return (
+            f"{self.option} {self.path} is {own[0]}x{own[1]} and the picture {width}x{height}: {FITS[self.fit]}; "
+            f"{others} are other ways"
+        )
+
+    def without_edges(self, height: int, width: int) -> str:
+        """A sentence: why it gives a picture of this size no edges, and what to do."""
+        what = f"{self.option} {self.path}"
+        if not self.is_photo:
+            return f"{what} is black all over, which guides nothing; give edges in white on black"
+        if all(low == high for low, high in self._fitted(height, width).getextrema()):  # type: ignore[misc]
+            return f"{what} is of one colour where it is used, so it has no edges; give another photo"
+        return f"{what} gives no edges; lower --canny-low and --canny-high"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; the file by its name alone."""
-        thresholds = {"canny_low": self.low, "canny_high": self.high} if self.option == "--image" else {}
-        return {"option": self.option, "file": self.path.name, **thresholds}
+        thresholds = {"canny_low": self.low, "canny_high": self.high} if self.is_photo else {}
+        return {"option": self.option, "file": self.path.name, "fit": self.fit, **thresholds}
 
-    def _read(self) -> Image.Image:
-        from PIL import Image, ImageOps, UnidentifiedImageError
+    def _fitted(self, height: int, width: int) -> Image.Image:
+        """What is used of the file, at the size of the picture, or inside it where black is to be added."""
+        from PIL import Image, ImageOps
+
+        with self._opened() as file:
+            picture = _in_rgb(ImageOps.exif_transpose(file))
+        if self.fit == CROP:
+            return ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)
+        size = _inside(picture.size, (width, height)) if self.fit == PAD else (width, height)
+        return picture.resize(size, Image.Resampling.LANCZOS)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Image.Image]:
+        """The file; what is wrong with it, found now or while it is used, is a ``UserError``."""
+        from PIL import Image, UnidentifiedImageError
 
         if not os.path.exists(self.path):  # Path raises at names that are too long
             raise UserError(f"{self.option} {self.path} does not exist; give the path of a picture file")
         try:
             with Image.open(self.path) as file:
-                return ImageOps.exif_transpose(file).convert("RGB")
+                yield file
         except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
             raise UserError(
                 f"{self.option} {self.path} cannot be read as a picture{reason}; give a PNG or JPEG file"
             ) from error
+
+
+def _inside(size: tuple[int, int], into: tuple[int, int]) -> tuple[int, int]:
+    """Width and height of a picture that is made as large as fits into another, in its own proportions."""
+    scale = min(into[0] / size[0], into[1] / size[1])
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def _in_rgb(picture: Image.Image) -> Image.Image:
+    """A picture of any kind as people see it: 8 bits a channel, and nothing transparent.
+
+    More bits are scaled, where Pillow would cut them off. What is transparent becomes white, or black where the rest is
+    light: so whatever was drawn on nothing can be seen.
+    """
+    import numpy as np
+    from PIL import Image
+
+    if picture.mode.startswith("I") or picture.mode == "F":
+        values = np.nan_to_num(np.asarray(picture, np.float64))
+        white = 65535.0 if picture.mode.startswith("I;16") else _white(float(values.max()))
+        return Image.fromarray(np.clip(values * (255 / white), 0, 255).round().astype(np.uint8)).convert("RGB")
+    if picture.mode not in ("RGBA", "LA", "PA") and "transparency" not in picture.info:
+        return picture.convert("RGB")
+    seen = picture.convert("RGBA")
+    share = np.asarray(seen.getchannel("A"), np.float64)
+    brightness = float((np.asarray(seen.convert("L")) * share).sum() / max(1.0, share.sum()))
+    ground = Image.new("RGBA", seen.size, "black" if brightness > 127 else "white")
+    return Image.alpha_composite(ground, seen).convert("RGB")
+
+
+def _white(highest: float) -> float:
+    """Which number stands for white in a picture whose highest is this: the next of those that files use."""
+    return next((white for white in (1.0, 255.0, 65535.0) if highest <= white), highest)
 
 
 def canny(picture: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
     from ppdiffusers_tome.tools.drawing.edges import EdgeSource
+    from ppdiffusers_tome.tools.drawing.finding import Source
+
+# The share of a model's native size below which its pictures are no good: the bundled model's fall apart at half of it.
+_LEAST_OF_NATIVE = 0.75
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,18 @@ class LoadedPipeline:
         )  # fmt: skip
         return DrawnPicture(picture, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
 
-    def load_edges(self, source: EdgeSource) -> Image.Image:
-        """Edges at the size of the pictures; warns where there are none."""
+    @property
+    def too_small(self) -> str | None:
+        """In words, that its pictures are too small for the model; None where they are not, or it is not known."""
+        return too_small(self.settings.model, self.pipe, self.height, self.width)
+
+    def load_edges(self, source: EdgeSource, *, tell_fitting: bool = True) -> Image.Image:
+        """Edges at the size of the pictures; warns where there are none, and says how another shape was made to fit."""
         edges = source.load(self.height, self.width)
+        if tell_fitting and (fitting := source.fitting(self.height, self.width)):
+            warn(fitting)
         if edges.getextrema() == ((0, 0),) * 3:
-            warn(f"{source.option} {source.path} gives no edges; lower --canny-low and --canny-high")
+            warn(source.without_edges(self.height, self.width))
         return edges
 
     def describe(self, prompt: str, number: int, ratio: Ratio) -> dict[str, Any]:
@@ -93,7 +104,23 @@ class LoadedPipeline:
 
 
 def load_with_settings(settings: Settings, prompts: list[str]) -> LoadedPipeline:
-    """Load what the settings name, and warn of prompts it cannot read whole.
+    """Load what the settings name, and warn of prompts it cannot read whole and of pictures too small for it.
+
+    Raises:
+        UserError: it cannot be loaded, or this device cannot run it.
+    """
+    loaded = load_settings(settings)
+    for prompt in [*prompts, settings.negative_prompt or ""]:
+        if complaint := too_long(loaded.pipe, prompt):
+            warn(f"prompt {prompt[:40]!r}... {complaint}; the rest is ignored")
+    for odd in (*(not_understood(settings, prompt) for prompt in prompts), loaded.too_small):
+        if odd is not None:
+            warn(odd)
+    return loaded
+
+
+def load_settings(settings: Settings) -> LoadedPipeline:
+    """Load what the settings name; nothing is said of prompts and sizes.
 
     Raises:
         UserError: it cannot be loaded, or this device cannot run it.
@@ -113,7 +140,6 @@ def load_with_settings(settings: Settings, prompts: list[str]) -> LoadedPipeline
     if settings.chunked_attention:
         enable_chunked_attention(pipe)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
-    _warn_of_prompts(pipe, settings, prompts)
     height, width = native_size(pipe)
     return LoadedPipeline(pipe, settings, settings.height or height, settings.width or width)
 
@@ -125,19 +151,31 @@ def too_long(pipe: Any, prompt: str | None) -> str | None:
     return f"has {count} tokens and the model reads {limit}" if count > limit else None
 
 
-def _warn_of_prompts(pipe: Any, settings: Settings, prompts: list[str]) -> None:
-    """Say which prompts are longer than the text encoder reads, and which the bundled model was not taught to read."""
-    for prompt in [*prompts, settings.negative_prompt or ""]:
-        if complaint := too_long(pipe, prompt):
-            warn(f"prompt {prompt[:40]!r}... {complaint}; the rest is ignored")
-    if settings.model.bundled:
-        from ppdiffusers_tome.tools.bundled.scenes import parse_prompt
+def not_understood(settings: Settings, prompt: str) -> str | None:
+    """In words, why the bundled model was not taught to read a prompt; None where it was, or of another model."""
+    if not settings.model.bundled:
+        return None
+    from ppdiffusers_tome.tools.bundled.scenes import parse_prompt
 
-        for prompt in prompts:
-            try:
-                parse_prompt(prompt)
-            except ValueError as error:
-                warn(str(error))
+    try:
+        parse_prompt(prompt)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def too_small(model: Source, pipe: Any, height: int, width: int) -> str | None:
+    """In words, that pictures of this size are too small for the bundled model; None where not, or of another model."""
+    from ppdiffusers_tome.tools.drawing.sampling import native_size
+
+    native = native_size(pipe)
+    least = [int(_LEAST_OF_NATIVE * side) for side in native]
+    if not model.bundled or (height >= least[0] and width >= least[1]):
+        return None
+    return (
+        f"at {width}x{height} the bundled model draws smears: it was made for {native[1]}x{native[0]}; leave out "
+        f"--height and --width, or give {least[0]} or more"
+    )
 
 
 def _versions() -> dict[str, str]:

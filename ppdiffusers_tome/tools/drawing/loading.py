@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.console.output import tell
 from ppdiffusers_tome.tools.drawing.finding import Source, no_text_to_image
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -37,6 +38,7 @@ def load_pipeline(
     """
     import ppdiffusers
 
+    tell(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
     if controlnet is None:
         pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype)
     else:

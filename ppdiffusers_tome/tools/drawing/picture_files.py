@@ -16,14 +16,22 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SETTINGS_KEY = "ppdiffusers_tome"
-_MAX_SLUG = 60
+_MAX_SLUG, _MAX_SLUG_BYTES = 60, 120
+_ACCENTS = re.compile(r"(?<=[a-z])[\u0300-\u036f]+")  # of decomposed letters
+_BETWEEN = re.compile(r"[\x00-/:-`{-\x7f]+")  # all of ASCII but digits and small letters
 
 
 def slug(text: str) -> str:
-    """A prompt as part of a file name: ``A red circle!`` -> ``a-red-circle``."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
-    words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
-    return words[:_MAX_SLUG].rstrip("-") or "picture"
+    """A prompt as part of a file name: ``A red circle!`` -> ``a-red-circle``, ``一只猫。`` -> ``一只猫``.
+
+    Letters and digits of any script stay, accents on Latin ones go. No file system forbids any of it, and it is short
+    enough for all, in characters and in bytes.
+    """
+    plain = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text).lower()))
+    if not plain.isascii():
+        plain = "".join(letter if unicodedata.category(letter)[0] in "LMN" else "-" for letter in plain)
+    words = _BETWEEN.sub("-", plain)[:_MAX_SLUG].encode()[:_MAX_SLUG_BYTES].decode(errors="ignore")
+    return words.strip("-") or "picture"
 
 
 def picture_name(number: int, prompt: str) -> str:

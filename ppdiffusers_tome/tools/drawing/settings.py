@@ -16,6 +16,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.values import NOT_GIVEN
 from ppdiffusers_tome.tools.drawing.edges import EdgeSource
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
+from ppdiffusers_tome.tools.drawing.memory import Drawing, check_memory
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
@@ -78,12 +79,20 @@ def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn:
             "--xformers and --chunked-attention were both given; give --xformers on a GPU, --chunked-attention on a CPU"
         )
     controlnet, edges = _control(args, model, edges_drawn)
-    return Settings(
+    settings = Settings(
         model=model, controlnet=controlnet, edges=edges, tome=tome_from(args, ratio), height=args.height,
         width=args.width, steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
         negative_prompt=args.negative_prompt, controlnet_scale=args.controlnet_scale, dtype=args.dtype,
         xformers=args.xformers, chunked_attention=args.chunked_attention,
     )  # fmt: skip
+    check_memory(drawing_of(settings), settings.height, settings.width)
+    return settings
+
+
+def drawing_of(settings: Settings) -> Drawing:
+    """What the memory of pictures with these settings depends on."""
+    rows = 2 if settings.guidance_scale > 1 else 1
+    return Drawing(settings.model, settings.tome, rows, settings.chunked_attention or settings.xformers)
 
 
 def check_prompts(prompts: list[str] | None) -> list[str]:
@@ -128,7 +137,7 @@ def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tupl
         return find_controlnet(args.controlnet), None
     if args.controlnet is None and not model.bundled:
         raise UserError(f"{option} needs a ControlNet that fits the model; name one with --controlnet")
-    edges = EdgeSource(path, option, args.canny_low, args.canny_high)
+    edges = EdgeSource(path, option, args.canny_low, args.canny_high, args.fit)
     edges.check()
     return find_controlnet(args.controlnet or BUNDLED), edges
 

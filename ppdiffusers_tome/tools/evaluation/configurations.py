@@ -112,8 +112,7 @@ def from_files(paths: Iterable[str | Path]) -> list[Configuration]:
         try:
             found.append(ours(ToMeConfig.named(path), Path(path).stem))
         except ToMeError as error:
-            named = str(error).startswith(str(path))
-            raise UserError(f"--configs {error}" if named else f"--configs {path}: {error}") from error
+            raise UserError(f"--configs {error}") from error  # which begins with the path
     return found
 
 

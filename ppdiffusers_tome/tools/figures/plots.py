@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from ppdiffusers_tome.tools.figures.fonts import chinese_family
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -51,7 +53,8 @@ def draw_plot(title: str, note: str, draw: Callable[[Figure], None], *, width: i
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE):
+    family = [_STYLE["font.family"], *filter(None, [chinese_family()])]  # the second for what the first lacks
+    with matplotlib.rc_context({**_STYLE, "font.family": family}):
         figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
         canvas = FigureCanvasAgg(figure)
         lines = textwrap.wrap(note, width // 7)

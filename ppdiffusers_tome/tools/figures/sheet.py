@@ -1,4 +1,4 @@
-"""A labelled sheet of pictures: rows of prompts, columns of settings. Knows Pillow alone."""
+"""A labelled sheet of pictures: rows of prompts, columns of settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageOps
+
+from ppdiffusers_tome.tools.figures.fonts import Font, drawable
 
 _MIN_CELL, _MAX_CELL, _GAP, _MARGIN = 256, 512, 16, 28
 _PAPER, _INK, _FAINT = (255, 255, 255), (24, 24, 27), (113, 113, 122)
@@ -55,7 +57,7 @@ def _label(label: Label, size: int, larger: float, width: int) -> Image.Image:
 
 def _text(text: str, size: float, colour: tuple[int, int, int], width: int) -> Image.Image:
     """A text in lines that fit into a width."""
-    font = ImageFont.load_default(size=round(size))
+    text, font = drawable(text, round(size))
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -71,7 +73,7 @@ def _text(text: str, size: float, colour: tuple[int, int, int], width: int) -> I
     return picture
 
 
-def _broken(word: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> list[str]:
+def _broken(word: str, font: Font, width: int) -> list[str]:
     """A word in pieces that fit into a width: broken behind a dot, else a slash and so on, else anywhere."""
     pieces = []
     while word:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.exporting.installed import installed_version
-from ppdiffusers_tome.tools.console.output import one_line_warnings, print_line, quiet_libraries, warn
+from ppdiffusers_tome.tools.console.output import one_line_warnings, print_line, quiet_libraries, tell, warn
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_controlnet
 from ppdiffusers_tome.tools.drawing.settings import Settings, settings_from
 from ppdiffusers_tome.tools.many_prompts.chunks import Chunk, read_index
@@ -18,7 +18,7 @@ from ppdiffusers_tome.tools.many_prompts.finding import find_chunks, read_chunk
 from ppdiffusers_tome.tools.many_prompts.folder import SKIPPED, holds_run, rank_manifest
 from ppdiffusers_tome.tools.many_prompts.gathering import Gathering
 from ppdiffusers_tome.tools.many_prompts.line import STOP, BadLine
-from ppdiffusers_tome.tools.many_prompts.line_pipeline import LinePipeline
+from ppdiffusers_tome.tools.many_prompts.line_pipeline import EdgeSettings, LinePipeline, check_without_model
 from ppdiffusers_tome.tools.many_prompts.preparing import prepare_output
 from ppdiffusers_tome.tools.many_prompts.prompts import PromptsFile
 from ppdiffusers_tome.tools.many_prompts.ranks import Ranks
@@ -43,17 +43,22 @@ def draw_file(args: argparse.Namespace) -> None:
     # A ControlNet may be named for lines that bring their own edges.
     settings = settings_from(args, args.ratio, edges_drawn=True)
     ranks, run, file = Ranks.from_environment(), _run_of(args, settings), PromptsFile(args.prompts)
+    edges = EdgeSettings(args.canny_low, args.canny_high, args.fit)
     if not ranks.is_first:
         with quiet_libraries():
             _check_shared(run, ranks, None)
             chunks = list(read_index(run.output).values())
-            pipeline = _pipeline(args, settings, run, file, chunks)
+            pipeline = _pipeline(args, settings, edges, run, file, chunks)
             with rank_manifest(run.output, ranks.rank) as manifest:
                 _draw(pipeline, run, file, ranks, chunks, manifest)
         return
     with one_line_warnings():
-        chunks = find_chunks(run, file, read_index(run.output), lambda *found: _report_bad_lines(run, *found))
-        pipeline = _pipeline(args, settings, run, file, chunks)
+        # A run that skips what cannot be drawn loses nothing by meeting it late.
+        check = check_without_model(settings, edges) if run.on_error == STOP else None
+        known = read_index(run.output)
+        tell(f"checking the lines of {run.prompts} ...")
+        chunks = find_chunks(run, file, known, lambda *found: _report_bad_lines(run, *found), check)
+        pipeline = _pipeline(args, settings, edges, run, file, chunks)
         chunks, manifest = prepare_output(run, file, chunks)
     gathering, drawn, speed = Gathering(run, list(chunks), manifest), 0, None
     with manifest:  # until all is gathered: another run that began before that would lose its own
@@ -97,15 +102,16 @@ def _identity(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         **{name: value for name, value in vars(settings).items() if name != "seed"},
         "model": settings.model.name, "controlnet": args.controlnet, "tome": settings.tome.to_dict(),
         "edges": None if edges is None else [edges.option, str(edges.path)],
-        "canny": [args.canny_low, args.canny_high], "batch_size": args.batch_size or 1,
+        "canny": [args.canny_low, args.canny_high], "fit": args.fit, "batch_size": args.batch_size or 1,
         "pictures_per_folder": args.pictures_per_folder or PICTURES_PER_FOLDER,
         "versions": {name: version for name in packages if (version := installed_version(name)) is not None},
     }  # fmt: skip
 
 
 def _pipeline(
-    args: argparse.Namespace, settings: Settings, run: Run, file: PromptsFile, chunks: Sequence[Chunk]
-) -> LinePipeline:
+    args: argparse.Namespace, settings: Settings, edges: EdgeSettings, run: Run, file: PromptsFile,
+    chunks: Sequence[Chunk],
+) -> LinePipeline:  # fmt: skip
     """What draws the lines: with a ControlNet if any has edges of its own. Nothing is loaded yet."""
     controlled = next((chunk for chunk in chunks if chunk.controlled), None)
     if settings.controlnet is None and controlled is not None:
@@ -121,7 +127,7 @@ def _pipeline(
             "--controlnet needs edges; give lines an image or control_image, or all of them one with --image or "
             "--control-image"
         )
-    return LinePipeline(settings, (args.canny_low, args.canny_high), args.pictures_within)
+    return LinePipeline(settings, edges, args.pictures_within)
 
 
 def _report_bad_lines(run: Run, chunk: Chunk, bad: Sequence[BadLine]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.many_prompts.encodings import how_to_convert
 
 Values = Mapping[str, Any]
 Entry = tuple[int, Values | UserError]  # with the number of the line that it begins on
@@ -30,7 +31,7 @@ def parsed_lines(
         try:
             text = line.decode().strip()
         except UnicodeDecodeError as error:
-            yield at, UserError(f"it is no UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8")
+            yield at, UserError(f"it is no UTF-8 ({error.reason} at byte {error.start}); {how_to_convert(line)}")
             continue
         if text:
             yield at, parse(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.many_prompts.chunks import Chunk
@@ -20,7 +20,10 @@ from ppdiffusers_tome.tools.measuring.clock import garbage_kept
 Report = Callable[[Chunk, Sequence[BadLine]], None]
 
 
-def find_chunks(run: Run, file: PromptsFile, known: Mapping[int, Chunk], report: Report) -> list[Chunk]:
+def find_chunks(
+    run: Run, file: PromptsFile, known: Mapping[int, Chunk], report: Report,
+    check: Callable[[Line], None] | None = None,
+) -> list[Chunk]:  # fmt: skip
     """Go through a file of prompts, and check all lines that are not known to be in order.
 
     Args:
@@ -28,6 +31,8 @@ def find_chunks(run: Run, file: PromptsFile, known: Mapping[int, Chunk], report:
         file: the file.
         known: chunks of an earlier run, by their numbers. Where the file says the same they are taken over.
         report: told of each chunk with bad lines; may raise what ends it.
+        check: raises a ``UserError`` for lines that are in order and cannot be drawn all the same. For a run that such
+            lines end, as chunks do not keep what it found.
 
     Raises:
         UserError: the file as a whole cannot be used.
@@ -41,7 +46,7 @@ def find_chunks(run: Run, file: PromptsFile, known: Mapping[int, Chunk], report:
                 piece = file.piece(offset, line, run.pictures_per_folder)
                 if not piece.entries:
                     break
-                chunk = _chunk_of(run, file, piece, (number, line, offset), known.get(number), report)
+                chunk = _chunk_of(run, file, piece, (number, line, offset), known.get(number), report, check)
         chunks.append(chunk)
         number, line, offset = number + chunk.entries, line + chunk.lines, offset + chunk.length
     if not chunks:
@@ -76,10 +81,13 @@ def _known_at(run: Run, file: PromptsFile, offset: int, line: int, known: Chunk 
 
 
 def _chunk_of(
-    run: Run, file: PromptsFile, piece: Piece, at: tuple[int, int, int], known: Chunk | None, report: Report
-) -> Chunk:
+    run: Run, file: PromptsFile, piece: Piece, at: tuple[int, int, int], known: Chunk | None, report: Report,
+    check: Callable[[Line], None] | None,
+) -> Chunk:  # fmt: skip
     number, line, offset = at
     lines, bad = lines_of(run, piece.entries, number)
+    if check is not None:
+        bad = sorted([*bad, *_refused(lines, check)], key=lambda each: each.number)
     checksum = _checksum(run, file, piece.content, number, len(piece.entries), piece.lines)
     chunk = Chunk(
         number, len(piece.entries), line, piece.lines, offset, len(piece.content), checksum,
@@ -89,6 +97,14 @@ def _chunk_of(
     if bad:
         report(chunk, bad)
     return chunk
+
+
+def _refused(lines: Sequence[Line], check: Callable[[Line], None]) -> Iterator[BadLine]:
+    for line in lines:
+        try:
+            check(line)
+        except UserError as error:
+            yield BadLine(line.number, line.line, str(error), again=True)
 
 
 def _checksum(run: Run, file: PromptsFile, content: bytes, *numbers: int) -> str:

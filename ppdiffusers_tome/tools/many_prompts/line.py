@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.suggesting import did_you_mean
+from ppdiffusers_tome.settings.values import shown
 from ppdiffusers_tome.tools.drawing.picture_files import slug
 from ppdiffusers_tome.tools.drawing.settings import check_seed, check_size
+from ppdiffusers_tome.tools.many_prompts.encodings import how_to_convert
 
 FIELDS = ("prompt", "negative_prompt", "seed", "height", "width", "ratio", "image", "control_image", "output")
 STOP, SKIP = "stop", "skip"  # what follows a line that cannot be drawn
@@ -23,6 +25,7 @@ _KNOWN = frozenset(FIELDS)
 # What a file system takes is mostly 255 bytes; the rest is for the temporary name while the file is written.
 _MAX_NAME_BYTES = 200
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,30}\s*")
+_NO_BYTES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for none
 _FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 _WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
@@ -143,7 +146,7 @@ def line_of(
     if not _KNOWN.issuperset(values):
         name = next(name for name in values if name not in _KNOWN)
         suggestion = did_you_mean(name, FIELDS) or f"; known are {', '.join(FIELDS)}"
-        raise UserError(f"{name!r} is not known{suggestion}")
+        raise UserError(f"{shown(name)} is not known{suggestion}")
     get = values.get
     prompt, output = _text("prompt", get("prompt")), _text("output", get("output"))
     if prompt is None or not prompt.strip():
@@ -173,11 +176,11 @@ def check_file_name(name: str) -> None:
     """
     remedy = "give the name of a file alone, such as star.png"
     if _FORBIDDEN.search(name):
-        raise UserError(f'output {name!r} holds one of <>:"/\\|?* or a control character; {remedy}')
+        raise UserError(f'output {shown(name)} holds one of <>:"/\\|?* or a control character; {remedy}')
     if name.startswith(".") or name != name.strip() or _WINDOWS_DEVICES.match(name):
-        raise UserError(f"output {name!r} is a hidden or reserved name, or begins or ends with a space; {remedy}")
+        raise UserError(f"output {shown(name)} is a hidden or reserved name, or begins or ends with a space; {remedy}")
     if not name.lower().endswith(".png"):
-        raise UserError(f"output {name!r} does not end in .png, as all pictures are; {remedy}")
+        raise UserError(f"output {shown(name)} does not end in .png, as all pictures are; {remedy}")
     if len(name.encode()) > _MAX_NAME_BYTES:
         raise UserError(f"output {name[:40]!r}... has more than {_MAX_NAME_BYTES} bytes; {remedy}")
 
@@ -198,12 +201,17 @@ def _text(name: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise UserError(f"{name} {value!r} must be text")
+        raise UserError(f"{name} {shown(value)} must be text")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{name} is no UTF-8; save the file as UTF-8") from None
+        raise UserError(f"{name} is no UTF-8; {how_to_convert(_as_read(value))}") from None
     return value
+
+
+def _as_read(text: str) -> bytes:
+    """The bytes that a text of a CSV was read from; what cannot come from there is left out."""
+    return _NO_BYTES.sub("", text).encode("utf-8", "surrogateescape")
 
 
 def _whole_number(name: str, value: Any) -> int | None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.drawing.edges import EdgeSource
-from ppdiffusers_tome.tools.drawing.loaded_pipeline import LoadedPipeline, load_with_settings, too_long
-from ppdiffusers_tome.tools.drawing.settings import Settings
+from ppdiffusers_tome.tools.drawing.loaded_pipeline import LoadedPipeline, load_settings, not_understood, too_long
+from ppdiffusers_tome.tools.drawing.memory import Drawing, check_memory
+from ppdiffusers_tome.tools.drawing.settings import Settings, drawing_of
 from ppdiffusers_tome.tools.many_prompts.batches import Kind
 from ppdiffusers_tome.tools.many_prompts.line import Line
 from ppdiffusers_tome.tools.measuring.clock import DeviceClock
@@ -20,20 +23,58 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
+@dataclass(frozen=True)
+class EdgeSettings:
+    """How lines that bring a picture of their own are guided by it; as in ``EdgeSource``."""
+
+    low: float
+    high: float
+    fit: str
+
+    def of(self, line: Line) -> EdgeSource:
+        """Where the edges of a line come from that names a picture."""
+        assert line.control is not None
+        option = "--image" if line.image is not None else "--control-image"
+        return EdgeSource(line.control, option, self.low, self.high, self.fit)
+
+
+def check_without_model(settings: Settings, edges: EdgeSettings) -> Callable[[Line], None]:
+    """What tells, before a model is loaded, that a line cannot be drawn: its picture is not whole, or it is too large.
+
+    What it gives raises a ``UserError``. Of each picture file it looks once, however many lines name it.
+    """
+    check_file = lru_cache(maxsize=4096)(EdgeSource.check_file)
+
+    def check(line: Line) -> None:
+        if line.height is not None or line.width is not None:
+            height, width = line.height or settings.height, line.width or settings.width
+            check_memory(_drawing(settings, line.ratio), height, width, prefix="")
+        if line.control is not None:
+            check_file(edges.of(line))
+
+    return check
+
+
+def _drawing(settings: Settings, ratio: float | None) -> Drawing:
+    drawing = drawing_of(settings)
+    return drawing if ratio is None else replace(drawing, tome=replace(drawing.tome, ratio=ratio))
+
+
 @dataclass
 class LinePipeline:
     """A pipeline for a kind of line, loaded when a line asks for it; one is in memory at a time.
 
     Attributes:
         settings: of the command line, which lines may change for themselves.
-        canny: thresholds for lines that bring a photo.
+        edges: for lines that bring a picture.
         pictures_within: the folder that a line's own picture must be in; None for any.
     """
 
     settings: Settings
-    canny: tuple[float, float]
+    edges: EdgeSettings
     pictures_within: Path | None
     _loaded: LoadedPipeline | None = None
+    _told: set[str] = field(default_factory=set)
 
     def load(self, kind: Kind) -> LoadedPipeline:
         """The pipeline that a kind of line needs."""
@@ -41,24 +82,30 @@ class LinePipeline:
             self._loaded = None
             self.free_memory()
             settings = self.settings if kind.controlled else replace(self.settings, controlnet=None, edges=None)
-            # Prompts, the negative one too, are checked line by line.
-            self._loaded = load_with_settings(replace(settings, negative_prompt=None), [])
+            self._loaded = load_settings(settings)
         return replace(
             self._loaded, height=kind.height or self._loaded.height, width=kind.width or self._loaded.width
         )
 
     def check(self, kind: Kind, line: Line) -> None:
-        """Find out whether a line can be drawn.
+        """Find out whether a line can be drawn; what is odd about it and the first of its kind is told.
 
         Raises:
-            UserError: its prompt is too long, or its control image is no picture.
+            UserError: its prompt is too long, its control image is no picture, or the picture is too large.
         """
-        pipe = self.load(kind).pipe
+        loaded = self.load(kind)
         for name, text in (("prompt", line.prompt), ("negative_prompt", self._negative_prompt(line))):
-            if complaint := too_long(pipe, text):
+            if complaint := too_long(loaded.pipe, text):
                 raise UserError(f"{name} {complaint}; shorten it")
+        check_memory(_drawing(self.settings, kind.ratio), kind.height, kind.width, prefix="")
+        fitting = None
         if kind.controlled:
-            self._edges(line).check()
+            source = self._edges(line)
+            source.check()
+            fitting = source.fitting(loaded.height, loaded.width)
+        self._tell("words", line, not_understood(self.settings, line.prompt))
+        self._tell("size", line, loaded.too_small)
+        self._tell("shape", line, fitting)
 
     def draw(self, kind: Kind, lines: Sequence[Line]) -> list[Image.Image]:
         """A picture for each line, all computed together."""
@@ -66,7 +113,9 @@ class LinePipeline:
 
         loaded, settings = self.load(kind), self.settings
         loaded.apply_ratio(self._ratio(kind))
-        edges = [loaded.load_edges(self._edges(line)) for line in lines] if kind.controlled else None
+        edges = None
+        if kind.controlled:
+            edges = [loaded.load_edges(self._edges(line), tell_fitting=False) for line in lines]
         negatives = [self._negative_prompt(line) or "" for line in lines] if kind.has_negative_prompt else None
         return draw_together(
             loaded.pipe, [line.prompt for line in lines], height=loaded.height, width=loaded.width,
@@ -105,4 +154,10 @@ class LinePipeline:
             assert self.settings.edges is not None
             return self.settings.edges
         line.check_control(self.pictures_within)  # once more: hours may have passed since the file of prompts was read
-        return EdgeSource(line.control, "--image" if line.image is not None else "--control-image", *self.canny)
+        return self.edges.of(line)
+
+    def _tell(self, what: str, line: Line, odd: str | None) -> None:
+        """Warn of what is odd about a line; of others like it no more."""
+        if odd is not None and what not in self._told:
+            self._told.add(what)
+            warn(f"line {line.line}: {odd} (lines after it may be the same, and are not told of)")

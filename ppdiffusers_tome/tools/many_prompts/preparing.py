@@ -16,6 +16,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.exporting.files import prepare_folder, write_whole
+from ppdiffusers_tome.settings.values import shown
 from ppdiffusers_tome.tools.many_prompts.chunks import INDEX, Chunk, checksum_of_names, write_index
 from ppdiffusers_tome.tools.many_prompts.finding import read_chunk
 from ppdiffusers_tome.tools.many_prompts.folder import MANIFEST, RUN, SKIPPED, rank_manifest
@@ -87,7 +88,9 @@ def _begin(run: Run) -> None:
                 "to; give another --output, or --overwrite to begin anew"
             )
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        words = ", ".join(f"{name}={before.get(name)!r} then and {now.get(name)!r} now" for name in changed[:3])
+        words = ", ".join(
+            f"{name}={shown(before.get(name))} then and {shown(now.get(name))} now" for name in changed[:3]
+        )
         raise UserError(
             f"--output {path} holds pictures made otherwise ({words}); give the same arguments to resume, another "
             "--output, or --overwrite to begin anew"

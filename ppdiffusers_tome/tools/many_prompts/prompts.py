@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ppdiffusers_tome.errors import ToMeError, UserError
+from ppdiffusers_tome.settings.values import shown
+from ppdiffusers_tome.tools.many_prompts.encodings import UTF_16, how_to_convert
 from ppdiffusers_tome.tools.many_prompts.entries import (
     Entries,
     json_object,
@@ -71,7 +73,10 @@ class PromptsFile:
         if self._ending not in ENDINGS:
             raise UserError(f"--prompts {path} must end in one of {', '.join(ENDINGS)}, which says how to read it")
         with self._opened(0) as file:
-            self.offset = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
+            begins = file.read(len(_BOM))
+            if begins.startswith(UTF_16):
+                raise UserError(f"--prompts {path} is no UTF-8; {how_to_convert(begins)}")
+            self.offset = len(_BOM) if begins == _BOM else 0
             if self._ending == ".csv":
                 file.seek(self.offset)
                 self._read_columns(file)
@@ -108,8 +113,8 @@ class PromptsFile:
             raise UserError(f"--prompts {self.path} has no first line that names columns ({error})") from error
         if "prompt" not in columns or not set(columns) <= set(FIELDS) or len(set(columns)) < len(columns):
             raise UserError(
-                f"--prompts {self.path} has columns {columns!r}; the first line must name a column 'prompt' and may "
-                f"name others once each: {', '.join(FIELDS[1:])}"
+                f"--prompts {self.path} has columns {shown(columns)}; the first line must name a column 'prompt' and "
+                f"may name others once each: {', '.join(FIELDS[1:])}"
             )
         self.columns, self.line = columns, rows.line_num + 1
         self.offset += sum(map(len, taken))

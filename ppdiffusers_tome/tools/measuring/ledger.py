@@ -139,9 +139,15 @@ def _refuse_other(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -
     for name in now:
         if then.get(name) != now[name]:
             raise UserError(
-                f"{path} was measured with {name}={then.get(name)!r} and this run has {now[name]!r}; give the same "
-                "arguments on the same machine to resume, another --output, or --overwrite to begin anew"
+                f"{path} was measured with {name}={_shown(then.get(name))} and this run has {_shown(now[name])}; give "
+                "the same arguments on the same machine to resume, another --output, or --overwrite to begin anew"
             )
+
+
+def _shown(value: Any) -> str:
+    """A value as an error shows it: a prompt may be as long as it likes."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _plain(line: Mapping[str, Any]) -> str:

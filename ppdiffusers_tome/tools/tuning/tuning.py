@@ -196,9 +196,11 @@ def _verdict(chosen: Trial | None, speed_up: float | None, trials: Sequence[Tria
             f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
             f"{fastest.psnr:.1f} dB, the most similar {most_similar.psnr:.1f} dB with {most_similar.speed_up:.2f}x"
         )
+    again = f"timed again, in turns with the unmerged picture ({chosen.speed_up:.2f}x when they were tried)"
+    fast = f"{chosen.config.summary}, run at {speed_up:.2f}x the speed, {again}"
     if speed_up < _PAYS and target.memory is None:
         return False, (
-            f"No settings pay on this machine at this size: the best that reach the target run at {speed_up:.2f}x the "
-            "speed. Attention is too small a part of the time; a larger picture has more to gain"
+            f"No settings pay on this machine at this size: the best that reach the target, {fast}. Attention is too "
+            "small a part of the time; a larger picture has more to gain"
         )
-    return True, f"The chosen settings run at {speed_up:.2f}x the speed with a PSNR of {chosen.psnr:.1f} dB"
+    return True, f"The chosen settings, {fast}, with a PSNR of {chosen.psnr:.1f} dB"

@@ -19,6 +19,8 @@ MODEL = find_model("bundled").folder
 # Arguments (after a prompt and a small size), and a part of the sentence that must come.
 CASES = {
     "height not a multiple of 8": (["--height", "100"], "--height 100 must be a multiple of 8"),
+    "larger than memory": (["--height", "100000", "--width", "100000"], "--width 100000: the attention of the"),
+    "wider than memory": (["--width", "8000000"], "--height 64 and --width 8000000: the attention of the VAE alone"),
     "width 0": (["--width", "0"], "--width 0 must be a multiple of 8 above 0, such as 8"),
     "height negative": (["--height", "-64"], "--height -64 must be a multiple of 8"),
     "no steps": (["--steps", "0"], "--steps 0 must be 1 or more"),
@@ -38,6 +40,7 @@ CASES = {
     "tile": (["--tile", "1"], "tile=1 must be at least 2 for a 2x2 stride"),
     "preset and another method": (["--config", "quality", "--method", "tome"], "give ratio as well, such as ratio=0.5"),
     "preset and what it has no use for": (["--config", "quality", "--tile", "16"], "come from the preset 'quality'"),
+    "a preset mistyped": (["--config", "balance"], "the presets are balanced, fast, quality; did you mean balanced?"),
     "no such settings": (["--config", "nowhere.json"], "nowhere.json cannot be read as settings of token merging"),
     "reuse steps": (["--reuse-steps", "0"], "reuse_steps=0 must be 1 (no reuse) or more"),
     "scheduler": (["--scheduler", "ddmi"], "argument --scheduler: invalid choice: 'ddmi'"),

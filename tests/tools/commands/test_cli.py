@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
+import weakref
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-import ppdiffusers_tome
+import ppdiffusers_tome.tools.commands.generate
+from launching import python_path
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools import commands
 from ppdiffusers_tome.tools.cli import main
-from tools.commands.conftest import PROMPT, SMALL
+from tools.commands.conftest import PROMPT, SMALL, heard
 
+ROOT = Path(__file__).parents[3]
 SLOW_MODULES = {
     "paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "rich", "tqdm",
 }  # fmt: skip
@@ -96,14 +103,86 @@ def test_new_command_is_one_new_file(tmp_path, monkeypatch, capsys):
     sys.modules.pop("ppdiffusers_tome.tools.commands.say_hello")
 
 
-def test_interrupt_ends_with_130_and_no_traceback(monkeypatch, capsys, tmp_path):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("ppdiffusers_tome.tools.drawing.sampling.draw", interrupted)
+
+def interrupt_in_a_callback():
+    """Python drops what is raised there, prints a traceback, and goes on."""
+    thing = type("Thing", (), {})()
+    reference = weakref.ref(thing, lambda _: interrupt())
+    del thing
+    assert reference() is None
+    for _ in range(1000):
+        time.sleep(0.01)
+
+
+def interrupt_that_becomes(error):
+    try:
+        interrupt()
+    except KeyboardInterrupt:
+        raise error from None
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        interrupt, interrupt_in_a_callback, partial(interrupt_that_becomes, RuntimeError("something failed")),
+        partial(interrupt_that_becomes, UserError("the model could not be loaded")),
+    ],
+    ids=["plain", "in a callback", "another error", "an error of ours"],
+)  # fmt: skip
+def test_interrupt_ends_with_130_and_no_traceback(how, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("ppdiffusers_tome.tools.drawing.sampling.draw", lambda *_, **__: how())
+    before = signal.getsignal(signal.SIGINT), sys.unraisablehook
     assert main(["generate", *SMALL, "--prompt", PROMPT, "--output", str(tmp_path / "outputs")]) == 130
-    assert capsys.readouterr().err.strip() == "ppdiffusers-tome: interrupted"
+    assert heard(capsys.readouterr().err) == ["ppdiffusers-tome: interrupted"]
     assert list((tmp_path / "outputs").iterdir()) == []
+    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
+
+
+def test_an_interrupt_that_is_ignored_stays_so(monkeypatch, tmp_path):
+    """As for a program in the background of a shell."""
+    monkeypatch.setattr(ppdiffusers_tome.tools.commands.generate, "run", lambda args: interrupt())
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert main(["generate", "--prompt", PROMPT]) == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+WORK = {
+    "bench": ["overhead", "--repeats", "100"],
+    "doctor": [],
+    "export": ["--height", "64", "--width", "64"],
+    "generate": ["--prompt", PROMPT, "--steps", "100"],
+}
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seconds", [1, 6, 12, 24])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ctrl_c_at_any_time_is_one_line(name, seconds, tmp_path):
+    output = [] if name == "doctor" else ["--output", str(tmp_path / "out")]
+    done = subprocess.Popen(
+        [sys.executable, "-m", "ppdiffusers_tome", name, *WORK.get(name, ["--steps", "100"]), *output],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(ROOT)}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        time.sleep(seconds)
+        if done.poll() is None:
+            os.killpg(done.pid, signal.SIGINT)  # as a terminal does
+        said = done.communicate(timeout=120)[1]
+    finally:
+        done.kill()
+    if done.returncode != 0:  # doctor may have done its work by then
+        assert done.returncode == 130
+        assert [line for line in heard(said) if not line.startswith("warning: ")] == ["ppdiffusers-tome: interrupted"]
+    else:
+        assert name == "doctor"
+    assert not list(tmp_path.rglob(".*"))  # no file is left half written
 
 
 def test_program_fault_is_not_hidden(monkeypatch, tmp_path):

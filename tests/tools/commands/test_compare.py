@@ -21,7 +21,7 @@ from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
 from ppdiffusers_tome.tools.evaluation.summary import rows, table
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, _text, make_sheet
 from ppdiffusers_tome.tools.measuring.similarity import Similarity, format_psnr
-from tools.commands.conftest import PROMPT, SMALL, Gone, pixels_of
+from tools.commands.conftest import PROMPT, SMALL, Gone, heard, pixels_of
 
 MIB = 2**20
 STAR = "a white star on a black background"
@@ -35,7 +35,7 @@ def names_in(found: dict) -> list[str]:
 def test_text_to_image_writes_sheet_and_tables(tmp_path, capsys):
     assert main(["compare", *SMALL, *FEW, "--steps", "2", "--seed", "5", "--output", str(tmp_path)]) == 0
     captured = capsys.readouterr()
-    assert captured.err == ""
+    assert heard(captured.err) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.json", "compare.md", "compare.png"]
     found = json.loads((tmp_path / "compare.json").read_text())
     unmerged, half, most = found["configurations"]

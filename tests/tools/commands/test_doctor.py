@@ -106,7 +106,7 @@ def test_one_model_is_told_its_tokens_and_gain(capsys: pytest.CaptureFixture[str
 def test_fewer_keys_are_timed_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--model", "bundled", "--height", "256", "--width", "256", "--config", "quality"]) == 0
     output = capsys.readouterr().out
-    assert "256x256, ratio 0.75, method todo, float32" in output
+    assert "256x256, preset quality (ratio 0.75, method todo), float32" in output
     assert re.search(r"unet +1 +32x32 +3 +1024 -> 256 +\d\.\d{4} -> \d\.\d{4} \(\d+\.\d\dx\)", output)
 
 

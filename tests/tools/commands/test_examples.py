@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from launching import python_path
 from tools.commands.conftest import pixels_of
@@ -43,9 +45,18 @@ def test_example_runs_offline(name, tmp_path):
 
 
 @pytest.mark.sweep  # both examples run in every commit
-def test_controlnet_example_takes_a_photo(tmp_path, photo):
-    output, _ = run_example("controlnet_canny", tmp_path, "--image", str(photo))
-    assert pixels_of(output).shape == (64, 64, 3)
+def test_controlnet_example_takes_a_photo_as_people_see_it(tmp_path, photo):
+    """The file of a camera that was turned gives what the upright picture gives."""
+    tags = Image.Exif()
+    tags[0x0112] = 6  # to be turned by a quarter to the right
+    with Image.open(photo) as upright:
+        upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=tags)
+    pictures = []
+    for name in (photo, tmp_path / "turned.png"):
+        output, _ = run_example("controlnet_canny", tmp_path, "--image", str(name))
+        pictures.append(pixels_of(output))
+    assert pictures[0].shape == (64, 64, 3)
+    np.testing.assert_array_equal(*pictures)
 
 
 @pytest.mark.sweep

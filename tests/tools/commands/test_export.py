@@ -62,11 +62,7 @@ def test_what_is_written_and_recorded(exported: Path, model: Path) -> None:
     assert index["unet"] == ["ppdiffusers", "PaddleInferRuntimeModel"]
 
 
-def test_the_deploy_pipeline_draws_the_same_picture(
-    exported: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The deploy pipelines wait for a GPU at the end, which Paddle refuses where there is none to wait for.
-    monkeypatch.setattr(paddle.device, "synchronize", lambda: None)
+def test_the_deploy_pipeline_draws_the_same_picture(exported: Path, model: Path) -> None:
     pipe = load_pipeline(find_model(str(model)))
     common = dict(height=64, width=64, num_inference_steps=2, guidance_scale=3.0, output_type="np")
     deployed = load_exported(exported)
@@ -77,6 +73,25 @@ def test_the_deploy_pipeline_draws_the_same_picture(
     apply_tome(pipe, 0.6)
     assert np.abs(drawn - np.asarray(pipe(PROMPT, latents=noise, **common).images)).max() <= 1e-4
     assert np.abs(drawn - unmerged).max() > 1e-3
+
+
+@pytest.mark.skipif(paddle.get_device() != "cpu", reason="a GPU can be waited for")
+def test_what_a_callback_raises_is_no_end_of_the_loop(exported: Path) -> None:
+    deployed = load_exported(exported)
+
+    def waits(step: int, *_: object) -> None:
+        if step == 1:
+            paddle.device.synchronize()
+
+    with pytest.raises(TypeError, match="device should be gpu"):
+        deployed(PROMPT, height=64, width=64, num_inference_steps=3, callback=waits)
+    assert list(deployed.progress_bar(range(2))) == [0, 1]
+
+
+def test_as_documented(exported: Path) -> None:
+    """docs/export.md, "From Python", on whatever device this is."""
+    image = load_exported(exported)("a red circle on a blue background", height=64, width=64).images[0]
+    assert image.size == (64, 64)
 
 
 def test_nothing_is_replaced_unasked(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:

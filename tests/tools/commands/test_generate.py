@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import paddle
 import pytest
@@ -11,7 +13,7 @@ from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing.finding import find_controlnet, find_model
 from ppdiffusers_tome.tools.drawing.picture_files import read_settings
 from ppdiffusers_tome.tools.drawing.schedulers import SCHEDULERS
-from tools.commands.conftest import PROMPT, SMALL, pixels_of
+from tools.commands.conftest import PROMPT, SMALL, heard, pixels_of
 
 STAR = "a white star on a black background"
 
@@ -24,7 +26,7 @@ def test_files_are_named_by_number_and_prompt(generate, capsys):
     ]
     assert [pixels_of(file).shape for file in files] == [(64, 64, 3)] * 2
     captured = capsys.readouterr()
-    assert captured.err == ""
+    assert heard(captured.err) == []
     assert "s per image (median of 2) on " in captured.out
     assert "MiB with decoding" in captured.out
 
@@ -193,8 +195,26 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
     assert read_settings(by_photo[0])["controlnet"] == {
         "model": "bundled",
         "scale": 1.0,
-        "edges": {"option": "--image", "file": "photo.png", "canny_low": 100, "canny_high": 200},
+        "edges": {"option": "--image", "file": "photo.png", "fit": "crop", "canny_low": 100, "canny_high": 200},
     }
+
+
+def test_pictures_too_small_for_the_bundled_model_are_told_of(generate, capsys):
+    generate()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: at 64x64 the bundled model draws smears: it was made for 512x512; leave out ")
+
+
+def test_which_pictures_are_too_small():
+    from ppdiffusers_tome.tools.drawing.loaded_pipeline import too_small
+    from ppdiffusers_tome.tools.drawing.loading import load_pipeline
+
+    model = find_model("bundled")
+    pipe = load_pipeline(model)
+    assert [too_small(model, pipe, *size) is None for size in ((512, 512), (384, 1024), (376, 512), (512, 376))] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    assert too_small(replace(model, bundled=False), pipe, 64, 64) is None
 
 
 def test_tome_reaches_the_controlnet(generate, photo, monkeypatch):
@@ -216,17 +236,20 @@ def test_tome_reaches_the_controlnet(generate, photo, monkeypatch):
     [
         (["--prompt", "a cat"], "'a cat' is not in the bundled model's language; write it as"),
         (["--prompt", PROMPT, "--negative-prompt", "blue " * 40], "and the model reads 32; the rest is ignored"),
-        (["--prompt", PROMPT, "--image", "BLANK"], "gives no edges; lower --canny-low and --canny-high"),
+        (["--prompt", PROMPT, "--image", "BLANK"], "is of one colour where it is used, so it has no edges"),
+        (["--prompt", PROMPT, "--image", "WIDE"], "is 128x64 and the picture 64x64: its middle is used; --fit pad"),
+        (["--prompt", PROMPT, "--image", "WIDE", "--fit", "pad"], "all of it is used, with black beside it; --fit"),
     ],
 )
 def test_what_is_odd_is_warned_of_in_one_line(arguments, warning, capsys, tmp_path):
     from PIL import Image
 
-    blank = tmp_path / "blank.png"
-    Image.new("RGB", (64, 64)).save(blank)
-    given = [str(blank) if argument == "BLANK" else argument for argument in arguments]
+    files = {"BLANK": tmp_path / "blank.png", "WIDE": tmp_path / "wide.png"}
+    Image.new("RGB", (64, 64)).save(files["BLANK"])
+    Image.linear_gradient("L").point(lambda value: value // 128 * 255).resize((128, 64)).save(files["WIDE"])
+    given = [str(files.get(argument, argument)) for argument in arguments]
     assert main(["generate", *SMALL, "--output", str(tmp_path / "outputs"), *given]) == 0
-    lines = capsys.readouterr().err.splitlines()
+    lines = heard(capsys.readouterr().err)
     assert len(lines) == 1
     assert lines[0].startswith("warning: ")
     assert warning in lines[0]

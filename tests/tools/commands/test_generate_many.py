@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from launching import on_ranks
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing import loading
 from ppdiffusers_tome.tools.drawing.picture_files import read_settings
-from tools.commands.conftest import PROMPT, SMALL, pixels_of
+from tools.commands.conftest import PROMPT, SMALL, heard, pixels_of
 
 STAR = "a white star on a black background"
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "white", "black")
@@ -176,13 +177,44 @@ def test_a_bad_line_stops_the_run_which_then_goes_on(many, tmp_path, capsys):
     bad = [*good[:2], {"prompt": "a " * 100}, *good[3:]]
     assert many(bad, *TOGETHER) == 2
     captured = capsys.readouterr()
-    assert "prompts.jsonl, line 3: prompt has 102 tokens and the model reads 32" in captured.err
-    assert captured.err.count("\n") == 1
+    (line,) = heard(captured.err)
+    assert "prompts.jsonl, line 3: prompt has 102 tokens and the model reads 32" in line
     assert len(list((tmp_path / "outputs").glob("*.png"))) == 2
     assert many(good, *TOGETHER) == 0
     assert "2 drawn now, 2 before" in capsys.readouterr().out
     assert many(good, *TOGETHER, folder="whole") == 0
     assert contents(tmp_path / "outputs") == contents(tmp_path / "whole")
+
+
+def test_what_cannot_be_drawn_is_found_before_anything_is_loaded(many, tmp_path, photo, capsys, monkeypatch):
+    """The first line could be drawn, and its picture would be there when the second is met."""
+    monkeypatch.setattr(loading, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
+    cut = tmp_path / "cut.jpg"
+    with Image.open(photo) as whole:
+        whole.resize((800, 600)).save(cut)
+    cut.write_bytes(cut.read_bytes()[:-2000])
+    good = {"prompt": STAR, "image": photo.name}
+    for bad, sentence in (
+        ({"prompt": STAR, "image": cut.name}, f"line 2: --image {cut} cannot be read as a picture (image file is"),
+        ({"prompt": STAR, "control_image": cut.name}, f"line 2: --control-image {cut} cannot be read as a picture"),
+        ({"prompt": STAR, "height": 10**6, "width": 10**6}, "line 2: height 1000000 and width 1000000: the attention"),
+    ):
+        assert many([good, bad, good, bad]) == 2
+        captured = capsys.readouterr()
+        assert sentence in captured.err
+        assert "(1 more lines are bad)" in captured.err
+        assert captured.err.count("\n") == 1
+        assert not (tmp_path / "outputs").exists()
+
+
+def test_what_is_odd_about_lines_is_told_once(many, tmp_path, photo, capsys):
+    lines = [{"prompt": PROMPT}, *({"prompt": "a cat " * number, "image": photo.name} for number in (100, 3, 2))]
+    assert many(lines, "--on-error", "skip") == 0
+    skipped, words, shape = heard(capsys.readouterr().err)
+    assert "line 2 is skipped: prompt has " in skipped
+    assert words.startswith("warning: line 3: prompt 'a cat a cat a cat ' is not in the bundled model's language; ")
+    assert words.endswith("(lines after it may be the same, and are not told of)")
+    assert shape.startswith(f"warning: line 3: --image {photo} is 120x90 and the picture 64x64: its middle is used; ")
 
 
 @pytest.mark.once
@@ -193,8 +225,8 @@ def test_a_full_disk_stops_cleanly_and_the_same_command_goes_on(many, tmp_path, 
     with files_of_at_most(15_000):
         assert main(["generate", *SMALL, *given]) == 2
     captured = capsys.readouterr()
-    assert "cannot be written (File too large); make room" in captured.err
-    assert captured.err.count("\n") == 1
+    (line,) = heard(captured.err)
+    assert "cannot be written (File too large); make room" in line
     names = sorted(path.name for path in (tmp_path / "outputs").iterdir())
     assert [name for name in names if name.endswith(".png")] == [
         f"00000{number}-a-{COLOURS[number - 1]}-star-on-a-black-background.png" for number in (1, 2, 3)

@@ -1,4 +1,4 @@
-"""Seconds, memory, similarity, edges and the sheet: what the commands measure with and show."""
+"""Seconds, memory, similarity and the sheet: what the commands measure with and show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import paddle
 import pytest
 from PIL import Image
 
-from ppdiffusers_tome.tools.drawing.edges import EdgeSource, scene_edges
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.measuring import measure
 from ppdiffusers_tome.tools.measuring.measure import Meter, highest
@@ -75,37 +74,6 @@ def test_quality_of_identical_and_of_shifted_pictures():
     assert same.ssim == 1
     assert brighter.psnr == pytest.approx(20 * math.log10(255 / 10))
     assert 0.9 < brighter.ssim < 1
-
-
-def test_edges_of_a_photo_have_the_pictures_size(photo):
-    edges = np.asarray(EdgeSource(photo).load(64, 128))
-    assert edges.shape == (64, 128, 3)
-    assert set(np.unique(edges)) == {0, 255}
-
-
-def test_thresholds_decide_what_an_edge_is(tmp_path):
-    pixels = np.zeros((64, 64, 3), np.uint8)
-    pixels[16:48, 16:48] = 20
-    Image.fromarray(pixels).save(tmp_path / "faint.png")
-    assert not np.asarray(EdgeSource(tmp_path / "faint.png").load(64, 64)).any()
-    assert np.asarray(EdgeSource(tmp_path / "faint.png", low=20, high=40).load(64, 64)).any()
-
-
-def test_given_edges_are_left_as_they_are(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "edges.png")
-    np.testing.assert_array_equal(EdgeSource(tmp_path / "edges.png", "--control-image").load(16, 16), pixels)
-
-
-@pytest.mark.parametrize("size", [(512, 512), (256, 384)])
-def test_scene_edges_show_both_shapes_apart(size):
-    edges = np.asarray(scene_edges("a red star left of a blue circle on a white background", *size))
-    assert edges.shape == (*size, 3)
-    left, middle, right = np.array_split(edges[..., 0] > 0, [size[1] * 48 // 100, size[1] * 56 // 100], axis=1)
-    assert left.any()
-    assert right.any()
-    assert not middle.any()
-    assert np.asarray(scene_edges("a photo of a cat", *size)).any()
 
 
 @pytest.mark.parametrize("size", [(64, 64), (512, 512), (1024, 512)])

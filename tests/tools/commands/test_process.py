@@ -12,6 +12,7 @@ import pytest
 
 from ppdiffusers_tome.cpu.process import usable_cores
 from ppdiffusers_tome.tools.console.process import prepare_process
+from tools.commands.conftest import heard
 
 SETTINGS = ("OMP_NUM_THREADS", "MKL_DEBUG_CPU_TYPE", "GLOG_minloglevel", "PADDLE_LOCAL_SIZE")
 # Prints what the environment says and whether memory is kept, when Paddle is imported.
@@ -67,6 +68,29 @@ def test_a_process_that_has_paddle_already_is_left_as_it_is(monkeypatch: pytest.
     assert not set(SETTINGS) & set(os.environ)
 
 
+SAY = """
+from pathlib import Path
+from ppdiffusers_tome.exporting.files import prepare_folder
+from ppdiffusers_tome.tools import cli, commands
+doctor = commands.commands()["doctor"]
+def say(args):
+    print("一只猫.png")
+    prepare_folder(Path("."), ["一只猫.png"], overwrite=True)
+doctor.run = say
+cli.program()
+"""
+
+
+def test_letters_that_a_terminal_or_a_file_system_lacks_are_no_traceback() -> None:
+    ascii_only = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", OMP_NUM_THREADS="1")
+    environment = {**os.environ, **ascii_only}
+    program = SAY.encode("ascii", "backslashreplace").decode()
+    done = subprocess.run([sys.executable, "-c", program, "doctor"], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (2, "\\u4e00\\u53ea\\u732b.png\n")
+    (line,) = done.stderr.splitlines()
+    assert "cannot be the name of a file here, as names are in ascii; set the environment variable LC_ALL" in line
+
+
 @pytest.mark.parametrize(
     "command", [("generate", "--steps", "1"), pytest.param(("export",), marks=pytest.mark.sweep)], ids=" ".join
 )
@@ -74,4 +98,4 @@ def test_libraries_say_nothing(command: tuple[str, ...], tmp_path: Path) -> None
     more = ("--prompt", "a red circle on a blue background") if command[0] == "generate" else ()
     size = ("--height", "64", "--width", "64", "--output", str(tmp_path / "out"))
     done = run("-m", "ppdiffusers_tome", *command, *more, *size, OMP_NUM_THREADS="2")
-    assert done.stderr == ""
+    assert heard(done.stderr) == []

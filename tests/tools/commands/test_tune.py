@@ -21,6 +21,7 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path: Path, capsys
     assert main(["tune", *SMALL, "--max-memory", "64GiB", "--output", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "| chosen |" in (folder / "tune.md").read_text()
+    assert "| speed-up when tried |" in (folder / "tune.md").read_text()
     assert "chosen" in shown
     found = json.loads((folder / "tune.json").read_text())
     assert [trial["config"] for trial in found["trials"]] == [configs[0].to_dict() for configs in FAMILIES.values()]

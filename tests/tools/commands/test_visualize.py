@@ -18,7 +18,7 @@ from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.drawing.picture_files import read_settings
 from ppdiffusers_tome.tools.figures.merged_sheets import MergedPicture
 from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
-from tools.commands.conftest import PROMPT, SMALL, pixels_of
+from tools.commands.conftest import PROMPT, SMALL, heard, pixels_of
 
 SIZE = ["--height", "128", "--width", "128", "--steps", "2"]
 FILES = ["visualize-ratios.png", "visualize.json", "visualize.png"]
@@ -86,7 +86,7 @@ def test_one_step_is_no_steps(calls, line):
 def test_writes_a_sheet_a_strip_and_numbers(tmp_path, capsys):
     found = visualize(tmp_path, "--ratio", "0.5", "--ratios", "0.25", "0.5")
     captured = capsys.readouterr()
-    assert captured.err == ""
+    assert heard(captured.err) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
     assert captured.out.split() == [str(tmp_path / name) for name in (FILES[2], FILES[0], FILES[1])]
     assert read_settings(tmp_path / "visualize.png") == found["run"]
