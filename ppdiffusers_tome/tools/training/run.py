@@ -7,13 +7,15 @@ anew at every step from the seed, the stage and the step's number, so no generat
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
 import zlib
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -41,6 +43,7 @@ class Run:
 
     def __init__(self, output: Path, stage: str, minutes: float, seed: int, **held: Any) -> None:
         output.mkdir(parents=True, exist_ok=True)
+        lock(output)
         self.output, self.stage, self.minutes, self.seed, self.held = output, stage, minutes, seed, held
         self.steps, self._spent = 0, 0.0
         self._rows = output / "loss.jsonl"
@@ -131,6 +134,21 @@ class Run:
         print(row, flush=True)
         self._window.clear()
         self._row_began = now
+
+
+@cache
+def lock(output: Path) -> TextIO:
+    """Keep a folder to this process for as long as it lives.
+
+    Raises:
+        SystemExit: another process trains there.
+    """
+    file = (output / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SystemExit(f"another process trains in {output}; end it first, or choose another --output") from None
+    return file
 
 
 class Threads:

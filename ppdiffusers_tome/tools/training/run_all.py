@@ -10,7 +10,6 @@ latents, the UNet with its ControlNet and the DiT are trained side by side.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TextIO
+
+from ppdiffusers_tome.tools.training.run import lock
 
 MOST_TRIES = 5
 Part = tuple[str, list[str]]
@@ -76,11 +77,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
+    lock(args.output)
     log = (args.output / "run.log").open("a")
-    try:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise SystemExit(f"another process trains in {args.output}; end it first, or choose another --output") from None
     first, lines = plan(args.output)
     if not run_line(first, args.output, log):
         raise SystemExit(f"not finished; see {args.output / 'run.log'}")

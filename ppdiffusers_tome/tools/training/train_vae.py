@@ -44,9 +44,9 @@ CONFIG = dict(
     sample_size=512,
 )
 WIDTH = 1.5  # of views: wider than the denoiser's, which may then be widened without training this again
-RATE = 2e-3
+RATE = 1.5e-3
 # Up to which share of the budget: parts of so many pixels, and how many a step.
-PARTS = ((0.6, 128, 8), (0.88, 256, 2), (1.0, 512, 1))
+PARTS = ((0.6, 128, 4), (0.88, 256, 1), (1.0, 512, 1))
 LOOK_MINUTES = 10.0
 
 
