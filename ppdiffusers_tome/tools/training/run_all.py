@@ -31,7 +31,7 @@ def plan(output: Path) -> tuple[list[Part], list[list[Part]]]:
     )
     first = [
         ("autoencoder", ["train_vae", "--output", vae, "--minutes", "60"]),
-        ("text encoder", ["train_text_encoder", "--output", text, "--minutes", "3"]),
+        ("text encoder", ["train_text_encoder", "--output", text, "--minutes", "1"]),
     ]
     on_unet = [
         ("unet", ["train_unet", "--text", text, "--vae", vae, "--output", unet]),

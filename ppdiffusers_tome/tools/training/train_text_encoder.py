@@ -1,6 +1,6 @@
 """Make the bundled model's tokenizer and teach its text encoder to read.
 
-    python -m ppdiffusers_tome.tools.training.train_text_encoder --output runs/text --minutes 3
+    python -m ppdiffusers_tome.tools.training.train_text_encoder --output runs/text --minutes 1
 
 A text-to-image model learns slowly when it must learn to read and to draw at once. CLIP is therefore trained on its
 own, before any denoiser, and so is this one: the hidden states of the padding after the prompt are asked for the
@@ -117,7 +117,7 @@ def batch(rng: np.random.Generator, tokenizer: CLIPTokenizer, count: int) -> tup
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--minutes", type=float, default=3)
+    parser.add_argument("--minutes", type=float, default=1)
     args = parser.parse_args()
     tokenizer = write_tokenizer(args.output / "tokenizer")
     ends = tokenizer.convert_tokens_to_ids(["<|startoftext|>", "<|endoftext|>"])
