@@ -136,9 +136,10 @@ def draw(
     """
     from PIL import Image
 
-    left, top, whole = subject.square
+    whole = subject.square[2]
     side = whole * view.side
-    left, top = left + (whole - side) * view.x, top + (whole - side) * view.y
+    left = subject.square[0] + (whole - side) * view.x
+    top = subject.square[1] + (whole - side) * view.y
     x, y, share = part
     x = 1 - x - share if view.mirrored else x
     box = (left + x * side, top + y * side, left + (x + share) * side, top + (y + share) * side)

@@ -105,7 +105,8 @@ class Readout(nn.Module):
 
 def batch(rng: np.random.Generator, tokenizer: CLIPTokenizer, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Token numbers ``[count, LENGTH]`` and answers ``[count, 2]`` of prompts that are short enough."""
-    ids, asked = [], []
+    ids: list[torch.Tensor] = []
+    asked: list[list[int]] = []
     while len(ids) < count:
         prompt, *answers = random_prompt(rng)
         encoded = encode(tokenizer, [prompt])[0]

@@ -1,6 +1,6 @@
 """Train the bundled models' autoencoder: 512x512x3 photographs to 64x64x4 latents and back.
 
-    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae --minutes 75
+    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae --minutes 45
     python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae-polished --start runs/vae --minutes 45
 
 Three of the four latent channels are pulled towards the mean colour of their 8x8 patch: such latents are smooth, and
@@ -98,7 +98,8 @@ def losses(vae: AutoencoderKL, picture: torch.Tensor) -> dict[str, torch.Tensor]
 @torch.no_grad()
 def look(vae: AutoencoderKL, sheet: Path, count: int = 1) -> dict[str, float]:
     """PSNR of held-out views by subject, each the mean of ``count``, and a sheet of the first."""
-    found, rows = {}, ([], [])
+    found: dict[str, float] = {}
+    rows: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for subject in photographs.SUBJECTS:
         scores = []
         for index, view in enumerate(photographs.held_out_views(count, WIDTH, mirror=True)):
@@ -126,7 +127,7 @@ def scale_of(vae: AutoencoderKL) -> tuple[float, list[float]]:
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--minutes", type=float, default=75)
+    parser.add_argument("--minutes", type=float, default=45)
     parser.add_argument("--start", type=Path, help="an autoencoder whose decoder alone is to go on learning")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
