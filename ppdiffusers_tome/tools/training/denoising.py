@@ -62,7 +62,7 @@ def denoiser_parser(doc: str, stages: str, *folders: str) -> argparse.ArgumentPa
     parser = make_parser(doc, "vae", *folders)
     parser.add_argument("--latents", type=Path, help="folder where latents are kept; beside the output unless given")
     parser.add_argument("--stages", default=stages, help="size:minutes:batch:rate, one after another")
-    parser.add_argument("--views", type=int, default=40, help="of each subject")
+    parser.add_argument("--views", type=int, default=32, help="of each subject")
     parser.add_argument("--width", type=float, default=0.6, help="how much views differ: 1 is crops of 0.9 to 1")
     parser.add_argument("--mirror", action="store_true", help="mirror every second view, and say so in its prompt")
     parser.add_argument("--focus", type=float, default=0.3, help="share of timesteps from the middle of the schedule")

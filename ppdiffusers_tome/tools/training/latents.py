@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,14 +47,20 @@ def make_latents(vae_folder: Path, folder: Path, views: int, width: float, mirro
     weights = hashlib.sha256((vae_folder / "diffusion_pytorch_model.safetensors").read_bytes()).hexdigest()[:8]
     squares = hashlib.sha256(repr(SUBJECTS).encode()).hexdigest()[:8]
     file = folder / f"latents-{weights}-{squares}-{views}-{width:g}{'-mirrored' if mirror else ''}.pt"
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        vae = AutoencoderKL.from_pretrained(vae_folder).eval().to(memory_format=torch.channels_last)
-        made = [_encode(vae, number, view) for number, view in zip(subjects, chosen, strict=True)]
-        new = file.with_suffix(".new")
-        torch.save(torch.cat(made), new)
-        new.rename(file)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # two trainings that begin together make them once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            _make(vae_folder, file, subjects, chosen)
     return Latents(torch.load(file, weights_only=True), subjects, chosen)
+
+
+def _make(vae_folder: Path, file: Path, subjects: np.ndarray, views: list[View]) -> None:
+    vae = AutoencoderKL.from_pretrained(vae_folder).eval().to(memory_format=torch.channels_last)
+    made = [_encode(vae, number, view) for number, view in zip(subjects, views, strict=True)]
+    new = file.with_suffix(".new")
+    torch.save(torch.cat(made), new)
+    new.rename(file)
 
 
 @torch.no_grad()
