@@ -1,6 +1,8 @@
 # make demo   pictures with and without token merging, text-to-image and ControlNet
 # make test   lint, types and the tests of every commit; make test-all the slow sweeps too
 #             (both Paddle versions, one after the other: .ci/run)
+# make test PPDIFFUSERS=path/to/ppdiffusers
+#             the same against another ppdiffusers: the folder of its source that holds setup.py and ppdiffusers/
 # Each makes its own virtual environment on the first run and installs nothing on the second.
 
 FITS := import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))
@@ -10,7 +12,16 @@ PADDLE ?= 3.3.1
 VENV ?= .venv
 # Processes that share the tests, a file each at a time.
 JOBS ?= 2
+# The folder of a ppdiffusers' source that tests import instead of the installed one.
+PPDIFFUSERS ?=
 BIN := $(VENV)/bin
+
+ifneq ($(PPDIFFUSERS),)
+ifeq ($(wildcard $(PPDIFFUSERS)/ppdiffusers/__init__.py),)
+$(error PPDIFFUSERS=$(PPDIFFUSERS) holds no ppdiffusers/__init__.py; give the folder of its source that holds setup.py)
+endif
+FROM_SOURCE := PYTHONPATH="$(abspath $(PPDIFFUSERS))$${PYTHONPATH:+:$$PYTHONPATH}"
+endif
 
 .PHONY: demo test test-all lint clean
 .DELETE_ON_ERROR:
@@ -23,10 +34,10 @@ demo: $(VENV)/ready
 		--controlnet bundled --prompt "a red star left of a blue circle on a white background"
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile
+	OMP_NUM_THREADS=1 $(FROM_SOURCE) $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile
 
 test-all: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile -m "sweep or not sweep"
+	OMP_NUM_THREADS=1 $(FROM_SOURCE) $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile -m "sweep or not sweep"
 
 lint: $(VENV)/ready-for-tests
 	$(BIN)/ruff check .

@@ -25,7 +25,7 @@ setup(
         "ppdiffusers_tome.tools.bundled": ["model/**/*", "controlnet/**/*"],
     },
     install_requires=[
-        "ppdiffusers>=0.24.1,<=0.29.0",
+        "ppdiffusers>=0.24.1",  # no upper bound: the newest are installed from source
         "paddlenlp>=2.7.2,<=2.8.1",  # 2.7.2 is the one that ppdiffusers 0.24.1 insists on
         "numpy>=1.24,<2",
         "scikit-image>=0.22,<0.25",

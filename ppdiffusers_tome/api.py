@@ -34,6 +34,8 @@ def apply_tome(
     min_similarity: float | None = NOT_GIVEN,
     start: float = NOT_GIVEN,
     end: float = NOT_GIVEN,
+    st: int = NOT_GIVEN,
+    proportional: bool = NOT_GIVEN,
     config: ToMeConfig | str | Path | None = None,
 ) -> T:
     """Merge redundant tokens in every denoiser of a pipeline, or in one model. Replaces what was applied before.
@@ -45,13 +47,15 @@ def apply_tome(
     Args:
         model_or_pipe: a ppdiffusers pipeline (its UNet, prior, transformer and ControlNets are reached, its VAE and
             text encoder never), a model, or a part of a model.
-        ratio: share of the tokens to merge away, below ``1 - 1 / (sx * sy)`` (0.5 unless given); several, a ramp over
-            the denoising; a mapping of either by level. Or what the other arguments begin with: a :class:`ToMeConfig`,
-            or the name of a preset, ``"quality"``, ``"balanced"`` or ``"fast"``.
+        ratio: share of the tokens to merge away, below ``1 - 1 / (sx * sy * st)`` (0.5 unless given); several, a ramp
+            over the denoising; a mapping of either by level. Or what the other arguments begin with: a
+            :class:`ToMeConfig`, or the name of a preset, ``"quality"``, ``"balanced"`` or ``"fast"``.
         max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp, seed: see :class:`ToMeConfig`.
         tile, reuse_steps, reuse_blocks: cheaper matching, see :class:`ToMeConfig`.
         method: ``"tome"``, ``"prune"``, ``"tofu"`` or ``"todo"``: what becomes of tokens that belong together.
         min_similarity, start, end: merge only what is alike, and only in a part of the denoising.
+        st: stride over the frames of a video.
+        proportional: let merged tokens count as many times as they stand for tokens.
         config: what the other arguments begin with, the ratio among them, as ``--config`` is on the command line: a
             :class:`ToMeConfig`, the name of a preset, or a JSON file that ``ToMeConfig.save`` wrote.
 
@@ -75,7 +79,7 @@ def apply_tome(
         ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand,
         merge_attn=merge_attn, merge_crossattn=merge_crossattn, merge_mlp=merge_mlp, seed=seed,
         tile=tile, reuse_steps=reuse_steps, reuse_blocks=reuse_blocks, method=method, min_similarity=min_similarity,
-        start=start, end=end,
+        start=start, end=end, st=st, proportional=proportional,
     )  # fmt: skip
     given = {name: value for name, value in settings.items() if value is not NOT_GIVEN}
     return apply_config(model_or_pipe, combined(_base(given, config), given))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,9 +18,18 @@ let_mkl_use_avx2()
 def pytest_collection_finish() -> None:
     if "paddle" in sys.modules:
         _convert_once()
+        _let_a_cpu_attend()
     # Paddle's and ppdiffusers' modules, 300,000 objects, stay out of every later garbage collection.
     gc.collect()
     gc.freeze()
+
+
+def _let_a_cpu_attend() -> None:
+    """ppdiffusers 0.29.1 calls a kernel of GPUs on a CPU too, unless this is set; it looks at every call."""
+    import paddle
+
+    if paddle.get_device() == "cpu":
+        os.environ["FLAGS_sdpa_select_math"] = "yes"  # noqa: SIM112
 
 
 def _convert_once() -> None:

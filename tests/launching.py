@@ -1,9 +1,15 @@
-"""Programs on many ranks of Paddle's own launcher."""
+"""Programs that tests start, and such on many ranks of Paddle's own launcher."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+
+
+def python_path(*folders: Path) -> str:
+    """``PYTHONPATH`` of a program: what the tests have, such as another ppdiffusers, and then these folders."""
+    return os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *map(str, folders)])
 
 
 def on_ranks(number: int, folder: Path, *program: str) -> list[str]:

@@ -21,6 +21,7 @@ import ppdiffusers
 from ppdiffusers import Transformer2DModel
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
+from launching import python_path
 from ppdiffusers_tome.tools.doctor.zoo.dit import SPECIMEN as DIT
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM as CROSS_DIM
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, built, normal, picture
@@ -186,7 +187,7 @@ def in_new_process(code: str, *arguments: str) -> Any:
     # Today's scipy, which paddlenlp imports, needs Python's own zlib: Paddle 2.6.2 brings another one if it is first.
     result = subprocess.run(
         [sys.executable, "-c", "import zlib\n" + code, *arguments],
-        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": python_path(ROOT, ROOT / "tests")},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
     return json.loads(result.stdout.strip().splitlines()[-1])

@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ppdiffusers_tome.attaching.adapters.adapter import ROLES
+import paddle
+
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, ROLES, all_sections
 from ppdiffusers_tome.attaching.attach import attach, attached_blocks, detach
 from ppdiffusers_tome.attaching.models import models_of
+from ppdiffusers_tome.attaching.paddle_hooks import HOOKS_SEE_KEYWORDS
 from ppdiffusers_tome.attaching.port import remove_port
 from ppdiffusers_tome.attaching.refused import refusal_inside
-from ppdiffusers_tome.attaching.sites import find_sites, reached
+from ppdiffusers_tome.attaching.sites import Site, find_sites, reached
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -86,6 +89,7 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     plan = [(layer, reached(find_sites(layer), config)) for _, layer in denoisers]
     if not any(chosen for _, chosen in plan):
         raise NothingToMergeError(_why_nothing(model_or_pipe, denoisers, config))
+    _check_settings([site for _, chosen in plan for site in chosen], config)
     # Nothing was touched before this line and nothing can fail after it.
     remove_tome(model_or_pipe)
     for layer, chosen in plan:
@@ -128,6 +132,26 @@ def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     return AppliedToMe(tuple(entries)) if entries else None
 
 
+def _check_settings(chosen: list[Site], config: ToMeConfig) -> None:
+    """A stride over frames needs attention over frames, and ``proportional`` attention that takes a mask.
+
+    Raises:
+        NothingToMergeError: some of the blocks have no such attention, or none has.
+    """
+    attentions = [(site, each) for site in chosen for role, each in site.sections(config) if role == ATTENTION]
+    if config.proportional and not any(site.weighs(section) for site, section in attentions):
+        raise NothingToMergeError(
+            f"proportional=True has no effect here, as the attention of {type(chosen[0].block).__name__} takes no mask "
+            "by which it could be told how many tokens each stands for; leave it at False"
+        )
+    apart = next((site for site in chosen if not site.adapter.frames), None)
+    if config.st > 1 and apart is not None:
+        raise NothingToMergeError(
+            f"st={config.st} merges tokens of several frames, and the attention of {type(apart.block).__name__} "
+            f"({apart.name or 'the block itself'}) is within one picture or frame; leave st at 1"
+        )
+
+
 def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config: ToMeConfig) -> str:
     """The sentence that separates the causes: no block at all, none at this level, none with these flags."""
     name = type(model_or_pipe).__name__
@@ -151,6 +175,11 @@ def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config:
         return (
             f"{name} has nothing to merge at max_downsample={config.max_downsample}: its finest attention is at level "
             f"{finest}; give max_downsample={finest} or more, or None for the finest level"
+        )
+    if not HOOKS_SEE_KEYWORDS and any(section.keyword for site in sites for section in all_sections(site.adapter)):
+        return (
+            f"{name} calls its attention by keyword, which hooks see from Paddle 3.0 on (this is {paddle.__version__}"
+            "); install paddlepaddle 3, as ppdiffusers with such models asks for"
         )
     if methods()[config.method].keys_only and config.merge_attn:
         return (

@@ -11,13 +11,15 @@ import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, Section
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, KEYS, Section
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.hooks.attention import KeywordAttentionHooks
 from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.hooks.block import BlockHooks, HostHooks
 from ppdiffusers_tome.attaching.hooks.denoiser import DenoiserHooks, TimestepHooks
 from ppdiffusers_tome.attaching.hooks.mask import MaskMerger
 from ppdiffusers_tome.attaching.hooks.section import SectionHooks
+from ppdiffusers_tome.attaching.kept_outputs import drop_kept
 from ppdiffusers_tome.attaching.layers import is_a, layer_at
 from ppdiffusers_tome.attaching.paddle_hooks import after, before, remove_hooks
 from ppdiffusers_tome.attaching.sites import Site, execution_order
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 def attach(model: Layer, sites: Iterable[Site], config: ToMeConfig) -> None:
     """Put ToMe on the given blocks of one denoiser; ``detach`` mirrors it."""
+    for layer in model.sublayers(include_self=True):
+        drop_kept(layer, also_whole=True)
     in_order = execution_order(sites)
     attachment = Attachment(config, noisiest=in_order[0].adapter.noisiest)
     timestep_layer = _timestep_layer(model)
@@ -41,13 +45,14 @@ def attach(model: Layer, sites: Iterable[Site], config: ToMeConfig) -> None:
     if timestep_layer is not None:
         before(timestep_layer, TimestepHooks(attachment, model).tell)
     method = methods()[config.method]
-    hosts: dict[int, HostHooks] = {}
+    hosts: dict[tuple[int, str], HostHooks] = {}
     for number, site in enumerate(in_order):
         how = KEEP if method.combine is None else method.combine(number / max(1, len(in_order) - 1))
-        if id(site.host) not in hosts:
-            hosts[id(site.host)] = host_hooks = HostHooks(attachment, site)
-            before(layer_at(site.host, site.adapter.latent), host_hooks.enter)
-        block_hooks = BlockHooks(attachment)
+        host = (id(site.host), site.adapter.block_class)
+        if host not in hosts:
+            hosts[host] = host_hooks = HostHooks(attachment, site)
+            before(layer_at(site.host, site.adapter.latent), host_hooks.enter, with_keywords=True)
+        block_hooks = BlockHooks(attachment, hosts[host])
         before(site.block, block_hooks.enter)
         after(site.block, block_hooks.leave)
         if site.adapter.metric:
@@ -63,11 +68,14 @@ def attach(model: Layer, sites: Iterable[Site], config: ToMeConfig) -> None:
 def _attach_section(
     attachment: Attachment, block: Layer, role: str, section: Section, how: str, *, keys_only: bool
 ) -> None:
+    if section.keyword:
+        _attach_keyword_attention(attachment, layer_at(block, section.leave), role, section, how, keys_only=keys_only)
+        return
     around = [layer_at(block, path) for path in (*section.enter, section.leave)]
     # A section is an attention layer, or within one (such as the block itself).
     parents = [layer_at(block, section.leave.rpartition(".")[0])]
     attention = next((layer for layer in (*around, *parents, block) if hasattr(layer, MaskMerger.NAME)), None)
-    hooks = SectionHooks(attachment, role, attention, how, trailing=section.trailing)
+    hooks = SectionHooks(attachment, role, attention, how, section)
     if keys_only:
         for path in section.keys:
             before(layer_at(block, path), hooks.merge)
@@ -82,10 +90,31 @@ def _attach_section(
         MaskMerger(attachment, attention).put()
 
 
+def _attach_keyword_attention(
+    attachment: Attachment, attention: Layer, role: str, section: Section, how: str, *, keys_only: bool
+) -> None:
+    hooks = KeywordAttentionHooks(attachment, role, attention, how, section)
+    before(attention, hooks.enter, with_keywords=True)
+    after(attention, hooks.leave)
+    before(attention.to_q, hooks.run)
+    if keys_only:
+        for name in KEYS:
+            before(layer_at(attention, name), hooks.merge)
+    if section.rotary:
+        behind = {
+            "norm_q": hooks.turn_queries, "norm_k": hooks.turn_keys,
+            "norm_added_q": hooks.turn_text, "norm_added_k": hooks.turn_text,
+        }  # fmt: skip
+        for name, hook in behind.items():
+            if layer_at(attention, name) is not None:
+                after(layer_at(attention, name), hook)
+
+
 def detach(model: Layer) -> None:
     """Take off whatever ``attach`` put on a model or a part of one; harmless where nothing is attached."""
     for layer in model.sublayers(include_self=True):
         remove_hooks(layer, lambda hook: isinstance(getattr(hook, "__self__", None), Hooks))
+        drop_kept(layer)
         while isinstance(merger := vars(layer).get(MaskMerger.NAME), MaskMerger):
             merger.remove()  # a layer that two denoisers hold has one of each
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
@@ -29,11 +30,16 @@ def _offers(register: Callable[..., Any], option: str) -> dict[str, bool]:
 
 
 _WITH_KEYWORDS = _offers(paddle.nn.Layer.register_forward_pre_hook, "with_kwargs")
+# Whether what is handed by keyword can be seen, and changed.
+HOOKS_SEE_KEYWORDS = bool(_WITH_KEYWORDS)
 _ALWAYS = _offers(paddle.nn.Layer.register_forward_post_hook, "always_call")
 
 
 def before(layer: Layer, hook: Callable[..., Any], *, with_keywords: bool = False) -> Any:
     """Have ``hook(layer, inputs)`` called before a layer; ``with_keywords``, see ``keywords_of``.
+
+    A hook with keywords, where Paddle has those, is called ``hook(layer, inputs, keywords)`` and returns both, changed,
+    or None.
 
     Returns:
         Paddle's object whose ``remove()`` takes it off.
@@ -68,6 +74,21 @@ def keywords_of(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
         return given
     found = sys._getframe(2).f_locals.get("kwargs")
     return found if isinstance(found, dict) else {}
+
+
+def arguments(
+    layer: Layer, inputs: tuple, keywords: Mapping[str, Any], wanted: Sequence[int | str]
+) -> list[Any] | None:
+    """Some arguments of a layer's call, by position or by name, however they are given; None where one is missing."""
+    parameters = _parameters(type(layer).forward)
+    given = {**dict(zip(parameters, inputs, strict=False)), **keywords}
+    names = [parameters[each] if isinstance(each, int) else each for each in wanted]
+    return [given[name] for name in names] if all(given.get(name) is not None for name in names) else None
+
+
+@lru_cache(maxsize=64)
+def _parameters(forward: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(forward).parameters)[1:]
 
 
 class RunningCall:

@@ -10,6 +10,7 @@ from ppdiffusers_tome.attaching.adapters import adapters
 from ppdiffusers_tome.attaching.adapters.adapter import BlockAdapter, Section
 from ppdiffusers_tome.attaching.layers import is_a, layer_at
 from ppdiffusers_tome.attaching.levels import DOWN, place_in_unet
+from ppdiffusers_tome.attaching.paddle_hooks import HOOKS_SEE_KEYWORDS
 from ppdiffusers_tome.attaching.refused import refusal
 from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -41,10 +42,18 @@ class Site:
         """The sections that merge with these settings, with their roles; a block may lack some layers."""
         return [
             (role, section)
-            for role, section in self.adapter.sections.items()
+            for role, sections in self.adapter.sections.items()
+            for section in sections
             if getattr(config, role) and layer_at(self.block, section.leave) is not None
             and (section.keys or not methods()[config.method].keys_only)
+            and (not section.keyword or HOOKS_SEE_KEYWORDS)
         ]
+
+    def weighs(self, section: Section) -> bool:
+        """Whether attention of a section can be told how many tokens each stands for, see ``ToMeConfig``."""
+        if section.keyword:
+            return bool(section.mask)
+        return section.is_one_layer and hasattr(layer_at(self.block, section.leave), "prepare_attention_mask")
 
 
 def find_sites(model: Layer) -> list[Site]:

@@ -73,8 +73,8 @@ class MergeRecord:
 
     @property
     def merged(self) -> np.ndarray:
-        """bool ``[height, width]``: True where a token shares its group with others."""
-        return (self.sizes[self.groups] > 1).reshape(self.grid.height, self.grid.width)
+        """bool ``[height, width]``, of several frames ``[frames, height, width]``: where a token shares its group."""
+        return (self.sizes[self.groups] > 1).reshape(self.grid.shape)
 
 
 def merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:

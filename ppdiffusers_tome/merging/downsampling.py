@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,16 +23,30 @@ class Downsampling:
         kept: int64 ``[left]``, tokens, the same in every image.
         batch: number of images.
         num_tokens: all tokens.
+        prefix: how many of them stand before the grid's; they come last in ``kept``.
     """
 
     kept: paddle.Tensor
     batch: int
     num_tokens: int
+    prefix: int = 0
 
     @property
     def num_left(self) -> int:
         """Tokens that give keys and values."""
         return self.kept.shape[0]
+
+    @property
+    def positions(self) -> paddle.Tensor:
+        """int64 ``[1, left]``: the token that each of them is."""
+        return self.kept.unsqueeze(0)
+
+    @property
+    def log_sizes(self) -> paddle.Tensor:
+        """float32 ``[1, left]``: the logarithm of how many tokens of the grid each of them stands for, evenly."""
+        of_grid = self.num_left - self.prefix
+        sizes = paddle.full([1, of_grid], math.log((self.num_tokens - self.prefix) / of_grid))
+        return paddle.concat([sizes, paddle.zeros([1, self.prefix])], axis=1) if self.prefix else sizes
 
     def fits(self, x: paddle.Tensor) -> bool:
         """True when ``x`` is ``[batch, tokens, channels]`` with these numbers of both."""
@@ -42,18 +57,23 @@ class Downsampling:
         return paddle.index_select(x, self.kept, axis=1)
 
     def downsample_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
-        """An attention bias ``[any, 1 or tokens, tokens]`` to ``[any, same, left]``."""
-        return paddle.index_select(mask, self.kept, axis=mask.ndim - 1)
+        """An attention bias or boolean mask ``[..., tokens]`` to ``[..., left]``."""
+        # Paddle 2.6 selects no truth values.
+        numbers = mask.astype("int32") if mask.dtype == paddle.bool else mask
+        return paddle.index_select(numbers, self.kept, axis=mask.ndim - 1).astype(mask.dtype)
 
 
 @without_gradients
-def kept_tokens(partition: Partition, num_dropped: int, constants: Constants | None = None) -> paddle.Tensor:
+def kept_tokens(
+    partition: Partition, num_dropped: int, constants: Constants | None = None, *, frames: int = 1
+) -> paddle.Tensor:
     """The tokens that give keys, int64 ``[tokens - num_dropped]``: destinations, evenly spread sources, and the prefix.
 
     Args:
         partition: of the grid; its sources stand cell by cell.
         num_dropped: how many of S sources give none, ``1 <= num_dropped <= S``.
         constants: as in ``partition.random_partition``.
+        frames: how many such grids stand one after the other; the same tokens of each give keys.
     """
     num_sources = partition.sources.shape[0]
     parts = [partition.destinations]
@@ -62,7 +82,11 @@ def kept_tokens(partition: Partition, num_dropped: int, constants: Constants | N
         parts.append(paddle.gather(partition.sources, evenly))
     if partition.prefix:
         parts.append(paddle.arange(partition.prefix, dtype="int64"))
-    return paddle.concat(parts) if len(parts) > 1 else parts[0]
+    kept = paddle.concat(parts) if len(parts) > 1 else parts[0]
+    if frames == 1:
+        return kept
+    a_frame = num_sources + partition.destinations.shape[0]
+    return (paddle.arange(0, frames * a_frame, a_frame, dtype="int64").unsqueeze(1) + kept).flatten()
 
 
 @lru_cache(maxsize=32)

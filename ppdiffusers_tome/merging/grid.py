@@ -9,41 +9,57 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Grid:
-    """``height`` rows by ``width`` columns of tokens, numbered row by row."""
+    """``height`` rows by ``width`` columns of tokens, numbered row by row; of a video frame after frame."""
 
     height: int
     width: int
+    frames: int = 1
+
+    def __str__(self) -> str:
+        """``64x96``, and of three frames ``3x64x96``."""
+        return "x".join(map(str, self.shape))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(height, width)``, and of several frames ``(frames, height, width)``."""
+        return (self.height, self.width) if self.frames == 1 else (self.frames, self.height, self.width)
 
     @property
     def num_tokens(self) -> int:
-        return self.height * self.width
+        return self.frames * self.height * self.width
 
-    def num_cells(self, sx: int, sy: int) -> int:
-        """How many whole cells of ``sx`` columns by ``sy`` rows fit; each holds one destination."""
-        return (self.height // sy) * (self.width // sx)
+    @property
+    def of_a_frame(self) -> Grid:
+        """The grid of one frame."""
+        return Grid(self.height, self.width)
+
+    def num_cells(self, sx: int, sy: int, st: int = 1) -> int:
+        """How many whole cells of ``sx`` columns, ``sy`` rows and ``st`` frames fit; each holds one destination."""
+        return (self.frames // st) * (self.height // sy) * (self.width // sx)
 
     def num_merged(self, ratio: float) -> int:
         """How many tokens a ratio merges away; 0.5 of a 64x64 grid is 2,048."""
         return int(self.num_tokens * ratio)
 
-    def cells(self, sx: int, sy: int) -> tuple[np.ndarray, np.ndarray]:
+    def cells(self, sx: int, sy: int, st: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Token numbers by cell, and those in no cell.
 
         Returns:
-            ``[cells, sy * sx]`` int64, each row a cell's tokens, its top left one first; and ``[rest]`` int64, the
-            tokens of rows and columns past the last whole cell (always sources, as in tomesd).
+            ``[cells, st * sy * sx]`` int64, each row a cell's tokens, the top left one of its first frame first; and
+            ``[rest]`` int64, the tokens of frames, rows and columns past the last whole cell (always sources, as in
+            tomesd).
 
         Example:
             >>> cells, rest = Grid(height=2, width=5).cells(sx=2, sy=2)
             >>> cells.tolist(), rest.tolist()
             ([[0, 1, 5, 6], [2, 3, 7, 8]], [4, 9])
         """
-        rows, columns = self.height // sy * sy, self.width // sx * sx
-        numbers = np.arange(self.num_tokens, dtype=np.int64).reshape(self.height, self.width)
-        whole = numbers[:rows, :columns].reshape(rows // sy, sy, columns // sx, sx)
-        in_no_cell = np.ones((self.height, self.width), bool)
-        in_no_cell[:rows, :columns] = False
-        return whole.transpose(0, 2, 1, 3).reshape(-1, sy * sx), numbers[in_no_cell]
+        frames, rows, columns = self.frames // st * st, self.height // sy * sy, self.width // sx * sx
+        numbers = np.arange(self.num_tokens, dtype=np.int64).reshape(self.frames, self.height, self.width)
+        whole = numbers[:frames, :rows, :columns].reshape(frames // st, st, rows // sy, sy, columns // sx, sx)
+        in_no_cell = np.ones(numbers.shape, bool)
+        in_no_cell[:frames, :rows, :columns] = False
+        return whole.transpose(0, 2, 4, 1, 3, 5).reshape(-1, st * sy * sx), numbers[in_no_cell]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import paddle
 
@@ -26,8 +26,9 @@ class Matching:
         owner: int ``[batch * tokens]``, the row of the merged sequence, counted over the whole batch, that holds
             each token.
         inverse_count: float32 ``[batch * left, 1]``, one over the size of each group.
-        order: int64 ``[batch, tokens]``, tokens counted over the whole batch: those merged away, then of each group its
-            destination, or its only token, in the order of the merged sequence.
+        order: int64 ``[batch, tokens]``, of frames that merge by themselves ``[batch * frames, tokens of a frame]``;
+            tokens counted over the whole batch: those merged away, then of each group its destination, or its only
+            token, in the order of the merged sequence.
         batch: number of images; -1 in a program that is recorded for any number.
         num_tokens: tokens before merging, N.
         num_merged: tokens merged away; N - num_merged are left.
@@ -54,6 +55,23 @@ class Matching:
         """Tokens after merging."""
         return self.num_tokens - self.num_merged
 
+    @property
+    def positions(self) -> paddle.Tensor:
+        """int64 ``[batch, left]``: the token whose place a merged token takes, counted within its image."""
+        return (self._kept % self.num_tokens).reshape([self.batch, self.num_left])
+
+    @property
+    def log_sizes(self) -> paddle.Tensor:
+        """float32 ``[batch, left]``: the logarithm of each group's size."""
+        return -paddle.log(self.inverse_count).reshape([self.batch, self.num_left])
+
+    def of_frames(self, frames: int) -> Matching:
+        """The same for a sequence of frames, where it was made of each frame as an image of its own."""
+        return replace(
+            self, batch=self.batch // frames, num_tokens=self.num_tokens * frames,
+            num_merged=self.num_merged * frames,
+        )  # fmt: skip
+
     def fits(self, x: paddle.Tensor) -> bool:
         """True when ``x`` is ``[batch, tokens, channels]`` with this matching's batch and tokens."""
         return x.ndim == 3 and may_be(x.shape[0], self.batch) and x.shape[1] == self.num_tokens
@@ -69,8 +87,7 @@ class Matching:
             ``[batch, left, channels]`` of the same type.
         """
         if how == KEEP:
-            kept = self.order[:, self.num_merged :].flatten()
-            merged = paddle.gather(self._rows(x), kept)
+            merged = paddle.gather(self._rows(x), self._kept)
         else:
             merged = self._means(x)
             if how == NORM:
@@ -115,6 +132,11 @@ class Matching:
             merged = self._strongest(queries_first).reshape([self.batch, self.num_left, repeats, self.num_left])
             merged = merged.transpose([0, 2, 1, 3])
         return merged.reshape([self.batch * repeats, -1, self.num_left])
+
+    @property
+    def _kept(self) -> paddle.Tensor:
+        """int64 ``[batch * left]``: of each group its destination, or its only token."""
+        return self.order[:, self.num_merged * self.order.shape[1] // self.num_tokens :].flatten()
 
     def _rows(self, x: paddle.Tensor) -> paddle.Tensor:
         """``[batch, tokens, channels]`` as ``[batch * tokens, channels]``."""

@@ -90,12 +90,13 @@ def _by_numpy(
     """A few at a time, so that their products stay in the cache."""
     tokens = _array(x.astype("float32") if x.dtype in HALF else x)
     of_tile, others = (_array(each).reshape(num_tiles, -1) for each in (sources, destinations))
-    (batch, _, _), (_, num_sources), num_destinations = tokens.shape, of_tile.shape, others.shape[1]
+    (batch, _, channels), (_, num_sources), num_destinations = tokens.shape, of_tile.shape, others.shape[1]
     cosine = paddle.empty([batch, num_tiles * num_sources], dtype=x.dtype if x.dtype not in HALF else paddle.float32)
     best = paddle.empty([batch, num_tiles * num_sources], dtype="int64")
     shape = (batch, num_tiles, num_sources)
     cosines, numbers = _array(cosine).reshape(shape), _array(best).reshape(shape)
-    tiles = max(1, _PRODUCTS // (num_sources * num_destinations))
+    # Products or, where tiles are small, the sources themselves.
+    tiles = max(1, _PRODUCTS // (num_sources * max(num_destinations, channels)))
     rows = max(_FEWEST_ROWS, _PRODUCTS // num_destinations)
     with np.errstate(all="ignore"):  # latents may overflow, and then nothing is near
         for image in range(batch):

@@ -43,8 +43,10 @@ class Partition:
         return Partition(self.sources + prefix, self.destinations + prefix, self.prefix + prefix)
 
 
-def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None) -> Partition:
-    """Choose the top left token of every cell (``use_rand=False``); ``constants`` as in ``random_partition``.
+def regular_partition(
+    grid: Grid, sx: int, sy: int, constants: Constants | None = None, *, st: int = 1
+) -> Partition:
+    """Choose the top left token of every cell (``use_rand=False``); the rest as in ``random_partition``.
 
     Example:
         >>> partition = regular_partition(Grid(2, 4), sx=2, sy=2)
@@ -52,18 +54,19 @@ def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None 
         ([0, 2], [1, 4, 5, 3, 6, 7])
     """
     constant = constants or Constants()
-    sources, destinations = _regular_arrays(grid, sx, sy)
+    sources, destinations = _regular_arrays(grid, sx, sy, st)
     return Partition(constant(sources), constant(destinations))
 
 
 def random_partition(
-    grid: Grid, sx: int, sy: int, *, seed: int, timestep: paddle.Tensor | None, constants: Constants | None = None
-) -> Partition:
+    grid: Grid, sx: int, sy: int, *,
+    seed: int, timestep: paddle.Tensor | None, constants: Constants | None = None, st: int = 1,
+) -> Partition:  # fmt: skip
     """Choose one token of every cell at random (Token Merging for Fast Stable Diffusion, section 4.1).
 
     Args:
         grid: the grid of tokens; at least one cell must fit.
-        sx, sy: stride.
+        sx, sy, st: stride over columns, rows and frames.
         seed: which random choice.
         timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
             destinations. ``None`` where a model has no timestep.
@@ -75,7 +78,7 @@ def random_partition(
         ([18], [6])
     """
     constant = constants or Constants()
-    arrays = _random_arrays(grid, sx, sy, seed)
+    arrays = _random_arrays(grid, sx, sy, seed, st)
     # A tensor: Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31.
     prime = constant(_PRIME_ARRAY)
     if timestep is None:
@@ -88,7 +91,7 @@ def random_partition(
     hashed, linear, offset = map(constant, arrays.coefficients)
     for coefficient in (linear, offset):
         hashed = (hashed * key + coefficient) % prime
-    chosen = hashed % (sx * sy)
+    chosen = hashed % (st * sx * sy)
     corner = constant(arrays.corner)
     destinations = paddle.gather(constant(arrays.within), chosen) + corner
     sources = (paddle.gather(constant(arrays.others), chosen) + corner.unsqueeze(1)).flatten()
@@ -102,9 +105,9 @@ class _Arrays:
     """What random partitions of a grid have in common.
 
     Attributes:
-        corner: ``[cells]``, the top left token of each cell.
-        within: ``[sx * sy]``, what to add to it for each token of the cell.
-        others: ``[sx * sy, sx * sy - 1]``, row c: the same for all tokens but the c-th.
+        corner: ``[cells]``, the top left token of each cell's first frame.
+        within: ``[tokens of a cell]``, what to add to it for each token of the cell.
+        others: ``[tokens of a cell, one less]``, row c: the same for all tokens but the c-th.
         rest: tokens in no cell.
         coefficients: three of the hash, each ``[cells]``.
     """
@@ -117,16 +120,17 @@ class _Arrays:
 
 
 @lru_cache(maxsize=32)
-def _regular_arrays(grid: Grid, sx: int, sy: int) -> tuple[np.ndarray, np.ndarray]:
-    cells, rest = grid.cells(sx, sy)
+def _regular_arrays(grid: Grid, sx: int, sy: int, st: int) -> tuple[np.ndarray, np.ndarray]:
+    cells, rest = grid.cells(sx, sy, st)
     return np.concatenate([cells[:, 1:].ravel(), rest]), cells[:, 0]
 
 
 @lru_cache(maxsize=32)
-def _random_arrays(grid: Grid, sx: int, sy: int, seed: int) -> _Arrays:
-    cells, rest = grid.cells(sx, sy)
-    within = np.array([row * grid.width + column for row in range(sy) for column in range(sx)], np.int64)
-    others = np.stack([np.roll(within, -first)[1:] for first in range(sx * sy)])
-    draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy])
+def _random_arrays(grid: Grid, sx: int, sy: int, seed: int, st: int) -> _Arrays:
+    cells, rest = grid.cells(sx, sy, st)
+    within = cells[0] - cells[0, 0]
+    others = np.stack([np.roll(within, -first)[1:] for first in range(len(within))])
+    over_frames = [grid.frames, st] if st > 1 else []
+    draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy, *over_frames])
     coefficients = tuple(draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64))
     return _Arrays(cells[:, 0], within, others, rest, coefficients)

@@ -31,12 +31,13 @@ class Given(NamedTuple):
 Section = Generator[paddle.Tensor | None, Given, None]
 
 
-def on_merged_tokens(matching: Matching, how: str) -> Section:
+def on_merged_tokens(matching: Matching, how: str, *, others_first: bool = False) -> Section:
     """Run a stretch of a block, mostly its attention, on merged tokens.
 
     Args:
         matching: of the block's tokens.
         how: as in ``Matching.merge``.
+        others_first: where there are more tokens than the block's own, such as a text's, these come first.
 
     Yields:
         In place of what was sent: merged tokens ``[batch, left, channels]`` for what enters, ``[batch, tokens,
@@ -44,12 +45,22 @@ def on_merged_tokens(matching: Matching, how: str) -> Section:
     """
     given = yield None  # x, and norm(x), are the block's
     while not given.leaves:  # once, or for each of to_q, to_k and to_v
-        given = yield _merged(matching, given.tokens, how)  # and the block's attention runs on this
-    yield matching.unmerge(given.tokens)  # to which the block adds x
+        given = yield _merged(matching, given.tokens, how, others_first)  # and the block's attention runs on this
+    yield unmerged(matching, given.tokens, others_first=others_first)  # to which the block adds x
 
 
-def on_downsampled_keys(downsampling: Downsampling) -> Section:
+def unmerged(matching: Matching, tokens: paddle.Tensor, *, others_first: bool) -> paddle.Tensor:
+    """The result of a stretch that ran on merged tokens, for all tokens."""
+    own, others = _apart(tokens, matching.num_left, others_first)
+    return _together(matching.unmerge(own), others, others_first)
+
+
+def on_downsampled_keys(downsampling: Downsampling, *, others_first: bool = False) -> Section:
     """Let attention take keys and values from some tokens only. Nothing is unmerged, as all tokens give queries.
+
+    Args:
+        downsampling: of the block's tokens.
+        others_first: as in ``on_merged_tokens``.
 
     Yields:
         The tokens, ``[batch, left, channels]``, of which the layer that was about to run makes keys or values.
@@ -57,7 +68,7 @@ def on_downsampled_keys(downsampling: Downsampling) -> Section:
     given = yield None
     while True:
         tokens = given.tokens
-        chosen = [_downsampled(downsampling, tokens)]
+        chosen = [_downsampled(downsampling, tokens, others_first)]
         given = yield chosen[0]  # to_k
         if given.tokens is tokens:
             del tokens, given  # attention runs before this goes on, and nobody needs them meanwhile
@@ -67,22 +78,28 @@ def on_downsampled_keys(downsampling: Downsampling) -> Section:
 # What is merged lives in these functions alone: a variable of a section would keep it alive while attention runs.
 
 
-def _merged(matching: Matching, tokens: paddle.Tensor, how: str) -> paddle.Tensor:
-    own, others = _apart(tokens, matching.num_tokens)
-    return _together(matching.merge(own, how), others)
+def _merged(matching: Matching, tokens: paddle.Tensor, how: str, others_first: bool) -> paddle.Tensor:
+    own, others = _apart(tokens, matching.num_tokens, others_first)
+    return _together(matching.merge(own, how), others, others_first)
 
 
-def _downsampled(downsampling: Downsampling, tokens: paddle.Tensor) -> paddle.Tensor:
-    own, others = _apart(tokens, downsampling.num_tokens)
-    return _together(downsampling.downsample(own), others)
+def _downsampled(downsampling: Downsampling, tokens: paddle.Tensor, others_first: bool) -> paddle.Tensor:
+    own, others = _apart(tokens, downsampling.num_tokens, others_first)
+    return _together(downsampling.downsample(own), others, others_first)
 
 
-def _apart(tokens: paddle.Tensor, num_tokens: int) -> tuple[paddle.Tensor, paddle.Tensor | None]:
-    """The block's own tokens, and what follows them, such as the keys of a text, which stays as it is."""
+def _apart(
+    tokens: paddle.Tensor, num_tokens: int, others_first: bool
+) -> tuple[paddle.Tensor, paddle.Tensor | None]:
+    """The block's own tokens, and those beside them, such as a text's, which stay as they are."""
     if tokens.shape[1] == num_tokens:
         return tokens, None
+    if others_first:
+        return tokens[:, -num_tokens:], tokens[:, :-num_tokens]
     return tokens[:, :num_tokens], tokens[:, num_tokens:]
 
 
-def _together(own: paddle.Tensor, others: paddle.Tensor | None) -> paddle.Tensor:
-    return own if others is None else paddle.concat([own, others], axis=1)
+def _together(own: paddle.Tensor, others: paddle.Tensor | None, others_first: bool) -> paddle.Tensor:
+    if others is None:
+        return own
+    return paddle.concat([others, own] if others_first else [own, others], axis=1)

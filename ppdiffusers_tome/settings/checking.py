@@ -13,8 +13,8 @@ from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.suggesting import did_you_mean
 from ppdiffusers_tome.settings.values import LEVELS, ByLevel, kind, plain, shown
 
-_FLAGS = ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks")
-_INTEGERS = ("sx", "sy", "seed", "reuse_steps", "max_downsample", "tile")
+_FLAGS = ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks", "proportional")
+_INTEGERS = ("sx", "sy", "st", "seed", "reuse_steps", "max_downsample", "tile")
 
 
 def checked(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,6 +43,11 @@ def checked(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
             "merge_attn, merge_crossattn and merge_mlp are all False, so nothing would merge; "
             "set at least merge_attn=True, or call remove_tome() to go back to the plain model"
         )
+    if values["proportional"] and not values["merge_attn"]:
+        raise ToMeValueError(
+            "proportional=True has no effect with merge_attn=False, as it is for attention on merged tokens; leave it "
+            "at False, or set merge_attn=True"
+        )
     _require_integer("seed", values["seed"], "a whole number from 0 to 2**63 - 1")
     if not 0 <= values["seed"] < 2**63:
         raise ToMeValueError(f"seed={shown(values['seed'])} must be from 0 to 2**63 - 1")
@@ -56,11 +61,11 @@ def checked(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_stride(values: Mapping[str, Any]) -> None:
-    for name in ("sx", "sy"):
-        _require_integer(name, values[name], "a whole number of tokens, 1 or more, such as 2")
+    for name, of, usual in (("sx", "tokens", 2), ("sy", "tokens", 2), ("st", "frames", 1)):
+        _require_integer(name, values[name], f"a whole number of {of}, 1 or more, such as 2")
         if values[name] < 1:
-            raise ToMeValueError(f"{name}={shown(values[name])} must be 1 or more; the usual stride is 2")
-    if values["sx"] * values["sy"] == 1:
+            raise ToMeValueError(f"{name}={shown(values[name])} must be 1 or more; the usual stride is {usual}")
+    if values["sx"] * values["sy"] * values["st"] == 1:
         raise ToMeValueError(
             "sx=1 and sy=1 make every token a destination, so nothing could merge; use a stride such as sx=2, sy=2"
         )
@@ -159,7 +164,7 @@ def _checked_number(name: str, ratio: Any, values: Mapping[str, Any]) -> float:
             f"preset ({', '.join(presets())}); got {kind(ratio)}"
             f"{did_you_mean(ratio, presets()) if isinstance(ratio, str) else ''}"
         )
-    limit = 1 - 1 / (values["sx"] * values["sy"])
+    limit = 1 - 1 / (values["sx"] * values["sy"] * values["st"])
     # Every destination stays; of keys there may be the destinations alone.
     keys_only, number = methods()[values["method"]].keys_only, _float(ratio)
     if not math.isfinite(number) or not (0 <= ratio < limit or (ratio == limit and keys_only)):
@@ -167,10 +172,15 @@ def _checked_number(name: str, ratio: Any, values: Mapping[str, Any]) -> float:
         remedy = remedy if math.isfinite(number) else "give a finite number such as 0.5"
         most = f"{'at most' if keys_only else 'below'} {math.floor(limit * 1e6) / 1e6:g}"  # never more than it is
         raise ToMeValueError(
-            f"{name}={shown(ratio)} must be at least 0 and {most} for a {shown(values['sx'])}x{shown(values['sy'])} "
-            f"stride; {remedy}"
+            f"{name}={shown(ratio)} must be at least 0 and {most} for a {_stride(values)} stride; {remedy}"
         )
     return number
+
+
+def _stride(values: Mapping[str, Any]) -> str:
+    """``2x2``, and with the frames ``2x2x2``."""
+    names = ("sx", "sy", "st") if values["st"] > 1 else ("sx", "sy")
+    return "x".join(shown(values[name]) for name in names)
 
 
 def _require_integer(name: str, value: Any, wanted: str) -> None:

@@ -30,7 +30,7 @@ class ToMeConfig:
     Paddle's; they are kept as Python's own.
 
     Args:
-        ratio: share of the tokens to merge away, ``0 <= ratio < 1 - 1 / (sx * sy)``. 0.5 halves the tokens that
+        ratio: share of the tokens to merge away, ``0 <= ratio < 1 - 1 / (sx * sy * st)``. 0.5 halves the tokens that
             attention sees; 0 leaves the model exactly as it is. Several numbers are a ramp over the denoising:
             ``(0.7, 0.3)`` falls from 0.7 at pure noise to 0.3 at the finished picture. A mapping has a number or a
             ramp for each level, ``{1: 0.5, 2: 0.25}``; levels that it leaves out do not merge.
@@ -54,6 +54,12 @@ class ToMeConfig:
         min_similarity: never merge tokens whose cosine is less, -1 to 1; ``ratio`` is then the most that may merge.
             All images of a batch merge as many as the one that has fewest such. One number is read on the host for
             every matching, which makes a GPU wait.
+        st: stride over the frames of a video: one destination in every cell of ``sx`` columns, ``sy`` rows and ``st``
+            frames. With 1, each frame merges by itself. More keeps more detail where little moves, and costs more; it
+            needs a model whose attention is over all frames at once (Wan, CogVideoX, HunyuanVideo).
+        proportional: let a merged token count in attention as many times as it stands for tokens, by adding the
+            logarithm of that to the scores, so that a text or whatever did not merge gains no weight; wherever
+            attention takes a mask.
         start, end: merge from ``start`` to ``end`` of the denoising only, ``0 <= start < end <= 1``.
 
     Progress of the denoising is the place of the step in the scheduler's list of timesteps, from 0 at pure noise; so
@@ -70,7 +76,8 @@ class ToMeConfig:
         0.4
 
     See Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023), sections 3 and 4; for ``tile`` and the reuse,
-    ToMA (Lu et al., ICML 2025); for the other methods, their files.
+    ToMA (Lu et al., ICML 2025); for ``proportional``, Token Merging: Your ViT But Faster (Bolya et al. 2023), section
+    3; for the other methods, their files.
     """
 
     ratio: Ratio = 0.5
@@ -89,6 +96,8 @@ class ToMeConfig:
     min_similarity: float | None = None
     start: float = 0.0
     end: float = 1.0
+    st: int = 1
+    proportional: bool = False
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self)}

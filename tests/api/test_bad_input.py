@@ -102,6 +102,11 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(sx=None), ToMeTypeError, rf"sx=None {STRIDE}NoneType"),
     (dict(sx=1, sy=1), ToMeValueError, r"sx=1 and sy=1 make every token a dest.*use a stride such as sx=2, sy=2"),
     (dict(ratio=0, sx=1, sy=1), ToMeValueError, r"sx=1 and sy=1 make every token a destination"),
+    (dict(st=0), ToMeValueError, r"st=0 must be 1 or more; the usual stride is 1"),
+    (dict(st=2.0), ToMeTypeError, r"st=2\.0 must be a whole number of frames, 1 or more, such as 2; got float"),
+    (dict(ratio=0.9, st=2), ToMeValueError, r"ratio=0\.9 must be at least 0 and below 0\.875 for a 2x2x2 stride"),
+    (dict(proportional=1), ToMeTypeError, r"proportional=1 must be True or False"),
+    (dict(proportional=True, merge_attn=False, merge_mlp=True), ToMeValueError, r"proportional=True has no effect"),
     (dict(max_downsample=0), ToMeValueError, rf"max_downsample=0 {LEVELS}"),
     (dict(max_downsample=3), ToMeValueError, rf"max_downsample=3 {LEVELS}"),
     (dict(max_downsample=16), ToMeValueError, rf"max_downsample=16 {LEVELS}"),
@@ -218,6 +223,7 @@ class TestNumbersOfOtherLibraries:
             (dict(min_similarity=np.array(-1)), dict(min_similarity=-1.0)),
             (dict(start=paddle.to_tensor(0.25), end=np.float64(0.5)), dict(start=0.25, end=0.5)),
             (dict(method=np.str_("tofu")), dict(method="tofu")),
+            (dict(proportional=np.True_, st=np.int8(1)), dict(proportional=True, st=1)),
         ],
         ids=lambda settings: name_of(settings)[:60],
     )
@@ -285,7 +291,7 @@ def test_config_is_frozen_and_round_trips() -> None:
     plain = {key: type(value) for key, value in config.to_dict().items()}
     assert {plain.pop(name) for name in ("ratio", "start", "end")} == {float}
     assert (plain.pop("method"), plain.pop("min_similarity")) == (str, type(None))
-    flags = {"use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"}
+    flags = {"use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks", "proportional"}
     assert plain == {key: bool if key in flags else int for key in plain}
     with pytest.raises(AttributeError):
         config.ratio = 0.6  # type: ignore[misc]

@@ -13,7 +13,7 @@ import numpy as np
 import paddle
 import pytest
 from ppdiffusers import StableDiffusionControlNetPipeline
-from ppdiffusers.models.attention_processor import Attention, AttnProcessor, IPAdapterAttnProcessor
+from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFormersAttnProcessor
 
 import tiny
 from attaching.test_gradients import difference, gradients, run_dit, run_unet
@@ -255,15 +255,24 @@ def test_processors_of_the_users_stay(prepare: Callable[[Any, Path], None], tmp_
     assert {type(layer.processor) for layer in attention_layers(unet)[1:]} == {AttnProcessor}
 
 
+@pytest.mark.skipif(paddle.get_device() != "cpu", reason="a GPU has kernels for it")
+def test_the_default_of_newer_versions_is_replaced_too() -> None:
+    unet = tiny.unet()
+    unet.set_attn_processor(XFormersAttnProcessor())
+    assert kinds(enable_chunked_attention(unet)) == {ChunkedAttnProcessor}
+
+
 def test_ip_adapter_stays_and_works(tmp_path: Path) -> None:
     unet, call = tiny.unet(), CASES["ip-adapter"].call
     load_ip_adapter(unet, tmp_path)
+    adapters = {kind for kind in kinds(unet) if issubclass(kind, paddle.nn.Layer)}
     for layer in attention_layers(unet):
-        if not isinstance(layer.processor, paddle.nn.Layer):
+        if type(layer.processor) not in adapters:
             layer.set_processor(AttnProcessor())
     expected = tiny.run_unet(unet, **call)
     enable_chunked_attention(unet, 24)
-    assert kinds(unet) == {ChunkedAttnProcessor, IPAdapterAttnProcessor}
+    assert len(adapters) == 1
+    assert kinds(unet) == {ChunkedAttnProcessor, *adapters}
     assert np.abs(tiny.run_unet(unet, **call) - expected).max() <= 1e-5
 
 

@@ -17,6 +17,7 @@ import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.attaching.attach import attached_blocks
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.paddle_hooks import HOOKS_SEE_KEYWORDS
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
@@ -30,13 +31,22 @@ MATCHED = [
 
 # Specimens of every commit: one of every adapter, and what most people have. `make test-all` takes all.
 USUAL = {
-    "controlnet", "latent_upscaler", "lvdm", "sd3", "sdxl", "unet", "unet_unconditional", "unidiffuser", "uvit",
-    "wuerstchen_prior",
+    "cogvideox_rotary", "controlnet", "flux", "hunyuan_video", "latent_upscaler", "lvdm", "sd3", "sd35", "sdxl", "unet",
+    "unet_unconditional", "unidiffuser", "uvit", "vctrl", "wan", "wuerstchen_prior",
 }  # fmt: skip
 
 
 def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
-    return [] if specimen.name in USUAL else [pytest.mark.sweep]
+    return [*needs_of(specimen), *([] if specimen.name in USUAL else [pytest.mark.sweep])]
+
+
+def needs_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
+    """Skips what the ppdiffusers or the Paddle that is installed lacks."""
+    keywords = bool(specimen.since) and not HOOKS_SEE_KEYWORDS
+    return [
+        pytest.mark.skipif(not specimen.is_there, reason=f"needs ppdiffusers {specimen.since}"),
+        pytest.mark.skipif(keywords, reason="needs Paddle 3: newer models call their attention by keyword"),
+    ]
 
 
 def groups(matching: Matching) -> list[np.ndarray]:

@@ -210,19 +210,20 @@ def test_vectorised_latents_merge() -> None:
     assert np.array_equal(call(), plain)
 
 
-def test_a_layer_called_by_keyword_runs_unmerged_and_says_so() -> None:
-    """Hooks see no keywords on Paddle 2.6; no pipeline calls these layers so."""
+def test_a_host_called_by_keyword_merges_as_one_called_by_position() -> None:
     model = tiny.unet()
     host = model.down_blocks[0].attentions[0]
+    latent, text = tiny.array((2, 8, 16, 16)), tiny.text()
 
-    def run() -> np.ndarray:
-        with paddle.no_grad():
-            return host(hidden_states=tiny.array((2, 8, 16, 16)), encoder_hidden_states=tiny.text()).sample.numpy()
+    @paddle.no_grad()
+    def run(*inputs: paddle.Tensor, **keywords: paddle.Tensor) -> np.ndarray:
+        return host(*inputs, encoder_hidden_states=text, **keywords).sample.numpy()
 
-    plain = run()
+    plain = run(latent)
     apply_tome(model, 0.5)
-    with pytest.warns(UserWarning, match="Transformer2DModel was called by keyword"):
-        assert np.array_equal(run(), plain)
+    merged = run(latent)
+    assert np.abs(merged - plain).max() >= 1e-3
+    assert np.array_equal(run(hidden_states=latent), merged)
 
 
 def test_a_sublayer_called_by_keyword_runs_unmerged_and_says_so() -> None:

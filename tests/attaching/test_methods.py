@@ -234,7 +234,7 @@ def test_todo_reaches_keys_and_values_and_no_queries(specimen: Specimen) -> None
         return
     counts: dict[str, list[int]] = {"to_q": [], "to_k": [], "to_v": []}
     for site in sites:
-        for path in site.adapter.sections["merge_attn"].keys:
+        for path in site.adapter.sections["merge_attn"][0].keys:
             owner, _, name = path.rpartition(".")
             layer_at(site.block, path).register_forward_post_hook(_counting(counts[name]))
             if name == "to_k":

@@ -15,7 +15,6 @@ import pytest
 from ppdiffusers.models.attention_processor import (
     Attention,
     AttnProcessor,
-    IPAdapterAttnProcessor,
     SlicedAttnProcessor,
     XFormersAttnProcessor,
 )
@@ -104,7 +103,8 @@ def load_ip_adapter(unet: Any, folder: Path) -> None:
     }  # fmt: skip
     with untouched_random_state():
         unet._load_ip_adapter_weights({"ip_adapter": weights, "image_proj": projection}, from_diffusers=False)
-    assert any(isinstance(processor, IPAdapterAttnProcessor) for processor in unet.attn_processors.values())
+    # Of the two that there are ppdiffusers takes the one that is like its others.
+    assert any(type(processor).__name__.startswith("IPAdapter") for processor in unet.attn_processors.values())
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,8 @@ class TestPresets:
 
 
 SETTINGS = [field.name for field in fields(ToMeConfig)]
-# Nothing is at its default, but max_downsample, which goes with no ratio by level.
+# Nothing is at its default, but max_downsample, which goes with no ratio by level, proportional, which asks for merged
+# attention, and st, which asks for a video.
 UNUSUAL = ToMeConfig(
     {1: 0.3, 4: (0.2, 0.1)}, sx=3, sy=4, use_rand=False, merge_attn=False, merge_crossattn=True, merge_mlp=True, seed=7,
     tile=8, reuse_steps=2, reuse_blocks=True, method="prune", min_similarity=0.5, start=0.25, end=0.75,
@@ -170,9 +171,15 @@ class TestExplicitSettings:
     @pytest.mark.parametrize("name", SETTINGS)
     def test_the_default_given_beside_a_config_wins(self, name: str, unet: tiny.Model) -> None:
         default = getattr(ToMeConfig(), name)
-        assert getattr(UNUSUAL, name) != default or name == "max_downsample"
+        assert getattr(UNUSUAL, name) != default or name in ("max_downsample", "proportional", "st")
         apply_tome(unet, config=UNUSUAL, **{name: default})
         assert unet.tome.config == replace(UNUSUAL, **{name: default})
+
+    def test_so_do_those_that_are_for_some_models_alone(self, unet: tiny.Model) -> None:
+        config = ToMeConfig(0.5, proportional=True)
+        assert apply_tome(unet, config=config).tome.config == config
+        assert apply_tome(unet, config=config, proportional=False).tome.config == ToMeConfig(0.5)
+        assert apply_tome(unet, config=ToMeConfig(0.5, st=2), st=1).tome.config == ToMeConfig(0.5)
 
     @pytest.mark.parametrize(
         ("arguments", "expected"),

@@ -51,7 +51,7 @@ def matchings(model: tiny.Model, run: Any) -> list[Matching]:
             lambda layer, inputs, output, of=hook.__self__.attachment: used.append(of.block().matching)
         )
         for site in find_sites(model)
-        for layer in [layer_at(site.block, next(iter(site.adapter.sections.values())).enter[0])]
+        for layer in [layer_at(site.block, next(iter(site.adapter.sections.values()))[0].enter[0])]
         for hook in [*layer._forward_pre_hooks.values(), *layer._forward_post_hooks.values()]
         if isinstance(getattr(hook, "__self__", None), SectionHooks) and hook.__name__ != "unmerge"
     ]
@@ -112,7 +112,7 @@ def test_levels_are_those_of_the_grids(zoo: Any, level: int) -> None:
     site = min(find_sites(model), key=lambda site: site.level)
     assert site.level == level
     for matching in matchings(apply_tome(model), zoo.SPECIMEN.run):
-        assert (matching.num_tokens - site.adapter.prefix(site.host)) * level**2 == 16 * 16
+        assert (matching.num_tokens - site.adapter.prefix(site.host, None)) * level**2 == 16 * 16
 
 
 def test_text_of_stable_diffusion_3_never_merges() -> None:

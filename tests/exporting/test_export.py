@@ -138,7 +138,7 @@ def test_an_open_size_is_refused_while_it_is_recorded() -> None:
     paddle.enable_static()
     try:
         with pytest.raises(ToMeValueError, match="an open height or width cannot become part of a program"):
-            call.see_latent(Layout(Grid(-1, 16)))
+            call.see_latent(None, Layout(Grid(-1, 16)))
     finally:
         paddle.disable_static()
 

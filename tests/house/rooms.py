@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "tools.tuning": {"errors", "settings", "attaching", "tools.measuring", "tools.drawing"},
     "tools.figures": {"errors", "merging", "attaching", "exporting", "tools.measuring", "tools.drawing"},
-    "tools.doctor": {"errors", "merging", "settings", "attaching", "tools.measuring"},
+    "tools.doctor": {"version", "errors", "merging", "settings", "attaching", "tools.measuring"},
     "tools.bench": {
         "cpu", "errors", "merging", "settings", "attaching", "cpu.chunked_attention", "api", "install", "exporting",
         "tools.measuring", "tools.console", "tools.drawing", "tools.figures",

@@ -79,7 +79,11 @@ def merging_calls(pipe: Any, draw: Drawing, **settings: Any) -> tuple[dict[str, 
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.sweep] * (name in LIKE_OTHERS)) for name in PIPELINES]
+    "name",
+    [
+        pytest.param(name, marks=[*[pytest.mark.sweep] * (name in LIKE_OTHERS), *transformers.skipped(name)])
+        for name in PIPELINES
+    ],
 )
 def test_the_first_and_the_second_half_of_the_steps_are_told_apart(name: str, tmp_path: Path) -> None:
     pipe, draw = PIPELINES[name](tmp_path)

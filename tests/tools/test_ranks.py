@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launching import on_ranks
+from launching import on_ranks, python_path
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.many_prompts.ranks import Ranks
 
@@ -61,7 +61,7 @@ def test_one_process_waits_for_nobody() -> None:
 def test_all_have_the_sum_before_any_ends_and_rank_0_is_the_last(tmp_path: Path) -> None:
     script = tmp_path / "staggered.py"
     script.write_text(STAGGERED)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(Path(__file__).parents[2])}
     run = subprocess.run(on_ranks(3, tmp_path, str(script)), env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     said = [(tmp_path / "log" / f"workerlog.{rank}").read_text() for rank in range(3)]

@@ -14,7 +14,7 @@ ADAPTER = BlockAdapter(
         "AttnDownBlock2D", "AttnUpBlock2D", "AttnSkipDownBlock2D", "AttnSkipUpBlock2D", "UNetMidBlock2D",
         "SimpleCrossAttnDownBlock2D", "SimpleCrossAttnUpBlock2D", "UNetMidBlock2DSimpleCrossAttn",
     ),
-    sections={ATTENTION: Section(("to_q", *KEYS), "to_out.0", keys=KEYS)},
+    sections={ATTENTION: (Section(("to_q", *KEYS), "to_out.0", keys=KEYS),)},
     own_host=True,
     usable=lambda block: not getattr(block, "only_cross_attention", False),
 )  # fmt: skip

@@ -34,7 +34,7 @@ ADAPTER = BlockAdapter(
     block_class="BasicTransformerBlock",
     # The last is ModelScope's, with a block class of its own under the same name.
     inside=("Transformer2DModel", "TransformerSpatioTemporalModel", "SpatialTransformer"),
-    sections={ATTENTION: around("attn1", keys=KEYS), CROSS_ATTENTION: around("attn2"), MLP: around("ff")},
+    sections={ATTENTION: (around("attn1", keys=KEYS),), CROSS_ATTENTION: (around("attn2"),), MLP: (around("ff"),)},
     grid=_grid,
     downsample=_downsample,
     # A block can be built to attend to the text in both attentions: ModelScope's, and the x4 upscaler's finer levels.

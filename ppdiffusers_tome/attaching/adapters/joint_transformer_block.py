@@ -1,14 +1,15 @@
-"""JointTransformerBlock: Stable Diffusion 3. Image and text tokens attend to each other; only image tokens merge.
+"""JointTransformerBlock: Stable Diffusion 3, 3.5 and their ControlNet. Image and text attend to each other.
 
-The block and its attention are called by keyword, so image tokens merge as they leave the norm before the attention,
-and of the two results of the attention the first, the image's, is unmerged.
+Only image tokens merge. The block and its attention are called by keyword, so they do as they leave the norm before the
+attention, and of the two results of the attention the first, the image's, is unmerged. Some blocks of 3.5 have a second
+attention, of the image alone.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, MLP, BlockAdapter, Section, around
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, MLP, BlockAdapter, Section, around, by_keyword
 from ppdiffusers_tome.merging.grid import Grid
 
 if TYPE_CHECKING:
@@ -22,8 +23,14 @@ def _grid(host: Layer, latent: paddle.Tensor) -> Grid:
 
 ADAPTER = BlockAdapter(
     block_class="JointTransformerBlock",
-    inside=("SD3Transformer2DModel",),
-    sections={ATTENTION: Section(("norm1",), "attn", after=True, keys=("attn.to_k", "attn.to_v")), MLP: around("ff")},
+    inside=("SD3Transformer2DModel", "SD3ControlNetModel"),
+    sections={
+        ATTENTION: (
+            Section(("norm1",), "attn", after=True, keys=("attn.to_k", "attn.to_v")),
+            by_keyword("attn2", keys=True),
+        ),
+        MLP: (around("ff"),),
+    },
     grid=_grid,
     latent="pos_embed",
     metric="norm1",

@@ -7,6 +7,6 @@ from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, CROSS_ATTENTI
 ADAPTER = BlockAdapter(
     block_class="KAttentionBlock",
     inside=("KCrossAttnDownBlock2D", "KCrossAttnUpBlock2D"),
-    sections={ATTENTION: around("attn1", keys=KEYS), CROSS_ATTENTION: around("attn2")},
+    sections={ATTENTION: (around("attn1", keys=KEYS),), CROSS_ATTENTION: (around("attn2"),)},
     own_host=True,
 )

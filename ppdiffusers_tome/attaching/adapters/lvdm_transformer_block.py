@@ -10,7 +10,7 @@ from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, CROSS_ATTENTI
 ADAPTER = BlockAdapter(
     block_class="BasicTransformerBlockST",
     inside=("SpatialTemporalTransformer",),
-    sections={ATTENTION: around("attn1", keys=KEYS), CROSS_ATTENTION: around("attn2")},
+    sections={ATTENTION: (around("attn1", keys=KEYS),), CROSS_ATTENTION: (around("attn2"),)},
     # The block gets a video; before its first norm that is cut into frames.
     metric="norm1",
 )

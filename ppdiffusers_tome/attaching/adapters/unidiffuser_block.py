@@ -20,7 +20,7 @@ def _patch(host: Layer) -> int:
     return host.config.patch_size
 
 
-def _prefix(host: Layer) -> int:
+def _prefix(host: Layer, latent: paddle.Tensor) -> int:
     """Two timesteps, the kind of data where the model is told, the text, and one token for the image embedding."""
     return 3 + bool(host.use_data_type_embedding) + host.num_text_tokens
 
@@ -28,7 +28,7 @@ def _prefix(host: Layer) -> int:
 ADAPTER = BlockAdapter(
     block_class="UniDiffuserBlock",
     inside=("UniDiffuserModel",),
-    sections={ATTENTION: around("attn1", keys=KEYS), MLP: around("ff")},
+    sections={ATTENTION: (around("attn1", keys=KEYS),), MLP: (around("ff"),)},
     grid=_grid,
     latent="vae_img_in",
     downsample=_patch,

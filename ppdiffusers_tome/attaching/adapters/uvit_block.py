@@ -16,6 +16,10 @@ def _grid(host: Layer, latent: paddle.Tensor) -> Grid:
     return Grid(*(side // _patch(host) for side in latent.shape[-2:]))
 
 
+def _prefix(host: Layer, latent: paddle.Tensor) -> int:
+    return host.extras
+
+
 def _patch(host: Layer) -> int:
     return host.config.patch_size
 
@@ -23,11 +27,11 @@ def _patch(host: Layer) -> int:
 ADAPTER = BlockAdapter(
     block_class="Block",
     inside=("UViTT2IModel",),
-    sections={ATTENTION: around("attn"), MLP: around("mlp")},
+    sections={ATTENTION: (around("attn"),), MLP: (around("mlp"),)},
     grid=_grid,
     latent="patch_embed",
     # A block of the second half first mixes in what an earlier one gave.
     metric="norm1",
     downsample=_patch,
-    prefix=lambda host: host.extras,
+    prefix=_prefix,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, BlockAdapter, Section, UNetParts
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, LAST, BlockAdapter, Section, UNetParts
 
 _KEYS = ("attention.to_k", "attention.to_v")
 
@@ -15,9 +15,7 @@ ADAPTER = BlockAdapter(
     block_class="AttnBlock",
     inside=("WuerstchenPrior", "WuerstchenDiffNeXt"),
     sections={
-        ATTENTION: Section(
-            ("attention.to_q", *_KEYS), "attention.to_out.0", trailing=True, keys=_KEYS
-        )
+        ATTENTION: (Section(("attention.to_q", *_KEYS), "attention.to_out.0", others=LAST, keys=_KEYS),),
     },
     own_host=True,
     unets=(_UNET,),

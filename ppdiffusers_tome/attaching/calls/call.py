@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import paddle
@@ -19,6 +20,7 @@ from ppdiffusers_tome.merging.matchers import matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.merging.rotary import Turn
 from ppdiffusers_tome.merging.section import Section, on_downsampled_keys, on_merged_tokens
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -53,7 +55,7 @@ class Call:
         attachment: of the denoiser.
         timestep: scalar or ``[batch]``; None where the model tells none.
         progress: of the denoising, 0 to 1; None where no setting asks for it, or nothing tells.
-        layout: of the tokens of the blocks that are called now; None between them.
+        layouts: of the tokens of the blocks that are called now, by their host's hooks; empty between them.
         block: the one that is called now, or the last one that failed; ask ``Attachment.block``.
         in_a_graph: whether gradients may be asked of it, so that checkpointing may run parts of it again.
     """
@@ -69,10 +71,10 @@ class Call:
         self._has_timestep = False
         self.timestep: paddle.Tensor | None = None
         self.progress: float | None = None
-        self.layout: Layout | None = None
+        self.layouts: dict[object, Layout] = {}
         self.block: BlockCall | None = None
         self.in_a_graph = False
-        self._layouts: dict[Hashable, Layout] = {}
+        self._of_blocks: dict[Hashable, Layout] = {}
         self._matchers: dict[Layout, Callable[[paddle.Tensor], MatchingOrDownsampling | None]] = {}
         # What is reused, by block (None for all), layout and batch; None where nothing is.
         self._matchings: dict[Any, MatchingOrDownsampling | None] | None = {} if self._config.reuse_blocks else None
@@ -112,26 +114,27 @@ class Call:
                 denoising.reuse.start_step(follows=step.follows)
             self._matchings = denoising.reuse.matchings(self._latents, self._conditioning)
 
-    def see_latent(self, layout: Layout) -> None:
-        """The blocks that follow work on tokens laid out so.
+    def see_latent(self, host: object, layout: Layout) -> None:
+        """The blocks of a host work on tokens laid out so.
 
         Raises:
             ToMeValueError: a program is being recorded for any height or width.
         """
         if min(layout.grid.height, layout.grid.width) < 0:
             refuse_recording("an open height or width")
-        self.layout = layout
+        self.layouts[host] = layout
 
-    def enter_block(self, name: Hashable, layer: Layer) -> BlockCall | None:
+    def enter_block(self, name: Hashable, layer: Layer, host: object) -> BlockCall | None:
         """A block is called, maybe again by a backward pass, outside its host; None where its grid is not known.
 
         Args:
             name: tells it from the others.
             layer: the block.
+            host: as in ``see_latent``.
         """
-        if self.layout is not None:
-            self._layouts[name] = self.layout
-        layout = self._layouts.get(name)
+        if host in self.layouts:
+            self._of_blocks[name] = self.layouts[host]
+        layout = self._of_blocks.get(name)
         self.block = None if layout is None else BlockCall(self, layer, name, layout)
         return self.block
 
@@ -146,7 +149,7 @@ class Call:
             ToMeValueError: a program is being recorded that would have to decide how many tokens merge.
         """
         num_merged = self._num_merged(block.layout)
-        if num_merged == 0 or not self._can_match(block.layout.grid):
+        if num_merged == 0 or not self._can_match(self._merging_apart(block.layout.grid)):
             return None
         if self._matchings is None:
             return self._matcher(block.layout, num_merged)(tokens)
@@ -158,7 +161,7 @@ class Call:
         return self._matchings[key]
 
     def _num_merged(self, layout: Layout) -> int:
-        """How many tokens of a grid merge now."""
+        """How many tokens of a grid merge now, or of each frame where frames merge by themselves."""
         config = self._config
         if not self._has_timestep and config.by_progress:
             self.attachment.warn_once(
@@ -174,17 +177,22 @@ class Call:
             )
         if config.by_progress and self.progress is None:
             return 0
-        return layout.grid.num_merged(config.ratio_at(layout.level, self.progress))
+        return self._merging_apart(layout.grid).num_merged(config.ratio_at(layout.level, self.progress))
+
+    def _merging_apart(self, grid: Grid) -> Grid:
+        """The grid whose tokens merge among themselves: one frame's, unless there is a stride over frames."""
+        return grid if self._config.st > 1 else grid.of_a_frame
 
     def _can_match(self, grid: Grid) -> bool:
         config = self._config
         if config.min_similarity is not None:
             refuse_recording("min_similarity")
-        if grid.num_cells(config.sx, config.sy) == 0:
+        if grid.num_cells(config.sx, config.sy, config.st) == 0:
+            cell, more = Grid(config.sy, config.sx, config.st), "more frames, " if config.st > 1 else ""
             self.attachment.warn_once(
                 "cell",
-                f"a grid of {grid.height}x{grid.width} tokens is smaller than one cell of {config.sy}x{config.sx}, so "
-                "its blocks run unmerged; use a larger picture or a smaller stride",
+                f"a grid of {grid} tokens is smaller than one cell of {cell}, so its blocks run unmerged; use {more}a "
+                "larger picture or a smaller stride",
             )
             return False
         return True
@@ -197,23 +205,48 @@ class Call:
 
     def _new_matcher(self, layout: Layout, num_merged: int) -> Callable[[paddle.Tensor], MatchingOrDownsampling | None]:
         config, constants = self._config, self.attachment.constants
-        partition = self._partition(layout.grid).after(layout.prefix)
+        grid = self._merging_apart(layout.grid)
+        frames = layout.grid.frames // grid.frames
+        partition = self._partition(grid).after(layout.prefix)
         if methods()[config.method].keys_only:
-            kept = kept_tokens(partition, num_merged, constants)
-            return lambda tokens: Downsampling(kept, *tokens.shape[:2])
+            kept = kept_tokens(partition, num_merged, constants, frames=frames)
+            return lambda tokens: Downsampling(kept, tokens.shape[0], tokens.shape[1], layout.prefix)
         return matcher(
-            partition, layout.grid, num_merged, tile=config.tile, stride=(config.sx, config.sy),
-            min_similarity=config.min_similarity, constants=constants,
+            partition, grid, num_merged, tile=config.tile, stride=(config.sx, config.sy, config.st),
+            min_similarity=config.min_similarity, constants=constants, frames=frames,
         )  # fmt: skip
 
     @without_gradients
     def _partition(self, grid: Grid) -> Partition:
         config, constants = self._config, self.attachment.constants
         if not config.use_rand:
-            return regular_partition(grid, config.sx, config.sy, constants)
+            return regular_partition(grid, config.sx, config.sy, constants, st=config.st)
         return random_partition(
-            grid, config.sx, config.sy, seed=config.seed, timestep=self.timestep, constants=constants
+            grid, config.sx, config.sy, seed=config.seed, timestep=self.timestep, constants=constants, st=config.st
         )
+
+
+@dataclass(eq=False)
+class OpenSection:
+    """A stretch of a block that runs on merged tokens now.
+
+    Attributes:
+        by: who opened it.
+        arithmetic: what merges and unmerges.
+        keywords: of the attention's call, as they were, where it is called by keyword.
+        queries, of_keys, text: how those are turned, where the call brought a rotary embedding.
+        ran: whether the attention ran; a cache may hand out what an earlier step kept.
+        turned: how many of queries and keys were.
+    """
+
+    by: object
+    arithmetic: Section
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    queries: Turn | None = None
+    of_keys: Turn | None = None
+    text: Turn | None = None
+    ran: bool = False
+    turned: int = 0
 
 
 class BlockCall:
@@ -231,7 +264,7 @@ class BlockCall:
             width]``; None where it is not seen yet.
         matched: whether it was decided what merges.
         matching: what merges; None where nothing does.
-        section: the stretch of the block that runs on merged tokens now, and who opened it; None between them.
+        section: the stretch of the block that runs on merged tokens now; None between them.
     """
 
     def __init__(
@@ -242,7 +275,7 @@ class BlockCall:
         self.tokens = tokens
         self.matched = False
         self.matching: MatchingOrDownsampling | None = None
-        self.section: tuple[object, Section] | None = None
+        self.section: OpenSection | None = None
 
     def match(self) -> MatchingOrDownsampling | None:
         """Decide what merges, once: when it is first asked for, as a DiT embeds its timestep in its first block."""
@@ -263,7 +296,7 @@ class BlockCall:
             return tokens
         self.call.attachment.warn_once(
             "tokens",
-            f"a block got tokens of shape {given} where its latent has {grid.height}x{grid.width} tokens"
+            f"a block got tokens of shape {given} where its latent has {grid} tokens"
             f"{f' behind {layout.prefix} others' if layout.prefix else ''}; it runs unmerged",
         )
         return None
@@ -272,27 +305,31 @@ class BlockCall:
         """Nothing more merges in this call of the block."""
         self.matched, self.tokens, self.matching, self.section = True, None, None, None
 
-    def opened(self, by: object, how: str) -> Section:
-        """The section that ``by`` opened, or a new one: ``how`` as in ``Matching.merge``."""
-        if self.section is None or self.section[0] is not by:
+    def opened(self, by: object, how: str, *, others_first: bool = False) -> OpenSection:
+        """The section that ``by`` opened, or a new one: the others as in ``merging.section.on_merged_tokens``."""
+        if self.section is None or self.section.by is not by:
             if isinstance(self.matching, Downsampling):
-                section = on_downsampled_keys(self.matching)
+                arithmetic = on_downsampled_keys(self.matching, others_first=others_first)
             else:
                 assert self.matching is not None
-                section = on_merged_tokens(self.matching, how)
-            next(section)
-            self.section = by, section
-        return self.section[1]
+                arithmetic = on_merged_tokens(self.matching, how, others_first=others_first)
+            next(arithmetic)
+            self.section = OpenSection(by, arithmetic)
+        return self.section
 
-    def closed(self, by: object) -> Section | None:
-        """The section that ``by`` opened, for its result; None where it opened none that has one."""
-        if self.section is None or self.section[0] is not by or isinstance(self.matching, Downsampling):
-            return None
-        (_, section), self.section = self.section, None
+    def open_section(self, by: object) -> OpenSection | None:
+        """The section that ``by`` opened; None where it opened none, or it is closed."""
+        return self.section if self.section is not None and self.section.by is by else None
+
+    def closed(self, by: object) -> OpenSection | None:
+        """The section that ``by`` opened, for its result; None where it opened none."""
+        section = self.open_section(by)
+        if section is not None:
+            self.section = None
         return section
 
 
-def refuse_recording(what: str) -> None:
+def refuse_recording(what: str, remedy: str = "apply_tome with one ratio and without it") -> None:
     """A program that is being recorded has no values yet, and its shapes are fixed.
 
     Raises:
@@ -300,6 +337,5 @@ def refuse_recording(what: str) -> None:
     """
     if not paddle.in_dynamic_mode():
         raise ToMeValueError(
-            f"{what} cannot become part of a program, which fixes how many tokens merge; apply_tome with one ratio and "
-            "without it before exporting"
+            f"{what} cannot become part of a program, which fixes how many tokens merge; {remedy} before exporting"
         )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ppdiffusers_tome.attaching.calls.denoising import InferredSteps, ScheduledSteps, Steps
 from ppdiffusers_tome.attaching.calls.reuse import StepReuse
+from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 if TYPE_CHECKING:
@@ -33,11 +34,13 @@ class Denoising:
     Attributes:
         steps: tell how far it is.
         reuse: the matchings that steps share.
+        grids: read off tensors' values, by how and of which host: those tensors, their versions, and what they tell.
     """
 
     def __init__(self, steps: Steps, reuse_steps: int) -> None:
         self.steps = steps
         self.reuse = StepReuse(reuse_steps, _equal)
+        self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
 
 
 class PipelineCall:

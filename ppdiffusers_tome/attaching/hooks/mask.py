@@ -13,6 +13,7 @@ from ppdiffusers_tome.attaching.calls.call import BlockCall, MatchingOrDownsampl
 from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.hooks.section import keeps_maps
 from ppdiffusers_tome.merging.downsampling import Downsampling
+from ppdiffusers_tome.merging.matching import Matching
 
 
 class MaskMerger(Hooks):
@@ -46,14 +47,26 @@ class MaskMerger(Hooks):
     def __call__(
         self, mask: paddle.Tensor | None, target_length: int, *args: Any, **kwargs: Any
     ) -> paddle.Tensor | None:
-        block = None if mask is None else self.attachment.block()
+        proportional = self.attachment.config.proportional
+        block = None if mask is None and not proportional else self.attachment.block()
         matching = None if block is None else block.match()
-        maps_kept = matching is not None and keeps_maps(self.attachment, ATTENTION, self.attention)
-        if mask is not None and block is not None and matching is not None and not maps_kept:
-            mask, target_length = self._merged(mask, target_length, block, matching)
+        if block is not None and matching is not None and not keeps_maps(self.attachment, ATTENTION, self.attention):
+            if mask is not None:
+                mask, target_length = self._merged(mask, target_length, block, matching)
+            if proportional and block.section is not None and isinstance(matching, Matching):
+                mask = self._with_sizes(mask, matching)
         if self.own is not None:
             return self.own(mask, target_length, *args, **kwargs)
         return getattr(type(self.attention), self.NAME)(self.attention, mask, target_length, *args, **kwargs)
+
+    def _with_sizes(self, mask: paddle.Tensor | None, matching: Matching) -> paddle.Tensor | None:
+        """``[batch or batch * heads, 1 or left, left]``, or what it was where keys are not the block's own."""
+        if mask is not None and mask.shape[-1] != matching.num_left:
+            return mask
+        sizes = matching.log_sizes.unsqueeze(1).astype(self.attention.to_q.weight.dtype)
+        if mask is None:
+            return sizes
+        return mask + sizes.repeat_interleave(mask.shape[0] // sizes.shape[0], axis=0).astype(mask.dtype)
 
     def _merged(
         self, mask: paddle.Tensor, target_length: int, block: BlockCall, matching: MatchingOrDownsampling

@@ -7,11 +7,14 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.attaching.adapters.adapter import CROSS_ATTENTION, ROLES
+from ppdiffusers_tome.attaching.adapters.adapter import CROSS_ATTENTION, FIRST, ROLES, Section
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
+from ppdiffusers_tome.attaching.calls.call import BlockCall, MatchingOrDownsampling, OpenSection
 from ppdiffusers_tome.attaching.hooks.base import Hooks, unseen
+from ppdiffusers_tome.attaching.kept_outputs import handed_out_again, matching_of, remember
 from ppdiffusers_tome.attaching.layers import is_a
-from ppdiffusers_tome.merging.section import Given
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.section import Given, unmerged
 
 
 class SectionHooks(Hooks):
@@ -22,15 +25,17 @@ class SectionHooks(Hooks):
         role: what the section does, one of ``ROLES``.
         attention: the layer of the section that has an attention processor, or None.
         how: as in ``Matching.merge``.
-        trailing: as in ``Section``.
+        section: which one.
     """
 
-    def __init__(self, attachment: Attachment, role: str, attention: Layer | None, how: str, *, trailing: bool) -> None:
+    def __init__(
+        self, attachment: Attachment, role: str, attention: Layer | None, how: str, section: Section
+    ) -> None:
         super().__init__(attachment)
         self.role = role
         self.attention = attention
         self.how = how
-        self.trailing = trailing
+        self.section = section
 
     def merge(self, layer: Layer, inputs: tuple) -> tuple | None:
         if not inputs:
@@ -48,12 +53,23 @@ class SectionHooks(Hooks):
 
     def unmerge(self, layer: Layer, inputs: tuple, output: Any) -> Any:
         block = self.attachment.block()
+        if block is None and self.attachment.call() is None and self.attachment.others_call():
+            return None  # of a layer that two denoisers hold, and this one is not called
         section = None if block is None else block.closed(self)
-        if section is None:
+        tokens = output[0] if isinstance(output, tuple) else output
+        matching = block.matching if block is not None and section is not None else None
+        if handed_out_again(tokens):
+            made_with, others_first = matching_of(tokens), self.section.others == FIRST
+            whole = None if made_with is None else unmerged(made_with, tokens, others_first=others_first)
+        elif section is None or not isinstance(matching, Matching):
+            remember(tokens, None)
+            whole = None
+        else:
+            remember(tokens, matching)
+            whole = section.arithmetic.send(Given(tokens, leaves=True))
+        if whole is None:
             return None
-        if isinstance(output, tuple):
-            return (section.send(Given(output[0], leaves=True)), *output[1:])
-        return section.send(Given(output, leaves=True))
+        return (whole, *output[1:]) if isinstance(output, tuple) else whole
 
     def _merged(self, layer: Layer, x: paddle.Tensor) -> paddle.Tensor | None:
         """What goes on in place of ``x``; None when it stays."""
@@ -61,10 +77,17 @@ class SectionHooks(Hooks):
         matching = None if block is None else block.match()
         if block is None or matching is None or keeps_maps(self.attachment, self.role, self.attention):
             return None
-        if matching.fits(x) or (self.trailing and x.shape[1] > matching.num_tokens):
-            return block.opened(self, self.how).send(Given(x))
-        if block.section is not None and block.section[0] is self:
+        if matching.fits(x) or (self.section.others and x.shape[1] > matching.num_tokens):
+            return self._opened(block).arithmetic.send(Given(x))
+        if block.open_section(self) is not None:
             return None  # a processor's keys may come from elsewhere; its queries are merged already
+        self._refuse(block, matching, layer, x)
+        return None
+
+    def _opened(self, block: BlockCall) -> OpenSection:
+        return block.opened(self, self.how, others_first=self.section.others == FIRST)
+
+    def _refuse(self, block: BlockCall, matching: MatchingOrDownsampling, layer: Layer, x: paddle.Tensor) -> None:
         block.run_unmerged()
         self.attachment.warn_once(
             "sublayer",
@@ -72,7 +95,6 @@ class SectionHooks(Hooks):
             f"[{matching.batch}, {matching.num_tokens}, channels] (feed-forward chunking does that), so it runs "
             "unmerged; switch chunking off to merge here",
         )
-        return None
 
 
 # Processors that keep attention maps for their pipelines to read as pictures, and the attention whose maps are kept:

@@ -19,8 +19,8 @@ Matcher = Callable[[paddle.Tensor], Matching | None]
 
 def matcher(
     partition: Partition, grid: Grid, num_merged: int, *,
-    tile: int | None = None, stride: tuple[int, int] = (2, 2), min_similarity: float | None = None,
-    constants: Constants | None = None,
+    tile: int | None = None, stride: tuple[int, ...] = (2, 2), min_similarity: float | None = None,
+    constants: Constants | None = None, frames: int = 1,
 ) -> Matcher:  # fmt: skip
     """The matcher for a grid: exact, or in tiles where there are several.
 
@@ -31,13 +31,22 @@ def matcher(
         grid: of the tokens.
         num_merged: how many of S sources merge, ``1 <= num_merged <= S``; at most, with ``min_similarity``.
         tile: as in ``ToMeConfig``.
-        stride: ``(sx, sy)`` of the partition; tiles hold whole cells.
+        stride: ``(sx, sy)`` or ``(sx, sy, st)`` of the partition; tiles hold whole cells. Over several frames, ``st``,
+            tokens are compared with those of the same cell's frames only, so the cost is linear in the frames.
         min_similarity: as in ``ToMeConfig``.
         constants: as in ``partition.random_partition``.
+        frames: how many such grids the tokens of an image hold, one after the other. Each merges by itself.
     """
-    if tile is not None:
-        tiles = tiled.tiles_of(grid, *stride, tile)
+    match = partial(exact.match, partition=partition)
+    sx, sy, st = (*stride, 1)[:3]
+    if tile is not None or st > 1:
+        tiles = tiled.tiles_of(grid, sx, sy, tile or max(grid.height, grid.width), st)
         if tiles.number > 1:
-            by_tiles = tiled.by_tiles(partition, tiles, constants)
-            return partial(tiled.match, tiled=by_tiles, num_merged=num_merged, min_similarity=min_similarity)
-    return partial(exact.match, partition=partition, num_merged=num_merged, min_similarity=min_similarity)
+            match = partial(tiled.match, tiled=tiled.by_tiles(partition, tiles, constants))
+    match = partial(match, num_merged=num_merged, min_similarity=min_similarity)
+    return match if frames == 1 else partial(_of_each_frame, match, frames)
+
+
+def _of_each_frame(match: Matcher, frames: int, tokens: paddle.Tensor) -> Matching | None:
+    matching = match(tokens.reshape([-1, tokens.shape[1] // frames, tokens.shape[2]]))
+    return None if matching is None else matching.of_frames(frames)

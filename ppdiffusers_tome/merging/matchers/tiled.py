@@ -67,20 +67,21 @@ class TiledPartition:
 
 
 @lru_cache(maxsize=32)
-def tiles_of(grid: Grid, sx: int, sy: int, tile: int) -> Tiles:
-    """Cut a grid into tiles of at most ``tile`` by ``tile`` tokens, all of nearly the same size.
+def tiles_of(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tiles:
+    """Cut a grid into tiles of at most ``tile`` by ``tile`` tokens, one cell deep, all of nearly the same size.
 
     Tokens past the last whole cell belong to the tile beside them.
     """
-    rows, columns = grid.height // sy, grid.width // sx
+    times, rows, columns = grid.frames // st, grid.height // sy, grid.width // sx
     # Whole cells a side; array_split keeps the tiles within one cell of each other.
     of_row = _split(rows, max(1, tile // sy))
     of_column = _split(columns, max(1, tile // sx))
-    token = np.arange(grid.num_tokens)
-    row = np.minimum(token // grid.width // sy, rows - 1)
-    column = np.minimum(token % grid.width // sx, columns - 1)
-    tile_of = of_row[row] * (of_column[-1] + 1) + of_column[column]
-    cells, rest = grid.cells(sx, sy)
+    frame, within = np.divmod(np.arange(grid.num_tokens), grid.of_a_frame.num_tokens)
+    row = np.minimum(within // grid.width // sy, rows - 1)
+    column = np.minimum(within % grid.width // sx, columns - 1)
+    of_place = of_row[row] * (of_column[-1] + 1) + of_column[column]
+    tile_of = np.minimum(frame // st, times - 1) * (of_place.max() + 1) + of_place
+    cells, rest = grid.cells(sx, sy, st)
     sources, repeated = _slots(tile_of[np.concatenate([cells[:, 1:].ravel(), rest])])
     return Tiles(sources, _slots(tile_of[cells[:, 0]])[0], repeated)
 

@@ -137,7 +137,7 @@ def _put_free(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> N
 
     zeros: dict[tuple, paddle.Tensor] = {}
     for site in _sites(model_or_pipe, max_downsample):
-        section = site.adapter.sections[ATTENTION]
+        section = site.adapter.sections[ATTENTION][0]
         sublayer = layer_at(site.block, section.leave)
         # A section that begins and ends in different layers needs the tokens between them to be kept in step.
         if sublayer is not None and section.is_one_layer:

@@ -63,7 +63,9 @@ def _print_coverage(*, markdown: bool) -> None:
     with quiet_libraries():
         import ppdiffusers
 
+        from ppdiffusers_tome.tools.console.output import print_line
         from ppdiffusers_tome.tools.doctor.coverage import coverage
+        from ppdiffusers_tome.tools.doctor.versions import never_tested
 
         rows = [(each.name, "yes" if each.merges else "no", _where(each)) for each in coverage()]
     table = Table(("pipeline", "merges", "where, or why not"), rows, left=3)
@@ -72,6 +74,9 @@ def _print_coverage(*, markdown: bool) -> None:
         print(table.markdown(), end="")
     else:
         table.print()
+        warning = never_tested(ppdiffusers.__version__)
+        if warning:
+            print_line(f"\n{warning}")
         _print_gpu_estimate()
 
 
@@ -138,7 +143,7 @@ def _table(levels: list[Estimate]) -> Table:
         if each.seconds is not None and each.merged_seconds is not None:
             gain = each.seconds / each.merged_seconds
             timed = f"{each.seconds:.4f} -> {each.merged_seconds:.4f} ({gain:.2f}x)"
-        table.add(each.part or "model", each.level, f"{grid.height}x{grid.width}", each.num_blocks, tokens, timed)
+        table.add(each.part or "model", each.level, str(grid), each.num_blocks, tokens, timed)
     return table
 
 

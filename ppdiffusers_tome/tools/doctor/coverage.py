@@ -46,6 +46,7 @@ _BESIDE = (
 )  # fmt: skip
 # By the beginning of their names.
 _OTHER = {
+    "FluxPriorRedux": "makes embeddings of a picture for another pipeline, and denoises nothing",
     "AutoPipelineFor": "stands for other pipelines and makes one of them; apply ToMe to that one",
     "PaddleInfer": "runs programs that were exported; apply ToMe before exporting them",
     "FastDeploy": "runs programs that were exported; apply ToMe before exporting them",
@@ -182,9 +183,9 @@ def _denoiser(pipeline: str, part: str, model_class: str) -> Denoiser:
 
 def _specimen(pipeline: str, model_class: str) -> Specimen | None:
     """The specimen that looks like a pipeline's model of a class: one that names the pipeline, else the usual one."""
-    same = [specimen for specimen in specimens() if specimen.model_class == model_class]
+    same = [specimen for specimen in specimens() if specimen.model_class == model_class and specimen.is_there]
     special = [each for each in same if each.pipelines and re.fullmatch(each.pipelines, pipeline)]
-    return next(iter(special + [each for each in same if not each.pipelines]), None)
+    return next(iter(special + [each for each in same if each.pipelines == ""]), None)
 
 
 @cache

@@ -135,13 +135,14 @@ def _grid(site: Site, height: int, width: int) -> Grid:
 @paddle.no_grad()
 def _timed(estimate: Estimate, site: Site, config: ToMeConfig) -> Estimate:
     grid = estimate.grid
-    section = site.adapter.sections[ATTENTION]
+    section = site.adapter.sections[ATTENTION][0]
     attention = layer_at(site.block, section.leave)
     if not config.merge_attn or not section.is_one_layer or not hasattr(attention, "to_q"):
         return replace(estimate, untimed=f"self-attention of {type(site.block).__name__} cannot be called on its own")
     weight = attention.to_q.weight
-    # Only the plain processor holds all scores at once; others have other names.
-    if type(getattr(attention, "processor", None)).__name__ == "AttnProcessor":
+    # Only the plain processor holds all scores at once, and on a CPU that of xFormers; others have other names.
+    holding = ("AttnProcessor", "XFormersAttnProcessor") if paddle.get_device() == "cpu" else ("AttnProcessor",)
+    if type(getattr(attention, "processor", None)).__name__ in holding:
         # Scores and their softmax.
         needed = 2 * attention.heads * grid.num_tokens**2 * weight.element_size()
         available = available_bytes()

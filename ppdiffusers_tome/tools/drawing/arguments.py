@@ -92,6 +92,10 @@ def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
     setting("--reuse-blocks", action=yes_or_no, help="blocks on one grid share their matching (default: no)")
     setting("--min-similarity", type=_or_none(float), metavar="X",
             help="never merge tokens less alike, -1 to 1, or none: no limit (default); the ratio is then the most")
+    setting("--st", type=int, metavar="N",
+            help="stride in frames, for models that attend to all frames of a video at once (default: 1)")
+    setting("--proportional", action=yes_or_no,
+            help="let merged tokens count in attention as many times as they stand for tokens (default: no)")
     setting("--start", type=float, metavar="X", help="merge from this share of the denoising (default: 0)")
     setting("--end", type=float, metavar="X", help="and up to this one (default: 1)")
     return group

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.tools.cli import main
+from ppdiffusers_tome.tools.doctor.zoo import specimens
 
 SMALL = ["--batch", "1", "--grid-height", "16", "--grid-width", "12", "--channels", "64", "--repeats", "2"]
 SMALL += ["--tile", "8", "--blocks", "2", "--reuse-steps", "2"]
@@ -144,3 +145,11 @@ def test_families_refuses(
 ) -> None:
     assert main(["bench", "families", *arguments, "--output", str(tmp_path)]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_families_says_what_ppdiffusers_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = [each for each in specimens() if not each.is_there]
+    if not absent:
+        pytest.skip("this ppdiffusers has them all")
+    assert main(["bench", "families", "--only", "unet", absent[0].name, "--output", str(tmp_path)]) == 2
+    assert f"--only {absent[0].name}: needs ppdiffusers {absent[0].since}" in capsys.readouterr().err

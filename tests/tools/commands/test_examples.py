@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launching import python_path
 from tools.commands.conftest import pixels_of
 
 ROOT = Path(__file__).parents[3]
@@ -17,16 +18,20 @@ ROOT = Path(__file__).parents[3]
 def run_example(name: str, folder: Path, *arguments: str) -> tuple[Path, str]:
     """Run an example in a fresh process; returns its picture and what it printed."""
     output = folder / "picture.png"
-    command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), "--offline", "--size", "64", "--steps", "2"]
-    done = subprocess.run(
-        [*command, "--output", str(output), *arguments],
+    done = started(name, folder, "--offline", "--size", "64", "--steps", "2", "--output", str(output), *arguments)
+    assert done.returncode == 0, done.stderr
+    return output, done.stdout
+
+
+def started(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """An example in a fresh process."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py"), *arguments],
         capture_output=True,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": python_path(ROOT)},
     )
-    assert done.returncode == 0, done.stderr
-    return output, done.stdout
 
 
 @pytest.mark.parametrize("name", ["stable_diffusion", "controlnet_canny"])
@@ -41,3 +46,12 @@ def test_example_runs_offline(name, tmp_path):
 def test_controlnet_example_takes_a_photo(tmp_path, photo):
     output, _ = run_example("controlnet_canny", tmp_path, "--image", str(photo))
     assert pixels_of(output).shape == (64, 64, 3)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", ["flux", "wan_video"])
+def test_an_example_says_what_it_needs(name, tmp_path):
+    """Here there is neither a ppdiffusers with such models nor, where there is, a GPU."""
+    done = started(name, tmp_path)
+    assert done.returncode == 2
+    assert "install it from PaddleMIX's source" in done.stderr or "run this on a GPU" in done.stderr

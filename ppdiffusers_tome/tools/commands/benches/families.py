@@ -72,6 +72,10 @@ def run(args: argparse.Namespace) -> None:
     if not chosen:
         raise UserError(f"--only {' '.join(args.only)}: nothing merges in these; ppdiffusers-tome doctor tells why")
     with quiet_libraries():
+        absent = [each for each in chosen if not each.is_there]
+        if args.only and absent:
+            raise UserError(f"--only {absent[0].name}: needs ppdiffusers {absent[0].since}")
+        chosen = [each for each in chosen if each not in absent]
         rows = [_measured(each, args.side, config, args.repeats) for each in tqdm(chosen, desc="models", disable=None)]
         about = {"side": args.side, "ratio": args.ratio, "repeats": args.repeats, **measured_on()}
         notes = [
@@ -110,7 +114,7 @@ def _measured(specimen: Specimen, side: int, config: ToMeConfig, repeats: int) -
     return Row(
         specimen.name,
         specimen.about,
-        grids=[f"{each.grid.height}x{each.grid.width}" for each in merging],
+        grids=[str(each.grid) for each in merging],
         tokens=[each.grid.num_tokens for each in merging],
         left=[each.grid.num_tokens - each.num_merged for each in merging],
         seconds=Spread.of(taken["unmerged"]),

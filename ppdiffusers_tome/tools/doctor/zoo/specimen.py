@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,8 @@ UNET: dict[str, Any] = dict(
 )
 # Of models whose attention is ``attention_anywhere``.
 GPU_ATTENTION = "on a GPU only, as ppdiffusers defines the attention it calls nowhere else; tested with a plain one"
+# Of models whose norm is ``norms_anywhere``.
+AVX512_NORM = "on GPUs, and on CPUs that have AVX-512, as Paddle's RMSNorm is for those alone; tested with a plain one"
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,10 @@ class Specimen:
         construct: makes the model of a config where calling the class does not do.
         mended: while this lasts, ppdiffusers can run it.
         pipelines: a regular expression for names of pipelines whose denoiser of ``model_class`` looks like this one;
-            "" for the usual look of the class.
+            "" for the usual look of the class, None for one that no name of a pipeline tells from the usual.
         broken: where ppdiffusers itself cannot run it as it is, for tables; ``construct`` and ``mended`` help.
         size: height and width of the latent, where learned positions allow no other number of tokens.
+        since: the version of ppdiffusers that brings it; "" where all that are supported do.
         refused_block: the class in ``REFUSED`` of the blocks that it has instead of any that merge.
         name: of its file.
     """
@@ -101,9 +105,10 @@ class Specimen:
     module: str = "ppdiffusers"
     construct: Callable[..., Any] | None = None
     mended: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-    pipelines: str = ""
+    pipelines: str | None = ""
     broken: str = ""
     size: tuple[int, int] | None = None
+    since: str = ""
     refused_block: str = ""
     name: str = ""
 
@@ -111,6 +116,14 @@ class Specimen:
     def reason(self) -> str | None:
         """Why nothing merges in it; None where something does."""
         return REFUSED.get(self.refused_block or self.model_class)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the ppdiffusers that is installed has it: the class, which takes such a config."""
+        if not self.since:
+            return True
+        model_class = getattr(importlib.import_module(self.module), self.model_class, None)
+        return model_class is not None and self.config.keys() <= inspect.signature(model_class).parameters.keys()
 
     def build(self, **changes: Any) -> Any:
         """A model in evaluation mode, its weights the same every time; moves no global generator.
@@ -187,29 +200,74 @@ def _tensors(output: Any) -> Iterator[paddle.Tensor]:
 
 @contextlib.contextmanager
 def attention_anywhere() -> Iterator[None]:
-    """ppdiffusers gives Paddle ``scaled_dot_product_attention_`` only where there is a GPU; here it is everywhere."""
+    """``scaled_dot_product_attention_`` works on a CPU: ppdiffusers gives it to Paddle only where there is a GPU.
+
+    Newer versions give it everywhere, and it then asks for a kernel of GPUs.
+    """
     import paddle.nn.functional as F
 
-    name = "scaled_dot_product_attention_"
-    if hasattr(F, name):
+    with _standing_in(F, "scaled_dot_product_attention_", _attention):
+        yield
+
+
+@contextlib.contextmanager
+def norms_anywhere() -> Iterator[None]:
+    """``fused_rms_norm`` works on any CPU: where one lacks AVX-512, Paddle's ends the program."""
+    import paddle.incubate.nn.functional as F
+
+    with _standing_in(F, "fused_rms_norm", _rms_norm):
+        yield
+
+
+@contextlib.contextmanager
+def kernels_anywhere() -> Iterator[None]:
+    """Both of them."""
+    with attention_anywhere(), norms_anywhere():
+        yield
+
+
+@contextlib.contextmanager
+def _standing_in(module: Any, name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
+    """A function of a module is another one, on a CPU or where the module has none."""
+    import paddle
+
+    own = vars(module).get(name)
+    if own is not None and not paddle.get_device().startswith("cpu"):
         yield
         return
-    setattr(F, name, _attention)
+    setattr(module, name, stand_in)
     try:
         yield
     finally:
-        delattr(F, name)
+        if own is None:
+            delattr(module, name)
+        else:
+            setattr(module, name, own)
 
 
 def _attention(
     query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, attn_mask: paddle.Tensor | None = None, **_: Any
 ) -> paddle.Tensor:
-    """Plain attention on ``[batch, tokens, heads, channels]``, without dropout, as these models call it."""
+    """Plain attention on ``[batch, tokens, heads, channels]``, without dropout, as these models call it.
+
+    FLUX hands over bfloat16 and takes back what comes, so here that is float32.
+    """
     import paddle
     import paddle.nn.functional as F
 
+    if query.dtype == paddle.bfloat16:
+        query, key, value = (x.astype("float32") for x in (query, key, value))
     query, key, value = (x.transpose([0, 2, 1, 3]) for x in (query, key, value))
     scores = paddle.matmul(query * (1 / math.sqrt(query.shape[-1])), key, transpose_y=True)
     if attn_mask is not None:
         scores = scores + attn_mask.astype(scores.dtype)
     return paddle.matmul(F.softmax(scores, axis=-1), value).transpose([0, 2, 1, 3])
+
+
+def _rms_norm(
+    x: paddle.Tensor, norm_weight: paddle.Tensor, *, epsilon: float, begin_norm_axis: int, **_: Any
+) -> tuple[paddle.Tensor]:
+    """Each row by the root of the mean of its squares, as these models call it."""
+    rows = x.astype("float32")
+    axes = list(range(begin_norm_axis, x.ndim))
+    return ((rows * (rows.square().mean(axes, keepdim=True) + epsilon).rsqrt()).astype(x.dtype) * norm_weight,)

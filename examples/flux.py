@@ -1,0 +1,42 @@
+"""FLUX with token merging. Needs a GPU and a ppdiffusers newer than 0.29.0, from PaddleMIX's source.
+
+    python flux.py                                            # FLUX.1-schnell, fetched once
+    python flux.py --model black-forest-labs/FLUX.1-dev --steps 28 --guidance 3.5
+"""
+
+import argparse
+from pathlib import Path
+
+import paddle
+import ppdiffusers
+
+import ppdiffusers_tome  # noqa: F401  (gives pipelines apply_tome)
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", default="black-forest-labs/FLUX.1-schnell")
+parser.add_argument("--output", type=Path, default=Path("flux.png"))
+parser.add_argument("--size", type=int, default=1024, help="height and width in pixels, a multiple of 16")
+parser.add_argument("--steps", type=int, default=4)
+parser.add_argument("--guidance", type=float, default=0.0)
+args = parser.parse_args()
+
+if not hasattr(ppdiffusers, "FluxPipeline"):
+    parser.error(
+        f"ppdiffusers {ppdiffusers.__version__} has no FLUX; install it from PaddleMIX's source, as "
+        "docs/installation.md says"
+    )
+if not paddle.get_device().startswith("gpu"):
+    parser.error("ppdiffusers computes FLUX's attention by a kernel that CPUs lack; run this on a GPU")
+
+pipe = ppdiffusers.FluxPipeline.from_pretrained(args.model, paddle_dtype=paddle.bfloat16)
+# Tokens of the picture merge, those of the prompt never do.
+pipe.apply_tome(ratio=0.5)
+paddle.seed(0)
+image = pipe(
+    "a photo of an astronaut riding a horse on mars", height=args.size, width=args.size,
+    num_inference_steps=args.steps, guidance_scale=args.guidance,
+).images[0]  # fmt: skip
+image.save(args.output)
+print(f"{args.output}: {pipe.tome.num_blocks} blocks merged half of their tokens")
+
+pipe.remove_tome()  # the pipeline is exactly as before

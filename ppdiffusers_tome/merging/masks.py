@@ -1,0 +1,72 @@
+"""What is added to the scores of attention on merged tokens: its mask, and how many tokens each stands for."""
+
+from __future__ import annotations
+
+import paddle
+
+from ppdiffusers_tome.merging.downsampling import Downsampling
+from ppdiffusers_tome.merging.matching import Matching
+
+# Added to a score, it leaves nothing of it, and float16 holds it.
+_LEFT_OUT = -1e4
+
+
+def merged_mask(
+    mask: paddle.Tensor, matching: Matching | Downsampling, *, others_first: bool
+) -> paddle.Tensor:
+    """A mask whose keys merge as the tokens did: a group is left out as soon as one of its tokens is.
+
+    Args:
+        mask: ``[batch or 1, heads or 1, 1, keys]``, True for what is seen, or a number to add to the scores.
+        matching: of some of the keys; the others stay as they are.
+        others_first: whether those stand before the ones that merge.
+    """
+    num_others = mask.shape[-1] - matching.num_tokens
+    start = num_others if others_first else 0
+    own = mask[..., start : start + matching.num_tokens]
+    if isinstance(matching, Downsampling):
+        own = matching.downsample_mask(own)
+    else:
+        bias = _as_bias(own) if mask.dtype == paddle.bool else own
+        merged = matching.merge_mask(bias.flatten(0, 1)).reshape([-1, own.shape[1], 1, matching.num_left])
+        own = merged == 0 if mask.dtype == paddle.bool else merged
+    if num_others == 0:
+        return own
+    others = mask[..., :num_others] if others_first else mask[..., matching.num_tokens :]
+    others = others.expand([own.shape[0], *others.shape[1:]])
+    return paddle.concat([others, own] if others_first else [own, others], axis=3)
+
+
+def with_sizes(
+    mask: paddle.Tensor | None, matching: Matching | Downsampling, num_others: int, dtype: paddle.dtype, *,
+    others_first: bool,
+) -> paddle.Tensor | None:  # fmt: skip
+    """A mask by which a merged token counts as many times as it stands for tokens: the logarithm of that is added.
+
+    Otherwise fewer keys would give more weight to those that did not merge, such as a text's (proportional attention:
+    Token Merging: Your ViT But Faster, Bolya et al. 2023, section 3).
+
+    Args:
+        mask: for the merged tokens already, as in ``merged_mask``; None for none.
+        matching: of some of the keys.
+        num_others: how many other keys there are.
+        dtype: of the result.
+        others_first: as in ``merged_mask``.
+
+    Returns:
+        ``[batch or 1, heads or 1, 1, keys]``; None where nothing is to be added.
+    """
+    if isinstance(matching, Downsampling) and num_others + matching.prefix == 0:
+        return mask  # all keys stand for equally many, which softmax does not see
+    sizes = matching.log_sizes
+    if num_others:
+        zeros = paddle.zeros([sizes.shape[0], num_others])
+        sizes = paddle.concat([zeros, sizes] if others_first else [sizes, zeros], axis=1)
+    bias = sizes.unsqueeze([1, 2])
+    if mask is not None:
+        bias = bias + (_as_bias(mask) if mask.dtype == paddle.bool else mask.astype("float32"))
+    return bias.astype(dtype)
+
+
+def _as_bias(seen: paddle.Tensor) -> paddle.Tensor:
+    return (1 - seen.astype("float32")) * _LEFT_OUT

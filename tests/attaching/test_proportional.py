@@ -1,0 +1,94 @@
+"""``proportional``: a merged token counts in attention as many times as it stands for tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from ppdiffusers import Transformer2DModel
+from ppdiffusers.models.attention_processor import AttnProcessor, SlicedAttnProcessor
+
+import tiny
+from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
+from ppdiffusers_tome.cpu.chunked_attention import ChunkedAttnProcessor
+from ppdiffusers_tome.tools.doctor.zoo.lvdm import SPECIMEN as LVDM
+from ppdiffusers_tome.tools.doctor.zoo.sd3 import SPECIMEN as SD3
+from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, normal
+
+PROCESSORS = [AttnProcessor, lambda: ChunkedAttnProcessor(16), lambda: SlicedAttnProcessor(1)]
+
+
+def transformer() -> Any:
+    return tiny.build(
+        Transformer2DModel, num_attention_heads=2, attention_head_dim=8, in_channels=8, num_layers=2,
+        norm_num_groups=4, cross_attention_dim=TEXT_DIM,
+    )  # fmt: skip
+
+
+def equal_in_cells(batch: int = 2) -> paddle.Tensor:
+    """A latent of 8 by 8 whose four values in a cell are equal, so that a cell's tokens are."""
+    return normal(batch, 8, 4, 4).repeat_interleave(2, axis=2).repeat_interleave(2, axis=3)
+
+
+@paddle.no_grad()
+def run(model: Any, x: paddle.Tensor, **given: Any) -> np.ndarray:
+    return model(x, encoder_hidden_states=normal(x.shape[0], 5, TEXT_DIM, seed=3), **given).sample.numpy()
+
+
+@pytest.mark.parametrize("make", PROCESSORS, ids=["plain", "chunked", "sliced"])
+def test_merging_equal_tokens_changes_nothing(make: Any) -> None:
+    """Whatever merges: groups are of one to four tokens."""
+    model, x = transformer(), equal_in_cells()
+    for block in model.transformer_blocks:
+        block.attn1.processor = make()
+    plain = run(model, x)
+    proportional = run(apply_tome(model, 0.6, proportional=True), x)
+    assert np.abs(proportional - plain).max() <= 1e-5
+    assert np.abs(run(apply_tome(model, 0.6), x) - plain).max() >= 1e-4
+
+
+def test_a_mask_stays_in_force() -> None:
+    model, x = transformer(), equal_in_cells()
+    seen = np.ones((2, 8, 8), np.float32)
+    seen[:, 2:6, 4:6] = 0  # whole cells
+    mask = paddle.to_tensor((1 - seen.reshape(2, 1, 64)) * -10000)
+    plain = run(model, x, attention_mask=mask)
+    assert np.abs(plain - run(model, x)).max() >= 1e-3
+    proportional = run(apply_tome(model, 0.6, proportional=True), x, attention_mask=mask)
+    assert np.abs(proportional - plain).max() <= 1e-5
+
+
+def test_downsampled_keys_of_self_attention_need_no_sizes() -> None:
+    """All stand for equally many, and no text is beside them."""
+    model, x = transformer(), normal(2, 8, 8, 8)
+    plain = run(apply_tome(model, 0.5, method="todo"), x)
+    assert np.array_equal(run(apply_tome(model, 0.5, method="todo", proportional=True), x), plain)
+
+
+def test_it_is_a_setting_of_its_own() -> None:
+    model, x = transformer(), normal(2, 8, 8, 8)
+    without = run(apply_tome(model, 0.5), x)
+    with_sizes = run(apply_tome(model, 0.5, proportional=True), x)
+    assert np.abs(with_sizes - without).max() >= 1e-4
+    assert np.array_equal(run(apply_tome(model, 0.5), x), without)
+    remove_tome(model)
+    assert "proportional" not in ToMeConfig(0.5).summary
+
+
+@pytest.mark.parametrize("specimen", [SD3, LVDM], ids=["sd3", "lvdm"])
+def test_attention_that_takes_no_mask_is_refused(specimen: Any) -> None:
+    model = specimen.build()
+    before = tiny.snapshot(model)
+    with pytest.raises(NothingToMergeError, match=r"proportional=True has no effect here, .* takes no mask"):
+        apply_tome(model, 0.5, proportional=True)
+    assert tiny.snapshot(model) == before
+
+
+def test_a_stride_over_frames_needs_attention_over_frames() -> None:
+    unet = tiny.unet()
+    before = tiny.snapshot(unet)
+    with pytest.raises(NothingToMergeError, match=r"st=2 merges tokens of several frames, .* leave st at 1"):
+        apply_tome(unet, 0.5, st=2)
+    assert tiny.snapshot(unet) == before

@@ -1,0 +1,428 @@
+"""Models that came with ppdiffusers 0.29.1, their own classes: what merging changes in them, and by how much."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+import pytest
+
+import tiny
+from attaching.contract import attachment_of, needs_of
+from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, FIRST
+from ppdiffusers_tome.attaching.layers import layer_at
+from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.tools.doctor.zoo import Specimen, flux, specimens
+from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs, norms_anywhere
+
+NEWER = {each.name: each for each in specimens() if each.since}
+# Of these the latent is a video's.
+VIDEOS = ("cogvideox", "cogvideox_rotary", "cogvideox_vctrl", "hunyuan_video", "vctrl", "wan", "wan_image")
+
+
+def of(*names: str) -> pytest.MarkDecorator:
+    """For each of these specimens."""
+    return pytest.mark.parametrize(
+        "specimen", [pytest.param(NEWER[name], id=name, marks=needs_of(NEWER[name])) for name in names]
+    )
+
+
+@lru_cache
+def built(specimen: Specimen) -> tiny.Model:
+    return specimen.build()
+
+
+@pytest.fixture
+def model(specimen: Specimen) -> Iterator[tiny.Model]:
+    yield built(specimen)
+    remove_tome(built(specimen))
+
+
+class Attention:
+    """Stands in for both of Paddle's: plain, in float32.
+
+    Args:
+        seen: the only tokens of the grid whose keys are seen; None for all.
+        num_tokens: of the grid.
+        others_first: whether more keys, such as a text's, stand before them.
+        rounds: whether FLUX casts to bfloat16, as it does.
+    """
+
+    def __init__(
+        self, seen: np.ndarray | None = None, num_tokens: int = 0, *, others_first: bool = True, rounds: bool = False
+    ) -> None:
+        self.seen, self.num_tokens, self.others_first, self.rounds = seen, num_tokens, others_first, rounds
+
+    def __call__(
+        self, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, attn_mask: Any = None, **_: Any
+    ) -> paddle.Tensor:
+        dtype = query.dtype
+        query, key, value = (x.astype("float32").transpose([0, 2, 1, 3]) for x in (query, key, value))
+        scores = paddle.matmul(query, key, transpose_y=True) / math.sqrt(query.shape[-1])
+        if attn_mask is not None:
+            seen = attn_mask.dtype == paddle.bool
+            scores = scores + ((attn_mask.astype("float32") - 1) * 1e9 if seen else attn_mask.astype("float32"))
+        if self.seen is not None and query.shape[2] == key.shape[2] >= self.num_tokens:
+            scores = scores + self._bias(key.shape[2])
+        return paddle.matmul(F.softmax(scores, axis=-1), value).transpose([0, 2, 1, 3]).astype(dtype)
+
+    def _bias(self, num_keys: int) -> paddle.Tensor:
+        others = num_keys - self.num_tokens
+        bias = np.zeros(num_keys, "float32")
+        start = others if self.others_first else 0
+        hidden = np.setdiff1d(np.arange(self.num_tokens), self.seen)
+        bias[start + hidden] = -1e9
+        return paddle.to_tensor(bias)
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch, norms_anywhere():
+            for name in ("scaled_dot_product_attention", "scaled_dot_product_attention_"):
+                patch.setattr(F, name, self)
+            if not self.rounds:
+                patch.setattr(paddle, "bfloat16", paddle.float32)
+            yield
+
+    @paddle.no_grad()
+    def run(self, specimen: Specimen, model: tiny.Model, **inputs: Any) -> np.ndarray:
+        with self.in_place():
+            output = specimen.call(model, Inputs(**inputs))
+        outputs = output.values() if isinstance(output, dict) else output
+        while isinstance(outputs[0] if isinstance(outputs, (list, tuple)) else None, (list, tuple)):
+            (outputs,) = outputs
+        return np.concatenate([each.astype("float32").numpy().ravel() for each in outputs])
+
+
+@paddle.no_grad()
+def numbers(specimen: Specimen, model: tiny.Model, **inputs: Any) -> np.ndarray:
+    return specimen.run(model, **inputs).numpy()
+
+
+def change(one: np.ndarray, other: np.ndarray) -> float:
+    """Root mean square of the difference, as a share of that of ``one``."""
+    return float(np.sqrt(np.square(other - one).mean() / np.square(one).mean()))
+
+
+@of(*NEWER)
+def test_the_difference_falls_with_the_ratio(specimen: Specimen, model: tiny.Model) -> None:
+    plain = numbers(specimen, model)
+    changes = [change(plain, numbers(specimen, apply_tome(model, ratio))) for ratio in (0.7, 0.5, 0.25, 0.1)]
+    assert changes == sorted(changes, reverse=True)
+    assert 1e-4 < changes[-1] < 0.9 * changes[0] < 0.9
+
+
+# Grids of 9x7, 5x11 and 9x13 tokens.
+SIZES = [
+    dict(height=18, width=14, frames=2, batch=1), dict(height=10, width=22, frames=1, batch=3),
+    dict(height=18, width=26, frames=5, batch=2),
+]  # fmt: skip
+
+
+def tokens_of(specimen: Specimen, size: dict[str, int]) -> tuple[int, int]:
+    """Tokens of a frame, and frames."""
+    return size["height"] // 2 * (size["width"] // 2), size["frames"] if specimen.name in VIDEOS else 1
+
+
+def check_fewer_keys(specimen: Specimen, model: tiny.Model, size: dict[str, int]) -> None:
+    """Of all keys the others are masked, and nothing else may change: positions, texts, frames, rows of a batch."""
+    (section, *_) = find_sites(model)[0].adapter.sections[ATTENTION]
+    apply_tome(model, 0.5, method="todo")
+    blocks: list[Any] = []
+    attachment_of(model).watch = blocks.append
+    merged = Attention().run(specimen, model, **size)
+    tokens, frames = tokens_of(specimen, size)
+    kept = [np.sort(each.matching.kept.numpy() - each.layout.prefix)[each.layout.prefix :] for each in blocks]
+    assert len(kept) == len(find_sites(model))
+    assert all(np.array_equal(each, kept[0]) for each in kept)
+    assert len(kept[0]) == frames * (tokens - tokens // 2)
+    others_masked = Attention(kept[0], frames * tokens, others_first=section.others == FIRST)
+    expected = others_masked.run(specimen, remove_tome(model), **size)
+    assert np.abs(merged - expected).max() <= 1e-6 * np.abs(expected).max()
+    assert change(Attention().run(specimen, model, **size), expected) > 1e-4
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["9x7", "5x11", "9x13"])
+@of(*NEWER)
+def test_fewer_keys_are_all_keys_of_which_the_others_are_masked(
+    specimen: Specimen, model: tiny.Model, size: dict[str, int]
+) -> None:
+    check_fewer_keys(specimen, model, size)
+
+
+@of("flux")
+def test_a_text_keeps_positions_of_its_own(
+    specimen: Specimen, model: tiny.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pipelines give it none, and whoever calls the model may."""
+    of_picture = flux.ids
+
+    def ids(height: int, width: int) -> tuple[paddle.Tensor, paddle.Tensor]:
+        return of_picture(height, width)[0], 3 * tiny.array((TEXT_TOKENS, 3))
+
+    plain = numbers(specimen, model)
+    monkeypatch.setattr(flux, "ids", ids)
+    assert change(plain, numbers(specimen, model)) > 1e-3
+    check_fewer_keys(specimen, model, SIZES[0])
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["9x7", "5x11", "9x13"])
+@of(*NEWER)
+def test_odd_grids_frames_and_batches_merge(specimen: Specimen, model: tiny.Model, size: dict[str, int]) -> None:
+    plain = numbers(specimen, model, **size)
+    counts: dict[str, list[int]] = {}
+    for site in find_sites(apply_tome(model, 0.5, merge_mlp=True)):
+        for section in site.adapter.sections[ATTENTION]:
+            queries = layer_at(site.block, f"{section.leave}.to_q")
+            if queries is not None:
+                seen = counts.setdefault(f"{site.name}.{section.leave}", [])
+                queries.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0].shape[1]))
+    merged = numbers(specimen, model, **size)
+    assert np.isfinite(merged).all()
+    assert change(plain, merged) > 1e-4
+    tokens, frames = tokens_of(specimen, size)
+    left = frames * (tokens - tokens // 2)
+    assert len(counts) >= len(find_sites(model))
+    assert all(len(seen) == 1 and seen[0] in (left, left + TEXT_TOKENS) for seen in counts.values()), counts
+
+
+@of(*NEWER)
+def test_a_copy_has_its_own(specimen: Specimen, model: tiny.Model) -> None:
+    plain = numbers(specimen, model)
+    merged = numbers(specimen, apply_tome(model, 0.5))
+    copied = copy.deepcopy(model)
+    remove_tome(model)
+    assert np.array_equal(numbers(specimen, copied), merged)
+    assert np.array_equal(numbers(specimen, model), plain)
+    assert np.array_equal(numbers(specimen, remove_tome(copied)), plain)
+
+
+class CalledWith(Exception):  # noqa: N818 - carries what was asked for
+    pass
+
+
+class Recordable(tiny.Model):
+    """A specimen's model as a function of its latents alone; the rest is as the specimen calls it."""
+
+    def __init__(self, specimen: Specimen, model: tiny.Model) -> None:
+        super().__init__()
+        self.model = model
+        self.inputs, self.keywords = self._call(specimen, model)
+        self.latents = self.inputs[0] if self.inputs else self.keywords.pop("hidden_states")
+
+    @staticmethod
+    def _call(specimen: Specimen, model: tiny.Model) -> tuple[tuple, dict[str, Any]]:
+        def catch(layer: Any, inputs: tuple, keywords: dict[str, Any]) -> None:
+            raise CalledWith(inputs, dict(keywords))
+
+        hook = model.register_forward_pre_hook(catch, with_kwargs=True)
+        with pytest.raises(CalledWith) as caught:
+            numbers(specimen, model)
+        hook.remove()
+        return caught.value.args
+
+    def forward(self, latents: paddle.Tensor) -> list[paddle.Tensor]:
+        output = self.model(latents, *self.inputs[1:], **self.keywords)
+        while isinstance(output, (tuple, list)) and len(output) == 1:
+            output = output[0]
+        if isinstance(output, (tuple, list)):
+            return list(output)
+        return [output.sample if hasattr(output, "sample") else output]
+
+
+def recorded(specimen: Specimen, model: tiny.Model) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """What a model gives for other latents than it was recorded with, in dynamic mode and as a program."""
+    layer = Recordable(specimen, model)
+    layer.eval()
+    latents = layer.latents * 0.5 + 0.1
+    with paddle.no_grad(), specimen.mended():
+        dynamic = [each.numpy() for each in layer(latents)]
+        spec = paddle.static.InputSpec(list(latents.shape), "float32")
+        program = paddle.jit.to_static(layer, input_spec=[spec], full_graph=True)
+        return dynamic, [each.numpy() for each in program(latents)]
+
+
+# Those that ppdiffusers lets be recorded: HunyuanVideo and Wan call ``view``, which is of dynamic mode alone. Rotary
+# embeddings are imported by processors where they apply them, at which recording stumbles; with ToMe they do not.
+@pytest.mark.parametrize("settings", [dict(use_rand=True, merge_mlp=True), dict(method="todo")], ids=["tome", "todo"])
+@of("cogvideox", "cogvideox_rotary", "cogvideox_vctrl", "sd3_controlnet", "sd35", "vctrl")
+def test_a_program_gives_what_the_model_gives(
+    specimen: Specimen, model: tiny.Model, settings: dict[str, Any]
+) -> None:
+    dynamic, program = recorded(specimen, apply_tome(model, 0.5, **settings))
+    assert len(dynamic) == len(program) > 0
+    for one, other in zip(dynamic, program, strict=True):
+        assert np.abs(one - other).max() <= 1e-5 * np.abs(one).max()
+
+
+@of("flux")
+def test_a_grid_that_is_told_by_values_is_refused_while_it_is_recorded(specimen: Specimen, model: tiny.Model) -> None:
+    with pytest.raises(ToMeValueError, match=r"a grid that the values of img_ids .* cannot .* remove_tome before"):
+        recorded(specimen, apply_tome(model, 0.5))
+
+
+def tokens_in(model: tiny.Model, specimen: Specimen, *paths: str) -> dict[str, np.ndarray]:
+    """What layers of a model are called with, first arguments."""
+    seen: dict[str, np.ndarray] = {}
+    hooks = [
+        layer_at(model, path).register_forward_pre_hook(
+            lambda _, inputs, path=path: seen.__setitem__(path, inputs[0].numpy())
+        )
+        for path in paths
+    ]
+    numbers(specimen, model)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+@of("sd35")
+def test_both_attentions_of_stable_diffusion_3_5_merge(specimen: Specimen, model: tiny.Model) -> None:
+    block = "transformer_blocks.0"
+    paths = [f"{block}.{attention}.{layer}" for attention in ("attn", "attn2") for layer in ("to_q", "to_k", "to_v")]
+    assert {each.shape[1] for each in tokens_in(model, specimen, *paths).values()} == {64}
+    seen = tokens_in(apply_tome(model, 0.5), specimen, *paths)
+    assert {path: each.shape[1] for path, each in seen.items()} == dict.fromkeys(paths, 32)
+    seen = tokens_in(apply_tome(model, 0.5, method="todo"), specimen, *paths)
+    assert {path: each.shape[1] for path, each in seen.items()} == {path: 64 if "q" in path else 32 for path in paths}
+
+
+@of("hunyuan_video")
+def test_blocks_that_refine_the_text_are_left_alone(specimen: Specimen, model: tiny.Model) -> None:
+    path = "context_embedder.token_refiner.refiner_blocks.0.attn.to_q"
+    before, refiner = tokens_in(model, specimen, path), tiny.snapshot(model.context_embedder.token_refiner)
+    apply_tome(model, 0.7, merge_crossattn=True, merge_mlp=True)
+    assert not [site for site in find_sites(model) if site.name.startswith("context_embedder")]
+    assert tiny.snapshot(model.context_embedder.token_refiner) == refiner
+    assert np.array_equal(tokens_in(model, specimen, path)[path], before[path])
+
+
+# Where a text enters blocks, or the layers that see it among a picture's tokens, and which of the tokens it is.
+TEXTS = {
+    "flux": {
+        "transformer_blocks.0.attn.add_k_proj": slice(None), "transformer_blocks.0.ff_context": slice(None),
+        "single_transformer_blocks.0.attn.to_k": slice(0, TEXT_TOKENS),
+    },
+    "sd35": {"transformer_blocks.0.attn.add_k_proj": slice(None), "transformer_blocks.0.attn.add_q_proj": slice(None)},
+    "sd3_controlnet": {"transformer_blocks.0.attn.add_k_proj": slice(None)},
+    "cogvideox": {
+        "transformer_blocks.0.attn1.to_k": slice(0, TEXT_TOKENS), "transformer_blocks.0.ff": slice(0, TEXT_TOKENS)
+    },
+    "hunyuan_video": {
+        "transformer_blocks.0.attn.add_k_proj": slice(None),
+        "single_transformer_blocks.0.attn.to_k": slice(-TEXT_TOKENS, None),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, dict(method="todo"), dict(merge_attn=False, merge_mlp=True)], ids=["attention", "keys", "mlp"]
+)
+@of(*TEXTS)
+def test_a_text_never_merges(specimen: Specimen, model: tiny.Model, settings: dict[str, Any]) -> None:
+    """It is as many tokens as before, and until what merged is first attended to the very same."""
+    parts, mlp = TEXTS[specimen.name], "merge_mlp" in settings
+    plain = tokens_in(model, specimen, *parts)
+    merged = tokens_in(apply_tome(model, 0.7, **settings), specimen, *parts)
+    for path, part in parts.items():
+        text = merged[path][:, part]
+        assert text.shape[1] == TEXT_TOKENS, path
+        untouched = path.startswith("transformer_blocks.0") and (mlp or "attn" in path)
+        assert np.array_equal(text, plain[path][:, part]) == untouched, path
+        if part != slice(None):
+            fewer = merged[path].shape[1] < plain[path].shape[1]
+            assert fewer == (path.endswith(".ff") == mlp), path
+
+
+@of("flux")
+def test_the_first_of_two_timesteps_is_the_denoisings(specimen: Specimen, model: tiny.Model) -> None:
+    """FLUX embeds its guidance by the same layer, after the timestep."""
+    for timestep, merges in ((900, True), (510, True), (490, False), (0, False)):
+        plain = numbers(specimen, remove_tome(model), timestep=timestep)
+        merged = numbers(specimen, apply_tome(model, 0.5, end=0.5), timestep=timestep)
+        assert np.array_equal(plain, merged) != merges, timestep
+
+
+class AttentionIn16Bits:
+    """Attention whose layers are given and hand on 16 bits, and compute in 32: CPUs do not even add in 16.
+
+    Attributes:
+        seen: the types of what each layer of attention was given, and of what attention returned, by their paths.
+    """
+
+    def __init__(self, model: tiny.Model) -> None:
+        self._attentions = {
+            f"{site.name}.{section.leave}": attention
+            for site in find_sites(model)
+            for section in site.adapter.sections[ATTENTION]
+            if (attention := layer_at(site.block, section.leave)) is not None
+        }
+        self.seen: dict[str, set[str]] = {}
+        self._hooks = []
+        # First of all hooks, so that ToMe is given what such layers would give.
+        for attention in self._attentions.values():
+            self._hooks.append(attention.register_forward_pre_hook(self._enter, with_kwargs=True))
+            self._hooks += [layer.register_forward_post_hook(self._hand_on) for layer in _leaves(attention).values()]
+
+    def listen(self) -> None:
+        """Once ToMe is applied: its hooks come first."""
+        for path, attention in self._attentions.items():
+            self._hooks.append(attention.register_forward_post_hook(self._leave(path)))
+            for name, layer in _leaves(attention).items():
+                self._hooks.append(layer.register_forward_pre_hook(self._compute(f"{path}.{name}")))
+
+    def __enter__(self) -> AttentionIn16Bits:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, layer: Any, inputs: tuple, keywords: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        tokens = ("hidden_states", "encoder_hidden_states")
+        return inputs, {name: x.astype("bfloat16") if name in tokens else x for name, x in keywords.items()}
+
+    def _hand_on(self, layer: Any, inputs: tuple, output: paddle.Tensor) -> paddle.Tensor:
+        return output.astype("bfloat16")
+
+    def _compute(self, path: str) -> Any:
+        def note(layer: Any, inputs: tuple) -> tuple:
+            self.seen.setdefault(path, set()).add(str(inputs[0].dtype))
+            return (inputs[0].astype("float32"), *inputs[1:])
+
+        return note
+
+    def _leave(self, path: str) -> Any:
+        def note(layer: Any, inputs: tuple, output: Any) -> Any:
+            outputs = output if isinstance(output, tuple) else (output,)
+            self.seen.setdefault(path, set()).update(str(each.dtype) for each in outputs)
+            outputs = tuple(each.astype("float32") for each in outputs)
+            return outputs if isinstance(output, tuple) else outputs[0]
+
+        return note
+
+
+def _leaves(attention: tiny.Model) -> dict[str, tiny.Model]:
+    return {path: layer for path, layer in attention.named_sublayers() if not layer.sublayers()}
+
+
+@pytest.mark.parametrize("settings", [dict(merge_crossattn=True), dict(method="todo")], ids=["tome", "todo"])
+@of("cogvideox_rotary", "flux", "hunyuan_video", "sd35", "vctrl", "wan")
+def test_16_bits_stay(specimen: Specimen, model: tiny.Model, settings: dict[str, Any]) -> None:
+    """Those of bfloat16; of float16 a CPU gathers none."""
+    plain = Attention().run(specimen, model)
+    with AttentionIn16Bits(model) as attention:
+        apply_tome(model, 0.5, **settings)
+        attention.listen()
+        merged = Attention(rounds=True).run(specimen, model)
+    assert 1e-3 < change(plain, merged) < 0.5
+    assert {"to_q", "to_k"} <= {path.rpartition(".")[2] for path in attention.seen}
+    others = {path: types for path, types in attention.seen.items() if types != {"paddle.bfloat16"}}
+    assert not others

@@ -1,0 +1,123 @@
+"""Tokens of videos: each frame by itself, or cells over several frames."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.matchers import matcher
+from ppdiffusers_tome.merging.matchers.tiled import tiles_of
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.methods.method import KEEP, MEAN, NORM
+from ppdiffusers_tome.merging.partition import random_partition, regular_partition
+
+FRAME = Grid(4, 6)
+
+
+def of_each_frame(x: paddle.Tensor, frames: int, num_merged: int) -> tuple[Matching, Matching]:
+    """A matching of each frame as a part of its video, and as an image."""
+    partition = random_partition(FRAME, 2, 2, seed=0, timestep=None)
+    together = matcher(partition, FRAME, num_merged, frames=frames)(x)
+    apart = matcher(partition, FRAME, num_merged)(x.reshape([-1, FRAME.num_tokens, x.shape[2]]))
+    assert together is not None
+    assert apart is not None
+    return together, apart
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("frames", [1, 2, 5])
+@pytest.mark.parametrize("how", [MEAN, KEEP, NORM])
+def test_frames_merge_as_if_each_were_an_image(batch: int, frames: int, how: str) -> None:
+    x = tiny.array((batch, frames * FRAME.num_tokens, 8))
+    together, apart = of_each_frame(x, frames, num_merged=11)
+    assert together.num_left == frames * apart.num_left
+    merged = together.merge(x, how)
+    of_images = apart.merge(x.reshape([-1, FRAME.num_tokens, 8]), how)
+    assert np.array_equal(merged.numpy(), of_images.reshape([batch, -1, 8]).numpy())
+    back = apart.unmerge(of_images).reshape(x.shape)
+    assert np.array_equal(together.unmerge(merged).numpy(), back.numpy())
+    assert together.fits(x)
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_a_merged_token_has_the_position_of_its_destination(frames: int) -> None:
+    x = tiny.array((2, frames * FRAME.num_tokens, 8))
+    matching, _ = of_each_frame(x, frames, num_merged=11)
+    positions = matching.positions.numpy()
+    assert positions.shape == (2, matching.num_left)
+    owner = matching.owner.numpy().reshape(2, -1)
+    destinations = random_partition(FRAME, 2, 2, seed=0, timestep=None).destinations.numpy()
+    for image in range(2):
+        rows = owner[image][positions[image]]
+        # Each row is at a token that is in its group, and all destinations are positions.
+        assert np.array_equal(rows, np.arange(matching.num_left) + image * matching.num_left)
+        assert set(destinations) <= set(positions[image])
+    assert np.array_equal(matching.merge(x, KEEP).numpy()[1], x.numpy()[1][positions[1]])
+
+
+def test_sizes_are_those_of_the_groups() -> None:
+    x = tiny.array((2, 3 * FRAME.num_tokens, 8))
+    matching, _ = of_each_frame(x, 3, num_merged=11)
+    expected = np.bincount(matching.owner.numpy()).reshape(2, -1)
+    assert np.abs(np.exp(matching.log_sizes.numpy()) - expected).max() <= 1e-4
+
+
+@pytest.mark.parametrize("grid", [Grid(4, 6, 4), Grid(5, 7, 3), Grid(2, 2, 2), Grid(3, 5, 7)])
+def test_cells_over_frames_hold_every_token_once(grid: Grid) -> None:
+    cells, rest = grid.cells(2, 2, 2)
+    assert len(cells) == grid.num_cells(2, 2, 2)
+    assert sorted([*cells.ravel(), *rest]) == list(range(grid.num_tokens))
+    frame, row, column = np.unravel_index(cells, (grid.frames, grid.height, grid.width))
+    for place in (frame, row, column):
+        assert np.array_equal(place.max(axis=1) - place.min(axis=1), np.ones(len(cells)))
+        assert (place.min(axis=1) % 2 == 0).all()
+
+
+@pytest.mark.parametrize("tile", [None, 2, 4])
+@pytest.mark.parametrize("frames", [2, 3, 6])
+def test_a_stride_over_frames_merges_within_its_frames(tile: int | None, frames: int) -> None:
+    grid = Grid(4, 6, frames)
+    x = tiny.array((2, grid.num_tokens, 8))
+    partition = random_partition(grid, 2, 2, seed=0, timestep=None, st=2)
+    assert len(partition.destinations) == frames // 2 * 6
+    matching = matcher(partition, grid, grid.num_merged(0.6), tile=tile, stride=(2, 2, 2))(x)
+    assert matching is not None
+    frame = np.arange(grid.num_tokens) // FRAME.num_tokens
+    window = np.minimum(frame // 2, frames // 2 - 1)
+    for owner in matching.owner.numpy().reshape(2, -1):
+        for row in set(owner):
+            assert len(set(window[owner == row])) == 1
+        assert any(len(set(frame[owner == row])) > 1 for row in set(owner))
+
+
+def test_tiles_of_frames_are_one_cell_deep() -> None:
+    tiles = tiles_of(Grid(4, 6, 8), 2, 2, 6, st=2)
+    assert tiles.number == 4
+    assert tiles.destinations.shape == (4, 6)
+    assert not tiles.repeated.any()
+
+
+def test_a_picture_has_the_destinations_that_it_had_before_there_were_frames() -> None:
+    """Pictures stay what they are: a stride of one frame draws as if there were none."""
+    one = random_partition(Grid(8, 8), 2, 2, seed=5, timestep=paddle.to_tensor([500]))
+    other = random_partition(Grid(8, 8, 1), 2, 2, seed=5, timestep=paddle.to_tensor([500]), st=1)
+    assert np.array_equal(one.destinations.numpy(), other.destinations.numpy())
+    assert one.destinations.tolist() == [8, 10, 4, 7, 24, 18, 29, 31, 41, 42, 44, 46, 48, 59, 53, 54]
+
+
+def test_the_same_tokens_of_every_frame_give_keys() -> None:
+    kept = kept_tokens(regular_partition(FRAME, 2, 2), 18, frames=3)
+    first = kept[:6].numpy()
+    assert first.tolist() == [0, 2, 4, 12, 14, 16]
+    assert kept.tolist() == [*first, *(first + 24), *(first + 48)]
+
+
+def test_keys_stand_for_what_was_dropped_and_a_text_for_itself() -> None:
+    kept = kept_tokens(regular_partition(FRAME, 2, 2).after(5), 18)
+    downsampling = Downsampling(kept, batch=2, num_tokens=29, prefix=5)
+    assert np.abs(np.exp(downsampling.log_sizes.numpy()) - [[4] * 6 + [1] * 5]).max() <= 1e-5
+    assert downsampling.positions.tolist() == [[5, 7, 9, 17, 19, 21, 0, 1, 2, 3, 4]]

@@ -1,0 +1,136 @@
+"""Rotary embeddings and masks of merged tokens, held to plain arithmetic on each token."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from ppdiffusers_tome.merging.downsampling import Downsampling
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.masks import merged_mask, with_sizes
+from ppdiffusers_tome.merging.matchers import matcher
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.partition import regular_partition
+from ppdiffusers_tome.merging.rotary import Rotary
+
+TOKENS, TEXT, HEADS, CHANNELS = 12, 5, 2, 8
+
+
+def angles(rows: int) -> np.ndarray:
+    return tiny.array((rows, CHANNELS // 2), seed=7).numpy()
+
+
+def real(angle: np.ndarray) -> tuple[paddle.Tensor, paddle.Tensor]:
+    return tuple(paddle.to_tensor(part(angle).repeat(2, axis=1)) for part in (np.cos, np.sin))
+
+
+def complex_(angle: np.ndarray) -> paddle.Tensor:
+    return paddle.to_tensor(np.exp(1j * angle.astype("float64"))).reshape([1, 1, *angle.shape])
+
+
+def turned(x: np.ndarray, angle: np.ndarray) -> np.ndarray:
+    """By pairs, as complex numbers."""
+    pairs = x[..., ::2] + 1j * x[..., 1::2]
+    pairs = pairs * np.exp(1j * angle)
+    return np.stack([pairs.real, pairs.imag], axis=-1).reshape(x.shape)
+
+
+@pytest.mark.parametrize("form", [real, complex_])
+@pytest.mark.parametrize("text", [0, TEXT])
+def test_each_token_is_turned_by_its_own_row(form: object, text: int) -> None:
+    angle = angles(text + TOKENS)
+    rotary = Rotary(form(angle), TOKENS)  # type: ignore[operator]
+    assert rotary.num_text == text
+    x = tiny.array((2, HEADS, TOKENS, CHANNELS))
+    assert np.abs(rotary.of_all.turned(x).numpy() - turned(x.numpy(), angle[text:])).max() <= 1e-5
+    if text:
+        words = tiny.array((2, HEADS, text, CHANNELS), seed=3)
+        assert np.abs(rotary.of_text.turned(words).numpy() - turned(words.numpy(), angle[:text])).max() <= 1e-5
+
+
+@pytest.mark.parametrize("form", [real, complex_])
+@pytest.mark.parametrize("others_first", [True, False])
+@pytest.mark.parametrize("others", [0, 3])
+def test_rows_differ_by_image_and_other_tokens_stay(form: object, others_first: bool, others: int) -> None:
+    angle = angles(TOKENS)
+    positions = np.array([[3, 0, 11, 4], [1, 2, 10, 9]])
+    turn = Rotary(form(angle), TOKENS).of(paddle.to_tensor(positions))  # type: ignore[operator]
+    own, rest = tiny.array((2, HEADS, 4, CHANNELS)), tiny.array((2, HEADS, others, CHANNELS), seed=1)
+    whole = paddle.concat([rest, own] if others_first else [own, rest], axis=2) if others else own
+    got = turn.turned(whole, others_first=others_first).numpy()
+    expected = np.stack([turned(own.numpy()[i], angle[positions[i]]) for i in range(2)])
+    parts = [rest.numpy(), expected] if others_first else [expected, rest.numpy()]
+    assert np.abs(got - (np.concatenate(parts, axis=2) if others else expected)).max() <= 1e-5
+
+
+def matching() -> Matching:
+    found = matcher(regular_partition(Grid(3, 4), 2, 2), Grid(3, 4), 7)(tiny.array((2, TOKENS, 6)))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("others_first", [True, False])
+def test_a_group_is_left_out_with_any_of_its_tokens(others_first: bool) -> None:
+    found = matching()
+    seen = np.random.default_rng(0).random((2, 1, 1, TEXT + TOKENS)) < 0.8
+    own = seen[..., TEXT:] if others_first else seen[..., :TOKENS]
+    others = seen[..., :TEXT] if others_first else seen[..., TOKENS:]
+    owner = found.owner.numpy()
+    whole = np.array([own.ravel()[owner == row].all() for row in range(2 * found.num_left)]).reshape(2, 1, 1, -1)
+    expected = np.concatenate([others, whole] if others_first else [whole, others], axis=3)
+    assert 0 < expected.sum() < expected.size
+    assert np.array_equal(merged_mask(paddle.to_tensor(seen), found, others_first=others_first).numpy(), expected)
+    bias = paddle.to_tensor(np.where(seen, 0, -1e4).astype("float32"))
+    assert np.array_equal(merged_mask(bias, found, others_first=others_first).numpy() == 0, expected)
+
+
+def test_one_mask_for_all_images() -> None:
+    seen = paddle.to_tensor(np.arange(TOKENS).reshape(1, 1, 1, -1) != 4)
+    found = matching()
+    expected = merged_mask(seen.expand([2, 1, 1, TOKENS]), found, others_first=True)
+    assert np.array_equal(merged_mask(seen, found, others_first=True).numpy(), expected.numpy())
+
+
+def test_a_mask_loses_the_columns_of_keys_that_are_not_there() -> None:
+    kept = paddle.to_tensor([0, 2, 8, 10])
+    seen = paddle.to_tensor(np.arange(TOKENS + TEXT).reshape(1, 1, 1, -1) != 13)
+    got = merged_mask(seen, Downsampling(kept, 2, TOKENS), others_first=False)
+    assert got.numpy().ravel().tolist() == [True] * 5 + [False] + [True] * 3
+
+
+@pytest.mark.parametrize("others_first", [True, False])
+def test_attention_on_merged_equal_tokens_is_that_on_all(others_first: bool) -> None:
+    """Tokens of a group that are equal, beside a text: with their sizes nothing changes, without them it does."""
+    found = matching()
+    owner = found.owner.numpy().reshape(2, -1)
+    of_group = tiny.array((2 * found.num_left, CHANNELS), seed=2).numpy()
+    tokens, text = paddle.to_tensor(of_group[owner]), tiny.array((2, TEXT, CHANNELS), seed=4)
+
+    def attended(picture: paddle.Tensor, bias: paddle.Tensor | None) -> np.ndarray:
+        keys = paddle.concat([text, picture] if others_first else [picture, text], axis=1)
+        scores = paddle.matmul(text, keys, transpose_y=True).unsqueeze(1)
+        weights = paddle.nn.functional.softmax(scores if bias is None else scores + bias, axis=-1).squeeze(1)
+        return paddle.matmul(weights, keys).numpy()
+
+    merged = found.merge(tokens)
+    bias = with_sizes(None, found, TEXT, paddle.float32, others_first=others_first)
+    assert np.abs(attended(merged, bias) - attended(tokens, None)).max() <= 1e-5
+    assert np.abs(attended(merged, None) - attended(tokens, None)).max() >= 1e-2
+
+
+def test_sizes_are_added_to_a_mask() -> None:
+    found = matching()
+    seen = paddle.to_tensor(np.arange(TEXT + found.num_left).reshape(1, 1, 1, -1) != 2)
+    got = with_sizes(seen, found, TEXT, paddle.float16, others_first=True)
+    assert got is not None
+    assert (got.dtype, got.shape) == (paddle.float16, [2, 1, 1, TEXT + found.num_left])
+    numbers = got.astype("float32").numpy()
+    assert (numbers[..., 2] <= -9e3).all()
+    assert np.isfinite(numbers).all()
+    assert np.abs(numbers[:, 0, 0, TEXT:] - found.log_sizes.numpy()).max() <= 2e-3
+
+
+def test_keys_that_all_stand_for_as_many_need_no_sizes() -> None:
+    assert with_sizes(None, Downsampling(paddle.arange(4), 2, TOKENS), 0, paddle.float32, others_first=True) is None

@@ -1,0 +1,639 @@
+"""Small models that stand in for those that only a newer ppdiffusers has.
+
+Adapters find blocks and their hosts by the names of classes, so these have the real names, and whatever token merging
+rests on: which layers there are, what they are called with, by position or by keyword, where the tokens of a text
+stand, in what form positions come. What is between is the least that tells a wrong token from a right one, in float32
+and with a plain softmax, so that it runs on every Paddle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+import pytest
+from paddle import Tensor, nn
+
+from ppdiffusers_tome.attaching.adapters.adapter import FIRST, LAST
+from ppdiffusers_tome.attaching.paddle_hooks import HOOKS_SEE_KEYWORDS
+from ppdiffusers_tome.tools.doctor.zoo.flux import ids
+from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, TEXT_TOKENS, Inputs, built
+
+USUAL = Inputs()
+CHANNELS, DIM, HEADS = 4, 24, 2
+# Positions of frame, row and column, each turning two pairs of a head's channels.
+FREQUENCIES = (1.0, 0.3)
+
+Rotary = tuple[Tensor, Tensor] | Tensor
+
+
+class Attention(nn.Layer):
+    """Attention with ppdiffusers' names of layers; a processor computes.
+
+    Args:
+        text: ``FIRST`` or ``LAST``, where the tokens of a text stand in the sequence that is attended to.
+        apart: those have projections and norms of their own.
+        cross: keys are the text's alone.
+        norms: queries and keys are normed.
+        across_heads: by all heads together, before these are told apart.
+        out: there is a last projection; elsewhere the block has it.
+
+    Attributes:
+        hidden_keys: of that sequence, keys that no query sees. For tests.
+    """
+
+    def __init__(
+        self, text: str = "", *, apart: bool = False, cross: bool = False, norms: bool = True,
+        across_heads: bool = False, out: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.text, self.apart, self.cross, self.across_heads, self.heads = text, apart, cross, across_heads, HEADS
+        norm = partial(RMSNorm, DIM if across_heads else DIM // HEADS)
+        self.to_q, self.to_k, self.to_v = (nn.Linear(DIM, DIM) for _ in range(3))
+        self.norm_q, self.norm_k = (norm(), norm()) if norms else (None, None)
+        if apart:
+            self.add_q_proj, self.add_k_proj, self.add_v_proj, self.to_add_out = (nn.Linear(DIM, DIM) for _ in range(4))
+            self.norm_added_q, self.norm_added_k = (norm(), norm()) if norms else (None, None)
+        self.to_out = nn.LayerList([nn.Linear(DIM, DIM), nn.Dropout(0.0)]) if out else []
+        self.processor = Processor()
+        self.hidden_keys: slice | Sequence[int] | None = None
+
+    def forward(self, hidden_states: Tensor, **keywords: Any) -> Tensor | tuple[Tensor, Tensor]:
+        return self.processor(self, hidden_states, **keywords)
+
+
+class Processor:
+    """What ``Attention`` does with its layers."""
+
+    def __call__(
+        self, attention: Attention, hidden_states: Tensor, encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None, image_rotary_emb: Rotary | None = None, rotary_emb: Rotary | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+        text, rotary = encoder_hidden_states, image_rotary_emb if rotary_emb is None else rotary_emb
+        heads, join = partial(self.heads, attention), partial(beside, where=attention.text, axis=2)
+        joined = text is not None and not attention.apart and not attention.cross
+        tokens = beside(hidden_states, text, attention.text) if joined else hidden_states
+        asked = text if attention.cross else tokens
+        queries = heads(attention.to_q(tokens), attention.norm_q)
+        keys, values = heads(attention.to_k(asked), attention.norm_k), heads(attention.to_v(asked))
+        if attention.apart:
+            queries = join(queries, heads(attention.add_q_proj(text), attention.norm_added_q))
+            keys = join(keys, heads(attention.add_k_proj(text), attention.norm_added_k))
+            values = join(values, heads(attention.add_v_proj(text)))
+        if rotary is not None:
+            queries, keys = (turned(x, rotary, attention.text) for x in (queries, keys))
+        made = attended(queries, keys, values, attention_mask, attention.hidden_keys)
+        if text is None or attention.cross:
+            return self.projected(attention, made)
+        picture, text = apart(made, text.shape[1], attention.text)
+        text = attention.to_add_out(text) if attention.apart else self.projected(attention, text)
+        return self.projected(attention, picture), text
+
+    def heads(self, attention: Attention, x: Tensor, norm: nn.Layer | None = None) -> Tensor:
+        """``[batch, heads, tokens, channels of a head]``."""
+        if norm is not None and attention.across_heads:
+            x = self.normed(norm, x)
+        x = x.reshape([0, 0, HEADS, -1]).transpose([0, 2, 1, 3])
+        return x if norm is None or attention.across_heads else self.normed(norm, x)
+
+    def normed(self, norm: nn.Layer, x: Tensor) -> Tensor:
+        return norm(x)
+
+    def projected(self, attention: Attention, x: Tensor) -> Tensor:
+        for layer in attention.to_out:
+            x = layer(x)
+        return x
+
+
+class RoundTheNorms(Processor):
+    """As processors that norm queries and keys in a kernel of their own: the numbers of the layer, not the layer."""
+
+    def normed(self, norm: nn.Layer, x: Tensor) -> Tensor:
+        return norm.forward(x)
+
+
+def beside(own: Tensor, others: Tensor, where: str, axis: int = 1) -> Tensor:
+    return paddle.concat([others, own] if where == FIRST else [own, others], axis=axis)
+
+
+def apart(tokens: Tensor, others: int, where: str) -> tuple[Tensor, Tensor]:
+    """A picture's tokens and those beside them."""
+    if where == FIRST:
+        return tokens[:, others:], tokens[:, :others]
+    return tokens[:, :-others], tokens[:, -others:]
+
+
+def turned(x: Tensor, rotary: Rotary, others: str) -> Tensor:
+    """Queries or keys turned by rows ``[tokens, channels]``, or others for each image ``[batch, 1, tokens, channels]``.
+
+    Where there are fewer rows than tokens, those of the text have none.
+    """
+    is_complex = isinstance(rotary, Tensor)
+    more = x.shape[2] - (rotary if is_complex else rotary[0]).shape[-2]
+    if more:
+        first, last = (x[:, :, :more], x[:, :, more:]) if others == FIRST else (x[:, :, :-more], x[:, :, -more:])
+        parts = [first, turned(last, rotary, "")] if others == FIRST else [turned(first, rotary, ""), last]
+        return paddle.concat(parts, axis=2)
+    pairs = x.reshape([0, 0, 0, -1, 2])
+    if is_complex:
+        return paddle.as_real(paddle.as_complex(pairs.astype("float64")) * rotary).flatten(3).astype("float32")
+    one, other = pairs.unbind(-1)
+    return x * rotary[0] + paddle.stack([-other, one], axis=-1).flatten(3) * rotary[1]
+
+
+def attended(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, hidden: slice | Sequence[int] | None
+) -> Tensor:
+    scores = paddle.matmul(queries, keys, transpose_y=True) / math.sqrt(queries.shape[-1])
+    if mask is not None:
+        scores = scores + ((1 - mask.astype("float32")) * -1e9 if mask.dtype == paddle.bool else mask)
+    if hidden is not None:
+        seen = np.zeros(keys.shape[2], np.float32)
+        seen[hidden] = -1e9
+        scores = scores + paddle.to_tensor(seen)
+    return paddle.matmul(F.softmax(scores, axis=-1), values).transpose([0, 2, 1, 3]).flatten(2)
+
+
+class RMSNorm(nn.Layer):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = self.create_parameter([channels], default_initializer=nn.initializer.Constant(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * paddle.rsqrt(x.square().mean(axis=-1, keepdim=True) + 1e-6) * self.weight
+
+
+class Norm(nn.Layer):
+    """Tokens, normed and moved by the timestep, and the gate for what is made of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(DIM, 3 * DIM)
+
+    def forward(self, hidden_states: Tensor, *others: Tensor, emb: Tensor) -> tuple[Tensor, ...]:
+        shift, scale, gate = self.linear(emb).unsqueeze(1).chunk(3, axis=-1)
+        return (*(plain_norm(x) * (1 + scale) + shift for x in (hidden_states, *others)), gate)
+
+
+class TwoNorms(nn.Layer):
+    """Of blocks with two attentions: what the first gets comes first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Norm(), Norm()
+
+    def forward(self, hidden_states: Tensor, *, emb: Tensor) -> tuple[Tensor, ...]:
+        return (*self.first(hidden_states, emb=emb), self.second(hidden_states, emb=emb)[0])
+
+
+def plain_norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x, [DIM])
+
+
+class FeedForward(nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(DIM, 2 * DIM), nn.Linear(2 * DIM, DIM)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(hidden_states)))
+
+
+class Timesteps(nn.Layer):
+    def forward(self, timesteps: Tensor) -> Tensor:
+        frequencies = paddle.to_tensor(np.logspace(0, -3, DIM // 2, dtype=np.float32))
+        angles = timesteps.astype("float32").unsqueeze(1) * frequencies
+        return paddle.concat([paddle.cos(angles), paddle.sin(angles)], axis=1)
+
+
+class TimeEmbedding(nn.Layer):
+    """Of the timestep and, where it is given, the guidance: both by one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time_proj, self.linear, self.linear_of_guidance = Timesteps(), nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, timestep: Tensor, guidance: Tensor | None = None) -> Tensor:
+        embedded = self.linear(self.time_proj(timestep))
+        return embedded if guidance is None else embedded + self.linear_of_guidance(self.time_proj(guidance))
+
+
+class RotaryEmbedding(nn.Layer):
+    """Cosines and sines of positions ``[tokens, 3]``, or both as complex numbers.
+
+    Attributes:
+        share: so many rows and columns have one position. For tests.
+    """
+
+    def __init__(self, as_complex: bool = False) -> None:
+        super().__init__()
+        self.as_complex, self.share = as_complex, 1
+
+    def forward(self, positions: Tensor) -> Rotary:
+        positions = paddle.floor(positions / paddle.to_tensor([1.0, self.share, self.share]))
+        angles = (positions.unsqueeze(2) * paddle.to_tensor(FREQUENCIES)).flatten(1)
+        if self.as_complex:
+            angles = angles.astype("float64")
+            return paddle.complex(paddle.cos(angles), paddle.sin(angles)).unsqueeze([0, 1])
+        return paddle.cos(angles).repeat_interleave(2, axis=1), paddle.sin(angles).repeat_interleave(2, axis=1)
+
+
+def places(frames: int, height: int, width: int) -> Tensor:
+    """``[tokens, 3]``: frame, row and column."""
+    each = paddle.meshgrid(*(paddle.arange(side, dtype="float32") for side in (frames, height, width)))
+    return paddle.stack(each, axis=-1).reshape([-1, 3])
+
+
+def patched(latent: Tensor) -> Tensor:
+    """``[batch, channels, frames, height, width]`` to ``[batch, tokens, values of 2 by 2]``, frame by frame."""
+    batch, channels, frames, height, width = latent.shape
+    cut = latent.reshape([batch, channels, frames, height // 2, 2, width // 2, 2])
+    return cut.transpose([0, 2, 3, 5, 1, 4, 6]).reshape([batch, -1, 4 * channels])
+
+
+class Patches(nn.Layer):
+    """Tokens of a latent; ``order`` is that of its axes."""
+
+    def __init__(self, order: Sequence[int] = (0, 1, 2, 3, 4)) -> None:
+        super().__init__()
+        self.order, self.linear = order, nn.Linear(4 * CHANNELS, DIM)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        return self.linear(patched(latent.transpose(self.order)))
+
+
+class PicturePatches(Patches):
+    def forward(self, latent: Tensor) -> Tensor:
+        return super().forward(latent.unsqueeze(2))
+
+
+class TextAndPatches(Patches):
+    def forward(self, text_embeds: Tensor, image_embeds: Tensor) -> Tensor:
+        return beside(super().forward(image_embeds), text_embeds, FIRST)
+
+
+class DualBlock(nn.Layer):
+    """Picture and text, apart but in attention. Some have a second attention, of the picture alone."""
+
+    def __init__(self, attn: Attention, attn2: Attention | None = None) -> None:
+        super().__init__()
+        self.norm1, self.norm1_context = Norm() if attn2 is None else TwoNorms(), Norm()
+        self.attn, self.attn2 = attn, attn2
+        self.ff, self.ff_context = FeedForward(), FeedForward()
+
+    def run(self, picture: Tensor, text: Tensor, temb: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+        normed, gate, *second = self.norm1(picture, emb=temb)
+        normed_text, gate_of_text = self.norm1_context(text, emb=temb)
+        made, of_text = self.attn(hidden_states=normed, encoder_hidden_states=normed_text, **given)
+        picture, text = picture + gate * made, text + gate_of_text * of_text
+        if second:
+            picture = picture + gate * self.attn2(hidden_states=second[0])
+        return picture + self.ff(plain_norm(picture)), text + self.ff_context(plain_norm(text))
+
+
+class SingleBlock(nn.Layer):
+    """Picture and text in one sequence, with the feed-forward layer beside attention."""
+
+    def __init__(self, attn: Attention) -> None:
+        super().__init__()
+        self.norm, self.attn = Norm(), attn
+        self.proj_mlp, self.proj_out = nn.Linear(DIM, DIM), nn.Linear(2 * DIM, DIM)
+
+    def run(self, tokens: Tensor, temb: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        normed, gate = self.norm(tokens, emb=temb)
+        made = paddle.concat([attend(normed), F.gelu(self.proj_mlp(normed))], axis=2)
+        return tokens + gate * self.proj_out(made)
+
+
+class FluxTransformerBlock(DualBlock):
+    def __init__(self, norms: bool) -> None:
+        super().__init__(Attention(FIRST, apart=True, norms=norms))
+
+    def forward(
+        self, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, image_rotary_emb: Rotary | None
+    ) -> tuple[Tensor, Tensor]:
+        return self.run(hidden_states, encoder_hidden_states, temb, image_rotary_emb=image_rotary_emb)[::-1]
+
+
+class FluxSingleTransformerBlock(SingleBlock):
+    def __init__(self, norms: bool) -> None:
+        super().__init__(Attention(FIRST, norms=norms, out=False))
+
+    def forward(self, hidden_states: Tensor, temb: Tensor, image_rotary_emb: Rotary | None) -> Tensor:
+        attend = lambda normed: self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb)  # noqa: E731
+        return self.run(hidden_states, temb, attend)
+
+
+class HunyuanVideoTransformerBlock(DualBlock):
+    def __init__(self, norms: bool) -> None:
+        super().__init__(Attention(LAST, apart=True, norms=norms))
+
+    def forward(
+        self, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, attention_mask: Tensor,
+        freqs_cis: Rotary | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        given = dict(attention_mask=attention_mask, image_rotary_emb=freqs_cis)
+        return self.run(hidden_states, encoder_hidden_states, temb, **given)
+
+
+class HunyuanVideoSingleTransformerBlock(SingleBlock):
+    def __init__(self, norms: bool) -> None:
+        super().__init__(Attention(LAST, norms=norms, out=False))
+
+    def forward(
+        self, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, attention_mask: Tensor,
+        image_rotary_emb: Rotary | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        words = encoder_hidden_states.shape[1]
+
+        def attend(normed: Tensor) -> Tensor:
+            picture, text = apart(normed, words, LAST)
+            given = dict(attention_mask=attention_mask, image_rotary_emb=image_rotary_emb)
+            return beside(*self.attn(hidden_states=picture, encoder_hidden_states=text, **given), LAST)
+
+        return apart(self.run(beside(hidden_states, encoder_hidden_states, LAST), temb, attend), words, LAST)
+
+
+class JointTransformerBlock(DualBlock):
+    def __init__(self, norms: bool, two: bool) -> None:
+        super().__init__(Attention(LAST, apart=True, norms=norms), Attention(norms=norms) if two else None)
+
+    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor) -> tuple[Tensor, Tensor]:
+        return self.run(hidden_states, encoder_hidden_states, temb)[::-1]
+
+
+class CogVideoXBlock(nn.Layer):
+    def __init__(self, norms: bool) -> None:
+        super().__init__()
+        self.norm1, self.attn1, self.norm2, self.ff = Norm(), Attention(FIRST, norms=norms), Norm(), FeedForward()
+
+    def forward(
+        self, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, image_rotary_emb: Rotary | None
+    ) -> tuple[Tensor, Tensor]:
+        picture, text = hidden_states, encoder_hidden_states
+        normed, normed_text, gate = self.norm1(picture, text, emb=temb)
+        made, of_text = self.attn1(
+            hidden_states=normed, encoder_hidden_states=normed_text, image_rotary_emb=image_rotary_emb
+        )
+        picture, text = picture + gate * made, text + gate * of_text
+        normed, normed_text, gate = self.norm2(picture, text, emb=temb)
+        made, of_text = apart(self.ff(beside(normed, normed_text, FIRST)), text.shape[1], FIRST)
+        return picture + gate * made, text + gate * of_text
+
+
+class VCtrlBlock(nn.Layer):
+    def __init__(self, norms: bool) -> None:
+        super().__init__()
+        self.norm1, self.attn1, self.norm2, self.ff = Norm(), Attention(norms=norms), Norm(), FeedForward()
+
+    def forward(self, hidden_states: Tensor, temb: Tensor, image_rotary_emb: Rotary | None) -> Tensor:
+        normed, gate = self.norm1(hidden_states, emb=temb)
+        hidden_states = hidden_states + gate * self.attn1(hidden_states=normed, image_rotary_emb=image_rotary_emb)
+        normed, gate = self.norm2(hidden_states, emb=temb)
+        return hidden_states + gate * self.ff(normed)
+
+
+class WanTransformerBlock(nn.Layer):
+    def __init__(self, norms: bool) -> None:
+        super().__init__()
+        self.norm1, self.attn1 = Norm(), Attention(norms=norms, across_heads=True)
+        self.attn2, self.ffn = Attention(cross=True, across_heads=True), FeedForward()
+
+    def forward(
+        self, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, rotary_emb: Rotary | None
+    ) -> Tensor:
+        normed, gate = self.norm1(hidden_states, emb=temb)
+        x = hidden_states + gate * self.attn1(hidden_states=normed, rotary_emb=rotary_emb)
+        x = x + self.attn2(hidden_states=plain_norm(x), encoder_hidden_states=encoder_hidden_states)
+        return x + self.ffn(plain_norm(x))
+
+
+class Model(nn.Layer):
+    """What the models have in common.
+
+    Args:
+        rotary: positions come as a rotary embedding; otherwise None comes in its place.
+        norms: attention norms queries and keys.
+    """
+
+    config = SimpleNamespace(patch_size=2, patch_size_t=1)
+    complex_rotary = False
+
+    def __init__(self, *, rotary: bool = True, norms: bool = True) -> None:
+        super().__init__()
+        self.norms = norms
+        self.time_text_embed, self.context_embedder = TimeEmbedding(), nn.Linear(TEXT_DIM, DIM)
+        self.rope = RotaryEmbedding(self.complex_rotary) if rotary else None
+
+    def rotary(self, positions: Tensor) -> Rotary | None:
+        return None if self.rope is None else self.rope(positions)
+
+    def of_video(self, shape: Sequence[int]) -> Rotary | None:
+        """The embedding of the tokens of a latent, whose last sizes are frames, height and width."""
+        frames, height, width = shape
+        return self.rotary(places(frames, height // 2, width // 2))
+
+
+class FluxTransformer2DModel(Model):
+    def __init__(self, dual: int = 1, single: int = 1, **options: bool) -> None:
+        super().__init__(**options)
+        self.x_embedder = nn.Linear(4 * CHANNELS, DIM)
+        self.transformer_blocks = nn.LayerList([FluxTransformerBlock(self.norms) for _ in range(dual)])
+        self.single_transformer_blocks = nn.LayerList([FluxSingleTransformerBlock(self.norms) for _ in range(single)])
+
+    def forward(
+        self, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor, img_ids: Tensor, txt_ids: Tensor,
+        guidance: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        x, text = self.x_embedder(hidden_states), self.context_embedder(encoder_hidden_states)
+        temb = self.time_text_embed(timestep * 1000, guidance * 1000)
+        rotary = self.rotary(paddle.concat([txt_ids, img_ids]))
+        for block in self.transformer_blocks:
+            text, x = block(hidden_states=x, encoder_hidden_states=text, temb=temb, image_rotary_emb=rotary)
+        both = beside(x, text, FIRST)
+        for block in self.single_transformer_blocks:
+            both = block(hidden_states=both, temb=temb, image_rotary_emb=rotary)
+        return apart(both, text.shape[1], FIRST)
+
+
+class HunyuanVideoTransformer3DModel(Model):
+    def __init__(self, dual: int = 1, single: int = 1, **options: bool) -> None:
+        super().__init__(**options)
+        self.x_embedder = Patches()
+        self.transformer_blocks = nn.LayerList([HunyuanVideoTransformerBlock(self.norms) for _ in range(dual)])
+        self.single_transformer_blocks = nn.LayerList(
+            [HunyuanVideoSingleTransformerBlock(self.norms) for _ in range(single)]
+        )
+
+    def forward(
+        self, hidden_states: Tensor, timestep: Tensor, encoder_hidden_states: Tensor, encoder_attention_mask: Tensor,
+        guidance: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        rotary = self.of_video(hidden_states.shape[2:])
+        temb = self.time_text_embed(timestep, guidance)
+        x, text = self.x_embedder(hidden_states), self.context_embedder(encoder_hidden_states)
+        seen = paddle.concat([paddle.ones(x.shape[:2]), encoder_attention_mask.astype("float32")], axis=1)
+        mask = seen.astype("bool").unsqueeze([1, 2])
+        for block in (*self.transformer_blocks, *self.single_transformer_blocks):
+            x, text = block(x, text, temb, mask, rotary)
+        return x, text
+
+
+class WanTransformer3DModel(Model):
+    config = SimpleNamespace(patch_size=(1, 2, 2))
+    complex_rotary = True
+
+    def __init__(self, **options: bool) -> None:
+        super().__init__(**options)
+        self.patch_embedding = Patches()
+        self.blocks = nn.LayerList([WanTransformerBlock(self.norms) for _ in range(2)])
+
+    def forward(self, hidden_states: Tensor, timestep: Tensor, encoder_hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        rotary = self.of_video(hidden_states.shape[2:])
+        x, temb = self.patch_embedding(hidden_states), self.time_text_embed(timestep)
+        text = self.context_embedder(encoder_hidden_states)
+        for block in self.blocks:
+            x = block(x, text, temb, rotary)
+        return x, text
+
+
+class CogVideoXTransformer3DModel(Model):
+    def __init__(self, **options: bool) -> None:
+        super().__init__(**options)
+        self.patch_embed = TextAndPatches((0, 2, 1, 3, 4))
+        self.transformer_blocks = nn.LayerList([CogVideoXBlock(self.norms) for _ in range(2)])
+
+    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor]:
+        frames, _, *size = hidden_states.shape[1:]
+        rotary, temb = self.of_video([frames, *size]), self.time_text_embed(timestep)
+        both = self.patch_embed(self.context_embedder(encoder_hidden_states), hidden_states)
+        x, text = apart(both, encoder_hidden_states.shape[1], FIRST)
+        for block in self.transformer_blocks:
+            x, text = block(hidden_states=x, encoder_hidden_states=text, temb=temb, image_rotary_emb=rotary)
+        return x, text
+
+
+class VCtrlModel(Model):
+    def __init__(self, **options: bool) -> None:
+        super().__init__(**options)
+        self.sample_patch_embed = Patches((0, 2, 1, 3, 4))
+        self.transformer_blocks = nn.LayerList([VCtrlBlock(self.norms) for _ in range(2)])
+
+    def forward(self, sample: Tensor, timestep: Tensor) -> tuple[Tensor, ...]:
+        frames, _, *size = sample.shape[1:]
+        rotary, temb = self.of_video([frames, *size]), self.time_text_embed(timestep)
+        x, samples = self.sample_patch_embed(sample), []
+        for block in self.transformer_blocks:
+            x = block(hidden_states=x, temb=temb, image_rotary_emb=rotary)
+            samples.append(x)
+        return tuple(samples)
+
+
+class SD3ControlNetModel(Model):
+    def __init__(self, **options: bool) -> None:
+        super().__init__(**{**options, "rotary": False})
+        self.pos_embed = PicturePatches()
+        self.transformer_blocks = nn.LayerList([JointTransformerBlock(self.norms, two) for two in (True, False)])
+
+    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor) -> tuple[Tensor, ...]:
+        x, temb = self.pos_embed(hidden_states), self.time_text_embed(timestep)
+        text = self.context_embedder(encoder_hidden_states)
+        for block in self.transformer_blocks:
+            text, x = block(hidden_states=x, encoder_hidden_states=text, temb=temb)
+        return x, text
+
+
+@dataclass(frozen=True)
+class Family:
+    """A stand-in, and how it is called.
+
+    Attributes:
+        name: of the family.
+        model_class: of the stand-in.
+        arguments: what a pipeline would call it with.
+        options: of the stand-in, where they are not the usual ones.
+        video: it has frames.
+        text: it has tokens of a text beside the picture's in attention.
+        takes_mask: its attention does.
+        by_keyword: all its attention is called so, which hooks see on Paddle 3 alone.
+    """
+
+    name: str
+    model_class: type[Model]
+    arguments: Callable[[Inputs], dict[str, Any]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    video: bool = True
+    text: bool = True
+    takes_mask: bool = False
+    by_keyword: bool = True
+
+    def build(self, **options: Any) -> Model:
+        """One whose weights are always the same."""
+        return built(self.model_class, **{**self.options, **options})
+
+    @paddle.no_grad()
+    def run(self, model: Model, inputs: Inputs = USUAL, **changes: Any) -> list[np.ndarray]:
+        """What a stand-in returns: its picture's tokens, then its text's, where it has any."""
+        return [each.numpy() for each in model(**{**self.arguments(inputs), **changes})]
+
+
+def _flux(inputs: Inputs) -> dict[str, Any]:
+    img_ids, txt_ids = ids(inputs.height // 2, inputs.width // 2)
+    # Pipelines give the text no positions; here it has some, or nobody would see that they are used.
+    txt_ids = txt_ids + paddle.arange(TEXT_TOKENS, dtype="float32").unsqueeze(1)
+    return dict(
+        hidden_states=patched(inputs.picture(CHANNELS).unsqueeze(2)), encoder_hidden_states=inputs.text(),
+        timestep=inputs.timesteps / 1000, guidance=paddle.full([inputs.batch], 3.5), img_ids=img_ids, txt_ids=txt_ids,
+    )  # fmt: skip
+
+
+def _hunyuan(inputs: Inputs) -> dict[str, Any]:
+    seen = paddle.ones([inputs.batch, TEXT_TOKENS], dtype="int64")
+    seen[-1, -2:] = 0  # of the last text
+    return dict(
+        hidden_states=inputs.picture(CHANNELS, inputs.frames), timestep=inputs.timesteps,
+        encoder_hidden_states=inputs.text(), encoder_attention_mask=seen,
+        guidance=paddle.full([inputs.batch], 6000.0),
+    )  # fmt: skip
+
+
+def _wan(inputs: Inputs) -> dict[str, Any]:
+    latent = inputs.picture(CHANNELS, inputs.frames)
+    return dict(hidden_states=latent, timestep=inputs.timesteps, encoder_hidden_states=inputs.text())
+
+
+def _cogvideox(inputs: Inputs) -> dict[str, Any]:
+    latent = inputs.picture(inputs.frames, CHANNELS)
+    return dict(hidden_states=latent, encoder_hidden_states=inputs.text(), timestep=inputs.timesteps)
+
+
+def _vctrl(inputs: Inputs) -> dict[str, Any]:
+    return dict(sample=inputs.picture(inputs.frames, CHANNELS), timestep=inputs.timesteps)
+
+
+def _sd3_controlnet(inputs: Inputs) -> dict[str, Any]:
+    latent = inputs.picture(CHANNELS)
+    return dict(hidden_states=latent, encoder_hidden_states=inputs.text(), timestep=inputs.timesteps)
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("flux", FluxTransformer2DModel, _flux, video=False, takes_mask=True),
+        Family("hunyuan_video", HunyuanVideoTransformer3DModel, _hunyuan, takes_mask=True),
+        Family("wan", WanTransformer3DModel, _wan, text=False),
+        Family("cogvideox", CogVideoXTransformer3DModel, _cogvideox),
+        Family("vctrl", VCtrlModel, _vctrl, text=False),
+        Family("sd3_controlnet", SD3ControlNetModel, _sd3_controlnet, video=False, by_keyword=False),
+    )
+}
+NEEDS_KEYWORDS = pytest.mark.skipif(
+    not HOOKS_SEE_KEYWORDS, reason="attention is called by keyword, which Paddle shows to hooks from 3.0 on"
+)

@@ -1,0 +1,289 @@
+"""Token merging in the families of a newer ppdiffusers, on stand-ins, held to the same done by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+from attaching.contract import ToMeContract
+from newer.stand_ins import (
+    FAMILIES,
+    NEEDS_KEYWORDS,
+    Attention,
+    Family,
+    FluxSingleTransformerBlock,
+    Model,
+    Processor,
+    Rotary,
+)  # fmt: skip
+from ppdiffusers_tome import NothingToMergeError, apply_tome
+from ppdiffusers_tome.attaching.adapters.adapter import FIRST
+from ppdiffusers_tome.attaching.paddle_hooks import HOOKS_SEE_KEYWORDS
+from ppdiffusers_tome.attaching.watching import watched
+from ppdiffusers_tome.merging.downsampling import kept_tokens
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.partition import regular_partition
+from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs
+
+ODD = Inputs(height=10, width=14)
+
+
+def numbers(family: Family) -> Any:
+    def run(model: Model, **given: Any) -> np.ndarray:
+        outputs = family.run(model, Inputs(**given))
+        return np.concatenate([each.reshape(len(each), -1) for each in outputs], axis=1)
+
+    return staticmethod(run)
+
+
+for _family in FAMILIES.values():
+    _name = "Test" + "".join(part.title() for part in _family.name.split("_"))
+    globals()[_name] = type(
+        _name,
+        (ToMeContract,),
+        {
+            "build": staticmethod(_family.build),
+            "run": numbers(_family),
+            "pytestmark": [NEEDS_KEYWORDS] if _family.by_keyword else [],
+        },
+    )
+
+
+def case(family: Family, *others: Any, id: str = "") -> Any:
+    """A case of a test, for Paddles on which the family merges."""
+    return pytest.param(family, *others, marks=NEEDS_KEYWORDS if family.by_keyword else (), id=family.name + id)
+
+
+def grid_of(family: Family, inputs: Inputs) -> Grid:
+    return Grid(inputs.height // 2, inputs.width // 2, inputs.frames if family.video else 1)
+
+
+def blocks(model: Model) -> list[Any]:
+    return [layer for layer in model.sublayers() if type(layer).__name__.endswith("Block")]
+
+
+def attentions(model: Model) -> Iterator[Attention]:
+    """Those of the picture's tokens."""
+    return (layer for layer in model.sublayers() if isinstance(layer, Attention) and not layer.cross)
+
+
+def change(one: list[np.ndarray], other: list[np.ndarray]) -> float:
+    """The largest difference, relative to the largest number."""
+    return max(np.abs(a - b).max() / np.abs(b).max() for a, b in zip(one, other, strict=True))
+
+
+def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def with_processor(model: Model, kind: type[Processor]) -> Model:
+    for attention in attentions(model):
+        attention.processor = kind()
+    return model
+
+
+class ByHand:
+    """Token merging in one block, in numpy, token by token and image by image, around its layers' own ``forward``.
+
+    One destination stands in the corner of every cell of two rows, two columns and ``st`` frames.
+    """
+
+    def __init__(self, block: Any, grid: Grid, ratio: float, st: int, merging: list[Any]) -> None:
+        self.grid, self.ratio, self.st = grid, ratio, st
+        self.forward, block.forward = block.forward, self.entered
+        # Of each image, the place of every group's destination and the group of every token.
+        self.places: list[np.ndarray] = []
+        self.groups: list[np.ndarray] = []
+        for layer in merging:
+            layer.forward = self.around(layer.forward)
+
+    def entered(self, *inputs: Any, **keywords: Any) -> Any:
+        tokens = inputs[0] if inputs else keywords["hidden_states"]
+        owners = [self.owner(image) for image in tokens.numpy()[:, -self.grid.num_tokens :]]
+        self.places, self.groups = zip(*(np.unique(owner, return_inverse=True) for owner in owners), strict=True)
+        return self.forward(*inputs, **keywords)
+
+    def owner(self, tokens: np.ndarray) -> np.ndarray:
+        """Of every token the one that it merges into, maybe itself."""
+        grid, st, every = self.grid, self.st, np.arange(len(tokens))
+        place = np.unravel_index(every, (grid.frames, grid.height, grid.width))
+        sides = ((grid.frames, st), (grid.height, 2), (grid.width, 2))
+        corner = np.all(
+            [(at % each == 0) & (at < side // each * each) for at, (side, each) in zip(place, sides, strict=True)],
+            axis=0,
+        )
+        window = np.minimum(place[0] // st, grid.frames // st - 1)
+        unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
+        cosine = np.where(corner & (window[:, None] == window), unit @ unit.T, -2)
+        likeness, owner = np.where(corner, -3, cosine.max(axis=1)), every.copy()
+        for ranked in np.split(every, grid.frames) if st == 1 else [every]:
+            most = ranked[np.argsort(-likeness[ranked])][: int(len(ranked) * self.ratio)]
+            owner[most] = cosine[most].argmax(axis=1)
+        return owner
+
+    def around(self, forward: Any) -> Any:
+        def on_merged(*inputs: Any, **keywords: Any) -> Any:
+            if inputs:
+                out = forward(self.merged(inputs[0]), *inputs[1:])
+            else:
+                keywords = {**keywords, "hidden_states": self.merged(keywords["hidden_states"])}
+                for name in ("image_rotary_emb", "rotary_emb"):
+                    if keywords.get(name) is not None:
+                        keywords[name] = self.rows(keywords[name])
+                if "attention_mask" in keywords:  # it hides nothing of the picture, whose keys are first
+                    keywords["attention_mask"] = keywords["attention_mask"][..., self.grid.num_tokens - self.left :]
+                out = forward(**keywords)
+            return (self.unmerged(out[0]), *out[1:]) if isinstance(out, tuple) else self.unmerged(out)
+
+        return on_merged
+
+    @property
+    def left(self) -> int:
+        return len(self.places[0])
+
+    def merged(self, tokens: paddle.Tensor) -> paddle.Tensor:
+        others = tokens.shape[1] - self.grid.num_tokens
+        own = [
+            [image[others:][groups == group].mean(axis=0) for group in range(self.left)]
+            for image, groups in zip(tokens.numpy(), self.groups, strict=True)
+        ]
+        return paddle.concat([tokens[:, :others], paddle.to_tensor(np.stack(own))], axis=1)
+
+    def unmerged(self, tokens: paddle.Tensor) -> paddle.Tensor:
+        others = tokens.shape[1] - self.left
+        own = [image[others:][groups] for image, groups in zip(tokens.numpy(), self.groups, strict=True)]
+        return paddle.concat([tokens[:, :others], paddle.to_tensor(np.stack(own))], axis=1)
+
+    def rows(self, rotary: Rotary) -> Rotary:
+        """Those of a text, and of the picture those of each image's destinations, ``[batch, 1, left, channels]``."""
+
+        def gathered(part: paddle.Tensor) -> paddle.Tensor:
+            rows = part.numpy().reshape([-1, part.shape[-1]])
+            text = len(rows) - self.grid.num_tokens
+            each = [np.concatenate([rows[:text], rows[text:][places]]) for places in self.places]
+            return paddle.to_tensor(np.stack(each)).unsqueeze(1)
+
+        return gathered(rotary) if isinstance(rotary, paddle.Tensor) else tuple(map(gathered, rotary))
+
+
+def by_hand(model: Model, grid: Grid, ratio: float = 0.5, st: int = 1, **roles: bool) -> list[ByHand]:
+    def merges(name: str, layer: Any) -> bool:
+        if not isinstance(layer, Attention):
+            return name in ("ff", "ffn") and roles.get("merge_mlp", False)
+        # Where hooks see no keywords, Stable Diffusion 3.5's second attention stays whole.
+        return roles.get("merge_crossattn", False) if layer.cross else name != "attn2" or HOOKS_SEE_KEYWORDS
+
+    return [
+        ByHand(block, grid, ratio, st, [layer for name, layer in block.named_children() if merges(name, layer)])
+        for block in blocks(model)
+    ]
+
+
+def cases_by_hand() -> Iterator[Any]:
+    for family in FAMILIES.values():
+        yield case(family, {}, {})
+        yield case(family, {}, {"merge_mlp": True}, id="-mlp")
+        if family.by_keyword:
+            # Positions may be in the tokens themselves; then nothing is turned, and no norms are needed.
+            yield case(family, {"rotary": False}, {}, id="-no-rotary")
+            yield case(family, {"rotary": False, "norms": False}, {}, id="-no-norms")
+        if family.video:
+            yield case(family, {}, {"st": 2}, id="-frames")
+    yield case(FAMILIES["wan"], {}, {"merge_crossattn": True}, id="-crossattn")
+
+
+@pytest.mark.parametrize(("family", "options", "settings"), cases_by_hand())
+def test_the_output_is_that_of_merging_by_hand(family: Family, options: Any, settings: Any) -> None:
+    model, reference = family.build(**options), family.build(**options)
+    hands = by_hand(reference, grid_of(family, ODD), **settings)
+    expected = family.run(reference, ODD)
+    assert change(family.run(apply_tome(model, 0.5, use_rand=False, **settings), ODD), expected) <= 1e-6
+    for hand in hands:  # or one image's rows would do for all
+        assert not np.array_equal(*hand.places)
+
+
+@pytest.mark.parametrize("family", map(case, FAMILIES.values()))
+@pytest.mark.parametrize("ratio", [0.5, 0.75])
+def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: float) -> None:
+    model, reference = family.build(), family.build()
+    grid = grid_of(family, ODD)
+    frame = grid.of_a_frame
+    kept = kept_tokens(regular_partition(frame, 2, 2), frame.num_merged(ratio), frames=grid.frames).numpy()
+    hidden = np.setdiff1d(np.arange(grid.num_tokens), kept)
+    for block in blocks(reference):
+        for name, attention in block.named_children():
+            if isinstance(attention, Attention) and not attention.cross and (HOOKS_SEE_KEYWORDS or name != "attn2"):
+                attention.hidden_keys = hidden + (TEXT_TOKENS if attention.text == FIRST else 0)
+    expected = family.run(reference, ODD)
+    assert change(family.run(apply_tome(model, ratio, method="todo", use_rand=False), ODD), expected) <= 1e-6
+
+
+@pytest.mark.parametrize("family", [case(family) for family in FAMILIES.values() if family.text])
+@pytest.mark.parametrize("method", ["tome", "todo"])
+def test_a_text_that_sees_no_picture_stays_what_it_is(family: Family, method: str) -> None:
+    """So its tokens never merge, and their positions are their own."""
+    behind, before = slice(TEXT_TOKENS, None), slice(-TEXT_TOKENS)
+    model = family.build()
+    for attention in attentions(model):
+        if attention.text:
+            attention.hidden_keys = behind if attention.text == FIRST else before
+    picture, text = family.run(model)
+    apply_tome(model, 0.5, method=method)
+    for block in blocks(model):
+        if isinstance(block, FluxSingleTransformerBlock):  # the text is within what merges, and comes last of it
+            block.attn.hidden_keys = before
+    merged_picture, merged_text = family.run(model)
+    assert change([merged_text], [text]) <= 1e-6
+    if method == "tome":
+        assert change([merged_picture], [picture]) >= 1e-3
+
+
+def groups_of(family: Family, latent: paddle.Tensor, **settings: Any) -> np.ndarray:
+    """The first of each token's group, ``[frames, tokens of a frame]``, in the first block."""
+    model, inputs = apply_tome(family.build(), 0.5, **settings), Inputs()
+    name = next(iter(family.arguments(inputs)))
+    with watched(model) as records:
+        family.run(model, inputs, **{name: latent})
+    groups = records[0].groups
+    first = np.unique(groups, return_index=True)[1]
+    return first[groups].reshape([inputs.frames, -1])
+
+
+VIDEOS = [case(family) for family in FAMILIES.values() if family.video]
+
+
+@pytest.mark.parametrize("family", VIDEOS)
+def test_what_merges_in_a_frame_is_decided_by_that_frame(family: Family) -> None:
+    inputs = Inputs()
+    latent = next(iter(family.arguments(inputs).values()))
+    frames = [slice(None)] * latent.shape.index(inputs.frames)
+    other = latent.clone()
+    other[(*frames, 1)] = latent[(*frames, 1)].flip(-1)
+    before, after = groups_of(family, latent), groups_of(family, other)
+    assert [np.array_equal(*each) for each in zip(before, after, strict=True)] == [True, False, True]
+    assert (before // before.shape[1] == np.arange(inputs.frames)[:, None]).all()
+
+
+@pytest.mark.parametrize("family", VIDEOS)
+def test_a_stride_over_frames_merges_over_frames(family: Family) -> None:
+    latent = next(iter(family.arguments(Inputs()).values()))
+    groups = groups_of(family, latent, st=2)
+    frame_of_first = groups // groups.shape[1]
+    assert (frame_of_first[1:] == 0).any(axis=1).all()
+
+
+@pytest.mark.parametrize("family", [case(family) for family in FAMILIES.values() if not family.video])
+def test_a_stride_over_frames_needs_frames(family: Family) -> None:
+    with pytest.raises(NothingToMergeError, match="st=2 merges tokens of several frames"):
+        apply_tome(family.build(), 0.5, st=2)
+
+
+@pytest.mark.skipif(HOOKS_SEE_KEYWORDS, reason="this Paddle shows keywords to hooks")
+@pytest.mark.parametrize("name", [family.name for family in FAMILIES.values() if family.by_keyword])
+def test_a_paddle_without_keywords_is_named_as_the_cause(name: str) -> None:
+    with pytest.raises(NothingToMergeError, match="calls its attention by keyword, which hooks see"):
+        apply_tome(FAMILIES[name].build(), 0.5)

@@ -1,0 +1,112 @@
+"""Caches that hand out again what a layer returned in an earlier step, on stand-ins.
+
+So does Pyramid Attention Broadcast with attention: it puts a ``forward`` of its own on it, inside ToMe's hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from paddle import nn
+
+from newer.stand_ins import FAMILIES, NEEDS_KEYWORDS, Attention, Family, FeedForward, Model, RoundTheNorms
+from newer.test_stand_ins import attentions, blocks, case, same, with_processor
+from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs
+
+# How far the denoising is: at first hardly, then nearly through; two denoisings.
+TIMESTEPS = (900, 200, 800, 300)
+
+
+class EverySecond(nn.Layer):
+    """Every second call gets what the one before got, the very object; that is where ppdiffusers' hooks have it."""
+
+    def __init__(self, forward: Any) -> None:
+        super().__init__()
+        self.kept_forward, self.calls, self.state = forward, 0, SimpleNamespace(cache=None)
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        self.calls += 1
+        if self.calls % 2:
+            self.state.cache = self.kept_forward(*inputs, **keywords)
+        return self.state.cache
+
+    def reset_state(self, layer: nn.Layer) -> None:
+        self.calls, self.state.cache = 0, None
+
+
+def cached_layers(model: Model) -> list[tuple[Any, str, Any]]:
+    return [
+        (block, name, layer)
+        for block in blocks(model)
+        for name, layer in block.named_children()
+        if isinstance(layer, Attention | FeedForward)
+    ]
+
+
+def with_cache(model: Model, layers: Iterable[Any] = ()) -> Model:
+    for layer in layers or [layer for _, _, layer in cached_layers(model)]:
+        cache = EverySecond(layer.forward)
+        layer.forward, layer._diffusers_hook = cache.forward, SimpleNamespace(hooks={"every second": cache})
+    return model
+
+
+def with_cache_around(model: Model) -> Model:
+    """A cache that keeps what blocks get: unmerged already, if anything merged."""
+    for block, name, layer in cached_layers(model):
+        setattr(block, name, EverySecond(layer))
+    return model
+
+
+def steps(family: Family, model: Model) -> list[list[np.ndarray]]:
+    return [family.run(model, Inputs(timestep=timestep)) for timestep in TIMESTEPS]
+
+
+SETTINGS = {
+    "other destinations": dict(ratio=0.5),
+    "other numbers": dict(ratio=(0.7, 0.1)),
+    "kept merged": dict(ratio=0.5, end=0.5),
+    "kept whole": dict(ratio=0.5, start=0.5),
+    "feed-forward": dict(ratio=0.5, merge_mlp=True),
+    "todo": dict(ratio=0.5, method="todo"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*did not call the layers at which its tokens merge")
+@pytest.mark.parametrize("family", map(case, FAMILIES.values()))
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("cache_first", [True, False], ids=["cache first", "cache last"])
+def test_a_kept_output_is_unmerged_as_it_was_merged(family: Family, settings: Any, cache_first: bool) -> None:
+    uncached = steps(family, apply_tome(family.build(), **settings))
+    expected = steps(family, with_cache_around(apply_tome(family.build(), **settings)))
+    if cache_first:
+        model = apply_tome(with_cache(family.build()), **settings)
+    else:
+        model = with_cache(apply_tome(family.build(), **settings))
+    for step, (got, wanted, other) in enumerate(zip(steps(family, model), expected, uncached, strict=True)):
+        assert same(got, wanted)
+        assert step % 2 == 0 or not np.array_equal(got[0], other[0])
+
+
+@NEEDS_KEYWORDS
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_what_is_kept_is_dropped_when_tome_comes_and_goes(family: Family) -> None:
+    model, merging = family.build(), apply_tome(family.build(), 0.5)
+    plain, merged = family.run(model), family.run(merging)
+    with_cache(model, attentions(model))
+    assert same(family.run(model), plain)
+    assert same(family.run(apply_tome(model, 0.5)), merged)
+    assert same(family.run(remove_tome(model)), plain)
+
+
+@pytest.mark.parametrize("method", ["tome", "todo"])
+@pytest.mark.parametrize("family", [case(family) for family in FAMILIES.values() if family.by_keyword])
+def test_what_was_computed_without_positions_is_not_kept(family: Family, method: str) -> None:
+    expected = steps(family, with_cache(with_processor(family.build(), RoundTheNorms)))
+    model = with_cache(apply_tome(with_processor(family.build(), RoundTheNorms), 0.5, method=method))
+    with pytest.warns(UserWarning, match="RoundTheNorms has no norms of queries and keys, or goes round them"):
+        assert all(map(same, steps(family, model), expected))

@@ -1,0 +1,534 @@
+"""Pipelines that came with ppdiffusers 0.29.1, whole: they merge, follow their schedule, and come back once removed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+from ppdiffusers import transformers
+
+import tiny
+from attaching.contract import needs_of
+from pipelines.test_transformers import tokenizer, vision_config
+from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
+from ppdiffusers_tome.attaching.calls import call as calls
+from ppdiffusers_tome.attaching.hooks.block import HostHooks
+from ppdiffusers_tome.attaching.layers import layer_at
+from ppdiffusers_tome.attaching.models import models_of
+from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.attaching.watching import watched
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.tools.doctor.zoo import flux, sd3, specimens, wan_image
+from ppdiffusers_tome.tools.doctor.zoo import hunyuan_video as hunyuan
+from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, kernels_anywhere, untouched_random_state
+
+STEPS = 4
+NEWER = {each.name: each for each in specimens() if each.since}
+PROMPT = dict(prompt_embeds=tiny.text(1))
+GUIDED = dict(**PROMPT, negative_prompt_embeds=tiny.array((1, tiny.TEXT_TOKENS, TEXT_DIM), seed=4))
+# Grids of 6x8 tokens, of three frames where there are any.
+PICTURE = dict(height=24, width=32)
+VIDEO = dict(height=96, width=128, num_frames=9)
+
+
+def vae() -> tiny.Model:
+    return tiny.build(
+        ppdiffusers.AutoencoderKL, block_out_channels=(8, 8), norm_num_groups=4, latent_channels=4, shift_factor=0.1,
+        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
+    )  # fmt: skip
+
+
+def scheduler(**settings: Any) -> Any:
+    """Of flow matching, shifted as FLUX and Wan have it."""
+    return ppdiffusers.FlowMatchEulerDiscreteScheduler(shift=3.0, **settings)
+
+
+def an_image(*, seed: int = 1) -> paddle.Tensor:
+    return tiny.picture(1, 3, PICTURE["height"], PICTURE["width"], seed=seed).clip(0, 1)
+
+
+def a_control() -> paddle.Tensor:
+    return an_image(seed=7)
+
+
+def a_mask() -> paddle.Tensor:
+    mask = paddle.zeros([1, 1, PICTURE["height"], PICTURE["width"]])
+    mask[:, :, 4:20, 8:24] = 1
+    return mask
+
+
+def build_flux(name: str, folder: Path, **config: Any) -> Any:
+    return getattr(ppdiffusers, name)(
+        scheduler=scheduler(use_dynamic_shifting=True), vae=vae(), text_encoder=None, tokenizer=tokenizer(folder),
+        text_encoder_2=None, tokenizer_2=None, transformer=flux.SPECIMEN.build(**{"in_channels": 16, **config}),
+    )  # fmt: skip
+
+
+def call_flux(**given: Any) -> dict[str, Any]:
+    return dict(**PROMPT, pooled_prompt_embeds=tiny.array((1, flux.POOLED_DIM)), **PICTURE, **given)
+
+
+def build_sd3(name: str, folder: Path) -> Any:
+    return getattr(ppdiffusers, name)(
+        transformer=sd3.SPECIMEN.build(), controlnet=NEWER["sd3_controlnet"].build(), scheduler=scheduler(), vae=vae(),
+        text_encoder=None, tokenizer=tokenizer(folder), text_encoder_2=None, tokenizer_2=None, text_encoder_3=None,
+        tokenizer_3=None,
+    )  # fmt: skip
+
+
+def call_sd3() -> dict[str, Any]:
+    pooled = {
+        "pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM)),
+        "negative_pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM), seed=1),
+    }
+    return dict(**GUIDED, **pooled, **PICTURE, control_image=an_image())
+
+
+def build_cogvideox(name: str, folder: Path) -> Any:
+    return getattr(ppdiffusers, name)(
+        tokenizer=None, text_encoder=None, vae=None, transformer=NEWER["cogvideox_rotary"].build(),
+        scheduler=ppdiffusers.CogVideoXDDIMScheduler(),
+    )  # fmt: skip
+
+
+def build_vctrl(name: str, folder: Path) -> Any:
+    of_videos = tiny.build(
+        ppdiffusers.AutoencoderKLCogVideoX, block_out_channels=(4, 4, 4, 4), norm_num_groups=2, latent_channels=4,
+        layers_per_block=1,
+    )  # fmt: skip
+    pipe = getattr(ppdiffusers, name)(
+        tokenizer=None, text_encoder=None, vae=of_videos, transformer=NEWER["cogvideox_vctrl"].build(),
+        vctrl=NEWER["vctrl"].build(), scheduler=ppdiffusers.CogVideoXDDIMScheduler(),
+    )  # fmt: skip
+    # Paddle 3.3.1 finds the elements of a list along another axis of a view that was transposed.
+    frames = pipe.prepare_v_cond_frames
+    pipe.prepare_v_cond_frames = lambda *given: frames(*given).clone()
+    return pipe
+
+
+def call_vctrl() -> dict[str, Any]:
+    frames = tiny.picture(VIDEO["num_frames"], 3, VIDEO["height"], VIDEO["width"]).clip(0, 1)
+    frames = ppdiffusers.utils.numpy_to_pil(frames.transpose([0, 2, 3, 1]).numpy())
+    indices = list(range(VIDEO["num_frames"]))
+    return dict(**GUIDED, **VIDEO, conditioning_frames=frames, conditioning_frame_indices=indices, task="canny")
+
+
+def build_wan(name: str, folder: Path) -> Any:
+    return getattr(ppdiffusers, name)(
+        tokenizer=None, text_encoder=None, vae=None, transformer=NEWER["wan"].build(), scheduler=scheduler()
+    )
+
+
+def build_wan_image(name: str, folder: Path) -> Any:
+    of_videos = tiny.build(
+        ppdiffusers.AutoencoderKLWan, base_dim=4, z_dim=4, num_res_blocks=1, latents_mean=[0.0] * 4,
+        latents_std=[1.0] * 4,
+    )  # fmt: skip
+    config = vision_config(32, 2, layers=2)
+    config.hidden_size = wan_image.IMAGE_DIM
+    return getattr(ppdiffusers, name)(
+        tokenizer=None, text_encoder=None, vae=of_videos, scheduler=scheduler(),
+        image_encoder=tiny.build(transformers.CLIPVisionModel, config=config),
+        image_processor=transformers.CLIPImageProcessor(size=32, crop_size=32),
+        # The image's latents, and of each frame which of four are its, stand behind the noise.
+        transformer=wan_image.SPECIMEN.build(in_channels=12),
+    )  # fmt: skip
+
+
+def call_wan_image() -> dict[str, Any]:
+    image = tiny.picture(1, 3, VIDEO["height"], VIDEO["width"]).clip(0, 1)
+    return dict(**GUIDED, **VIDEO, image=image)
+
+
+def hunyuan_video() -> type:
+    """The class: paddlenlp 2.8.1 lacks a name that its module imports, for an annotation alone."""
+    spec: Any = importlib.util.find_spec("ppdiffusers.pipelines.hunyuan_video.pipeline_hunyuan_video")
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transformers, "LlamaTokenizerFast", object, raising=False)
+        spec.loader.exec_module(module)
+    return module.HunyuanVideoPipeline
+
+
+def build_hunyuan(name: str, folder: Path) -> Any:
+    return hunyuan_video()(
+        text_encoder=None, tokenizer=None, transformer=NEWER["hunyuan_video"].build(), vae=None,
+        scheduler=scheduler(), text_encoder_2=None, tokenizer_2=None,
+    )  # fmt: skip
+
+
+def call_hunyuan() -> dict[str, Any]:
+    mask = paddle.ones([1, tiny.TEXT_TOKENS], dtype="int64")
+    pooled = tiny.array((1, hunyuan.POOLED_DIM))
+    return dict(**PROMPT, **VIDEO, prompt_attention_mask=mask, pooled_prompt_embeds=pooled)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline of tiny parts.
+
+    Attributes:
+        needs: a specimen of what it denoises with.
+        build: makes it, given its class's name; files that it needs go to the folder.
+        call: what it is called with.
+        blocks: how many blocks merge, by denoiser.
+        config: of its transformer, where it is not the specimen's.
+        calls: of each denoiser, a step.
+    """
+
+    needs: str
+    build: Callable[..., Any]
+    call: Callable[[], dict[str, Any]]
+    blocks: dict[str, int]
+    config: dict[str, Any] = field(default_factory=dict)
+    calls: int = 1
+
+
+def of_flux(config: dict[str, Any] | None = None, **given: Callable[[], Any]) -> Case:
+    def call() -> dict[str, Any]:
+        return call_flux(**{name: value() for name, value in given.items()})
+
+    return Case("flux", build_flux, call, {"transformer": 4}, config or {})
+
+
+# What it is controlled by, or the picture to be filled and its mask, stand behind the noise.
+CONTROLLED = dict(in_channels=32, out_channels=16)
+FILLED = dict(in_channels=48, out_channels=16)
+
+
+def whole() -> float:
+    return 1.0
+
+
+CASES = {
+    "FluxPipeline": of_flux(),
+    "FluxImg2ImgPipeline": of_flux(image=an_image, strength=whole),
+    "FluxInpaintPipeline": of_flux(image=an_image, mask_image=a_mask, strength=whole),
+    "FluxFillPipeline": of_flux(FILLED, image=an_image, mask_image=a_mask),
+    "FluxControlPipeline": of_flux(CONTROLLED, control_image=an_image),
+    "FluxControlImg2ImgPipeline": of_flux(CONTROLLED, image=an_image, control_image=a_control, strength=whole),
+    "FluxControlInpaintPipeline": of_flux(
+        CONTROLLED, image=an_image, control_image=a_control, mask_image=a_mask, strength=whole
+    ),
+    "StableDiffusion3ControlNetPipeline": Case(
+        "sd3_controlnet", build_sd3, call_sd3, {"transformer": 2, "controlnet": 2}
+    ),
+    "CogVideoXPipeline": Case(
+        "cogvideox_rotary", build_cogvideox, lambda: dict(**GUIDED, **VIDEO), {"transformer": 2}
+    ),
+    "CogVideoXVCtrlPipeline": Case("vctrl", build_vctrl, call_vctrl, {"transformer": 2, "vctrl": 2}),
+    "HunyuanVideoPipeline": Case("hunyuan_video", build_hunyuan, call_hunyuan, {"transformer": 4}),
+    "WanPipeline": Case("wan", build_wan, lambda: dict(**GUIDED, **VIDEO), {"transformer": 2}, calls=2),
+    "WanImageToVideoPipeline": Case("wan_image", build_wan_image, call_wan_image, {"transformer": 2}, calls=2),
+}
+# Whose denoiser, scheduler and steps are another one's. `make test-all` runs them too.
+LIKE_OTHERS = ("FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxControlImg2ImgPipeline", "FluxControlInpaintPipeline")
+
+
+def of(*names: str) -> pytest.MarkDecorator:
+    def marks(name: str) -> list[pytest.MarkDecorator]:
+        return [*needs_of(NEWER[CASES[name].needs]), *([pytest.mark.sweep] if name in LIKE_OTHERS else [])]
+
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in names])
+
+
+def built(name: str, folder: Path) -> Any:
+    case = CASES[name]
+    pipe = case.build(name, folder, **case.config)
+    pipe.set_progress_bar_config(disable=True)
+    assert type(pipe).__name__ == name
+    return pipe
+
+
+def latents(pipe: Any, steps: int = STEPS, **given: Any) -> np.ndarray:
+    """Of a pipeline of ``CASES``, with the same noise every time."""
+    call = {**CASES[type(pipe).__name__].call(), **given}
+    with untouched_random_state(), kernels_anywhere():
+        paddle.seed(0)
+        output = pipe(**call, num_inference_steps=steps, output_type="latent")
+    return (output.images if hasattr(output, "images") else output.frames).numpy()
+
+
+@of(*CASES)
+def test_a_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
+    pipe = built(name, tmp_path)
+    plain = latents(pipe)
+    assert pipe.apply_tome(ratio=0.5) is pipe
+    assert pipe.tome.blocks == CASES[name].blocks
+    with watched(pipe) as records:
+        merged = latents(pipe)
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-3
+    # All blocks in all calls; a frame of 48 tokens merges 24.
+    assert len(records) == STEPS * CASES[name].calls * sum(CASES[name].blocks.values())
+    assert {each.num_merged for each in records} == {24 * each.grid.frames for each in records}
+    assert np.array_equal(latents(pipe.apply_tome(ratio=0.0)), plain)
+    assert np.array_equal(latents(pipe.remove_tome()), plain)
+
+
+@pytest.mark.parametrize(
+    "settings", ["quality", "balanced", "fast", dict(method="todo"), dict(method="tofu", tile=4)], ids=str
+)
+@of("FluxPipeline", "WanPipeline", "CogVideoXPipeline", "StableDiffusion3ControlNetPipeline")
+def test_presets_and_methods_work(name: str, settings: Any, tmp_path: Path) -> None:
+    pipe = built(name, tmp_path)
+    plain = latents(pipe)
+    merged = latents(pipe.apply_tome(settings) if isinstance(settings, str) else pipe.apply_tome(0.5, **settings))
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-4
+    assert np.array_equal(latents(pipe.remove_tome()), plain)
+
+
+def merged_by_call(pipe: Any, **given: Any) -> dict[str, list[int]]:
+    """How many tokens of a frame merge in each call of each denoiser."""
+    calls: dict[str, int] = dict.fromkeys(pipe.tome.blocks, 0)
+    hooks = []
+    for name, model in models_of(pipe):
+        if name in calls:
+
+            def count(layer: Any, inputs: tuple, name: str = name) -> None:
+                calls[name] += 1
+
+            hooks.append(model.register_forward_pre_hook(count))
+    with watched(pipe) as records:
+        latents(pipe, **given)
+    for hook in hooks:
+        hook.remove()
+    merged = {name: [0] * number for name, number in calls.items()}
+    for each in records:
+        merged[each.block.denoiser][each.call] = each.num_merged // each.grid.frames
+    return merged
+
+
+@of(*CASES)
+def test_the_place_in_the_schedule_is_progress(name: str, tmp_path: Path) -> None:
+    """Whatever flow matching shifts: of four steps two are the first half, and a ramp has four even stairs."""
+    pipe = built(name, tmp_path)
+    calls = CASES[name].calls
+
+    def steps(*each: int) -> dict[str, list[int]]:
+        return {denoiser: list(np.repeat(each, calls)) for denoiser in pipe.tome.blocks}
+
+    assert merged_by_call(pipe.apply_tome(0.5, end=0.5)) == steps(24, 24, 0, 0)
+    assert merged_by_call(pipe.apply_tome(0.5, start=0.75)) == steps(0, 0, 0, 24)
+    stairs = [int(48 * (0.7 - 0.6 * place / STEPS)) for place in range(STEPS)]
+    assert merged_by_call(pipe.apply_tome((0.7, 0.1))) == steps(*stairs)
+
+
+def matchings_by_call(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many matchings are made in each call of the transformer."""
+    counts: list[int] = []
+    real = calls.matcher
+
+    def counting(*args: Any, **given: Any) -> Any:
+        match = real(*args, **given)
+
+        def counted(tokens: paddle.Tensor) -> Any:
+            counts[-1] += 1
+            return match(tokens)
+
+        return counted
+
+    monkeypatch.setattr(calls, "matcher", counting)
+    hook = pipe.transformer.register_forward_pre_hook(lambda layer, inputs: counts.append(0))
+    latents(pipe)
+    hook.remove()
+    monkeypatch.undo()
+    return counts
+
+
+@of("FluxPipeline", "CogVideoXPipeline", "HunyuanVideoPipeline", "WanPipeline")
+def test_steps_share_matchings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wan calls its transformer twice a step, with a text each; each takes over from its own."""
+    pipe = built(name, tmp_path).apply_tome(0.5, reuse_steps=2, reuse_blocks=True)
+    of_a_step = CASES[name].calls
+    # FLUX has two kinds of sequences, with the text and without.
+    fresh = [2 if name == "FluxPipeline" else 1] * of_a_step
+    assert matchings_by_call(pipe, monkeypatch) == [*fresh, *[0] * of_a_step] * 2
+    shared = latents(pipe)
+    assert np.isfinite(shared).all()
+    assert np.abs(shared - latents(pipe.apply_tome(0.5, reuse_blocks=True))).max() > 1e-5
+
+
+@of("FluxPipeline")
+def test_positions_of_flux_are_read_once_a_picture(name: str, tmp_path: Path) -> None:
+    """For both of its kinds of blocks; another size of as many tokens is another grid."""
+    pipe = built(name, tmp_path).apply_tome(0.5)
+    hosts = {hook.__self__ for hook in pipe.transformer._forward_pre_hooks.values()}
+    hosts = {host for host in hosts if isinstance(host, HostHooks)}
+    (grid,) = {host.grid for host in hosts}
+    read: list[Any] = []
+
+    def counting(*given: Any) -> Any:
+        read.append(grid(*given))
+        return read[-1]
+
+    assert len(hosts) == 2
+    for host in hosts:
+        host.grid = counting
+    latents(pipe)
+    assert read == [Grid(6, 8)]
+    wide = latents(pipe, height=12, width=64)
+    assert read == [Grid(6, 8), Grid(3, 16)]
+    assert np.array_equal(latents(built(name, tmp_path).apply_tome(0.5), height=12, width=64), wide)
+
+
+class Cached:
+    """A model of video called as by a sampler, with what Pyramid Attention Broadcast keeps of its attention.
+
+    Attributes:
+        outputs: what each attention returned to its block, by its path, call by call.
+        computed: in how many calls each made queries.
+    """
+
+    TIMESTEPS = (900, 750, 600, 450, 300, 50)
+
+    def __init__(self, name: str) -> None:
+        self.specimen = NEWER[name]
+        self.model = self.specimen.build()
+        self.timestep = 0
+        self.outputs: dict[str, list[np.ndarray]] = {}
+        self.computed: dict[str, int] = {}
+
+    def enable(self) -> None:
+        """Attention is computed in every other call, but for the first and last steps."""
+        config = ppdiffusers.PyramidAttentionBroadcastConfig(
+            spatial_attention_block_skip_range=2, spatial_attention_timestep_skip_range=(100, 800),
+            current_timestep_callback=lambda: self.timestep,
+        )  # fmt: skip
+        self.model.enable_cache(config)
+
+    @paddle.no_grad()
+    def run(self, between: Callable[[int], None] = lambda step: None) -> list[np.ndarray]:
+        """What the model gives in each of six steps; ``between`` is told which comes next."""
+        self.model._reset_stateful_cache()
+        given = []
+        for step, timestep in enumerate(self.TIMESTEPS):
+            self.timestep = timestep
+            between(step)
+            given.append(self.specimen.run(self.model, timestep=timestep).numpy())
+        return given
+
+    def listen(self) -> None:
+        """From now on note what attention returns; ToMe is applied already."""
+        for site in find_sites(self.model):
+            (section,) = site.adapter.sections[ATTENTION]
+            path = f"{site.name}.{section.leave}"
+            attention = layer_at(self.model, path)
+            returned, self.computed[path] = self.outputs.setdefault(path, []), 0
+
+            def note(layer: Any, inputs: tuple, output: Any, returned: list = returned) -> None:
+                first = output[0] if isinstance(output, tuple) else output
+                returned.append(first.numpy())
+
+            def count(layer: Any, inputs: tuple, path: str = path) -> None:
+                self.computed[path] += 1
+
+            attention.register_forward_post_hook(note)
+            attention.to_q.register_forward_pre_hook(count)
+
+
+# In which the cache hands out what the call before returned: calls are counted from 0, and even ones compute.
+KEPT = (1, 3)
+cached = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_of(NEWER[name])) for name in ("cogvideox_rotary", "hunyuan_video")]
+)
+MERGING = {
+    "tome": dict(ratio=0.5), "todo": dict(ratio=0.5, method="todo"), "ramp": dict(ratio=(0.7, 0.2)),
+    "late": dict(ratio=0.5, start=0.3), "early": dict(ratio=0.5, end=0.3), "mlp": dict(ratio=0.5, merge_mlp=True),
+    "reuse": dict(ratio=0.5, reuse_steps=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", MERGING.values(), ids=MERGING)
+@cached
+def test_what_a_cache_hands_out_again_is_what_attention_gave_then(name: str, settings: dict[str, Any]) -> None:
+    """Bit by bit, and of all tokens, whatever merges by now; in either order of the two."""
+    given = []
+    for cache_first in (True, False):
+        cache = Cached(name)
+        if cache_first:
+            cache.enable()
+        cache.model.apply_tome(**settings)
+        if not cache_first:
+            cache.enable()
+        cache.listen()
+        given.append(cache.run())
+        for path, returned in cache.outputs.items():
+            assert len(returned) == len(cache.TIMESTEPS)
+            for step in range(1, len(returned)):
+                assert np.array_equal(returned[step], returned[step - 1]) == (step in KEPT), (path, step)
+            assert cache.computed[path] == len(returned) - len(KEPT)
+    assert all(np.array_equal(one, other) for one, other in zip(*given, strict=True))
+
+
+@cached
+def test_a_cache_is_what_it_is_without_merging(name: str) -> None:
+    """With ratio 0 bit by bit; otherwise merging changes about as much as it does without a cache."""
+    changes = []
+    for enable in (False, True):
+        cache = Cached(name)
+        if enable:
+            cache.enable()
+        plain = cache.run()
+        cache.model.apply_tome(ratio=0)
+        assert all(np.array_equal(one, other) for one, other in zip(plain, cache.run(), strict=True))
+        for settings in (MERGING["tome"], MERGING["todo"]):
+            merged = np.stack(cache.model.apply_tome(**settings) and cache.run())
+            changes.append(np.sqrt(np.square(merged - plain).mean()))
+        assert all(np.array_equal(one, other) for one, other in zip(plain, cache_without_tome(cache), strict=True))
+    without, with_cache = changes[:2], changes[2:]
+    assert min(without) > 1e-4
+    assert all(0.5 * one < other < 1.5 * one for one, other in zip(without, with_cache, strict=True))
+
+
+def cache_without_tome(cache: Cached) -> list[np.ndarray]:
+    cache.model.remove_tome()
+    return cache.run()
+
+
+def same(one: list[np.ndarray], other: list[np.ndarray]) -> list[bool]:
+    return [np.array_equal(*each) for each in zip(one, other, strict=True)]
+
+
+@pytest.mark.parametrize("at", [3, 4])
+@cached
+def test_merging_begins_and_ends_between_steps(name: str, at: int) -> None:
+    """At 3 the cache would hand out what was made otherwise; it computes instead, so merging is wholly off or on."""
+    cache = Cached(name)
+    cache.enable()
+    plain = cache.run()
+    merged = cache.run(lambda step: cache.model.apply_tome(ratio=0.5) if step == 0 else None)
+    ended = cache.run(lambda step: cache.model.remove_tome() if step == at else None)
+    begun = cache.run(lambda step: cache.model.apply_tome(ratio=0.5) if step == at else None)
+    before = [step < at for step in range(len(plain))]
+    assert same(ended, merged) == before
+    assert same(begun, plain) == before
+    # In the last step nothing is kept from another.
+    assert np.array_equal(ended[-1], plain[-1])
+    assert np.array_equal(begun[-1], merged[-1])
+
+
+@of("CogVideoXPipeline")
+def test_a_pipeline_with_a_cache_merges(name: str, tmp_path: Path) -> None:
+    pipe = built(name, tmp_path)
+    unmerged, merged = latents(pipe, 6), latents(pipe.apply_tome(0.5), 6)
+    config = ppdiffusers.PyramidAttentionBroadcastConfig(
+        spatial_attention_block_skip_range=2, spatial_attention_timestep_skip_range=(100, 900),
+        current_timestep_callback=lambda: pipe.current_timestep,
+    )  # fmt: skip
+    pipe.transformer.enable_cache(config)
+    with_cache = latents(pipe, 6)
+    assert np.isfinite(with_cache).all()
+    assert np.abs(with_cache - merged).max() > 1e-5
+    pipe.transformer._reset_stateful_cache()
+    plain_cache = latents(pipe.remove_tome(), 6)
+    changes = [np.sqrt(np.square(one - other).mean()) for one, other in ((merged, unmerged), (with_cache, plain_cache))]
+    assert 0.5 * changes[0] < changes[1] < 1.5 * changes[0]
