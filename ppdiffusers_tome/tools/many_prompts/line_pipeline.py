@@ -51,11 +51,17 @@ class LinePipeline:
         """Find out whether a line can be drawn.
 
         Raises:
-            UserError: its prompt is too long, or its control image is no picture.
+            UserError: its prompt is too long or names no class, it asks for what the pipeline cannot do, or its control
+                image is no picture.
         """
-        pipe = self.load(kind).pipe
-        for name, text in (("prompt", line.prompt), ("negative_prompt", self._negative_prompt(line))):
-            if complaint := too_long(pipe, text):
+        loaded, negative_prompt = self.load(kind), self._negative_prompt(line)
+        if loaded.labels is not None:
+            options = {"negative_prompt": negative_prompt}
+            loaded.labels.check(options, loaded.height, loaded.width, self.settings.guidance_scale)
+            loaded.labels.number_of(line.prompt)
+            return
+        for name, text in (("prompt", line.prompt), ("negative_prompt", negative_prompt)):
+            if complaint := too_long(loaded.pipe, text):
                 raise UserError(f"{name} {complaint}; shorten it")
         if kind.controlled:
             self._edges(line).check()
