@@ -17,8 +17,8 @@ from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, Subject, View, 
 # counts is where it fits best.
 _SQUARE = 64  # pixels of the square's side
 _SIDES = tuple(range(48, _SQUARE + 1, 2))  # of the picture's: crops of 0.75 to 1
-# Views have 0.74 or more, other subjects' views 0.29 or less, noise of any grain 0.30 or less. Below this are views that
-# were blurred until colours and places alone are left.
+# Views have 0.74 or more, other subjects' views 0.29 or less, noise of any grain 0.30 or less. Below this are views
+# that were blurred until colours and places alone are left.
 _LEAST = 0.6
 EDGE_TOLERANCE = 6  # pixels of 512 by which an edge may miss
 
