@@ -228,18 +228,21 @@ def test_tune_tries_settings(run: Callable[..., Path]) -> None:
 
 
 def test_visualize_shows_the_half_that_was_given_the_class(run: Callable[..., Path], pipe: Any) -> None:
-    output = run("visualize", "--prompt", "cat", "--ratios", "0.5", "--at", "1", "2")
+    output = run("visualize", "--prompt", "cat", "--ratios", "0.5", "--at", "1", "2", "--steps", "6")
     found = json.loads((output / "visualize.json").read_text())
     apply_tome(pipe, 0.5)
     try:
         records = {}
         for image in (0, 1):
             with watched(pipe, image=image) as records[image]:
-                draw(pipe, "cat", seed=0, **{**DRAWING, "guidance_scale": 4.0})
+                draw(pipe, "cat", seed=0, **{**DRAWING, "guidance_scale": 4.0, "steps": 6})
     finally:
         pipe.remove_tome()
-    groups = {image: [int(record.sizes.max()) for record in own] for image, own in records.items()}
-    assert [row["largest_group"] for row in found["merged"]] == groups[0]
+    shown = [(row["largest_group"], row["unmerged"]) for row in found["merged"]]
+    prompted, unprompted = (
+        [(int(record.sizes.max()), int((record.sizes == 1).sum())) for record in records[image]] for image in (0, 1)
+    )
+    assert shown == prompted != unprompted
     assert (output / "visualize.png").is_file()
 
 
