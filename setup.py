@@ -22,13 +22,14 @@ setup(
         "ppdiffusers_tome.settings.presets": ["*.json"],
         "ppdiffusers_tome.tools.bench.gpu": ["*.json"],
         "ppdiffusers_tome.tools.evaluation": ["*.jsonl"],
-        "ppdiffusers_tome.tools.bundled": ["model/**/*", "controlnet/**/*"],
+        "ppdiffusers_tome.tools.bundled": ["model/**/*", "controlnet/**/*", "dit/**/*"],
     },
     install_requires=[
         "ppdiffusers>=0.24.1",  # no upper bound: the newest are installed from source
         "paddlenlp>=2.7.2,<=2.8.1",  # 2.7.2 is the one that ppdiffusers 0.24.1 insists on
         "numpy>=1.24,<2",
         "scikit-image>=0.22,<0.25",
+        "flip-evaluator>=1.6,<2",
         "pillow>=10.1",  # ImageFont.load_default of any size
         "matplotlib>=3.8,<4",
         "rich>=13.8,<16",

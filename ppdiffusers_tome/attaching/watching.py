@@ -95,7 +95,7 @@ def watched(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[MergeRecord
     Args:
         model_or_pipe: a pipeline or model to which ToMe is applied.
         image: which image of the batch. With classifier-free guidance the batch holds the unprompted images first,
-            so the last one, -1, is prompted.
+            so the last one, -1, is prompted; a DiTPipeline holds them last, so there 0 is.
 
     Yields:
         The records, in the order in which the blocks ran; the list grows with every call.

@@ -241,7 +241,7 @@ def test_measurement_is_of_the_configuration_and_leaves_the_pipeline_unmerged(bu
     assert set(merged.block_seconds) == {1, 2, 4, 8}
     assert 0 < sum(merged.block_seconds.values()) < merged.seconds
     nothing = measure(bundled, ours(ToMeConfig(ratio=0)), drawing, pixels)
-    assert nothing.similarity == Similarity(math.inf, 1)
+    assert nothing.similarity == Similarity(math.inf, 1, 0)
 
 
 def test_blocks_timed_apart_are_those_of_the_same_picture(bundled: Any, drawing: Any) -> None:
@@ -277,7 +277,7 @@ CONFIGURATIONS = [unmerged(), port(0.5), HALF]
 
 
 def sample(name: str, prompt: str, run: int, seconds: float, blocks: float, psnr: float | None) -> Sample:
-    similarity = None if psnr is None else Similarity(psnr, min(1.0, psnr / 100))
+    similarity = None if psnr is None else Similarity(psnr, min(1.0, psnr / 100), 0.25)
     levels = {1: blocks, 2: 100.0}
     drawn = DrawnPicture(None, seconds, 7 * 2**20, 5 * 2**20, similarity, levels, follows_prompt=prompt == "a")
     return Sample(name, Case(prompt, 0), run, drawn)
@@ -319,13 +319,14 @@ def test_speed_ups_are_of_one_case_and_run(ledger: EvaluationLedger) -> None:
 def test_table_shows_what_was_measured(ledger: EvaluationLedger) -> None:
     found = summed_up(ledger, scores={"ours 0.5": {"CLIP score": 25.0}})
     written = table(found).markdown()
-    plain = "| unmerged | blocks and whole | 12.00 s | 1.00x | 17.00 s | 1.00x | 5 MiB | 7 MiB | - | - | 50.0% | - |"
+    seconds = "12.00 s | 1.00x | 17.00 s | 1.00x | 5 MiB | 7 MiB"
+    plain = f"| unmerged | blocks and whole | {seconds} | - | - | - | 50.0% | - |"
     assert plain in written
-    assert "| 30.0 (20.0) | 0.300 | 50.0% | 25.00 |" in written
-    assert "| identical (30.0) | 0.650 | 50.0% | - |" in written
+    assert "| 30.0 (20.0) | 0.300 | 0.250 | 50.0% | 25.00 |" in written
+    assert "| identical (30.0) | 0.650 | 0.250 | 50.0% | - |" in written
     assert written.count("| blocks and whole |") == 2
     of_port = json.loads(json.dumps(found[1].to_dict(), allow_nan=False))
-    assert of_port["psnr_db"] == {"median": None, "low": 30.0, "high": None}
+    assert of_port["psnr_db"] == {"median": None, "low": 30.0, "high": None, "interval": None}
     assert of_port["samples"][1]["psnr_db"] is None
 
 

@@ -51,14 +51,16 @@ def figure_of(monkeypatch):
         figures.append(figure)
         prepare(self, figure)
 
-    def draw(configurations, *, psnr: float = 50.0):
+    def draw(configurations, *, psnr: float = 50.0, pictures: int = 1):
         every = [unmerged(), *configurations]
         samples = {
             each.name: [
-                Sample(each.name, Case("p", 0), 1, DrawnPicture(
-                    None, 10 / (1 + number / 10), 1, 1, Similarity(psnr - number, 0.9) if number else None,
-                    {1: 5 / (1 + number / 10) ** 2},
+                Sample(each.name, Case("p", seed), 1, DrawnPicture(
+                    None, (10 + seed * number / 100) / (1 + number / 10), 1, 1,
+                    Similarity(psnr - number + seed, 0.9, (number + seed) / 100) if number else None,
+                    {1: (5 + seed * number / 100) / (1 + number / 10) ** 2},
                 ))
+                for seed in range(pictures)
             ]
             for number, each in enumerate(every)
         }  # fmt: skip
@@ -100,8 +102,8 @@ def test_names_of_near_points_keep_clear_of_each_other() -> None:
 
 def test_long_names_fit_and_take_no_room_from_the_panels(figure_of):
     short, long = figure_of(of_families({}, {"tile": 16})), figure_of(of_families(*LONG))
-    width = min(axes.bbox.width for axes in short.axes)
-    for axes in long.axes:
+    width = min(axes.bbox.width for axes in short.axes[:2])
+    for axes in long.axes[:2]:  # those of PSNR
         assert axes.bbox.width == pytest.approx(width, rel=0.02)
         assert len(axes.texts) == 3 * len(LONG)
         boxes = [Text.get_window_extent(text) for text in axes.texts]
@@ -123,7 +125,8 @@ def test_legend_shows_every_family(figure_of, families):
     box = legend.get_window_extent()
     assert 0 <= box.x0 <= box.x1 <= figure.bbox.x1
     assert 0 <= box.y0 <= box.y1 < min(axes.bbox.y0 for axes in figure.axes)
-    assert min(axes.bbox.height for axes in figure.axes) > 380
+    assert min(axes.bbox.height for axes in figure.axes[:2]) > 380
+    assert min(axes.bbox.height for axes in figure.axes[2:]) > 220
 
 
 def test_legend_of_long_names_shows_every_family(figure_of):
@@ -142,7 +145,7 @@ def test_no_two_families_look_alike(figure_of):
 def test_names_of_one_ratio_in_one_family_stay_whole(figure_of):
     names = [f"{seed} {'which is long ' * 10}".strip() for seed in "ab"]
     figure = figure_of([ours(ToMeConfig(0.5, seed=seed), name, "family") for seed, name in enumerate(names)])
-    for axes in figure.axes:
+    for axes in figure.axes[:2]:
         assert [" ".join(text.get_text().split()) for text in axes.texts] == names
 
 
@@ -170,3 +173,21 @@ def test_matplotlib_is_left_as_it_was() -> None:
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_intervals_are_bars_of_their_points(figure_of):
+    """As wide and as high as the intervals of the table, in the panels of PSNR and of FLIP."""
+    configurations = of_families({})
+    few, many = figure_of(configurations), figure_of(configurations, pictures=8)
+    for axes in few.axes:
+        assert list(axes.collections) == []
+    for axes in many.axes:
+        assert len(axes.collections) == 2 * len(configurations)
+        up, across = ([bars.get_segments()[0] for bars in axes.collections[kind::2]] for kind in (1, 0))
+        assert all(low[0] == high[0] and low[1] < high[1] for low, high in up)
+        assert all(low[1] == high[1] and low[0] < high[0] < low[0] + 0.5 for low, high in across)
+    for bars in many.axes[0].collections[1::2]:
+        ((low, high),) = bars.get_segments()
+        assert high[1] - low[1] > 2  # decibels, where speed-ups lie in hundredths
+    assert many.axes[2].yaxis_inverted()
+    assert not many.axes[0].yaxis_inverted()

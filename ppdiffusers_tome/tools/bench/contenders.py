@@ -47,7 +47,7 @@ def put_on(model_or_pipe: Any, name: str, ratio: float | None, max_downsample: i
     """Put a contender on a model or pipeline, in place of whichever is on it.
 
     Args:
-        model_or_pipe: a UNet, or a pipeline that has one.
+        model_or_pipe: a UNet or transformer, or a pipeline that has one.
         name: of ``CONTENDERS``.
         ratio: share of the tokens to merge; None for a contender that takes none.
         max_downsample: 1, 2, 4, 8, or None for the finest level that has attention.
@@ -68,8 +68,8 @@ def take_off(model_or_pipe: Any) -> None:
 
 
 def denoiser(model_or_pipe: Any) -> Any:
-    """The UNet of a pipeline; a model stands for itself."""
-    return getattr(model_or_pipe, "unet", model_or_pipe)
+    """The UNet or transformer of a pipeline; a model stands for itself."""
+    return getattr(model_or_pipe, "unet", getattr(model_or_pipe, "transformer", model_or_pipe))
 
 
 class _FreeHooks:

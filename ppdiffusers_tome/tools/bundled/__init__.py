@@ -1,5 +1,5 @@
-"""The model that comes with the package, the scenes that it draws, and a checker of its pictures."""
+"""The models that come with the package, what they draw, and checkers of their pictures."""
 
 from pathlib import Path
 
-MODEL, CONTROLNET = (Path(__file__).parent / name for name in ("model", "controlnet"))
+MODEL, CONTROLNET, DIT = (Path(__file__).parent / name for name in ("model", "controlnet", "dit"))

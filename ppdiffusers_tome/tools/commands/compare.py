@@ -14,6 +14,7 @@ from ppdiffusers_tome.tools.drawing.arguments import (
     add_picture_arguments,
     add_tome_arguments,
 )
+from ppdiffusers_tome.tools.drawing.class_labels import asked_for
 from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, settings_from, tome_from
 from ppdiffusers_tome.tools.evaluation.configurations import UNMERGED, Configuration, distinct, from_files, ours
 
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     settings = settings_from(args, 0.0, edges_drawn=args.controlnet is not None)
     configurations = _configurations(args)
     default = PROMPTS if settings.controlnet is None else CONTROLNET_PROMPTS
-    prompts = check_prompts(list(default) if args.prompt is None else args.prompt)
+    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, default))
     from ppdiffusers_tome.exporting.files import prepare_folder
 
     stem = "compare" if settings.controlnet is None else "compare-controlnet"

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments, add_picture_arguments, add_tome_arguments
+from ppdiffusers_tome.tools.drawing.class_labels import asked_for
 from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, check_seed, given_tome, settings_from
 from ppdiffusers_tome.tools.evaluation.configurations import Configuration, distinct, from_files, from_suite, ours, port
 from ppdiffusers_tome.tools.many_prompts.encodings import how_to_convert
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ppdiffusers_tome.tools.evaluation.ledger import EvaluationLedger
     from ppdiffusers_tome.tools.evaluation.picture_store import PictureStore
     from ppdiffusers_tome.tools.evaluation.running import Evaluation
@@ -49,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prompts", type=Path, metavar="FILE", help="one prompt a line")
     group.add_argument("--held-out", type=int, metavar="N",
                        help="N prompts that the bundled model never saw in training (default without any other "
-                       f"prompt: {HELD_OUT})")
+                       f"prompt: {HELD_OUT}; of bundled-dit every class)")
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
                        help="shares of the tokens to merge, with the settings below (default where nothing else is "
@@ -110,7 +109,7 @@ def _configurations(args: argparse.Namespace) -> list[Configuration]:
 
 
 def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
-    """Every prompt once: those named, those of a file, and held-out ones of the bundled model."""
+    """Every prompt once: those named, those of a file, and of a bundled model held-out ones, or all its classes."""
     prompts = list(args.prompt or [])
     if args.prompts is not None:
         try:
@@ -124,22 +123,26 @@ def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
         if not any(map(str.strip, lines)):
             raise UserError(f"--prompts {args.prompts} holds no prompt; write one a line")
         prompts += [line.strip() for line in lines if line.strip()]
-    count = args.held_out
-    if count is None and not prompts and settings.model.bundled:
-        count = HELD_OUT
+    count, labels = args.held_out, settings.model.labels
+    if not prompts and settings.model.bundled:
+        if labels is not None:
+            prompts = labels.first()
+        elif count is None:
+            count = HELD_OUT
     if count is not None:
-        if count < 1 or not settings.model.bundled:
-            raise UserError(f"--held-out {count} must be 1 or more, and is for the bundled model")
+        if count < 1 or not settings.model.bundled or labels is not None:
+            raise UserError(f"--held-out {count} must be 1 or more, and is for the bundled model of prompts")
         from ppdiffusers_tome.tools.bundled.scenes import held_out_scenes
 
         prompts += [scene.prompt for scene in held_out_scenes(count)]
-    return check_prompts(list(dict.fromkeys(prompts)))
+    return asked_for(labels, check_prompts(list(dict.fromkeys(prompts))), ())
 
 
 def _evaluate(
     settings: Settings, configurations: Sequence[Configuration], cases: Sequence[Case], networks: Networks,
     store: PictureStore, paths: Sequence[Path], *, overwrite: bool,
 ) -> None:  # fmt: skip
+    from ppdiffusers_tome.tools.bundled.adherence import follows_prompt
     from ppdiffusers_tome.tools.drawing.loaded_pipeline import load_with_settings
     from ppdiffusers_tome.tools.evaluation.block_clock import merging_levels
     from ppdiffusers_tome.tools.evaluation.running import Evaluation
@@ -158,7 +161,7 @@ def _evaluate(
     with _ledger(ranks, store.folder / "evaluate.jsonl", run, versions, configurations, overwrite=overwrite) as ledger:
         evaluation = Evaluation(
             loaded.pipe, lambda case, steps: loaded.draw(case.prompt, case.seed, None, steps=steps), configurations,
-            ranks.shard(cases), ledger, store, _follows_prompt if settings.model.bundled else lambda *_: None,
+            ranks.shard(cases), ledger, store, follows_prompt if settings.model.bundled else lambda *_: None,
         )  # fmt: skip
         _draw(evaluation)
         if not ranks.is_first:
@@ -212,18 +215,6 @@ def _ledger(
         ledger.close()
         raise
     return ledger
-
-
-def _follows_prompt(picture: np.ndarray, prompt: str) -> bool | None:
-    """Whether a picture of the bundled model shows what a prompt asks; None where that is not in its language."""
-    from ppdiffusers_tome.tools.bundled.checker import check
-    from ppdiffusers_tome.tools.bundled.scenes import parse_prompt
-
-    try:
-        scene = parse_prompt(prompt)
-    except ValueError:
-        return None
-    return check(picture, scene).complete
 
 
 def _write(

@@ -13,6 +13,7 @@ from ppdiffusers_tome.tools.drawing.arguments import (
     add_picture_arguments,
     add_tome_arguments,
 )
+from ppdiffusers_tome.tools.drawing.class_labels import asked_for
 from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, settings_from
 from ppdiffusers_tome.tools.many_prompts.line import SKIP, STOP
 
@@ -64,8 +65,9 @@ def run(args: argparse.Namespace) -> None:
     ):  # fmt: skip
         if given is not None:
             raise UserError(f"{option} {given} is for files of prompts; give one with --prompts")
-    prompts = check_prompts(args.prompt)
+    check_prompts(args.prompt)
     settings = settings_from(args, args.ratio)
+    prompts = asked_for(settings.model.labels, args.prompt, ())
     from ppdiffusers_tome.exporting.files import prepare_folder
     from ppdiffusers_tome.tools.drawing.picture_files import picture_name
 

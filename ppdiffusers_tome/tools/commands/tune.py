@@ -12,6 +12,7 @@ from ppdiffusers_tome.tools.drawing.arguments import (
     add_picture_arguments,
     add_tome_arguments,
 )
+from ppdiffusers_tome.tools.drawing.class_labels import asked_for
 from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, given_tome, settings_from
 from ppdiffusers_tome.tools.measuring.units import format_bytes, parse_bytes
 from ppdiffusers_tome.tools.tuning.candidates import candidates, kept_settings
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = settings_from(args, 0.0)  # whatever ratio is chosen
-    prompts = check_prompts(list(PROMPTS) if args.prompt is None else args.prompt)
+    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS))
     memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
     kept = kept_settings(args.config, given_tome(args))
     candidates(settings=kept)  # if nothing is left to try, it says so before anything is loaded

@@ -14,6 +14,7 @@ from ppdiffusers_tome.tools.drawing.arguments import (
     add_picture_arguments,
     add_tome_arguments,
 )
+from ppdiffusers_tome.tools.drawing.class_labels import ClassLabels, asked_for
 from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, settings_from
 
 if TYPE_CHECKING:
@@ -59,10 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    prompt, ratios = _prompt(args.prompt), _ratios(args.ratios)
+    ratios = _ratios(args.ratios)
     for ratio in ratios:
         settings_from(args, ratio)
     settings = settings_from(args, args.ratio)
+    prompt = _prompt(args.prompt, settings.model.labels)
     if settings.tome.ratio == 0:
         raise UserError("--ratio 0 merges nothing, so there is nothing to show; give a ratio such as 0.5")
     if methods()[settings.tome.method].keys_only:
@@ -87,9 +89,9 @@ def run(args: argparse.Namespace) -> None:
         _visualize(args, settings, prompt, ratios, paths, records)
 
 
-def _prompt(given: list[str] | None) -> str:
+def _prompt(given: list[str] | None, labels: ClassLabels | None) -> str:
     """The one prompt of the one picture that is shown."""
-    prompts = check_prompts([PROMPT] if given is None else given)
+    prompts = check_prompts(asked_for(labels, given, [PROMPT]))
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one picture; give one --prompt")
     return prompts[0]
@@ -177,7 +179,8 @@ def _draw_all(
     edges = None if loaded.settings.edges is None else loaded.load_edges(loaded.settings.edges)
     by_ratio: dict[float, DrawnPicture] = {}
     with tqdm(total=1 + len(ratios), desc="pictures", position=0, disable=None) as bar:
-        with watched(loaded.pipe) as records:
+        # The prompted one of the two halves with guidance, which stands first in a DiTPipeline, elsewhere last.
+        with watched(loaded.pipe, image=-1 if loaded.labels is None else 0) as records:
             own = loaded.draw(prompt, 0, edges)
         bar.update()
         for ratio in ratios:

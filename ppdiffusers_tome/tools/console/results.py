@@ -29,7 +29,9 @@ class Page:
     def show(self, files: Iterable[Path]) -> None:
         """Print it, and the paths of files that hold it: last of all, as whoever reads the output may be gone."""
         print_line("\n".join([self.title, "", *self.notes, ""]))
-        for table in self.tables:
+        for number, table in enumerate(self.tables):
+            if number:
+                print_line("")
             table.print()
         for file in files:
             print_line(str(file))

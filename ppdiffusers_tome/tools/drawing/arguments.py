@@ -11,7 +11,7 @@ from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.values import LEVELS, NOT_GIVEN
 from ppdiffusers_tome.tools.drawing.edges import CROP, FITS
-from ppdiffusers_tome.tools.drawing.finding import BUNDLED
+from ppdiffusers_tome.tools.drawing.finding import BUNDLED, BUNDLED_DIT
 from ppdiffusers_tome.tools.drawing.loading import DTYPES
 from ppdiffusers_tome.tools.drawing.schedulers import SCHEDULERS
 
@@ -19,11 +19,13 @@ from ppdiffusers_tome.tools.drawing.schedulers import SCHEDULERS
 def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
     """What to draw and with which model; one seed, or with ``several_seeds`` each prompt from several."""
     group = parser.add_argument_group("the picture")
-    group.add_argument("--prompt", action="append", metavar="TEXT", help="what to draw; repeat it for more pictures")
+    group.add_argument("--prompt", action="append", metavar="TEXT",
+                       help="what to draw, with a DiTPipeline a class by name or number; repeat it for more pictures")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the picture")
-    add_model_argument(group)
-    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled model: 10)")
-    group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; bundled model: 3")
+    add_model_argument(group, class_labels=True)
+    group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled models: 10)")
+    group.add_argument("--guidance-scale", type=float, metavar="X",
+                       help="default: 7.5, of a DiTPipeline 4; bundled models: 3")
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME",
                        help=f"{', '.join(SCHEDULERS)} (default: the model's own)")
     add_size_arguments(group)
@@ -38,11 +40,13 @@ def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: boo
                        help="exact attention in less memory and time on a CPU; not together with --xformers")
 
 
-def add_model_argument(group: Any) -> None:
-    """Which pipeline."""
+def add_model_argument(group: Any, *, class_labels: bool = False) -> None:
+    """Which pipeline; with ``class_labels`` a DiTPipeline too."""
+    dit = f", '{BUNDLED_DIT}' (a small transformer that comes with this package and draws classes)"
     group.add_argument("--model", default=BUNDLED, metavar="MODEL",
                        help="a folder in ppdiffusers' or diffusers' format, or a hub name such as "
-                       "runwayml/stable-diffusion-v1-5 (default: the small model that comes with this package)")
+                       f"runwayml/stable-diffusion-v1-5{dit if class_labels else ''} (default: the small "
+                       "text-to-image model that comes with this package)")
 
 
 def add_size_arguments(group: Any) -> None:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bundled import CONTROLNET, MODEL
+from ppdiffusers_tome.tools.bundled import CONTROLNET, DIT, MODEL
 from ppdiffusers_tome.tools.bundled.sums import check_sums
+from ppdiffusers_tome.tools.drawing.class_labels import PIPELINE, ClassLabels
 from ppdiffusers_tome.tools.drawing.untrusted import pickles_of, read_json, refuse_code
 
-BUNDLED = "bundled"
+BUNDLED, BUNDLED_DIT = "bundled", "bundled-dit"
 
 _DENOISERS = ("unet", "transformer", "prior", "decoder")  # their weights tell the format of all
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -34,6 +36,7 @@ class Source:
         folder: where it lies; None when it is fetched from a hub.
         from_diffusers: True when its weights are PyTorch's; None leaves it to ppdiffusers (``FROM_DIFFUSERS``).
         bundled: True for what comes with this package.
+        labels: what it draws in place of prompts; None where it takes prompts, or is fetched from a hub.
         pickles: weights in the folder that are pickles, which can run any code when they are loaded.
     """
 
@@ -41,6 +44,7 @@ class Source:
     folder: Path | None
     from_diffusers: bool | None
     bundled: bool = False
+    labels: ClassLabels | None = None
     pickles: tuple[Path, ...] = ()
 
     @property
@@ -50,30 +54,33 @@ class Source:
         return str(self.folder or self.name), keywords
 
 
-def find_model(name: str, *, any_kind: bool = False) -> Source:
+def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False) -> Source:
     """Find a pipeline.
 
     Args:
-        name: ``bundled``, a folder, or a hub name such as ``runwayml/stable-diffusion-v1-5``.
+        name: ``bundled``, ``bundled-dit``, a folder, or a hub name such as ``runwayml/stable-diffusion-v1-5``.
         any_kind: take pipelines too that cannot draw from a prompt.
+        class_labels: take a DiTPipeline too, whose source then has ``labels``.
 
     Raises:
         UserError: there is no such folder, a part of the pipeline is missing from it, or loading it would run more
             than its name says.
     """
-    source = _find(name, "--model", MODEL, "a pipeline's", "model_index.json")
+    source = _find(name, "--model", {BUNDLED: MODEL, BUNDLED_DIT: DIT}, "a pipeline's", "model_index.json")
     if source.folder is None:
         return source
     index = read_json(source.folder / "model_index.json")
     parts = _parts(index, source.folder / "model_index.json")
-    if not any_kind and not {"unet", "vae"} <= parts.keys():
+    labelled = class_labels and index.get("_class_name") == PIPELINE
+    if not any_kind and not labelled and not {"unet", "vae"} <= parts.keys():
         raise no_text_to_image(name, index.get("_class_name"))
     for part, class_name in parts.items():
         _check_part(source.folder / part, class_name)
     denoiser = next((part for part in _DENOISERS if part in parts), next(iter(parts), ""))
     torch = _is_torch(source.folder / denoiser)
     pickles = (path for part in parts for path in pickles_of(source.folder / part, torch))
-    return replace(source, from_diffusers=torch, pickles=tuple(pickles))
+    labels = ClassLabels.in_folder(source.folder) if labelled else None
+    return replace(source, from_diffusers=torch, pickles=tuple(pickles), labels=labels)
 
 
 def find_controlnet(name: str) -> Source:
@@ -83,7 +90,7 @@ def find_controlnet(name: str) -> Source:
         UserError: there is no such folder, its configuration or weights are missing, or loading it would run more
             than its name says.
     """
-    source = _find(name, "--controlnet", CONTROLNET, "a ControlNet's", "config.json")
+    source = _find(name, "--controlnet", {BUNDLED: CONTROLNET}, "a ControlNet's", "config.json")
     if source.folder is None:
         return source
     _check_part(source.folder, "ControlNetModel")
@@ -99,18 +106,27 @@ def no_text_to_image(name: str, class_name: object) -> UserError:
     )
 
 
-def _find(name: str, option: str, bundled: Path, whose: str, index: str) -> Source:
-    """The folder or hub name that a word stands for; ``index`` is the file that every such folder has."""
-    folder = bundled if name == BUNDLED else Path(name)
+def _find(name: str, option: str, bundled: Mapping[str, Path], whose: str, index: str) -> Source:
+    """The folder or hub name that a word stands for.
+
+    Args:
+        name: the word, given as ``option``.
+        bundled: the folders of what comes with this package, by the words for them.
+        whose, index: whose folder it is to be, and the file that every such folder has.
+    """
+    folder = bundled.get(name, Path(name))
+    known = f"a hub name or {' or '.join(map(repr, bundled))}"
     # os.path says False of what is no path at all, where Path raises: too long, or with a null byte.
     folder = Path(os.path.expanduser(folder))
     if not os.path.isdir(folder):
         if os.path.exists(folder):
-            raise UserError(f"{option} {name} is a file; give {whose} folder, a hub name or '{BUNDLED}'")
+            raise UserError(f"{option} {name} is a file; give {whose} folder, {known}")
+        if name in bundled:
+            raise UserError(f"{option} {name}: {folder} is missing; install the package again")
         if _HUB_NAME.fullmatch(name):
             return Source(name, None, None)
-        raise UserError(f"{option} {name} does not exist; give {whose} folder, a hub name or '{BUNDLED}'")
-    if folder.resolve() == bundled.resolve():
+        raise UserError(f"{option} {name} does not exist; give {whose} folder, {known}")
+    if folder.resolve() in [each.resolve() for each in bundled.values()]:
         check_sums(folder)
         return Source(name, folder, None, bundled=True)
     if not (folder / index).is_file():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
+    from ppdiffusers_tome.tools.drawing.class_labels import ClassLabels
     from ppdiffusers_tome.tools.drawing.edges import EdgeSource
     from ppdiffusers_tome.tools.drawing.finding import Source
 
@@ -30,12 +31,14 @@ class LoadedPipeline:
         pipe: the ppdiffusers pipeline, without ToMe until ``apply`` or ``apply_ratio``.
         settings: what it was loaded with.
         height, width: of its pictures, in pixels.
+        labels: what it draws in place of prompts; None where it takes prompts.
     """
 
     pipe: Any
     settings: Settings
     height: int
     width: int
+    labels: ClassLabels | None = None
 
     def apply_ratio(self, ratio: Ratio) -> None:
         """Apply ToMe with a ratio and the settings; 0 takes it off."""
@@ -107,9 +110,16 @@ def load_with_settings(settings: Settings, prompts: list[str]) -> LoadedPipeline
     """Load what the settings name, and warn of prompts it cannot read whole and of pictures too small for it.
 
     Raises:
-        UserError: it cannot be loaded, or this device cannot run it.
+        UserError: it cannot be loaded, this device cannot run it, or a prompt names no class of it.
     """
+    from ppdiffusers_tome.tools.drawing.class_labels import asked_for
+
     loaded = load_settings(settings)
+    if loaded.labels is not None:  # of a hub's pipeline nobody knew them until now
+        options = {"--negative-prompt": settings.negative_prompt}
+        loaded.labels.check(options, settings.height, settings.width, settings.guidance_scale)
+        asked_for(loaded.labels, prompts, ())
+        return loaded
     for prompt in [*prompts, settings.negative_prompt or ""]:
         if complaint := too_long(loaded.pipe, prompt):
             warn(f"prompt {prompt[:40]!r}... {complaint}; the rest is ignored")
@@ -127,11 +137,11 @@ def load_settings(settings: Settings) -> LoadedPipeline:
     """
     from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
     from ppdiffusers_tome.tools.drawing.loading import load_pipeline
-    from ppdiffusers_tome.tools.drawing.sampling import native_size
+    from ppdiffusers_tome.tools.drawing.sampling import labels_of, native_size
     from ppdiffusers_tome.tools.drawing.schedulers import make_scheduler
 
     check_device(settings.dtype, xformers=settings.xformers)
-    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype)
+    pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, class_labels=True)
     if settings.scheduler is not None:
         with no_ppdiffusers_warnings():  # it lists settings that the other scheduler has and this one has not
             pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
@@ -141,7 +151,7 @@ def load_settings(settings: Settings) -> LoadedPipeline:
         enable_chunked_attention(pipe)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
     height, width = native_size(pipe)
-    return LoadedPipeline(pipe, settings, settings.height or height, settings.width or width)
+    return LoadedPipeline(pipe, settings, settings.height or height, settings.width or width, labels_of(pipe))
 
 
 def too_long(pipe: Any, prompt: str | None) -> str | None:

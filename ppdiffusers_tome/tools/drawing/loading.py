@@ -19,14 +19,16 @@ _CONTROLNET_PIPELINES = {
 
 
 def load_pipeline(
-    model: Source, controlnet: Source | None = None, *, dtype: str = "float32", any_kind: bool = False
-) -> Any:
+    model: Source, controlnet: Source | None = None, *, dtype: str = "float32", any_kind: bool = False,
+    class_labels: bool = False,
+) -> Any:  # fmt: skip
     """Load a pipeline, with a ControlNet where one is given.
 
     Args:
         model, controlnet: from ``finding``.
         dtype: ``float32``, ``float16`` or ``bfloat16``; the latter two on a GPU only.
         any_kind: take pipelines too that cannot draw from a prompt.
+        class_labels: take a DiTPipeline too.
 
     Returns:
         A ppdiffusers pipeline in evaluation mode.
@@ -44,7 +46,9 @@ def load_pipeline(
     else:
         loaded = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
         pipe = _load(_controlnet_pipeline(model), "--model", model, dtype, controlnet=loaded)
-    if not any_kind and (getattr(pipe, "unet", None) is None or getattr(pipe, "vae", None) is None):
+    labelled = class_labels and isinstance(pipe, ppdiffusers.DiTPipeline)
+    lacks = getattr(pipe, "unet", None) is None or getattr(pipe, "vae", None) is None
+    if lacks and not any_kind and not labelled:
         raise no_text_to_image(model.name, type(pipe).__name__)
     return pipe
 

@@ -9,24 +9,37 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import paddle
+import ppdiffusers
+
+from ppdiffusers_tome.tools.drawing.class_labels import ClassLabels, vae_scale
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
+def labels_of(pipe: Any) -> ClassLabels | None:
+    """What a pipeline draws in place of prompts; None for one that takes prompts."""
+    return ClassLabels.of(pipe) if isinstance(pipe, ppdiffusers.DiTPipeline) else None
+
+
 def native_size(pipe: Any) -> tuple[int, int]:
-    """Height and width in pixels that a pipeline's UNet was made for."""
-    sample = pipe.unet.config.sample_size
+    """Height and width in pixels that a pipeline's denoiser was made for."""
+    sample, scale = _denoiser(pipe).config.sample_size, vae_scale(pipe.vae.config)
     height, width = (sample, sample) if isinstance(sample, int) else sample
-    return height * pipe.vae_scale_factor, width * pipe.vae_scale_factor
+    return height * scale, width * scale
 
 
 def initial_noise(pipe: Any, height: int, width: int, seed: int) -> paddle.Tensor:
     """Gaussian noise ``[1, channels, height / 8, width / 8]`` that depends on the seed and the size alone."""
-    scale = pipe.vae_scale_factor
-    channels = pipe.unet.config.in_channels
+    scale, denoiser = vae_scale(pipe.vae.config), _denoiser(pipe)
+    channels = denoiser.config.in_channels
     noise = np.random.default_rng(seed).standard_normal((1, channels, height // scale, width // scale), np.float32)
-    return paddle.to_tensor(noise).cast(pipe.unet.dtype)
+    return paddle.to_tensor(noise).cast(denoiser.dtype)
+
+
+def _denoiser(pipe: Any) -> Any:
+    unet = getattr(pipe, "unet", None)
+    return pipe.transformer if unet is None else unet
 
 
 def draw(
@@ -59,15 +72,25 @@ def draw_together(
     """Draw pictures in one batch, each from the noise that it has when drawn alone.
 
     Args:
-        pipe: a text-to-image pipeline; with a ControlNet when ``edges`` are given.
-        prompts, negative_prompts: what to draw, and what not, one for every picture; or no negative ones.
-        height, width: in pixels, multiples of 8.
+        pipe: a text-to-image pipeline; with a ControlNet when ``edges`` are given. Or a DiTPipeline.
+        prompts, negative_prompts: what to draw, and what not, one for every picture; or no negative ones. Of a
+            DiTPipeline a class each, and no negative ones.
+        height, width: in pixels, multiples of 8; of a DiTPipeline its own.
         seeds: of each picture's initial noise and, with schedulers that add noise on the way (``euler-a``), of that.
         steps, guidance_scale: as in ppdiffusers.
         edges: pictures that guide the ControlNet.
         controlnet_scale: how strongly they do.
         after_step: called after every denoising step, before the pictures are decoded.
+
+    Raises:
+        UserError: a DiTPipeline has no such class or size, or takes nothing like that.
     """
+    labels = labels_of(pipe)
+    if labels is not None:
+        others = {"a negative prompt": negative_prompts, "a picture of edges": edges}
+        labels.check(others, height, width, guidance_scale)
+        numbers = [labels.number_of(prompt) for prompt in prompts]
+        return _draw_classes(pipe, numbers, labels.side, seeds, steps, guidance_scale, after_step)
 
     def step_ended(*_: Any) -> dict[str, Any]:
         after_step()
@@ -91,6 +114,28 @@ def draw_together(
         ).images  # fmt: skip
 
 
+
+def _draw_classes(
+    pipe: Any, numbers: list[int], side: int, seeds: Sequence[int], steps: int, guidance_scale: float,
+    after_step: Callable[[], None],
+) -> list[Image.Image]:  # fmt: skip
+    """A DiTPipeline draws its first noise itself, does not scale it as some schedulers ask, and calls nobody back."""
+    pipe.scheduler.set_timesteps(steps)  # before it can tell its scale
+    noise = paddle.concat([initial_noise(pipe, side, side, seed) for seed in seeds])
+    noise = noise * float(pipe.scheduler.init_noise_sigma)
+
+    def step_ended(*_: Any) -> None:
+        after_step()
+
+    module = sys.modules[ppdiffusers.DiTPipeline.__module__]
+    listening = pipe.transformer.register_forward_post_hook(step_ended)
+    try:
+        with _own_noise(pipe.scheduler, seeds), _noise_of(module, lambda *_, **__: noise):
+            return pipe(class_labels=numbers, num_inference_steps=steps, guidance_scale=guidance_scale).images
+    finally:
+        listening.remove()
+
+
 @contextmanager
 def _own_noise(scheduler: Any, seeds: Sequence[int]) -> Iterator[None]:
     """Schedulers that add noise on the way give each picture of a batch that of its own seed.
@@ -99,7 +144,7 @@ def _own_noise(scheduler: Any, seeds: Sequence[int]) -> Iterator[None]:
     the scheduler's module draws noise draws it picture by picture, each from its own state of the global generator.
     """
     module = sys.modules[type(scheduler).__module__]
-    drawing = getattr(module, "randn_tensor", None)
+    drawing: Any = getattr(module, "randn_tensor", None)
     if drawing is None:
         yield
         return
@@ -114,10 +159,19 @@ def _own_noise(scheduler: Any, seeds: Sequence[int]) -> Iterator[None]:
             paddle.set_rng_state(state)
             rows.append(drawing([1, *shape[1:]], dtype=dtype))
             states[index] = paddle.get_rng_state()
-        return paddle.concat(rows)
+        # With guidance a DiTPipeline steps both halves, of which it goes on with the first.
+        return paddle.concat(rows * (shape[0] // len(states)))
 
-    module.randn_tensor = draw_each  # type: ignore[attr-defined]
+    with _noise_of(module, draw_each):
+        yield
+
+
+@contextmanager
+def _noise_of(module: Any, drawing: Callable[..., paddle.Tensor]) -> Iterator[None]:
+    """For this long ``drawing`` is what a module of ppdiffusers draws its noise with."""
+    before = module.randn_tensor
+    module.randn_tensor = drawing
     try:
         yield
     finally:
-        module.randn_tensor = drawing  # type: ignore[attr-defined]
+        module.randn_tensor = before

@@ -66,9 +66,9 @@ def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn:
         UserError, ToMeValueError: something cannot be used; the message says what and what to do.
     """
     check_sizes(args)
-    model = find_model(args.model)
+    model = find_model(args.model, class_labels=True)
     steps = args.steps if args.steps is not None else (10 if model.bundled else 20)
-    guidance_scale = args.guidance_scale if args.guidance_scale is not None else (3.0 if model.bundled else 7.5)
+    guidance_scale = args.guidance_scale if args.guidance_scale is not None else _usual_guidance(model)
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
     check_seed("--seed", args.seed)
@@ -78,6 +78,10 @@ def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn:
         raise UserError(
             "--xformers and --chunked-attention were both given; give --xformers on a GPU, --chunked-attention on a CPU"
         )
+    if model.labels is not None:
+        names = ("negative_prompt", "controlnet", "image", "control_image")
+        options = {f"--{name.replace('_', '-')}": getattr(args, name) for name in names}
+        model.labels.check(options, args.height, args.width, guidance_scale)
     controlnet, edges = _control(args, model, edges_drawn)
     settings = Settings(
         model=model, controlnet=controlnet, edges=edges, tome=tome_from(args, ratio), height=args.height,
@@ -93,6 +97,12 @@ def drawing_of(settings: Settings) -> Drawing:
     """What the memory of pictures with these settings depends on."""
     rows = 2 if settings.guidance_scale > 1 else 1
     return Drawing(settings.model, settings.tome, rows, settings.chunked_attention or settings.xformers)
+
+
+def _usual_guidance(model: Source) -> float:
+    if model.bundled:
+        return 3.0
+    return 7.5 if model.labels is None else 4.0  # as the pipelines themselves
 
 
 def check_prompts(prompts: list[str] | None) -> list[str]:

@@ -11,13 +11,14 @@ from typing import Any
 from ppdiffusers_tome.tools.console.results import Page, write_json, write_text
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.drawing.drawn import run_line
+from ppdiffusers_tome.tools.evaluation import differences
 from ppdiffusers_tome.tools.evaluation.configurations import Configuration
 from ppdiffusers_tome.tools.evaluation.features import CLIP_SCORE, Clip, Inception
 from ppdiffusers_tome.tools.evaluation.frontier import on_frontier
+from ppdiffusers_tome.tools.evaluation.intervals import METHOD, Median
 from ppdiffusers_tome.tools.evaluation.samples import Sample
 from ppdiffusers_tome.tools.measuring.measure import highest
-from ppdiffusers_tome.tools.measuring.similarity import format_psnr
-from ppdiffusers_tome.tools.measuring.spread import Spread
+from ppdiffusers_tome.tools.measuring.similarity import FLIP_PPD, format_psnr
 from ppdiffusers_tome.tools.measuring.units import counted, format_bytes, format_seconds
 
 _MEANINGS = {
@@ -38,25 +39,28 @@ class Row:
         block_seconds, block_speed_up: the same inside the blocks at the levels where anyone merges; None where blocks
             were not timed.
         denoising_peak_bytes, peak_bytes: the most over the pictures; None when one could not be measured.
-        psnr, ssim: similarity to the unmerged pictures; None for those themselves.
+        psnr, ssim, flip: similarity to the unmerged pictures; None for those themselves.
         prompt_adherence: share of the pictures that show what their prompt asks; None where nobody can tell.
         scores: what needs a network, by name.
+        values: what was measured picture by picture, by the measures of ``differences``.
         on_frontier, on_block_frontier: whether no other configuration is as good in both PSNR and speed-up (of the
             whole call, of the blocks) and better in one.
     """
 
     configuration: Configuration
     samples: tuple[Sample, ...]
-    seconds: Spread
-    speed_up: Spread
-    block_seconds: Spread | None
-    block_speed_up: Spread | None
+    seconds: Median
+    speed_up: Median
+    block_seconds: Median | None
+    block_speed_up: Median | None
     denoising_peak_bytes: int | None
     peak_bytes: int | None
-    psnr: Spread | None
-    ssim: Spread | None
+    psnr: Median | None
+    ssim: Median | None
+    flip: Median | None
     prompt_adherence: float | None
     scores: Mapping[str, float] = field(default_factory=dict)
+    values: differences.Values = field(default_factory=dict)
     on_frontier: bool = False
     on_block_frontier: bool = False
 
@@ -67,12 +71,11 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values. An infinite PSNR, of identical pictures, is null beside an SSIM of 1."""
-        values = {name: value for name, value in asdict(self).items() if name != "psnr"}
-        psnr = None if self.psnr is None else asdict(self.psnr)
+        values = {name: value for name, value in asdict(self).items() if name not in ("psnr", "values")}
         return values | {
             "configuration": self.configuration.to_dict(),
             "samples": [sample.to_dict() for sample in self.samples],
-            "psnr_db": psnr and {name: value if math.isfinite(value) else None for name, value in psnr.items()},
+            "psnr_db": None if self.psnr is None else self.psnr.to_dict(),
         }
 
 
@@ -117,20 +120,31 @@ def _row(
     unmerged = [references[sample.case, sample.run].drawn for sample in samples]
     in_blocks = [sum(each.block_seconds[level] for level in levels) for each in drawn]
     unmerged_in_blocks = [sum(each.block_seconds[level] for level in levels) for each in unmerged]
-    similarities = [each.similarity for each in drawn if each.similarity is not None]
+    speed_ups = [one.seconds / own.seconds for one, own in zip(unmerged, drawn, strict=True)]
+    values = {differences.SPEED_UP: speed_ups}
+    if levels:
+        block_speed_ups = [one / own for one, own in zip(unmerged_in_blocks, in_blocks, strict=True)]
+        values[differences.BLOCK_SPEED_UP] = block_speed_ups
+    if similarities := [each.similarity for each in drawn if each.similarity is not None]:
+        values |= {
+            differences.PSNR: [each.psnr for each in similarities],
+            differences.SSIM: [each.ssim for each in similarities],
+            differences.FLIP: [each.flip for each in similarities],
+        }
     judged = [each.follows_prompt for each in drawn if each.follows_prompt is not None]
     return Row(
         configuration, tuple(samples),
-        seconds=Spread.of([each.seconds for each in drawn]),
-        speed_up=Spread.of_quotients([each.seconds for each in unmerged], [each.seconds for each in drawn]),
-        block_seconds=Spread.of(in_blocks) if levels else None,
-        block_speed_up=Spread.of_quotients(unmerged_in_blocks, in_blocks) if levels else None,
+        seconds=Median.of([each.seconds for each in drawn]),
+        speed_up=Median.of(speed_ups),
+        block_seconds=Median.of(in_blocks) if levels else None,
+        block_speed_up=Median.of(block_speed_ups) if levels else None,
         denoising_peak_bytes=highest(each.denoising_peak_bytes for each in drawn),
         peak_bytes=highest(each.peak_bytes for each in drawn),
-        psnr=Spread.of([each.psnr for each in similarities]) if similarities else None,
-        ssim=Spread.of([each.ssim for each in similarities]) if similarities else None,
+        psnr=Median.of(values[differences.PSNR]) if similarities else None,
+        ssim=Median.of(values[differences.SSIM]) if similarities else None,
+        flip=Median.of(values[differences.FLIP]) if similarities else None,
         prompt_adherence=sum(judged) / len(judged) if judged else None,
-        scores=scores,
+        scores=scores, values=values,
     )  # fmt: skip
 
 
@@ -146,7 +160,10 @@ def notes(run: Mapping[str, Any], on: Mapping[str, Any], rows: Sequence[Row], le
         "seconds: the whole call of the pipeline, decoding included, after a warm-up; medians over the pictures",
         "speed-up: seconds of the unmerged picture / own seconds, same prompt and seed in the same run; medians",
         f"peak memory: {on['memory']}, the most over the pictures; until the last denoising step, and with decoding",
-        "PSNR (median, and the lowest) and SSIM (median): against the unmerged picture from the same noise",
+        "PSNR (median, and the lowest in parentheses) and SSIM (median): against the unmerged picture from the same "
+        "noise",
+        f"FLIP (median): how much the two differ to the eye, 0 to 1, less is better; LDR-FLIP at {FLIP_PPD} pixels a "
+        "degree",
     ]
     if levels:
         lines += [
@@ -173,6 +190,7 @@ def table(rows: Sequence[Row]) -> Table:
         "peak memory, all": lambda row: format_bytes(row.peak_bytes),
         "PSNR (dB)": lambda row: _format_psnr(row.psnr),
         "SSIM": lambda row: _median(row.ssim, "{:.3f}".format),
+        "FLIP": lambda row: _median(row.flip, "{:.3f}".format),
     }
     if any(row.prompt_adherence is not None for row in rows):
         columns["prompt adherence"] = lambda row: "-" if row.prompt_adherence is None else f"{row.prompt_adherence:.1%}"
@@ -189,7 +207,7 @@ def write_table(
 
     Args:
         paths: of the picture, which is there already, the Markdown and the JSON.
-        title, notes: what stands over the table.
+        title, notes: what stands over the table, before what is told apart and what is not.
         rows: of the table.
         other: what the JSON holds besides.
         overwrite: whether files may be replaced.
@@ -197,9 +215,14 @@ def write_table(
     Raises:
         UserError: a file exists and must not be replaced, or cannot be written.
     """
-    page = Page(title, notes, [table(rows)])
+    measured = [(row.configuration, row.values) for row in rows]
+    found = differences.differences(measured)
+    told = [each for each in found if each.of.interval is not None]
+    tables = [table(rows), *([differences.table(told)] if told else [])]
+    page = Page(title, [*notes, *differences.in_words(measured, found)], tables)
     write_text(paths[1], page.markdown(), overwrite=overwrite)
-    write_json(paths[2], {**other, "configurations": [row.to_dict() for row in rows]}, overwrite=overwrite)
+    described = {"configurations": [row.to_dict() for row in rows], "differences": [each.to_dict() for each in found]}
+    write_json(paths[2], {**other, "intervals": METHOD, **described}, overwrite=overwrite)
     page.show(paths)
 
 
@@ -208,11 +231,11 @@ def _frontiers(row: Row) -> str:
     return " and ".join(name for name, on in (("blocks", row.on_block_frontier), ("whole", row.on_frontier)) if on)
 
 
-def _median(spread: Spread | None, write: Callable[[float], str]) -> str:
-    return "-" if spread is None else write(spread.median)
+def _median(value: Median | None, write: Callable[[float], str]) -> str:
+    return "-" if value is None else value.words(write)
 
 
-def _format_psnr(psnr: Spread | None) -> str:
+def _format_psnr(psnr: Median | None) -> str:
     """The median, and the lowest in parentheses."""
     lowest = "" if psnr is None or math.isinf(psnr.low) else f" ({psnr.low:.1f})"
     return _median(psnr, format_psnr) + lowest

@@ -91,10 +91,16 @@ class LinePipeline:
         """Find out whether a line can be drawn; what is odd about it and the first of its kind is told.
 
         Raises:
-            UserError: its prompt is too long, its control image is no picture, or the picture is too large.
+            UserError: its prompt is too long or names no class, it asks for what the pipeline cannot do, its control
+                image is no picture, or the picture is too large.
         """
-        loaded = self.load(kind)
-        for name, text in (("prompt", line.prompt), ("negative_prompt", self._negative_prompt(line))):
+        loaded, negative_prompt = self.load(kind), self._negative_prompt(line)
+        if loaded.labels is not None:
+            options = {"negative_prompt": negative_prompt}
+            loaded.labels.check(options, loaded.height, loaded.width, self.settings.guidance_scale)
+            loaded.labels.number_of(line.prompt)
+            return
+        for name, text in (("prompt", line.prompt), ("negative_prompt", negative_prompt)):
             if complaint := too_long(loaded.pipe, text):
                 raise UserError(f"{name} {complaint}; shorten it")
         check_memory(_drawing(self.settings, kind.ratio), kind.height, kind.width, prefix="")

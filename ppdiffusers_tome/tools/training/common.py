@@ -1,63 +1,64 @@
-"""What the training scripts share: the clock and the loss curve. Needs PyTorch; no script needs Paddle beside it."""
+"""What the training scripts share: seeds, arithmetic that fits the processor, averaged weights, the rate's course."""
 
 from __future__ import annotations
 
-import json
+import argparse
+import copy
 import math
-import time
 from pathlib import Path
 
-import numpy as np
 import torch
+from torch import nn
+
+from ppdiffusers_tome.tools.training.run import Run
 
 
-def start(seed: int, output: str) -> tuple[np.random.Generator, Path]:
-    """Seed everything and make the output folder."""
-    torch.manual_seed(seed)
-    path = Path(output)
-    path.mkdir(parents=True, exist_ok=True)
-    return np.random.default_rng(seed), path
+def make_parser(doc: str, *folders: str) -> argparse.ArgumentParser:
+    """A parser with ``--output``, ``--seed`` and the folders of what was trained before."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
+    for name in (*folders, "output"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
 
 
-class Log:
-    """The budget of a run in minutes, and its loss curve: one JSON line every 20 steps in ``loss.jsonl``."""
-
-    def __init__(self, output: Path, minutes: float, checkpoint_minutes: float = 3.0) -> None:
-        self.file = output / "loss.jsonl"
-        self.minutes, self.checkpoint_minutes = minutes, checkpoint_minutes
-        self.began = self.saved = time.time()
-        self.steps = 0
-        self._window: list[dict[str, float]] = []
-
-    @property
-    def progress(self) -> float:
-        return (time.time() - self.began) / 60 / self.minutes
-
-    @property
-    def running(self) -> bool:
-        return self.progress < 1.0
-
-    @property
-    def due(self) -> bool:
-        """True when it is time for a checkpoint; asking resets the clock."""
-        if time.time() - self.saved < 60 * self.checkpoint_minutes:
-            return False
-        self.saved = time.time()
-        return True
-
-    def step(self, **values: float) -> None:
-        self.steps += 1
-        self._window.append(values)
-        if len(self._window) == 20:
-            means = {k: round(float(np.mean([w[k] for w in self._window])), 5) for k in values}
-            row = {"step": self.steps, "minutes": round((time.time() - self.began) / 60, 2), **means}
-            with self.file.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(row, flush=True)
-            self._window.clear()
+def autocast() -> torch.autocast:
+    """bfloat16 where the processor multiplies it, float32 elsewhere: emulated it is many times slower."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def decayed(peak: float, log: Log, warmup_steps: int = 100) -> float:
+def averaged_copy(model: nn.Module) -> nn.Module:
+    """A copy without gradients, for the moving average of the weights."""
+    return copy.deepcopy(model).requires_grad_(False)
+
+
+def average(averaged: nn.Module, model: nn.Module, steps: int) -> None:
+    """Move the average towards the model: over about 500 steps, fewer at the beginning."""
+    keep = min(0.998, steps / (steps + 10))
+    torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), 1 - keep)
+
+
+def decayed(peak: float, run: Run, warmup_steps: int = 100) -> float:
     """Linear warm-up, then a cosine over the run's minutes down to a fiftieth of the peak."""
-    warm = min(1.0, (log.steps + 1) / warmup_steps)
-    return peak * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, log.progress))))
+    warm = min(1.0, (run.steps + 1) / warmup_steps)
+    return peak * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, run.progress))))
+
+
+def step(loss: torch.Tensor, optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """One step of the optimiser, its gradient at most 1 long."""
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+    optimiser.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    optimiser.step()
+
+
+def save(model: nn.Module, folder: Path) -> None:
+    """Save a copy whose memory lies as files want it."""
+    copy.deepcopy(model).to(memory_format=torch.contiguous_format).save_pretrained(folder)
+
+
+def millions(model: nn.Module) -> float:
+    return round(sum(p.numel() for p in model.parameters()) / 1e6, 2)

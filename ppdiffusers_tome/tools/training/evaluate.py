@@ -1,114 +1,129 @@
-"""Prompt adherence of the bundled model: held-out prompts, with and without token merging, judged by the checker.
+"""Whether the bundled models draw what they are asked for, with and without token merging.
 
-    python -m ppdiffusers_tome.tools.training.evaluate --output outputs/evaluation
-    python -m ppdiffusers_tome.tools.training.evaluate --output outputs/evaluation --controlnet --count 20
+    python -m ppdiffusers_tome.tools.training.evaluate --output outputs/bundled
+    python -m ppdiffusers_tome.tools.training.evaluate --output outputs/bundled --controlnet
+    python -m ppdiffusers_tome.tools.training.evaluate --output outputs/bundled-dit --model bundled-dit
 
-One JSON line a picture goes to ``pictures.jsonl``; started again, it goes on where it stopped. The summary is
-printed as a Markdown table. With ``--controlnet`` the edges of a drawing are given and the share of them that the
-picture follows is reported, beside the same share for another drawing's edges.
+Every picture is judged by the photograph that it is most like (``bundled.recognition``): whether that is the one which
+its prompt names, and, as a check of the judge, whether it is the one which another picture's prompt names.
+
+With ``--controlnet`` the edges are those of a held-out view. Reported are the share of them that the picture has an
+edge near of, and the same share for the edges of another view of the same subject and of another subject's. Views are
+alike, so a picture that words alone have made follows most edges of any view: ``--unprompted`` leaves the words out,
+and nothing but the edges tells what to draw.
+
+A line a picture goes to a file in the output; started again, the command goes on where it stopped. The summary is
+printed as a Markdown table.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import cv2
 import numpy as np
-import paddle
-from ppdiffusers import ControlNetModel, StableDiffusionControlNetPipeline, StableDiffusionPipeline
+from PIL import Image
 from tqdm import tqdm
 
+from ppdiffusers_tome.api import apply_tome, remove_tome
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
-from ppdiffusers_tome.tools.bundled import CONTROLNET, MODEL, checker, scenes
+from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, Subject, draw, held_out_views, prompt_of
+from ppdiffusers_tome.tools.bundled.recognition import edges_followed, nearest_subject
+from ppdiffusers_tome.tools.drawing import sampling
 from ppdiffusers_tome.tools.drawing.edges import canny
+from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_controlnet, find_model
+from ppdiffusers_tome.tools.drawing.loading import load_pipeline
 from ppdiffusers_tome.tools.measuring.json_lines import Writer, read_lines
 
-TOLERANCE = 6  # pixels of 512 by which an edge may miss
+WIDTH = 0.6  # of the views whose edges are asked for, as the denoisers saw them
 
 
-def edges_of(picture: np.ndarray) -> np.ndarray:
-    """Canny edges of a uint8 RGB picture, as ``ppdiffusers-tome generate`` makes them."""
-    return np.asarray(canny(picture))[..., 0]
+def subject_of_picture(number: int, *, shuffled: bool = False) -> Subject:
+    """The subject that picture ``number`` is asked to show; or, never the same, that another one is."""
+    moved = 1 + number // len(SUBJECTS) % (len(SUBJECTS) - 1) if shuffled else 0
+    return SUBJECTS[(number + moved) % len(SUBJECTS)]
 
 
-def overlap(asked: np.ndarray, seen: np.ndarray) -> float:
-    """The share of asked edge pixels that have a seen edge within ``TOLERANCE`` pixels."""
-    distance = cv2.distanceTransform((seen == 0).astype(np.uint8), cv2.DIST_L2, 5)
-    return float((distance[asked > 0] <= TOLERANCE).mean())
+def view_edges(number: int, *, another: bool = False) -> Image.Image:
+    """The edges of a view of picture ``number``'s subject, or of another view of it, white on black."""
+    view = held_out_views(number + 2, WIDTH)[number + another]
+    return canny((draw(subject_of_picture(number), view) * 255).round().astype(np.uint8))
 
 
-def load(controlnet: bool) -> StableDiffusionPipeline:
-    if not controlnet:
-        pipe = StableDiffusionPipeline.from_pretrained(str(MODEL))
-    else:
-        pipe = StableDiffusionControlNetPipeline.from_pretrained(
-            str(MODEL), controlnet=ControlNetModel.from_pretrained(str(CONTROLNET))
-        )
-    pipe.set_progress_bar_config(disable=True)
-    return enable_chunked_attention(pipe)  # the same pictures to rounding, in half the time on a CPU
+def judged(picture: np.ndarray, number: int, *, controlled: bool) -> dict[str, Any]:
+    """What is written down of a picture, uint8 ``[512, 512, 3]``; of its edges where those were asked for."""
+    nearest = nearest_subject(picture)
+    found: dict[str, Any] = {
+        "nearest": None if nearest is None else nearest.name,
+        "recognised": nearest is subject_of_picture(number),
+        "by another's prompt": nearest is subject_of_picture(number, shuffled=True),
+    }
+    if controlled:
+        asked = {
+            "edges followed": view_edges(number), "another view's": view_edges(number, another=True),
+            "another subject's": view_edges(number + 1),
+        }  # fmt: skip
+        seen = np.asarray(canny(picture))[..., 0]
+        found |= {name: edges_followed(np.asarray(edges)[..., 0], seen) for name, edges in asked.items()}
+    return found
 
 
-def drawing(scene: scenes.Scene, seed: int) -> np.ndarray:
-    """The scene's shapes at places that the words do not tell, as a uint8 RGB picture."""
-    rng = np.random.default_rng(seed)
-    moved = tuple(
-        replace(s, x=s.x + rng.uniform(-0.05, 0.05), y=s.y + rng.uniform(-0.05, 0.05)) for s in scene.shapes
-    )
-    return (scenes.render(replace(scene, shapes=moved), 512) * 255).astype(np.uint8)
+def table(rows: list[dict[str, Any]]) -> str:
+    """The means by ratio, in Markdown."""
+    by_ratio = defaultdict(list)
+    for row in rows:
+        by_ratio[row["ratio"]].append(row)
+    names = [name for name, value in rows[0].items() if isinstance(value, float | bool) and name != "ratio"]
+    lines = [f"| ratio | pictures | {' | '.join(names)} |", f"|{'---|' * (len(names) + 2)}"]
+    for ratio, group in sorted(by_ratio.items()):
+        means = " | ".join(f"{np.mean([row[name] for row in group]):.3f}" for name in names)
+        lines.append(f"| {ratio} | {len(group)} | {means} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--model", default=BUNDLED, help="bundled, bundled-dit or a folder")
+    parser.add_argument("--count", type=int, default=60, help="pictures, of the subjects in turn, each of its own seed")
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.0, 0.5])
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--guidance-scale", type=float, default=3.0)
     parser.add_argument("--controlnet", action="store_true")
+    parser.add_argument("--unprompted", action="store_true", help="leave the words out; needs --controlnet")
     args = parser.parse_args()
+    if args.unprompted and not args.controlnet:
+        parser.error("--unprompted leaves nothing to draw; add --controlnet")
     args.output.mkdir(parents=True, exist_ok=True)
-    file = args.output / ("controlled.jsonl" if args.controlnet else "pictures.jsonl")
-    writer = Writer(file)
-    rows = read_lines(file)
-    done = {(row["prompt"], row["ratio"]) for row in rows}
-    pipe = load(args.controlnet)
-    asked = scenes.held_out_scenes(args.count)
-    drawings = [drawing(scene, seed) for seed, scene in enumerate(asked)]
-    work = [(i, scene, ratio) for i, scene in enumerate(asked) for ratio in args.ratios]
-    for index, scene, ratio in tqdm(work):
-        if (scene.prompt, ratio) in done:
-            continue
-        pipe.apply_tome(ratio=ratio)
-        paddle.seed(index)
-        edges = edges_of(drawings[index])
-        given = {"image": paddle.to_tensor(np.repeat(edges[None, None], 3, axis=1).astype("float32") / 255)}
-        result = pipe(
-            scene.prompt, height=512, width=512, num_inference_steps=args.steps, guidance_scale=args.guidance_scale,
-            **(given if args.controlnet else {}),
-        )
-        picture = np.asarray(result.images[0])
-        verdict = checker.check(picture, scene)
-        row = {"prompt": scene.prompt, "ratio": ratio, "steps": args.steps}
-        row |= {name: getattr(verdict, name) for name in ("colours", "shapes", "relation", "background")}
-        if args.controlnet:
-            seen = edges_of(cv2.GaussianBlur(picture, (0, 0), 1.5))
-            row["overlap"] = overlap(edges, seen)
-            row["overlap_with_another"] = overlap(edges_of(drawings[index - 1]), seen)
-        result.images[0].save(args.output / f"{index:03d}-{ratio}{'-controlled' if args.controlnet else ''}.png")
-        writer.add(row)
-        rows.append(row)
-    writer.close()
-    summary = defaultdict(list)
-    for row in rows:
-        summary[row["ratio"]].append(row)
-    names = [name for name in rows[0] if name not in ("prompt", "ratio", "steps")]
-    print(f"| ratio | pictures | {' | '.join(names)} |\n|{'---|' * (len(names) + 2)}")
-    for ratio, group in sorted(summary.items()):
-        means = " | ".join(f"{np.mean([row[name] for row in group]):.3f}" for name in names)
-        print(f"| {ratio} | {len(group)} | {means} |")
+    controlnet = find_controlnet(BUNDLED) if args.controlnet else None
+    pipe = load_pipeline(find_model(args.model, class_labels=True), controlnet, class_labels=True)
+    pipe.set_progress_bar_config(disable=True)
+    enable_chunked_attention(pipe)  # the same pictures to rounding, in half the time on a CPU
+    height, width = sampling.native_size(pipe)
+    kind = "unprompted" if args.unprompted else "controlled" if args.controlnet else "pictures"
+    file = args.output / f"{kind}.jsonl"
+    with Writer(file) as writer:
+        rows = [row for row in read_lines(file) if row["number"] < args.count and row["ratio"] in args.ratios]
+        done = {(row["number"], row["ratio"]) for row in rows}
+        work = [(number, ratio) for number in range(args.count) for ratio in args.ratios]
+        for number, ratio in tqdm([each for each in work if each not in done]):
+            if ratio == 0:
+                remove_tome(pipe)
+            else:
+                apply_tome(pipe, ratio)
+            prompt = "" if args.unprompted else prompt_of(subject_of_picture(number))
+            picture = sampling.draw(
+                pipe, prompt, height=height, width=width, seed=number, steps=args.steps,
+                guidance_scale=args.guidance_scale, edges=view_edges(number) if args.controlnet else None,
+            )  # fmt: skip
+            picture.save(args.output / f"{kind}-{number:03d}-{ratio:g}.png")
+            found = judged(np.asarray(picture), number, controlled=args.controlnet)
+            row = {"number": number, "prompt": prompt, "ratio": ratio, **found}
+            writer.add(row)
+            rows.append(row)
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Turn what PyTorch trained into the model folders that the package carries: ppdiffusers' format, float16.
 
     python -m ppdiffusers_tome.tools.training.export --text runs/text --vae runs/vae --unet runs/unet \
-        --controlnet runs/controlnet --output ppdiffusers_tome/tools/bundled
+        --controlnet runs/controlnet --dit runs/dit --output ppdiffusers_tome/tools/bundled
 
-Runs under Paddle. Writes ``OUTPUT/model`` (a StableDiffusionPipeline), ``OUTPUT/controlnet`` and, into each, a
-``SHA256SUMS`` that ``sha256sum -c`` understands.
+Runs under Paddle. Writes ``OUTPUT/model`` (a StableDiffusionPipeline), ``OUTPUT/controlnet``, ``OUTPUT/dit`` (a
+DiTPipeline) and, into each, a ``SHA256SUMS`` that ``sha256sum -c`` understands.
 """
 
 from __future__ import annotations
@@ -16,8 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import paddle
-from ppdiffusers import AutoencoderKL, ControlNetModel, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from ppdiffusers import (
+    AutoencoderKL,
+    ControlNetModel,
+    DDIMScheduler,
+    DiTPipeline,
+    StableDiffusionPipeline,
+    Transformer2DModel,
+    UNet2DConditionModel,
+)
 from ppdiffusers.transformers import CLIPTextModel, CLIPTokenizer
+
+from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS
 
 
 def load(model_class: Any, folder: Path) -> paddle.nn.Layer:
@@ -36,33 +46,59 @@ def finish(folder: Path) -> None:
     (folder / "SHA256SUMS").write_text("\n".join(lines) + "\n")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name in ("text", "vae", "unet", "output"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--controlnet", type=Path)
-    args = parser.parse_args()
+def export_model(text: Path, vae: Path, unet: Path, folder: Path) -> None:
     pipe = StableDiffusionPipeline(
-        vae=load(AutoencoderKL, args.vae),
-        text_encoder=load(CLIPTextModel, args.text / "text_encoder"),
-        tokenizer=CLIPTokenizer.from_pretrained(str(args.text / "tokenizer")),
-        unet=load(UNet2DConditionModel, args.unet),
-        scheduler=DDIMScheduler.from_pretrained(str(args.unet / "scheduler")),
+        vae=load(AutoencoderKL, vae),
+        text_encoder=load(CLIPTextModel, text / "text_encoder"),
+        tokenizer=CLIPTokenizer.from_pretrained(str(text / "tokenizer")),
+        unet=load(UNet2DConditionModel, unet),
+        scheduler=DDIMScheduler.from_pretrained(str(unet / "scheduler")),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
     )
     pipe.to(paddle.float16)
-    pipe.save_pretrained(str(args.output / "model"), safe_serialization=True, to_diffusers=False)
+    pipe.save_pretrained(str(folder), safe_serialization=True, to_diffusers=False)
     # Weights are kept in float16 and used in float32, which every CPU can; without this line the text encoder
     # would be float16 on a CPU too, and fail.
-    config = args.output / "model" / "text_encoder" / "config.json"
+    config = folder / "text_encoder" / "config.json"
     config.write_text(config.read_text().replace('"dtype": "float16"', '"dtype": "float32"'))
-    finish(args.output / "model")
+    finish(folder)
+
+
+def export_controlnet(trained: Path, folder: Path) -> None:
+    controlnet = load(ControlNetModel, trained).to(dtype=paddle.float16)
+    controlnet.save_pretrained(str(folder), safe_serialization=True, to_diffusers=False)
+    finish(folder)
+
+
+def export_dit(trained: Path, vae: Path, folder: Path) -> None:
+    pipe = DiTPipeline(
+        transformer=load(Transformer2DModel, trained),
+        vae=load(AutoencoderKL, vae),
+        scheduler=DDIMScheduler.from_pretrained(str(trained / "scheduler")),
+    )
+    pipe.to(paddle.float16)
+    pipe.save_pretrained(str(folder), safe_serialization=True, to_diffusers=False)
+    index = folder / "model_index.json"  # where a DiTPipeline is loaded with its labels from, but not saved with them
+    labels = {str(number): subject.name for number, subject in enumerate(SUBJECTS)}
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"id2label": labels}, indent=2) + "\n")
+    finish(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    for name in ("vae", "output"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    for name in ("text", "unet", "controlnet", "dit"):
+        parser.add_argument(f"--{name}", type=Path)
+    args = parser.parse_args()
+    if args.unet:
+        export_model(args.text, args.vae, args.unet, args.output / "model")
     if args.controlnet:
-        controlnet = load(ControlNetModel, args.controlnet).to(dtype=paddle.float16)
-        controlnet.save_pretrained(str(args.output / "controlnet"), safe_serialization=True, to_diffusers=False)
-        finish(args.output / "controlnet")
+        export_controlnet(args.controlnet, args.output / "controlnet")
+    if args.dit:
+        export_dit(args.dit, args.vae, args.output / "dit")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
 """Make the bundled model's tokenizer and teach its text encoder to read.
 
-    python -m ppdiffusers_tome.tools.training.train_text_encoder --output runs/text --minutes 3
+    python -m ppdiffusers_tome.tools.training.train_text_encoder --output runs/text --minutes 1
 
-A text-to-image model learns slowly when it must learn to read and to draw at once. CLIP is therefore trained on
-its own, before any denoiser, and so is this one: the hidden states of the padding after the prompt are asked, in
-turn, for the first shape, the second shape and the background. The denoiser's cross-attention then finds each
-thing with its colour and place in one token, and the text encoder stays frozen.
+A text-to-image model learns slowly when it must learn to read and to draw at once. CLIP is therefore trained on its
+own, before any denoiser, and so is this one: the hidden states of the padding after the prompt are asked for the
+subject, and whether it is mirrored. Prompts say the same in many ways, with words between that mean nothing, so that
+what people type is read too. The text encoder then stays frozen.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from itertools import pairwise
@@ -22,18 +21,25 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-from ppdiffusers_tome.tools.bundled import scenes
-from ppdiffusers_tome.tools.training.common import Log, decayed, start
+from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, prompt_of
+from ppdiffusers_tome.tools.training.common import decayed, make_parser, step
+from ppdiffusers_tome.tools.training.run import Run
 
 LENGTH = 32
-PLACES = ("above", "below", "left of", "right of", "middle")
-OPPOSITE = {"above": "below", "below": "above", "left of": "right of", "right of": "left of"}
+LONGEST = 22  # tokens of a training prompt with its two ends; the padding after them is asked
+OPENINGS = ("a {}photo of", "a {}photograph of", "a {}picture of", "an {}image of", "{}photo of", "{}")
+WORDS = ("a", "an", "the", "of", "and", "in", "on", "with", "at", "photo", "photograph", "picture", "image", "mirrored")
+
+
+def vocabulary() -> list[str]:
+    """Every word that shall be one token; all others are spelt."""
+    words = [*WORDS, *(word for subject in SUBJECTS for word in (subject.name, *subject.words.split()))]
+    return list(dict.fromkeys(words))
 
 
 def write_tokenizer(folder: Path) -> CLIPTokenizer:
-    """A byte-pair tokenizer in CLIP's format in which every word of the little language is one token."""
-    words = [*scenes.COLOURS, *scenes.SHAPES, "a", "an", "on", "background", "above", "below", "left", "right", "of"]
-    split = {word: (*word[:-1], word[-1] + "</w>") for word in words}
+    """A byte-pair tokenizer in CLIP's format in which every word of ``vocabulary`` is one token."""
+    split = {word: (*word[:-1], word[-1] + "</w>") for word in vocabulary()}
     merges: list[tuple[str, str]] = []
     while any(len(parts) > 1 for parts in split.values()):
         pairs = Counter(pair for parts in split.values() for pair in pairwise(parts))
@@ -42,15 +48,15 @@ def write_tokenizer(folder: Path) -> CLIPTokenizer:
         for word, parts in split.items():
             joined, at = [], 0
             while at < len(parts):
-                step = 2 if parts[at : at + 2] == best else 1
-                joined.append("".join(parts[at : at + step]))
-                at += step
+                length = 2 if parts[at : at + 2] == best else 1
+                joined.append("".join(parts[at : at + length]))
+                at += length
             split[word] = tuple(joined)
     letters = [chr(c) for c in range(33, 127)]
-    vocabulary = letters + [c + "</w>" for c in letters] + ["".join(m) for m in merges]
-    vocabulary += ["<|startoftext|>", "<|endoftext|>"]
+    tokens = letters + [c + "</w>" for c in letters] + ["".join(m) for m in merges]
+    tokens += ["<|startoftext|>", "<|endoftext|>"]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(dict.fromkeys(vocabulary))}))
+    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(dict.fromkeys(tokens))}))
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(m) for m in merges) + "\n")
     tokenizer = CLIPTokenizer(
         str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=LENGTH, pad_token="<|endoftext|>"
@@ -65,54 +71,58 @@ def encode(tokenizer: CLIPTokenizer, prompts: list[str]) -> torch.Tensor:
     ).input_ids
 
 
-def answers(scene: scenes.Scene | None) -> list[int]:
-    """What the padding is asked: (shape, colour, place) of the first and second shape, and the background.
+def random_prompt(rng: np.random.Generator) -> tuple[str, int, int]:
+    """A prompt, its subject (0 for none) and whether it is mirrored (0 for no subject, 1 for no, 2 for yes)."""
+    if rng.random() < 0.1:
+        return (" ".join(random_words(rng)) if rng.random() < 0.5 else ""), 0, 0
+    number, mirrored = int(rng.integers(len(SUBJECTS))), bool(rng.random() < 0.3)
+    subject = SUBJECTS[number]
+    if rng.random() < 0.5:
+        return prompt_of(subject, mirrored), number + 1, 1 + mirrored
+    opening = str(rng.choice(OPENINGS)).format("mirrored " if mirrored else "")
+    named = str(rng.choice([subject.words, subject.name]))
+    return " ".join([*random_words(rng), opening, named, *random_words(rng)]), number + 1, 1 + mirrored
 
-    0 stands for "none": the whole of an empty prompt, and the second shape of a scene that has one.
-    """
-    if scene is None:
-        return [0] * 7
-    colours = list(scenes.COLOURS)
-    first = scene.relation or "middle"
-    places = (first, OPPOSITE.get(first))
-    row = []
-    for index in range(2):
-        if index < len(scene.shapes):
-            shape = scene.shapes[index]
-            row += [
-                1 + scenes.SHAPES.index(shape.name),
-                1 + colours.index(shape.colour),
-                1 + PLACES.index(places[index]),
-            ]
-        else:
-            row += [0, 0, 0]
-    return [*row, 1 + colours.index(scene.background)]
+
+def random_words(rng: np.random.Generator) -> list[str]:
+    """Up to two words that mean nothing, mostly none."""
+    count = int(rng.choice([0, 0, 0, 1, 2]))
+    spelt = ["".join(chr(c) for c in rng.integers(97, 123, rng.integers(2, 6))) for _ in range(count)]
+    return [str(rng.choice(WORDS[:9])) if rng.random() < 0.4 else word for word in spelt]
 
 
 class Readout(nn.Module):
-    """Linear questions to the padding's hidden states; thrown away after training."""
+    """Reads subject and mirroring off the padding's hidden states; thrown away after training."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        sizes = (len(scenes.SHAPES) + 1, len(scenes.COLOURS) + 1, len(PLACES) + 1)
-        self.shape, self.colour, self.place = (nn.Linear(width, size) for size in sizes)
-        self.ground = nn.Linear(width, sizes[1])
+        self.subject, self.mirrored = nn.Linear(width, len(SUBJECTS) + 1), nn.Linear(width, 3)
 
     def forward(self, hidden: torch.Tensor) -> list[torch.Tensor]:
-        first, second, ground = (hidden[:, 18 + role :: 3] for role in range(3))  # 18: past the longest prompt
-        of_shapes = (self.shape, self.colour, self.place)
-        return [head(slot) for slot in (first, second) for head in of_shapes] + [self.ground(ground)]
+        padding = hidden[:, LONGEST:]
+        return [self.subject(padding), self.mirrored(padding)]
+
+
+def batch(rng: np.random.Generator, tokenizer: CLIPTokenizer, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token numbers ``[count, LENGTH]`` and answers ``[count, 2]`` of prompts that are short enough."""
+    ids: list[torch.Tensor] = []
+    asked: list[list[int]] = []
+    while len(ids) < count:
+        prompt, *answers = random_prompt(rng)
+        encoded = encode(tokenizer, [prompt])[0]
+        if (encoded[LONGEST - 1 :] == tokenizer.eos_token_id).all():
+            ids.append(encoded)
+            asked.append(answers)
+    return torch.stack(ids), torch.tensor(asked)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--output", required=True)
-    parser.add_argument("--minutes", type=float, default=3)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = make_parser(__doc__)
+    parser.add_argument("--minutes", type=float, default=1)
     args = parser.parse_args()
-    rng, output = start(args.seed, args.output)
-    tokenizer = write_tokenizer(output / "tokenizer")
+    tokenizer = write_tokenizer(args.output / "tokenizer")
     ends = tokenizer.convert_tokens_to_ids(["<|startoftext|>", "<|endoftext|>"])
+    torch.manual_seed(args.seed)
     model = CLIPTextModel(
         CLIPTextConfig(
             vocab_size=len(tokenizer), hidden_size=128, intermediate_size=256, projection_dim=128,
@@ -121,38 +131,24 @@ def main() -> None:
         )
     )
     readout = Readout(128)
-    parameters = [*model.parameters(), *readout.parameters()]
-    optimiser = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-2)
-    log = Log(output, args.minutes)
-
-    def batch(count: int, held_out: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        drawn: list[scenes.Scene | None] = []
-        while len(drawn) < count:
-            scene = scenes.random_scene(rng)
-            if scene.held_out == held_out:
-                drawn.append(None if not held_out and rng.random() < 0.05 else scene)
-        ids = encode(tokenizer, [scene.prompt if scene else "" for scene in drawn])
-        return ids, torch.tensor([answers(scene) for scene in drawn])
-
-    while log.running:
-        ids, asked = batch(128, held_out=False)
-        for group in optimiser.param_groups:
-            group["lr"] = decayed(1e-3, log)
+    optimiser = torch.optim.AdamW([*model.parameters(), *readout.parameters()], lr=1e-3, weight_decay=1e-2)
+    run = Run(args.output, "text encoder", args.minutes, args.seed, model=model, readout=readout, optimiser=optimiser)
+    while run.running:
+        ids, asked = batch(run.chance(), tokenizer, 64)
         replies = readout(model(ids)[0])
         loss = sum(
             F.cross_entropy(reply.flatten(0, 1), asked[:, i, None].expand(-1, reply.shape[1]).flatten())
             for i, reply in enumerate(replies)
         )
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        log.step(loss=loss.item())
-    ids, asked = batch(512, held_out=True)
-    with torch.no_grad():
-        replies = readout(model(ids)[0])
-    right = [(reply.argmax(-1) == asked[:, i, None]).float().mean().item() for i, reply in enumerate(replies)]
-    print("read rightly on held-out prompts:", np.round(right, 4))
-    model.save_pretrained(output / "text_encoder")
+        step(loss, optimiser, decayed(1e-3, run))
+        run.step(loss=loss.item())
+    if not run.finished:
+        ids, asked = batch(np.random.default_rng(2**31 + 7), tokenizer, 512)
+        with torch.no_grad():
+            replies = readout(model(ids)[0])
+        right = [(reply.argmax(-1) == asked[:, i, None]).float().mean().item() for i, reply in enumerate(replies)]
+        model.save_pretrained(args.output / "text_encoder")
+        run.finish(subjects_read_rightly=round(right[0], 4), mirroring_read_rightly=round(right[1], 4))
 
 
 if __name__ == "__main__":

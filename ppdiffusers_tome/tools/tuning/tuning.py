@@ -22,7 +22,7 @@ from ppdiffusers_tome.settings.values import kind, shown
 from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
 from ppdiffusers_tome.tools.measuring.measure import Meter, highest
 from ppdiffusers_tome.tools.measuring.random_state import named_generators, untouched_random_state
-from ppdiffusers_tome.tools.measuring.similarity import compare_pictures
+from ppdiffusers_tome.tools.measuring.similarity import psnr_of
 from ppdiffusers_tome.tools.tuning.candidates import candidates, kept_settings
 from ppdiffusers_tome.tools.tuning.trial import Target, Trial, Tuned
 
@@ -165,7 +165,7 @@ def _trial(family: str, config: ToMeConfig, unmerged: Sequence[DrawnPicture], me
     pairs = list(zip(unmerged, merged, strict=True))
     return Trial(
         family, config, statistics.median(one.seconds / other.seconds for one, other in pairs),
-        min(compare_pictures(np.asarray(one.image), np.asarray(other.image)).psnr for one, other in pairs),
+        min(psnr_of(np.asarray(one.image), np.asarray(other.image)) for one, other in pairs),
         highest(other.peak_bytes for other in merged),
     )  # fmt: skip
 

@@ -157,8 +157,8 @@ def test_results_are_summed_up_by_medians_and_highest_peak():
     drawn = {
         "unmerged": samples("unmerged", (2.0, 5 * MIB, None), (4.0, 6 * MIB, None), (9.0, 4 * MIB, None)),
         "ratio 0.5": samples(
-            "ratio 0.5", (1.0, 3 * MIB, Similarity(20.0, 0.8)), (2.0, None, Similarity(math.inf, 1.0)),
-            (3.0, 3 * MIB, Similarity(30.0, 0.9)),
+            "ratio 0.5", (1.0, 3 * MIB, Similarity(20.0, 0.8, 0.3)), (2.0, None, Similarity(math.inf, 1.0, 0.0)),
+            (3.0, 3 * MIB, Similarity(30.0, 0.9, 0.1)),
         ),
     }  # fmt: skip
     plain, merged = found = rows([unmerged(), half], drawn, drawn["unmerged"])
@@ -167,8 +167,8 @@ def test_results_are_summed_up_by_medians_and_highest_peak():
     assert (merged.speed_up.low, merged.speed_up.median, merged.speed_up.high) == (2.0, 2.0, 3.0)
     assert merged.peak_bytes is None
     written = table(found).markdown()
-    assert "| unmerged | 4.00 s | 1.00x | 6 MiB | 6 MiB | - | - |" in written
-    assert "| ratio 0.5 | 2.00 s | 2.00x | not measured | not measured | 30.0 (20.0) | 0.900 |" in written
+    assert "| unmerged | 4.00 s | 1.00x | 6 MiB | 6 MiB | - | - | - |" in written
+    assert "| ratio 0.5 | 2.00 s | 2.00x | not measured | not measured | 30.0 (20.0) | 0.900 | 0.100 |" in written
     assert [sample["psnr_db"] for sample in merged.to_dict()["samples"]] == [20.0, None, 30.0]
     assert format_psnr(math.inf) == "identical"
 

@@ -71,7 +71,8 @@ def test_quality_of_identical_and_of_shifted_pictures():
     picture = np.random.default_rng(0).integers(0, 200, (16, 24, 3), np.uint8)
     same, brighter = compare_pictures(picture, picture), compare_pictures(picture, picture + np.uint8(10))
     assert same.psnr == math.inf
-    assert same.ssim == 1
+    assert (same.ssim, same.flip) == (1, 0)
+    assert 0.01 < brighter.flip < 0.2
     assert brighter.psnr == pytest.approx(20 * math.log10(255 / 10))
     assert 0.9 < brighter.ssim < 1
 
@@ -90,3 +91,14 @@ def test_sheet_holds_every_picture(size, columns):
     areas = [(sheet == colour).all(-1).sum() for colour in colours]
     assert len(set(areas)) == 1
     assert areas[0] >= 256 * 256
+
+
+def test_flip_is_more_where_the_eye_sees_more():
+    """Of two pictures at the same PSNR: fine noise is hardly seen, another colour all over is."""
+    rng = np.random.default_rng(0)
+    picture = np.full((96, 96, 3), 120, np.uint8)
+    noisy = (picture + rng.choice([-10, 10], picture.shape)).astype(np.uint8)
+    tinted = (picture + np.array([10, -10, 10])).astype(np.uint8)
+    noise, tint = compare_pictures(picture, noisy), compare_pictures(picture, tinted)
+    assert noise.psnr == pytest.approx(tint.psnr)
+    assert 0 < 1.5 * noise.flip < tint.flip < 1

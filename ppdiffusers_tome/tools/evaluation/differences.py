@@ -1,0 +1,148 @@
+"""Which settings differ: by their differences picture by picture, of the same prompt from the same noise.
+
+Two medians whose intervals overlap may well differ, as both move with the pictures. What one setting loses on the very
+picture on which another loses less tells them apart with far fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Any
+
+from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.evaluation.configurations import UNMERGED, Configuration
+from ppdiffusers_tome.tools.evaluation.intervals import FEWEST, METHOD, Median, with_interval
+from ppdiffusers_tome.tools.measuring.units import counted
+
+PSNR, SSIM, FLIP, BLOCK_SPEED_UP, SPEED_UP = "PSNR (dB)", "SSIM", "FLIP", "speed-up of blocks", "speed-up"
+# How differences in a measure are written.
+MEASURES: Mapping[str, Callable[[float], str]] = {
+    PSNR: "{:+.1f}".format,
+    SSIM: "{:+.3f}".format,
+    FLIP: "{:+.3f}".format,
+    BLOCK_SPEED_UP: "{:+.2f}x".format,
+    SPEED_UP: "{:+.2f}x".format,
+}
+_MOST_PAIRS = 10  # that are named in a sentence
+
+# Of a configuration, by measure: a value a picture, in the same order for all configurations.
+Values = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Between two configurations in one measure.
+
+    Attributes:
+        measure: of ``MEASURES``.
+        one, other: their names.
+        of: the one's value less the other's, picture by picture.
+    """
+
+    measure: str
+    one: str
+    other: str
+    of: Median
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the interval leaves 0 out."""
+        return self.of.interval is not None and not self.of.interval[0] <= 0 <= self.of.interval[1]
+
+    @property
+    def reversed(self) -> Difference:
+        """The other less the one."""
+        of = self.of
+        ends = None if of.interval is None else (-of.interval[1], -of.interval[0])
+        return Difference(self.measure, self.other, self.one, Median(-of.median, -of.high, -of.low, ends))
+
+    def __str__(self) -> str:
+        """``+3.1 [2.2, 4.0]``, and ``~+0.1 [-0.3, 0.5]`` where the two cannot be told apart."""
+        written = with_interval(self.of.median, self.of.interval, MEASURES[self.measure])
+        return written if self.told_apart else f"~{written}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, as ``Median`` has them."""
+        of = self.of.to_dict()
+        return {"measure": self.measure, "one": self.one, "other": self.other, **of, "told_apart": self.told_apart}
+
+
+def differences(measured: Sequence[tuple[Configuration, Values]]) -> list[Difference]:
+    """Of every two configurations but the unmerged one, in every measure that both have."""
+    merged = [(each.name, values) for each, values in measured if each.name != UNMERGED]
+    return [
+        Difference(measure, one, other, _less(values[measure], others[measure]))
+        for (one, values), (other, others) in combinations(merged, 2)
+        for measure in MEASURES
+        if measure in values and measure in others
+    ]
+
+
+def _less(values: Sequence[float], others: Sequence[float]) -> Median:
+    """Identical pictures have an infinite PSNR; two of them do not differ."""
+    return Median.of([0.0 if one == other else one - other for one, other in zip(values, others, strict=True)])
+
+
+def table(found: Sequence[Difference]) -> Table:
+    """A row a pair, a column a measure."""
+    measures = [measure for measure in MEASURES if any(each.measure == measure for each in found)]
+    cells = {(each.one, each.other, each.measure): str(each) for each in found}
+    pairs = dict.fromkeys((each.one, each.other) for each in found)
+    rows = [[*pair, *(cells[(*pair, measure)] for measure in measures)] for pair in pairs]
+    return Table(["differences", "less", *measures], rows, left=2)
+
+
+def in_words(measured: Sequence[tuple[Configuration, Values]], found: Sequence[Difference]) -> Iterator[str]:
+    """What the pictures tell apart and what they do not, measure by measure, and whether PSNR falls with the ratio."""
+    pictures = max(len(values) for _, each in measured for values in each.values())
+    if pictures < FEWEST:
+        yield (
+            f"no two settings can be told apart by {counted(pictures, 'picture')}: a median has an interval from "
+            f"{FEWEST} pictures on; add prompts or seeds"
+        )
+        return
+    yield f"in brackets: {METHOD}; none where both ends are written the same"
+    if not found:
+        return
+    yield (
+        "differences: of the first settings less the second, picture by picture from the same prompt and seed; two "
+        "differ where the interval leaves 0 out, and ~ marks those that cannot be told apart"
+    )
+    for measure in MEASURES:
+        own = [each for each in found if each.measure == measure]
+        alike = [f"{each.one} and {each.other}" for each in own if not each.told_apart]
+        if own and not alike:
+            yield f"{measure}: all settings are told apart"
+        elif own:
+            more = f"; and {len(alike) - _MOST_PAIRS} more pairs" if len(alike) > _MOST_PAIRS else ""
+            yield f"{measure}: cannot be told apart: {'; '.join(alike[:_MOST_PAIRS])}{more}"
+    yield from _falls([each for each, _ in measured], found)
+
+
+def _falls(configurations: Sequence[Configuration], found: Sequence[Difference]) -> Iterator[str]:
+    """Of every family with several ratios: whether PSNR falls from each to the next."""
+    falls: dict[tuple[str, str], Difference] = {}
+    for each in found:
+        if each.measure == PSNR:
+            falls |= {(each.one, each.other): each, (each.other, each.one): each.reversed}
+    for family in dict.fromkeys(each.family for each in configurations):
+        own = [each for each in configurations if each.family == family and each.tome is not None]
+        ratios = {each.tome.ratio: each.name for each in own if each.tome and isinstance(each.tome.ratio, int | float)}
+        if len(ratios) < 2 or len(ratios) < len(own):  # or they differ in something else as well
+            continue
+        order = sorted(ratios)
+        exceptions = []
+        for low, high in pairwise(order):
+            fall = falls[ratios[low], ratios[high]]
+            if not fall.told_apart:
+                exceptions.append(f"from {low:g} to {high:g} it cannot be told apart")
+            elif fall.of.median < 0:
+                exceptions.append(f"from {low:g} to {high:g} it rises")
+        whole = falls[ratios[order[0]], ratios[order[-1]]].of
+        lost = f"{with_interval(whole.median, whole.interval, '{:.1f}'.format)} dB from {order[0]:g} to {order[-1]:g}"
+        falling = f"does not fall with every step of the ratio ({'; '.join(exceptions)})" if exceptions else (
+            "falls with every step of the ratio"
+        )
+        yield f"{family}: PSNR {falling}; it loses {lost}"

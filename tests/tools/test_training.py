@@ -1,0 +1,67 @@
+"""The scripts that make and judge the bundled models, as far as they run under Paddle."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import ppdiffusers
+import pytest
+from safetensors.numpy import load_file
+
+import tiny
+from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, View, draw, held_out_views
+from ppdiffusers_tome.tools.drawing.finding import find_model
+from ppdiffusers_tome.tools.drawing.loading import load_pipeline
+from ppdiffusers_tome.tools.training.evaluate import WIDTH, judged, subject_of_picture, table
+from ppdiffusers_tome.tools.training.export import export_dit
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A DiT as the trainings leave it, in diffusers' format, exported."""
+    folder = tmp_path_factory.mktemp("trained")
+    tiny.dit(num_embeds_ada_norm=1000, out_channels=8).save_pretrained(str(folder / "dit"), to_diffusers=True)
+    tiny.vae().save_pretrained(str(folder / "vae"), to_diffusers=True)
+    tiny.scheduler().save_pretrained(str(folder / "dit" / "scheduler"))
+    export_dit(folder / "dit", folder / "vae", folder / "exported")
+    return folder / "exported"
+
+
+def test_exported_dit_keeps_its_labels_and_weights(exported: Path) -> None:
+    source = find_model(str(exported), class_labels=True)
+    assert [source.labels.number_of(subject.name) for subject in SUBJECTS] == list(range(len(SUBJECTS)))
+    pipe = load_pipeline(source, class_labels=True)
+    assert isinstance(pipe, ppdiffusers.DiTPipeline)
+    assert pipe.labels == {subject.name: number for number, subject in enumerate(SUBJECTS)}
+    kept = load_file(exported / "transformer" / "diffusion_paddle_model.safetensors")
+    assert {value.dtype for value in kept.values()} == {np.dtype("float16")}
+    weights = tiny.dit(num_embeds_ada_norm=1000, out_channels=8).state_dict()
+    for name, value in pipe.transformer.state_dict().items():
+        np.testing.assert_allclose(value.numpy(), weights[name].numpy(), atol=2e-3)
+        assert value.numpy().dtype == np.float32
+
+
+def test_exported_files_are_summed_up(exported: Path) -> None:
+    sums = dict(reversed(line.split("  ")) for line in (exported / "SHA256SUMS").read_text().splitlines())
+    files = {str(path.relative_to(exported)) for path in exported.rglob("*") if path.is_file()} - {"SHA256SUMS"}
+    assert set(sums) == files
+    assert all(hashlib.sha256((exported / name).read_bytes()).hexdigest() == sums[name] for name in files)
+
+
+def test_pictures_are_judged_by_their_own_and_by_another_prompt() -> None:
+    """The very view whose edges are asked for follows them all; another view most, another subject fewer."""
+    view = held_out_views(3, WIDTH)[1]
+    right = judged((draw(SUBJECTS[1], view) * 255).round().astype(np.uint8), 1, controlled=True)
+    assert (right["nearest"], right["recognised"], right["by another's prompt"]) == ("cat", True, False)
+    assert right["edges followed"] == 1 > right["another view's"] > right["another subject's"]
+    wrong = judged((draw(SUBJECTS[2], View()) * 255).round().astype(np.uint8), 1, controlled=False)
+    assert (wrong["recognised"], wrong["by another's prompt"]) == (False, True)
+    rows = [{"number": 1, "prompt": "", "ratio": 0.5, **each} for each in (right, right)]
+    assert table(rows).splitlines()[-1].startswith("| 0.5 | 2 | 1.000 | 0.000 | 1.000 |")
+
+
+def test_another_prompt_never_names_the_same_subject() -> None:
+    for number in range(200):
+        assert subject_of_picture(number) is not subject_of_picture(number, shuffled=True)
