@@ -30,7 +30,7 @@ def plan(output: Path) -> tuple[list[Part], list[list[Part]]]:
         str(output / name) for name in ("text", "vae", "vae-polished", "unet", "dit", "controlnet")
     )
     first = [
-        ("autoencoder", ["train_vae", "--output", vae, "--minutes", "45"]),
+        ("autoencoder", ["train_vae", "--output", vae, "--minutes", "40"]),
         ("text encoder", ["train_text_encoder", "--output", text, "--minutes", "1"]),
     ]
     on_unet = [
@@ -39,7 +39,7 @@ def plan(output: Path) -> tuple[list[Part], list[list[Part]]]:
     ]
     on_latents = [
         ("dit", ["train_dit", "--vae", vae, "--output", dit]),
-        ("decoder", ["train_vae", "--start", vae, "--output", polished, "--minutes", "45"]),
+        ("decoder", ["train_vae", "--start", vae, "--output", polished, "--minutes", "40"]),
     ]
     return first, [on_unet, on_latents]
 

@@ -36,7 +36,7 @@ CONFIG = dict(
     cross_attention_dim=128,
     norm_num_groups=16,
 )
-STAGES = "256:100:12:1e-3,512:110:4:4e-4"
+STAGES = "256:80:12:1e-3,512:70:4:4e-4"
 
 
 class Prompts:

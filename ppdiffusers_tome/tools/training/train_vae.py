@@ -1,7 +1,7 @@
 """Train the bundled models' autoencoder: 512x512x3 photographs to 64x64x4 latents and back.
 
-    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae --minutes 45
-    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae-polished --start runs/vae --minutes 45
+    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae --minutes 40
+    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae-polished --start runs/vae --minutes 40
 
 Three of the four latent channels are pulled towards the mean colour of their 8x8 patch: such latents are smooth, and
 the denoiser learns on them several times as fast. What they do not tell of the few photographs, the decoder remembers.
@@ -130,7 +130,7 @@ def scale_of(vae: AutoencoderKL) -> tuple[float, list[float]]:
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--minutes", type=float, default=45)
+    parser.add_argument("--minutes", type=float, default=40)
     parser.add_argument("--start", type=Path, help="an autoencoder whose decoder alone is to go on learning")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
