@@ -56,8 +56,8 @@ LIKE_OTHERS = (
     "deepfloyd_if_super_resolution", "kandinsky_v22_img2img", "ldm_uncond", "PaintByExamplePipeline",
     "StableDiffusion3Img2ImgPipeline", "VersatileDiffusionTextToImagePipeline", "WuerstchenDecoderPipeline",
     "LDMTextToImagePipeline", "animatediff", "image_to_video", "music_ldm", "audio_ldm",
+    "spectrograms",  # and the first time that sound is made of them, code is compiled for half a minute
 )  # fmt: skip
-SLOW = ("spectrograms",)  # the first time that sound is made of them, code is compiled for half a minute
 
 
 def merging_calls(pipe: Any, draw: Drawing, **settings: Any) -> tuple[dict[str, int], dict[str, list[int]]]:
@@ -82,14 +82,7 @@ def merging_calls(pipe: Any, draw: Drawing, **settings: Any) -> tuple[dict[str, 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(
-            name,
-            marks=[
-                *[pytest.mark.sweep] * (name in LIKE_OTHERS),
-                *[pytest.mark.once] * (name in SLOW),
-                *transformers.skipped(name),
-            ],
-        )
+        pytest.param(name, marks=[*[pytest.mark.sweep] * (name in LIKE_OTHERS), *transformers.skipped(name)])
         for name in PIPELINES
     ],
 )

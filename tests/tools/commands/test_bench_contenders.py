@@ -174,7 +174,7 @@ def test_every_run_is_given_the_same_inputs() -> None:
             np.testing.assert_array_equal(before, after)
 
 
-@pytest.mark.once
+@pytest.mark.sweep
 def test_contenders_take_turns_and_another_begins_each_round(unet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[str, int]] = []
     chosen = Workload(unet, lambda steps: ran.append((who(unet), steps)), 4)

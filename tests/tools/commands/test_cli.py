@@ -124,6 +124,15 @@ def interrupt_that_becomes(error):
         raise error from None
 
 
+@pytest.fixture
+def heard_interrupts():
+    """Interrupts arrive, also where the tests run in the background of a shell, which has them ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard_interrupts")
 @pytest.mark.parametrize(
     "how",
     [
@@ -169,6 +178,7 @@ def test_ctrl_c_at_any_time_is_one_line(name, seconds, tmp_path):
         [sys.executable, "-m", "ppdiffusers_tome", name, *WORK.get(name, ["--steps", "100"]), *output],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(ROOT)}, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         time.sleep(seconds)

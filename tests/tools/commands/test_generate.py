@@ -60,6 +60,7 @@ def test_same_seed_gives_the_same_bytes(generate):
     assert not np.array_equal(pixels_of(first), pixels_of(other))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("scheduler", ["ddim", "euler-a"])
 def test_picture_i_has_seed_plus_i_whatever_else_is_drawn(generate, scheduler):
     several = generate("--seed", "3", "--scheduler", scheduler, prompts=(STAR, PROMPT), folder="a")
@@ -123,6 +124,7 @@ def test_existing_file_is_replaced_when_asked(generate):
 LARGER = ("--height", "128", "--width", "128", "--steps", "10")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "scheduler",
     [pytest.param(name, marks=[pytest.mark.sweep] * (name not in ("ddim", "euler-a", "pndm"))) for name in SCHEDULERS],
@@ -153,6 +155,7 @@ def test_native_size_is_the_models():
     assert native_size(load_pipeline(find_model("bundled"))) == (512, 512)
 
 
+@pytest.mark.once
 def test_diffusers_folders_give_the_same_picture(generate, tmp_path, photo):
     from ppdiffusers import ControlNetModel, DiffusionPipeline
 
@@ -231,6 +234,7 @@ def test_tome_reaches_the_controlnet(generate, photo, monkeypatch):
     assert set(seen) == {"unet", "controlnet"}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "warning"),
     [
