@@ -7,11 +7,13 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, applied_tome, apply_tome
@@ -524,3 +526,12 @@ def test_pictures_are_found_in_folders_of_folders(tmp_path: Path) -> None:
     for name in ("b.JPG", "a.png", "more/c.jpeg", "words.txt"):
         (tmp_path / name).write_bytes(b"")
     assert [path.name for path in picture_files(tmp_path)] == ["a.png", "b.JPG", "c.jpeg"]
+
+
+def test_names_that_look_alike_keep_pictures_of_their_own(tmp_path: Path) -> None:
+    store, case = PictureStore(tmp_path, keeps_all=True), Case("a cat", 0)
+    configurations = [replace(HALF, name=name) for name in ("tome 0.5", "tome 0,5")]
+    store.prepare(configurations, [case], overwrite=False)
+    for name, grey in (("tome 0.5", 10), ("tome 0,5", 200)):
+        store.write(name, case, Image.new("RGB", (8, 8), (grey,) * 3))
+    assert [int(store.read(name, case)[0, 0, 0]) for name in ("tome 0.5", "tome 0,5")] == [10, 200]

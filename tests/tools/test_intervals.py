@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -141,6 +142,19 @@ def test_what_does_not_fall_is_said() -> None:
         "ours: PSNR does not fall with every step of the ratio (from 0.25 to 0.5 it cannot be told apart; from 0.5 to "
         "0.7 it rises); it loses 1.0 dB from 0.1 to 0.7"
     )
+
+
+def test_nothing_is_lost_at_ratio_0() -> None:
+    unmerged = np.full(24, math.inf)
+    said = sentences(*zip(at(0.0, 0.25, 0.5), (unmerged, PICTURES, PICTURES - 3), strict=True))
+    assert said[-1].endswith("dB from 0.25 to 0.5")
+
+
+def test_a_family_that_differs_in_more_than_the_ratio_does_not_fall_with_it() -> None:
+    mild, strong = ours(ToMeConfig(0.25)), ours(ToMeConfig(0.5, method="todo"))
+    strong = replace(strong, family=mild.family)
+    said = sentences((mild, PICTURES), (strong, PICTURES - 3))
+    assert not any("falls with every step" in each for each in said)
 
 
 def test_long_lists_of_pairs_are_cut() -> None:

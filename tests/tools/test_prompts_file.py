@@ -192,6 +192,15 @@ def test_other_bytes_are_not_taken_for_gbk(tmp_path):
         assert bad.error.endswith("; save the file as UTF-8"), bad.error
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
+def test_utf_16_without_a_mark_is_known_by_its_zeros(encoding: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes("prompt\na red star\n".encode(encoding))
+    with pytest.raises(UserError, match=f"it may be UTF-16; .* iconv -f {encoding.upper().replace('-16-', '-16')} "):
+        PromptsFile(path)
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
 def test_a_file_in_utf_16_is_told_so(tmp_path, encoding):
     content = ("" if encoding == "utf-16" else "\ufeff") + "a star\n" + CHINESE

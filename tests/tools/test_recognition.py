@@ -48,6 +48,13 @@ def test_flat_pictures_are_like_none() -> None:
     assert nearest_subject(np.full((512, 512, 3), 90, np.uint8)) is None
 
 
+@pytest.mark.parametrize(("ground", "spot", "side"), [(0, (1, 0, 0), 1), (250, (0, 0, 0), 2), (90, (255, 255, 255), 1)])
+def test_a_spot_on_a_flat_picture_is_like_none(ground: int, spot: tuple[int, int, int], side: int) -> None:
+    picture = np.full((512, 512, 3), ground, np.uint8)
+    picture[100 : 100 + side, 200 : 200 + side] = spot
+    assert nearest_subject(picture) is None
+
+
 def test_blots_of_the_right_colours_are_like_none() -> None:
     """Views whose outlines are gone, by blurring and by blocks of 64 pixels."""
     named = []

@@ -20,6 +20,7 @@ _SIDES = tuple(range(48, _SQUARE + 1, 2))  # of the picture's: crops of 0.75 to 
 # Views have 0.74 or more, other subjects' views 0.29 or less, noise of any grain 0.30 or less. Below this are views
 # that were blurred until colours and places alone are left.
 _LEAST = 0.6
+_FLAT = 2.0  # grey levels by which what is shown must vary: what is flat correlates with anything
 EDGE_TOLERANCE = 6  # pixels of 512 by which an edge may miss
 
 
@@ -34,10 +35,10 @@ def likeness(picture: np.ndarray) -> dict[str, float]:
         picture: uint8 ``[height, width, 3]``, RGB.
     """
     found = dict.fromkeys((subject.name for subject in SUBJECTS), -1.0)
-    if (picture == picture[0, 0]).all():  # correlates with nothing, and would divide by 0
-        return dict.fromkeys(found, 0.0)
     for side in _SIDES:
         small = _features(cv2.resize(picture, (side, side), interpolation=cv2.INTER_AREA))
+        if min(float(part.std()) for part in small) < _FLAT:
+            return dict.fromkeys(found, 0.0)
         for subject in SUBJECTS:
             for square in _squares(subject):
                 fits = sum(

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prompts", type=Path, metavar="FILE", help="one prompt a line")
     group.add_argument("--held-out", type=int, metavar="N",
                        help="N prompts that the bundled model never saw in training (default without any other "
-                       f"prompt: {HELD_OUT}; of bundled-dit every class)")
+                       f"prompt: {HELD_OUT}; of a DiTPipeline classes)")
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
                        help="shares of the tokens to merge, with the settings below (default where nothing else is "
@@ -142,7 +142,7 @@ def _evaluate(
     settings: Settings, configurations: Sequence[Configuration], cases: Sequence[Case], networks: Networks,
     store: PictureStore, paths: Sequence[Path], *, overwrite: bool,
 ) -> None:  # fmt: skip
-    from ppdiffusers_tome.tools.bundled.adherence import follows_prompt
+    from ppdiffusers_tome.tools.bundled.adherence import judge_of
     from ppdiffusers_tome.tools.drawing.loaded_pipeline import load_with_settings
     from ppdiffusers_tome.tools.evaluation.block_clock import merging_levels
     from ppdiffusers_tome.tools.evaluation.running import Evaluation
@@ -161,7 +161,8 @@ def _evaluate(
     with _ledger(ranks, store.folder / "evaluate.jsonl", run, versions, configurations, overwrite=overwrite) as ledger:
         evaluation = Evaluation(
             loaded.pipe, lambda case, steps: loaded.draw(case.prompt, case.seed, None, steps=steps), configurations,
-            ranks.shard(cases), ledger, store, follows_prompt if settings.model.bundled else lambda *_: None,
+            ranks.shard(cases), ledger, store,
+            judge_of(classes=loaded.labels is not None) if settings.model.bundled else lambda *_: None,
         )  # fmt: skip
         _draw(evaluation)
         if not ranks.is_first:

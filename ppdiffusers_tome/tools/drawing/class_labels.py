@@ -48,7 +48,7 @@ class ClassLabels:
         ):
             raise UserError(f"{index} holds an id2label that gives no names by number, as {{'0': 'cat'}}; correct it")
         # As ppdiffusers reads them: names of one class stand in one line, with commas between.
-        numbers = {part.strip(): int(key) for key, name in names.items() for part in name.split(",")}
+        numbers = {part.strip(): int(key) for key, name in names.items() for part in name.split(",") if part.strip()}
         transformer, vae = (read_json(folder / part / "config.json") for part in ("transformer", "vae"))
         try:
             return cls(numbers, *_shape(transformer, vae))
@@ -85,9 +85,11 @@ class ClassLabels:
         text = prompt.strip()
         if text.isdecimal() and len(text) < 10 and int(text) < self.classes:
             return int(text)
-        by_name = {name.lower(): number for name, number in self.numbers.items()}
+        if text in self.numbers:  # names may differ in capitals alone: a cardigan, and a Cardigan Welsh corgi
+            return self.numbers[text]
+        by_name = {name.lower(): number for name, number in reversed(list(self.numbers.items()))}
         subject = subject_of(text)
-        for name in (text.lower(), "" if subject is None else subject.name):
+        for name in (text.lower(), None if subject is None else subject.name):
             if name in by_name:
                 return by_name[name]
         numbers = f"a number from 0 to {self.classes - 1}"

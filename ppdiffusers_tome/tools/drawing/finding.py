@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Source:
     folder: Path | None
     from_diffusers: bool | None
     bundled: bool = False
-    labels: ClassLabels | None = None
+    labels: ClassLabels | None = field(default=None, hash=False)
     pickles: tuple[Path, ...] = ()
 
     @property
@@ -52,6 +52,11 @@ class Source:
         """The name and the keywords for ``from_pretrained``."""
         keywords = {} if self.from_diffusers is None else {"from_diffusers": self.from_diffusers}
         return str(self.folder or self.name), keywords
+
+
+def bundled_pipelines() -> dict[str, Path]:
+    """The folders of the pipelines that come with this package, by the words for them."""
+    return {BUNDLED: MODEL} | ({BUNDLED_DIT: DIT} if DIT.is_dir() else {})
 
 
 def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False) -> Source:
@@ -66,7 +71,7 @@ def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False)
         UserError: there is no such folder, a part of the pipeline is missing from it, or loading it would run more
             than its name says.
     """
-    source = _find(name, "--model", {BUNDLED: MODEL, BUNDLED_DIT: DIT}, "a pipeline's", "model_index.json")
+    source = _find(name, "--model", bundled_pipelines(), "a pipeline's", "model_index.json")
     if source.folder is None:
         return source
     index = read_json(source.folder / "model_index.json")

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import no_ppdiffusers_warnings, warn
 from ppdiffusers_tome.tools.drawing.device import check_device
 from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
@@ -138,7 +139,7 @@ def load_settings(settings: Settings) -> LoadedPipeline:
     from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
     from ppdiffusers_tome.tools.drawing.loading import load_pipeline
     from ppdiffusers_tome.tools.drawing.sampling import labels_of, native_size
-    from ppdiffusers_tome.tools.drawing.schedulers import make_scheduler
+    from ppdiffusers_tome.tools.drawing.schedulers import make_scheduler, scales_latents
 
     check_device(settings.dtype, xformers=settings.xformers)
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, class_labels=True)
@@ -150,8 +151,14 @@ def load_settings(settings: Settings) -> LoadedPipeline:
     if settings.chunked_attention:
         enable_chunked_attention(pipe)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
+    labels = labels_of(pipe)
+    if labels is not None and scales_latents(pipe.scheduler):
+        raise UserError(
+            f"{type(pipe.scheduler).__name__} scales the latents that the model is given, and ppdiffusers' DiTPipeline "
+            "would go on with the scaled ones; give --scheduler ddim, dpmsolver++ or pndm"
+        )
     height, width = native_size(pipe)
-    return LoadedPipeline(pipe, settings, settings.height or height, settings.width or width, labels_of(pipe))
+    return LoadedPipeline(pipe, settings, settings.height or height, settings.width or width, labels)
 
 
 def too_long(pipe: Any, prompt: str | None) -> str | None:

@@ -95,8 +95,10 @@ def _parts(
         if vae.get("mid_block_add_attention", True):
             yield 2 * _BYTES * ((height // scale) * (width // scale)) ** 2, "the attention of the VAE"
     if not drawing.chunked_attention:
+        # Models that were distilled with their guidance are called without the second half.
+        rows = 1 if unet.get("time_cond_proj_dim") else drawing.rows
         # The scores and their softmax.
-        yield 2 * _BYTES * drawing.rows * _scores(unet, drawing.tome, height // scale, width // scale), _UNET
+        yield 2 * _BYTES * rows * _scores(unet, drawing.tome, height // scale, width // scale), _UNET
 
 
 def _scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: int) -> int:

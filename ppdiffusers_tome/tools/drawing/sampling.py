@@ -119,10 +119,8 @@ def _draw_classes(
     pipe: Any, numbers: list[int], side: int, seeds: Sequence[int], steps: int, guidance_scale: float,
     after_step: Callable[[], None],
 ) -> list[Image.Image]:  # fmt: skip
-    """A DiTPipeline draws its first noise itself, does not scale it as some schedulers ask, and calls nobody back."""
-    pipe.scheduler.set_timesteps(steps)  # before it can tell its scale
+    """A DiTPipeline draws its first noise itself, and calls nobody back."""
     noise = paddle.concat([initial_noise(pipe, side, side, seed) for seed in seeds])
-    noise = noise * float(pipe.scheduler.init_noise_sigma)
 
     def step_ended(*_: Any) -> None:
         after_step()

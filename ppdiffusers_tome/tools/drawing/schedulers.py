@@ -20,6 +20,15 @@ SCHEDULERS = {
 _EXTRA = {"pndm": {"skip_prk_steps": True}}
 
 
+def scales_latents(scheduler: Any) -> bool:
+    """Whether a model is to be given another latent than the scheduler steps on, as Euler's and its kin's are."""
+    import paddle
+
+    scheduler.set_timesteps(2)
+    latent = paddle.ones([1, 1, 2, 2])
+    return bool((scheduler.scale_model_input(latent, scheduler.timesteps[0]) != latent).any())
+
+
 def make_scheduler(name: str, config: Any) -> Any:
     """Build a scheduler for a model.
 

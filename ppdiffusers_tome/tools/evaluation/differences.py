@@ -7,7 +7,7 @@ picture on which another loses less tells them apart with far fewer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -130,9 +130,12 @@ def _falls(configurations: Sequence[Configuration], found: Sequence[Difference])
     for family in dict.fromkeys(each.family for each in configurations):
         own = [each for each in configurations if each.family == family and each.tome is not None]
         ratios = {each.tome.ratio: each.name for each in own if each.tome and isinstance(each.tome.ratio, int | float)}
-        if len(ratios) < 2 or len(ratios) < len(own):  # or they differ in something else as well
+        others = {replace(each.tome, ratio=0) for each in own if each.tome}
+        if len(ratios) < len(own) or len(others) > 1:  # they differ in something else as well
             continue
-        order = sorted(ratios)
+        order = sorted(ratio for ratio in ratios if ratio > 0)  # nothing is lost at 0
+        if len(order) < 2:
+            continue
         exceptions = []
         for low, high in pairwise(order):
             fall = falls[ratios[low], ratios[high]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,4 +68,7 @@ class PictureStore:
         return self.keeps_all or configuration == UNMERGED
 
     def _folder(self, configuration: str) -> Path:
-        return self.folder / REFERENCES if configuration == UNMERGED else self.folder / PICTURES / slug(configuration)
+        if configuration == UNMERGED:
+            return self.folder / REFERENCES
+        # Names that differ in what a slug leaves out have folders of their own.
+        return self.folder / PICTURES / f"{slug(configuration)}-{zlib.crc32(configuration.encode()):08x}"

@@ -12,6 +12,9 @@ def how_to_convert(content: bytes) -> str:
     """What to do with bytes that are not UTF-8: half a sentence."""
     if content.startswith(UTF_16):
         return f"it is UTF-16; {_converted_from('UTF-16')}"
+    if b"\0" in content[:4]:
+        little = content[:1] != b"\0"
+        return f"it may be UTF-16; {_converted_from('UTF-16LE' if little else 'UTF-16BE')}"
     text = _read_as_gbk(content)
     if text is None:
         return "save the file as UTF-8"

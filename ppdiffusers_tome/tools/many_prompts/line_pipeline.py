@@ -103,7 +103,6 @@ class LinePipeline:
         for name, text in (("prompt", line.prompt), ("negative_prompt", negative_prompt)):
             if complaint := too_long(loaded.pipe, text):
                 raise UserError(f"{name} {complaint}; shorten it")
-        check_memory(_drawing(self.settings, kind.ratio), kind.height, kind.width, prefix="")
         fitting = None
         if kind.controlled:
             source = self._edges(line)

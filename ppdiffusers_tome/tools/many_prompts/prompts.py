@@ -74,7 +74,7 @@ class PromptsFile:
             raise UserError(f"--prompts {path} must end in one of {', '.join(ENDINGS)}, which says how to read it")
         with self._opened(0) as file:
             begins = file.read(len(_BOM))
-            if begins.startswith(UTF_16):
+            if begins.startswith(UTF_16) or b"\0" in begins:
                 raise UserError(f"--prompts {path} is no UTF-8; {how_to_convert(begins)}")
             self.offset = len(_BOM) if begins == _BOM else 0
             if self._ending == ".csv":

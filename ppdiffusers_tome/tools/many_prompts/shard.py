@@ -83,8 +83,8 @@ class Shard:
         """
         place = _Place(folder, manifest, done)
         for batch in batches:
+            self.pipeline.load(batch.kind)  # what cannot be loaded is no line's fault
             if self.clock is None:
-                self.pipeline.load(batch.kind)
                 self.clock = self.pipeline.clock()
             lines = [line for line in batch.lines if self._can_be_drawn(batch.kind, line, place)]
             self._draw(batch.kind, lines, place)

@@ -133,7 +133,7 @@ def test_picture_is_that_of_the_noise_of_its_seed(pipe: Any, guidance_scale: flo
     assert expected.std() > 1
 
 
-@pytest.mark.parametrize("scheduler", [None, "euler", "euler-a", "pndm"])
+@pytest.mark.parametrize("scheduler", [None, "dpmsolver++", "pndm"])
 def test_pictures_of_a_batch_are_those_drawn_alone(pipe: Any, scheduler: str | None) -> None:
     own = pipe.scheduler
     try:
@@ -149,17 +149,35 @@ def test_pictures_of_a_batch_are_those_drawn_alone(pipe: Any, scheduler: str | N
         pipe.scheduler = own
 
 
-def test_first_noise_is_as_strong_as_the_scheduler_asks(pipe: Any) -> None:
-    """Euler's begins many times as strong, and is divided by that before the model sees it."""
-    own, seen = pipe.scheduler, []
-    listening = pipe.transformer.register_forward_pre_hook(lambda _, inputs: seen.append(float(inputs[0].std())))
-    try:
-        pipe.scheduler = make_scheduler("euler", own.config)
-        draw(pipe, "cat", seed=0, **DRAWING)
-    finally:
-        pipe.scheduler = own
-        listening.remove()
-    assert 0.9 < seen[0] < 1.1
+@pytest.mark.parametrize("name", ["euler", "euler-a", "heun", "lms"])
+def test_schedulers_that_scale_the_latent_are_refused(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ppdiffusers' pipeline steps on with the scaled one."""
+    assert main(["generate", "--model", str(folder), "--prompt", "cat", "--scheduler", name]) == 2
+    assert "scales the latents that the model is given" in capsys.readouterr().err
+
+
+def test_its_own_size_may_be_given(run: Callable[..., Path]) -> None:
+    side = str(DRAWING["height"])
+    assert len(list(run("generate", "--prompt", "cat", "--height", side, "--width", side).iterdir())) == 1
+
+
+def test_names_are_told_apart_by_capitals_and_are_never_empty() -> None:
+    labels = ClassLabels({"Cardigan": 264, "cardigan": 474, "dog": 1}, 1000, 256)
+    assert [labels.number_of(name) for name in ("Cardigan", "cardigan", "DOG")] == [264, 474, 1]
+    with pytest.raises(UserError, match="is no class"):
+        labels.number_of("an elephant")
+
+
+def test_an_empty_name_is_none(tmp_path: Path, folder: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    index = tmp_path / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"id2label": {"1": "dog,", "2": ""}}))
+    labels = ClassLabels.in_folder(tmp_path)
+    assert labels.numbers == {"dog": 1}
+    with pytest.raises(UserError, match="is no class"):
+        labels.number_of("an elephant")
 
 
 def test_every_step_is_told_and_nothing_is_left_behind(pipe: Any) -> None:

@@ -273,7 +273,7 @@ def test_kept_pictures_are_those_that_generate_draws(tmp_path: Path, generate: C
     assert not (folder / "pictures").exists()
     # What was not kept is drawn again when it is asked for.
     assert evaluate(folder, "--prompt", PROMPT, "--seeds", "7", "--ratios", "0.5", "--save-pictures") == 0
-    (kept,) = (folder / "pictures" / "ours-0-5").iterdir()
+    (kept,) = (folder / "pictures").glob("ours-0-5-*/*")
     (reference,) = (folder / "references").iterdir()
     (merged,) = generate("--seed", "7", folder="merged")
     (plain,) = generate("--seed", "7", "--ratio", "0", folder="plain")
@@ -318,11 +318,11 @@ def test_pictures_are_resized_for_inception_without_smoothing(tmp_path: Path) ->
 @pytest.mark.once
 def test_prompts_come_from_files_and_the_models_own(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
-    prompts.write_text(f"{STAR}\n\na photo of a dog\n{STAR}\n")
+    prompts.write_text(f"{STAR}\n\na photo of a cat\n{STAR}\n")
     folder = tmp_path / "outputs"
     assert evaluate(folder, "--prompts", str(prompts), "--held-out", "1", "--ratios", "0.5") == 0
     samples = found_in(folder)["ours 0.5"]["samples"]
-    assert [sample["prompt"] for sample in samples][:2] == [STAR, "a photo of a dog"]
+    assert [sample["prompt"] for sample in samples][:2] == [STAR, "a photo of a cat"]
     assert len(samples) == 3
     assert [sample["follows_prompt"] is None for sample in samples] == [False, True, False]
 
