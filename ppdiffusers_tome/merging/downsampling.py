@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
 import paddle
 
+from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.gradients import without_gradients
 from ppdiffusers_tome.merging.matching import may_be
 from ppdiffusers_tome.merging.partition import Partition
@@ -63,20 +66,23 @@ class Downsampling:
 
 
 @without_gradients
-def kept_tokens(partition: Partition, num_dropped: int, *, frames: int = 1) -> paddle.Tensor:
+def kept_tokens(
+    partition: Partition, num_dropped: int, constants: Constants | None = None, *, frames: int = 1
+) -> paddle.Tensor:
     """The tokens that give keys, int64 ``[tokens - num_dropped]``: destinations, evenly spread sources, and the prefix.
 
     Args:
         partition: of the grid; its sources stand cell by cell.
         num_dropped: how many of S sources give none, ``1 <= num_dropped <= S``.
+        constants: as in ``partition.random_partition``; None, which keeps none, where every step drops another number.
         frames: how many such grids stand one after the other; the same tokens of each give keys.
     """
     num_sources = partition.sources.shape[0]
     parts = [partition.destinations]
     if num_dropped < num_sources:
-        # Not kept for later: a ramp drops another number in every step.
         some = num_sources - num_dropped
-        parts.append(paddle.gather(partition.sources, paddle.arange(some, dtype="int64") * num_sources // some))
+        evenly = (constants or Constants())(_evenly(num_sources, some))
+        parts.append(paddle.gather(partition.sources, evenly))
     if partition.prefix:
         parts.append(paddle.arange(partition.prefix, dtype="int64"))
     kept = paddle.concat(parts) if len(parts) > 1 else parts[0]
@@ -84,3 +90,9 @@ def kept_tokens(partition: Partition, num_dropped: int, *, frames: int = 1) -> p
         return kept
     a_frame = num_sources + partition.destinations.shape[0]
     return (paddle.arange(0, frames * a_frame, a_frame, dtype="int64").unsqueeze(1) + kept).flatten()
+
+
+@lru_cache(maxsize=32)
+def _evenly(number: int, some: int) -> np.ndarray:
+    """``some`` of the numbers below ``number``, spread evenly, int64."""
+    return np.arange(some, dtype=np.int64) * number // some

@@ -122,6 +122,10 @@ class ToMeConfig:
         before = min(int(place), len(ratio) - 2)
         return ratio[before] + (place - before) * (ratio[before + 1] - ratio[before])
 
+    def is_ramp(self, level: int) -> bool:
+        """Whether the share that merges at a level is another in every step."""
+        return not isinstance(self._ratio_of(level), float)
+
     def highest_ratio(self, level: int) -> float:
         """The most that merges at a level at any time."""
         ratio = self._ratio_of(level)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import paddle
 import pytest
 
 from ppdiffusers_tome.attaching.calls.denoising import InferredSteps, ScheduledSteps, Step
@@ -48,9 +47,13 @@ def test_a_timestep_that_is_rounded_is_the_nearest() -> None:
 def test_a_timestep_that_is_rounded_three_times_is_the_nearest(shift: float) -> None:
     """FLUX in bfloat16: rounded, divided by 1000 in its pipeline, and multiplied again in the model."""
 
+    def rounded(number: float) -> float:
+        """To the nearest of bfloat16, the even one of two."""
+        bits = np.float32(number).view(np.uint32)
+        return float(((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32))
+
     def told(timestep: float) -> float:
-        rounded = paddle.to_tensor([timestep], dtype="float32").astype("bfloat16")
-        return float(((rounded / 1000) * 1000).astype("float32"))
+        return rounded(rounded(rounded(timestep) / 1000) * 1000)
 
     for number in range(4, 61):
         sigmas = np.linspace(1.0, 1 / number, number)

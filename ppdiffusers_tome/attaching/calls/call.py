@@ -209,7 +209,8 @@ class Call:
         frames = layout.grid.frames // grid.frames
         partition = self._partition(grid).after(layout.prefix)
         if methods()[config.method].keys_only:
-            kept = kept_tokens(partition, num_merged, frames=frames)
+            kept_for_later = None if config.is_ramp(layout.level) else constants
+            kept = kept_tokens(partition, num_merged, kept_for_later, frames=frames)
             return lambda tokens: Downsampling(kept, tokens.shape[0], tokens.shape[1], layout.prefix)
         return matcher(
             partition, grid, num_merged, tile=config.tile, stride=(config.sx, config.sy, config.st),
