@@ -15,6 +15,7 @@ from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing import memory
 from ppdiffusers_tome.tools.drawing.finding import Source, find_model
 from ppdiffusers_tome.tools.drawing.memory import Drawing, check_memory, free_bytes
+from ppdiffusers_tome.tools.measuring import machine
 
 MODEL = find_model("bundled")
 PLAIN = Drawing(MODEL, ToMeConfig(0.0))
@@ -77,14 +78,14 @@ def test_a_gpu_and_a_model_that_is_not_here_have_the_picture_counted_alone(free,
 
 
 def test_where_the_system_tells_nothing_nothing_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_MEMORY", tmp_path / "nowhere")
+    monkeypatch.setattr(machine, "_MEMORY", tmp_path / "nowhere")
     assert free_bytes() is None
     check_memory(PLAIN, 100_000, 100_000)
 
 
 def test_what_the_system_tells(monkeypatch, tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  1024 kB\nSwapFree:   512 kB\n")
-    monkeypatch.setattr(memory, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(machine, "_MEMORY", tmp_path / "meminfo")
     assert free_bytes() == 1536 * 1024
 
 

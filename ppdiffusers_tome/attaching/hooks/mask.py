@@ -64,9 +64,9 @@ class MaskMerger(Hooks):
         self, mask: paddle.Tensor | None, block: BlockCall, matching: MatchingOrDownsampling
     ) -> bool:
         """Whether the attention that asks is on the block's own tokens, of which fewer give keys."""
-        if isinstance(matching, Matching):
-            return block.section is not None and (mask is None or mask.shape[-1] == matching.num_left)
-        return mask is None or mask.shape[-1] == matching.num_left
+        # Merged tokens are asked about once they entered; keys that are chosen, before.
+        is_own = block.section is not None or not isinstance(matching, Matching)
+        return is_own and (mask is None or mask.shape[-1] == matching.num_left)
 
     def _with_sizes(self, mask: paddle.Tensor | None, matching: MatchingOrDownsampling) -> paddle.Tensor | None:
         """``[batch * heads or batch, 1 or queries, left]``."""

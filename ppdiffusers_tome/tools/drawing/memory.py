@@ -6,12 +6,9 @@ will, and waiting for it would end in a raw error after minutes, or with the sys
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
@@ -20,8 +17,8 @@ from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.drawing.finding import Source
 from ppdiffusers_tome.tools.drawing.untrusted import read_json
+from ppdiffusers_tome.tools.measuring.machine import free_memory
 
-_MEMORY = Path("/proc/meminfo")
 _BYTES = 4  # of a float32, which is all that a CPU computes
 _UNET = "the attention of the UNet"
 
@@ -124,10 +121,8 @@ def _scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: int) -> 
 
 def free_bytes() -> int | None:
     """Bytes that the system could hand to this process, those on disk too; None where it does not tell."""
-    with suppress(OSError):
-        told = dict(re.findall(r"(MemAvailable|SwapFree):\s+(\d+) kB", _MEMORY.read_text()))
-        return sum(int(number) * 1024 for number in told.values()) if "MemAvailable" in told else None
-    return None
+    told = free_memory()
+    return sum(told.values()) if "MemAvailable" in told else None
 
 
 def _numbers(config: dict[str, Any], name: str) -> list[int]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from ppdiffusers_tome.cpu.process import keeps_freed_memory, usable_cores
 
+_MEMORY = Path("/proc/meminfo")
+
 
 def measured_on() -> dict[str, Any]:
     """What a reader must know to repeat a measurement."""
@@ -26,6 +28,14 @@ def measured_on() -> dict[str, Any]:
         "paddle": paddle.__version__,
         "ppdiffusers": ppdiffusers.__version__,
     }
+
+
+def free_memory() -> dict[str, int]:
+    """Bytes that Linux could still hand out, by its own names: ``MemAvailable``, ``SwapFree``. Empty elsewhere."""
+    with suppress(OSError):
+        told = re.findall(r"(MemAvailable|SwapFree):\s+(\d+) kB", _MEMORY.read_text())
+        return {name: int(number) * 1024 for name, number in told}
+    return {}
 
 
 def processor() -> dict[str, Any]:

@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ppdiffusers_tome.tools.measuring.clock import DeviceClock
+from ppdiffusers_tome.tools.measuring.machine import free_memory
 
-_STATUS, _CLEAR, _MEMORY = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class Meter:
@@ -100,10 +101,7 @@ def available_bytes() -> int | None:
     kind, index = _device()
     if kind == "device":
         return int(paddle.device.cuda.get_device_properties(index).total_memory - tensor_bytes()[0])
-    with suppress(OSError):
-        line = re.search(r"MemAvailable:\s+(\d+) kB", _MEMORY.read_text())
-        return int(line[1]) * 1024 if line else None
-    return None
+    return free_memory().get("MemAvailable")
 
 
 def _memory() -> TensorMemory | ResidentMemory:
