@@ -83,12 +83,12 @@ def _print_coverage(*, markdown: bool) -> None:
 
 def _print_gpu_estimate() -> None:
     from ppdiffusers_tome.tools.bench.gpu.cost import DEVICES
-    from ppdiffusers_tome.tools.bench.gpu.estimate import COMMAND, NOT_YET, heading, table
+    from ppdiffusers_tome.tools.bench.gpu.estimate import COMMAND, FROM_SOURCE, heading, table
     from ppdiffusers_tome.tools.console.output import print_line
 
     print_line(f"\n{heading(DEVICES[0].name)}\n")
     table(DEVICES[0].name).print()
-    print_line(f"{NOT_YET}\nmeasure it on your GPU: {COMMAND}")
+    print_line(f"{FROM_SOURCE}\nmeasure it on your GPU: {COMMAND}")
 
 
 def _where(pipeline: PipelineCoverage) -> str:
