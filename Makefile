@@ -50,7 +50,7 @@ lint: $(VENV)/ready-for-tests
 	$(BIN)/mypy
 
 docs: $(DOCS_VENV)/ready
-	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
 	@echo "outputs/site/index.html; look at it with: $(DOCS_VENV)/bin/mkdocs serve"
 
 # Needs no Paddle: what the site says of the package is read off its files.

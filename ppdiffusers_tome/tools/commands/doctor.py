@@ -28,11 +28,11 @@ examples:
 """
 
 
-_PAGE = """# What merges in which pipeline
+_PAGE = """# Coverage
 
-Every pipeline that ppdiffusers {version} exports, as printed by `ppdiffusers-tome doctor --markdown`. What a denoiser
-holds is read off a tiny real model of its kind (`ppdiffusers_tome/tools/doctor/zoo`), with the function that
-`apply_tome` uses. The level is how many times smaller than the latent the finest grid of tokens is;
+Every pipeline that ppdiffusers {version} exports, as printed by `ppdiffusers-tome doctor --markdown`.
+What a denoiser holds is read off a tiny real model of its kind, with the function that `apply_tome` uses.
+The level is how many times smaller than the latent the finest grid of tokens is.
 `max_downsample=None`, the default, merges at that level.
 """
 
