@@ -107,7 +107,8 @@ def _place(page: Path, link: str) -> tuple[str, int]:
     if target is None:
         return link, 0
     path, anchor = target
-    number = [each.anchor for each in sections(path)].index(anchor) if anchor else 0
+    anchors = [each.anchor for each in sections(path)] if anchor and path.exists() else [anchor]
+    number = anchors.index(anchor) if anchor in anchors else -1  # one that is not there, another test names
     english = README if path == TRANSLATED_README else path
     return name(english).replace("docs/zh/", "docs/en/"), number
 
