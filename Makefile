@@ -17,8 +17,6 @@ JOBS ?= 2
 # The folder of a ppdiffusers' source that tests import instead of the installed one.
 PPDIFFUSERS ?=
 BIN := $(VENV)/bin
-CHECK_PYTHON = $(or $(PYTHON),false) -c '$(FITS)' || \
-	{ echo "Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 # What Paddle's version has no part in is tested with the newest alone.
 CHOSEN := $(if $(filter 2.6.%,$(PADDLE)),-m "not sweep and not once")
 
@@ -28,6 +26,11 @@ $(error PPDIFFUSERS=$(PPDIFFUSERS) holds no ppdiffusers/__init__.py; give the fo
 endif
 FROM_SOURCE := PYTHONPATH="$(abspath $(PPDIFFUSERS))$${PYTHONPATH:+:$$PYTHONPATH}"
 endif
+
+define PYTHON_FITS
+@$(or $(PYTHON),false) -c '$(FITS)' || \
+	{ echo "Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+endef
 
 .PHONY: demo test test-all lint docs clean
 .DELETE_ON_ERROR:
@@ -55,13 +58,13 @@ docs: $(DOCS_VENV)/ready
 
 # Needs no Paddle: what the site says of the package is read off its files.
 $(DOCS_VENV)/ready: docs/requirements.txt
-	@$(CHECK_PYTHON)
+	$(PYTHON_FITS)
 	$(PYTHON) -m venv $(DOCS_VENV)
 	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	@touch $@
 
 $(VENV)/ready: requirements.txt setup.py
-	@$(CHECK_PYTHON)
+	$(PYTHON_FITS)
 	$(PYTHON) -m venv $(VENV)
 	sed 's/^paddlepaddle==[^ ]*/paddlepaddle==$(PADDLE)/' requirements.txt > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
