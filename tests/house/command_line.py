@@ -20,7 +20,7 @@ from ppdiffusers_tome.tools.commands import commands  # noqa: E402
 from ppdiffusers_tome.tools.commands.benches import benches  # noqa: E402
 
 PAGES = [path for path in (ROOT / "docs").glob("*/reference/command-line.md") if path.is_file()]
-WIDTH = 100
+WIDTH = 80
 _BLOCK = re.compile(rf"^```text\n\$ ({PROGRAM}[a-z -]*) --help\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 
