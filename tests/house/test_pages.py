@@ -25,6 +25,9 @@ from house.pages import (
 )
 from house.rooms import PACKAGE
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.bench.gpu.cost import DEVICES
+from ppdiffusers_tome.tools.bench.gpu.estimate import estimated
+from ppdiffusers_tome.tools.bench.gpu.families import FAMILIES
 
 # Generated tables, docstrings, long measurements, and what developers of the package read beside its code.
 ENGLISH_ONLY = {
@@ -158,6 +161,31 @@ def test_the_reference_has_every_public_name() -> None:
     text = (DOCS / "en" / "reference" / "api.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^::: ppdiffusers_tome\.(?:[\w.]+\.)?(\w+)$", text, re.MULTILINE))
     assert {*ppdiffusers_tome.__all__} - {"__version__"} <= listed
+
+
+def test_speed_ups_by_model_and_size_are_those_of_results_and_estimate() -> None:
+    text = (DOCS / "en" / "guides" / "settings.md").read_text(encoding="utf-8")
+    measured = (DOCS / "en" / "results" / "index.md").read_text(encoding="utf-8")
+    families = {family.title: family.name for family in FAMILIES.values()}
+    rows = re.findall(r"^\| (\S.*?) \| (\d+)x\d+ \| `(\w+)` \| (\S+) \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
+    assert len(rows) > 10
+    for model, size, preset, on_cpu, *on_gpus in rows:
+        for device, told in zip(DEVICES, on_gpus, strict=True):
+            kept = estimated(families[model], int(size), device.name)
+            expected = "-" if kept is None else f"{kept.speed_up(preset):.2f}x"
+            assert told == expected, (model, size, preset, device.name)
+        if on_cpu != "-":
+            assert model == "Stable Diffusion 1.5"
+            found = re.findall(r"\((\S+?x)\)", re.search(rf"^\| preset {preset}.*$", measured, re.MULTILINE)[0])
+            assert on_cpu == found[(512, 768, 1024).index(int(size))], (size, preset)
+
+
+def test_speed_ups_of_the_readme_are_those_of_the_pages() -> None:
+    pages = ("guides/settings", "guides/gpu", "results/index", "get-started/first-pictures")
+    told = "".join((DOCS / "en" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
+    speed_ups = re.findall(r"\d\.\d\dx", README.read_text(encoding="utf-8"))
+    assert len(speed_ups) > 10
+    assert set(speed_ups) <= set(re.findall(r"\d\.\d\dx", told))
 
 
 @pytest.mark.parametrize("page", command_line.PAGES, ids=name)
