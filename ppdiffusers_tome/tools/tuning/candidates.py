@@ -12,7 +12,7 @@ from ppdiffusers_tome.settings.combining import combined
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.values import LEVELS, plain, shown
 
-# Methods that ask fewer keys keep the picture best (docs/fidelity.md); merging also works where blocks have no layers
+# Downsampled keys keep the picture best (docs/en/results/fidelity.md); merging also works where blocks have no layers
 # for keys.
 FAMILIES: dict[str, tuple[ToMeConfig, ...]] = {
     "todo": (
