@@ -39,7 +39,6 @@ ENGLISH_ONLY = {
 }  # fmt: skip
 # Waiting for a Chinese page.
 TO_TRANSLATE = {
-    "README.md",
     *(
         f"docs/en/{name}.md"
         for name in (
