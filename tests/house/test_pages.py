@@ -45,7 +45,7 @@ TO_TRANSLATE = {
             "get-started/first-pictures", "get-started/installation", "guides/benchmarks", "guides/controlnet",
             "guides/cpu", "guides/evaluate", "guides/export", "guides/flux-and-video", "guides/gpu",
             "guides/many-prompts", "guides/methods", "guides/settings", "guides/troubleshooting", "guides/visualize",
-            "index", "reference/arguments", "reference/command-line", "reference/file-formats", "reference/glossary",
+            "reference/arguments", "reference/command-line", "reference/file-formats", "reference/glossary",
             "results/index",
         )
     ),
