@@ -43,8 +43,8 @@ TO_TRANSLATE = {
         f"docs/en/{name}.md"
         for name in (
             "guides/benchmarks", "guides/evaluate", "guides/export", "guides/flux-and-video", "guides/many-prompts",
-            "guides/troubleshooting", "guides/visualize", "reference/command-line", "reference/file-formats",
-            "reference/glossary", "results/index",
+            "guides/visualize", "reference/command-line", "reference/file-formats", "reference/glossary",
+            "results/index",
         )
     ),
 }  # fmt: skip
