@@ -39,14 +39,11 @@ ENGLISH_ONLY = {
 }  # fmt: skip
 # Waiting for a Chinese page.
 TO_TRANSLATE = {
-    "README.md",
     *(
         f"docs/en/{name}.md"
         for name in (
-            "get-started/first-pictures", "get-started/installation", "guides/benchmarks", "guides/controlnet",
-            "guides/cpu", "guides/evaluate", "guides/export", "guides/flux-and-video", "guides/gpu",
-            "guides/many-prompts", "guides/methods", "guides/settings", "guides/troubleshooting", "guides/visualize",
-            "index", "reference/arguments", "reference/command-line", "reference/file-formats", "reference/glossary",
+            "guides/benchmarks", "guides/evaluate", "guides/export", "guides/flux-and-video", "guides/many-prompts",
+            "guides/visualize", "reference/command-line", "reference/file-formats", "reference/glossary",
             "results/index",
         )
     ),
