@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from urllib.parse import unquote
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -91,7 +92,7 @@ def resolved(page: Path, link: str) -> tuple[Path, str] | None:
     """The file and the anchor that a link leads to; None for one that leads out of the repository."""
     if re.match(r"[a-z]+:", link):
         return None
-    target, _, anchor = link.partition("#")
+    target, _, anchor = unquote(link).partition("#")  # markdown-it encodes Chinese
     return (page.parent / target).resolve() if target else page, anchor
 
 
