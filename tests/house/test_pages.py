@@ -45,7 +45,7 @@ TO_TRANSLATE = {
         for name in (
             "get-started/first-pictures", "get-started/installation", "guides/benchmarks", "guides/controlnet",
             "guides/cpu", "guides/evaluate", "guides/export", "guides/gpu",
-            "guides/many-prompts", "guides/methods", "guides/settings", "guides/troubleshooting",
+            "guides/methods", "guides/settings", "guides/troubleshooting",
             "index", "reference/arguments", "reference/command-line", "reference/file-formats", "reference/glossary",
             "results/index",
         )
