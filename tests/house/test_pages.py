@@ -43,11 +43,9 @@ TO_TRANSLATE = {
     *(
         f"docs/en/{name}.md"
         for name in (
-            "get-started/first-pictures", "get-started/installation", "guides/controlnet",
-            "guides/cpu", "guides/gpu",
-            "guides/methods", "guides/settings", "guides/troubleshooting",
-            "index", "reference/arguments", "reference/command-line", "reference/file-formats", "reference/glossary",
-            "results/index",
+            "get-started/first-pictures", "get-started/installation", "guides/controlnet", "guides/cpu", "guides/gpu",
+            "guides/methods", "guides/settings", "guides/troubleshooting", "index", "reference/arguments",
+            "reference/command-line", "results/index",
         )
     ),
 }  # fmt: skip
