@@ -45,7 +45,6 @@ TO_TRANSLATE = {
         for name in (
             "get-started/first-pictures", "get-started/installation", "guides/controlnet", "guides/cpu", "guides/gpu",
             "guides/methods", "guides/settings", "guides/troubleshooting", "index", "reference/arguments",
-            "reference/command-line", "results/index",
         )
     ),
 }  # fmt: skip
