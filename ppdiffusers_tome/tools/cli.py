@@ -57,6 +57,7 @@ def _code_of(given: Sequence[str], interrupts: Interrupts) -> int:
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     known = commands()
     parser.add_commands(known, "COMMAND")
+    args = None
     try:
         if not given:
             parser.error(f"no command was given; the commands are {', '.join(known)}")
@@ -81,7 +82,8 @@ def _code_of(given: Sequence[str], interrupts: Interrupts) -> int:
         if not is_out_of_memory(error):
             raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        remedy = "make pictures smaller, or give --chunked-attention where attention takes it"
+        chunked = getattr(args, "chunked_attention", True)  # the command may have no such option
+        remedy = "make pictures smaller" if chunked else "make pictures smaller, or give --chunked-attention"
         print(f"{PROGRAM}: error: there is not enough memory ({reason}); {remedy}", file=sys.stderr)
         return BAD_INPUT
 

@@ -291,6 +291,25 @@ def test_ctrl_c_at_any_time_is_one_line(name, seconds, tmp_path):
     assert not list(tmp_path.rglob(".*"))  # no file is left half written
 
 
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["generate", "--prompt", PROMPT], "make pictures smaller, or give --chunked-attention"),
+        (["generate", "--prompt", PROMPT, "--chunked-attention"], "make pictures smaller"),
+        (["export"], "make pictures smaller"),
+    ],
+)
+def test_memory_that_runs_out_is_one_line_and_advises_what_the_command_takes(arguments, remedy, monkeypatch, capsys):
+    def work(args: object) -> None:
+        raise MemoryError("all is taken")
+
+    monkeypatch.setattr(commands.commands()[arguments[0]], "run", work)
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == (
+        f"ppdiffusers-tome: error: there is not enough memory (all is taken); {remedy}\n"
+    )
+
+
 def test_program_fault_is_not_hidden(monkeypatch, tmp_path):
     def broken(*_, **__):
         raise ZeroDivisionError
