@@ -119,9 +119,12 @@ def _completed(before: dict[str, Any], now: dict[str, Any], *, controlled: bool)
     Edges were stretched to the size of their picture, where there were any; newer settings of ToMe were at what is now
     their default.
     """
-    fit = {"fit": STRETCH if controlled else now["fit"]} if "fit" in now else {}
-    tome = before.get("tome")
-    return {**fit, **before, **({"tome": {**ToMeConfig().to_dict(), **tome}} if isinstance(tome, dict) else {})}
+    whole = dict(before)
+    if "fit" in now:
+        whole.setdefault("fit", STRETCH if controlled else now["fit"])
+    if isinstance(before.get("tome"), dict):
+        whole["tome"] = {**ToMeConfig().to_dict(), **before["tome"]}
+    return whole
 
 
 def _chunk_folders(path: Path) -> Iterator[Path]:

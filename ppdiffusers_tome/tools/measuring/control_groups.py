@@ -31,11 +31,11 @@ def _folders() -> Iterator[tuple[Path, int]]:
     """The folders that tell of this process's groups, innermost first, each with its version."""
     own = {}
     for line in _GROUPS.read_text().splitlines():
-        number, controllers, path = line.split(":", 2)
+        number, controllers, group = line.split(":", 2)
         if number == "0":
-            own[2] = path
+            own[2] = PurePosixPath(group)
         elif "memory" in controllers.split(","):
-            own[1] = path
+            own[1] = PurePosixPath(group)
     for line in _MOUNTS.read_text().splitlines():
         place, _, kind = line.partition(" - ")
         _, _, _, root, mount, *_ = place.split(" ")
@@ -43,11 +43,10 @@ def _folders() -> Iterator[tuple[Path, int]]:
         version = {"cgroup2": 2, "cgroup": 1}.get(file_system, 0)
         if version not in own or (version == 1 and "memory" not in options.split(",")):
             continue
-        group = PurePosixPath(own[version])
         # Of a container that shares its machine's name space the path is the machine's, and its own group is mounted.
-        inside = group.relative_to(root) if group.is_relative_to(root) else PurePosixPath()
-        for path in (inside, *inside.parents):
-            yield Path(mount, path), version
+        inside = own[version].relative_to(root) if own[version].is_relative_to(root) else PurePosixPath()
+        for folder in (inside, *inside.parents):
+            yield Path(mount, folder), version
 
 
 def _left_of_2(folder: Path) -> dict[str, int]:
