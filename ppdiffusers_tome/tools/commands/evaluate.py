@@ -152,7 +152,7 @@ def _evaluate(
     prompts = list(dict.fromkeys(case.prompt for case in cases))
     if networks and ranks.is_first:  # before anything is drawn, so that one that does not fit is refused at once
         networks.try_out(len(cases))
-    loaded = load_with_settings(settings, prompts)
+    loaded, _ = load_with_settings(settings, prompts)
     for configuration in configurations:
         configuration.check_size(loaded.height, loaded.width)
     run = {**loaded.describe_run(), "negative_prompt": settings.negative_prompt}

@@ -116,7 +116,7 @@ def _visualize(
     from ppdiffusers_tome.tools.figures.dashboard import write_records
     from ppdiffusers_tome.tools.figures.merged_sheets import MergedPicture, numbers, ratios_sheet
 
-    loaded = load_with_settings(settings, [prompt])
+    loaded, (prompt,) = load_with_settings(settings, [prompt], default=args.prompt is None)
     loaded.apply_ratio(settings.tome.ratio)
     calls = _calls(loaded)
     blocks, shown = _blocks(loaded, args.blocks), _shown(args.at, calls)
