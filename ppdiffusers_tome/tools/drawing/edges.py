@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.drawing.as_seen import BLACK, SHOWING, as_seen
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,7 +113,7 @@ class EdgeSource:
         from PIL import Image, ImageOps
 
         with self._opened() as file:
-            picture = _in_rgb(ImageOps.exif_transpose(file))
+            picture = as_seen(file, self.path, behind=SHOWING if self.is_photo else BLACK)
         if self.fit == CROP:
             return ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)
         size = _inside(picture.size, (width, height)) if self.fit == PAD else (width, height)
@@ -139,33 +140,6 @@ def _inside(size: tuple[int, int], into: tuple[int, int]) -> tuple[int, int]:
     """Width and height of a picture that is made as large as fits into another, in its own proportions."""
     scale = min(into[0] / size[0], into[1] / size[1])
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-
-
-def _in_rgb(picture: Image.Image) -> Image.Image:
-    """A picture of any kind as people see it: 8 bits a channel, and nothing transparent.
-
-    More bits are scaled, where Pillow would cut them off. What is transparent becomes white, or black where the rest is
-    light: so whatever was drawn on nothing can be seen.
-    """
-    import numpy as np
-    from PIL import Image
-
-    if picture.mode.startswith("I") or picture.mode == "F":
-        values = np.nan_to_num(np.asarray(picture, np.float64))
-        white = 65535.0 if picture.mode.startswith("I;16") else _white(float(values.max()))
-        return Image.fromarray(np.clip(values * (255 / white), 0, 255).round().astype(np.uint8)).convert("RGB")
-    if picture.mode not in ("RGBA", "LA", "PA") and "transparency" not in picture.info:
-        return picture.convert("RGB")
-    seen = picture.convert("RGBA")
-    share = np.asarray(seen.getchannel("A"), np.float64)
-    brightness = float((np.asarray(seen.convert("L")) * share).sum() / max(1.0, share.sum()))
-    ground = Image.new("RGBA", seen.size, "black" if brightness > 127 else "white")
-    return Image.alpha_composite(ground, seen).convert("RGB")
-
-
-def _white(highest: float) -> float:
-    """Which number stands for white in a picture whose highest is this: the next of those that files use."""
-    return next((white for white in (1.0, 255.0, 65535.0) if highest <= white), highest)
 
 
 def canny(picture: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:
