@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
+    from PIL.ImageFile import ImageFile
 
 BLACK, SHOWING = "black", "showing"
 # What stands for white in numbers of any kind: shares, and 8, 10, 12, 14 and 16 bits.
 _WHITES = (1.0, 255.0, 1023.0, 4095.0, 16_383.0, 65_535.0)
 
 
-def as_seen(file: Image.Image, path: Path, *, behind: str) -> Image.Image:
+def as_seen(file: ImageFile, path: Path, *, behind: str) -> Image.Image:
     """A picture in RGB.
 
     More than 8 bits are scaled by the range in use, where Pillow would cut them off: cameras of 12 bits write files of
@@ -42,14 +43,14 @@ def as_seen(file: Image.Image, path: Path, *, behind: str) -> Image.Image:
     return Image.alpha_composite(ground, seen).convert("RGB")
 
 
-def _with_all_bits(file: Image.Image, path: Path) -> Image.Image:
+def _with_all_bits(file: ImageFile, path: Path) -> Image.Image:
     """A file of colours with 16 bits each as OpenCV reads it; Pillow keeps the upper 8 of them. Others as they are."""
     import cv2
     import numpy as np
     from PIL import Image
 
-    form = file.tile[0].args if file.tile else ""
-    if file.mode not in ("RGB", "RGBA", "LA") or ";16" not in (form if isinstance(form, str) else form[0]):
+    stored = str(file.tile[0].args) if file.tile else ""  # such as RGB;16B
+    if file.mode not in ("RGB", "RGBA", "LA") or ";16" not in stored:
         return file
     file.load()  # which tells of files that are not whole
     values = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_UNCHANGED)

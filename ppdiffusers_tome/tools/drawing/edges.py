@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,14 @@ from ppdiffusers_tome.tools.drawing.as_seen import BLACK, SHOWING, as_seen
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
+    from PIL.ImageFile import ImageFile
 
     from ppdiffusers_tome.tools.bundled.scenes import Scene
 
 CROP, PAD, STRETCH = "crop", "pad", "stretch"
 # What becomes of a file of another shape than the picture, in words.
 FITS = {CROP: "its middle is used", PAD: "all of it is used, with black beside it", STRETCH: "it is stretched"}
+_END_OF_JPEG, _END_BYTES = b"\xff\xd9", 4096
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # of EXIF, and those in which height and width change places
 
 
@@ -63,6 +65,19 @@ class EdgeSource:
         with self._opened() as file:
             file.draft("L", (1, 1))  # of a JPEG all bytes are read, and an eighth of each side computed
             file.load()
+
+    def check_end(self) -> None:
+        """Make sure that the file begins as a picture and was not cut off: for next to nothing of a JPEG or PNG.
+
+        A JPEG says where it ends, and a PNG has checksums; what else is wrong is found by its use.
+
+        Raises:
+            UserError: it is no picture, or was cut off.
+        """
+        with self._opened() as file:
+            whole = _ends_well(file, self.path)
+        if not whole:
+            self.check_file()
 
     def load(self, height: int, width: int) -> Image.Image:
         """The edges as a picture of that size, white on black."""
@@ -120,7 +135,7 @@ class EdgeSource:
         return picture.resize(size, Image.Resampling.LANCZOS)
 
     @contextmanager
-    def _opened(self) -> Iterator[Image.Image]:
+    def _opened(self) -> Iterator[ImageFile]:
         """The file; what is wrong with it, found now or while it is used, is a ``UserError``."""
         from PIL import Image, UnidentifiedImageError
 
@@ -134,6 +149,19 @@ class EdgeSource:
             raise UserError(
                 f"{self.option} {self.path} cannot be read as a picture{reason}; give a PNG or JPEG file"
             ) from error
+
+
+def _ends_well(file: ImageFile, path: Path) -> bool:
+    """Whether a picture is seen to be whole: a PNG by its checksums, a JPEG by its end with only zeros behind it."""
+    if file.format == "PNG":
+        with suppress(OSError, SyntaxError):
+            file.verify()
+            return True
+    if file.format != "JPEG":
+        return False
+    with path.open("rb") as content:
+        content.seek(-min(_END_BYTES, content.seek(0, os.SEEK_END)), os.SEEK_END)
+        return content.read().rstrip(b"\0").endswith(_END_OF_JPEG)
 
 
 def _inside(size: tuple[int, int], into: tuple[int, int]) -> tuple[int, int]:

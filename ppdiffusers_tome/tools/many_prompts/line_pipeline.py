@@ -43,11 +43,12 @@ class EdgeSettings:
 def check_without_model(settings: Settings, edges: EdgeSettings) -> Callable[[Line], None]:
     """What tells, before a model is loaded, that a line cannot be drawn.
 
-    Its control image is not whole, its picture is too large, or a pipeline that draws classes has none of that name.
+    Its control image was cut off, its picture is too large, or a pipeline that draws classes has none of that name.
 
-    What it gives raises a ``UserError``. Of each picture file it looks once, however many lines name it.
+    What it gives raises a ``UserError``. At each picture file it looks once, however many lines name it, and computes
+    none that need not be: one rank looks at all, and each computes its own before it draws.
     """
-    check_file = lru_cache(maxsize=4096)(EdgeSource.check_file)
+    check_end = lru_cache(maxsize=4096)(EdgeSource.check_end)
     labels, guidance_scale = settings.model.labels, settings.guidance_scale
 
     def check(line: Line) -> None:
@@ -57,7 +58,7 @@ def check_without_model(settings: Settings, edges: EdgeSettings) -> Callable[[Li
             height, width = line.height or settings.height, line.width or settings.width
             check_memory(_drawing(settings, line.ratio), height, width, prefix="")
         if line.control is not None:
-            check_file(edges.of(line))
+            check_end(edges.of(line))
 
     return check
 

@@ -9,6 +9,8 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.drawing.edges import FITS, EdgeSource, scene_edges
@@ -197,15 +199,36 @@ def test_why_there_are_no_edges(pixels, option, sentence, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png", "gif", "bmp", "webp"])
-def test_a_file_that_was_cut_off_is_found_by_the_quick_check(kind, tmp_path):
+def test_a_file_that_was_cut_off_is_found_by_the_quick_checks(kind, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8)
     whole = saved(tmp_path / f"whole.{kind}", pixels)
     EdgeSource(whole).check_file()
+    EdgeSource(whole).check_end()
     cut = tmp_path / f"cut.{kind}"
     for share in (0.3, 0.9):
         cut.write_bytes(whole.read_bytes()[: int(share * whole.stat().st_size)])
-        with pytest.raises(UserError, match=f"cut.{kind} cannot be read as a picture"):
-            EdgeSource(cut).check_file()
+        for check in (EdgeSource.check_file, EdgeSource.check_end):
+            with pytest.raises(UserError, match=f"cut.{kind} cannot be read as a picture"):
+                check(EdgeSource(cut))
+
+
+@pytest.mark.parametrize(("kind", "zeros"), [("jpg", 0), ("jpg", 512), ("png", 0)])
+def test_that_a_picture_is_whole_is_seen_without_computing_it(kind, zeros, tmp_path, monkeypatch):
+    """A file of prompts may name millions, and one rank looks at all."""
+    whole = saved(tmp_path / f"whole.{kind}", np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8))
+    with whole.open("ab") as file:
+        file.write(bytes(zeros))
+    for cls in (JpegImageFile, PngImageFile):
+        monkeypatch.setattr(cls, "load", lambda *_: pytest.fail("it was computed"))
+    EdgeSource(whole).check_end()
+
+
+def test_what_stands_behind_a_jpeg_does_not_make_it_cut_off(tmp_path):
+    """As the film that some telephones put there."""
+    path = saved(tmp_path / "a.jpg", np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8))
+    with path.open("ab") as file:
+        file.write(b"a film" * 1000)
+    EdgeSource(path).check_end()
 
 
 @pytest.mark.parametrize("size", [(512, 512), (256, 384)])
