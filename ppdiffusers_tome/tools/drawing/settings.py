@@ -21,6 +21,10 @@ from ppdiffusers_tome.tools.drawing.memory import Drawing, check_memory
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
+NEEDS_CONTROLNET = (  # where edges were given and no ControlNet is known: half a sentence
+    "needs a ControlNet that fits the model; name one with --controlnet, which takes a pipeline of Stable Diffusion or "
+    "SDXL and no other, such as a DiTPipeline"
+)
 
 
 @dataclass(frozen=True)
@@ -153,18 +157,10 @@ def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tupl
             raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
         return find_controlnet(args.controlnet), None
     if args.controlnet is None and not model.bundled:
-        raise UserError(f"{option} {needs_controlnet()}")
+        raise UserError(f"{option} {NEEDS_CONTROLNET}")
     edges = EdgeSource(path, option, args.canny_low, args.canny_high, args.fit)
     edges.check()
     return find_controlnet(args.controlnet or BUNDLED), edges
-
-
-def needs_controlnet() -> str:
-    """That edges need a ControlNet, where none is known: half a sentence."""
-    return (
-        "needs a ControlNet that fits the model; name one with --controlnet, which takes a pipeline of Stable "
-        "Diffusion or SDXL and no other, such as a DiTPipeline"
-    )
 
 
 def check_sizes(args: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.exporting.installed import installed_version
 from ppdiffusers_tome.tools.console.output import one_line_warnings, print_line, quiet_libraries, tell, warn
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_controlnet
-from ppdiffusers_tome.tools.drawing.settings import Settings, needs_controlnet, settings_from
+from ppdiffusers_tome.tools.drawing.settings import NEEDS_CONTROLNET, Settings, settings_from
 from ppdiffusers_tome.tools.many_prompts.batches import Kind
 from ppdiffusers_tome.tools.many_prompts.chunks import Chunk, read_index
 from ppdiffusers_tome.tools.many_prompts.finding import find_chunks, read_chunk
@@ -120,9 +120,7 @@ def _pipeline(
     if settings.controlnet is None and controlled is not None:
         if not settings.model.bundled:
             line = next(line for line in read_chunk(run, file, controlled)[0] if line.control is not None)
-            raise UserError(
-                f"--prompts {run.prompts}, line {line.line}: a control image {needs_controlnet()}"
-            )
+            raise UserError(f"--prompts {run.prompts}, line {line.line}: a control image {NEEDS_CONTROLNET}")
         settings = replace(settings, controlnet=find_controlnet(BUNDLED))
     elif settings.controlnet is not None and settings.edges is None and controlled is None:
         raise UserError(
