@@ -49,7 +49,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tools.figures", "tools.bench",
     },
     "tools.many_prompts": {"errors", "settings", "exporting", "tools.measuring", "tools.console", "tools.drawing"},
-    "tools.training": {"cpu.chunked_attention", "api", "tools.measuring", "tools.bundled", "tools.drawing"},
+    "tools.training": {
+        "cpu.chunked_attention", "api", "exporting", "tools.measuring", "tools.bundled", "tools.drawing",
+    },
     "tools.commands": {
         "errors", "merging", "settings", "attaching", "cpu.chunked_attention", "api", "exporting", "tools.measuring",
         "tools.console", "tools.bundled", "tools.drawing", "tools.tuning", "tools.figures", "tools.doctor",

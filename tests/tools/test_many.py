@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.drawing.picture_files import write_picture
 from ppdiffusers_tome.tools.many_prompts.batches import form_batches
@@ -136,6 +137,26 @@ def test_nothing_that_belongs_to_something_else_is_replaced(tmp_path):
     (chunk,), part = begin(asked(tmp_path, *[{}] * 3, identity=other, overwrite=True))
     part.close()
     assert chunk.left == (3, 0)
+
+
+def test_a_folder_of_before_pictures_were_made_to_fit_is_gone_on_with(tmp_path):
+    """Its run says nothing of ``fit`` nor of newer settings of ToMe; photos were stretched then."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "e.png")
+    tome = ToMeConfig(0.3).to_dict()
+    then = {**IDENTITY, "tome": {name: value for name, value in tome.items() if name != "proportional"}}
+    for lines, fit, is_same in (([{}], "crop", True), ([{"image": "e.png"}], "crop", False),
+                                ([{"image": "e.png"}], "stretch", True)):  # fmt: skip
+        output = f"{len(lines[0])}-{fit}"
+        assert run_ranks(asked(tmp_path, *lines, output=output, identity=then)) == 1
+        now = asked(tmp_path, *lines, output=output, identity={**IDENTITY, "fit": fit, "tome": tome})
+        if is_same:
+            assert run_ranks(now) == 0
+        else:
+            with pytest.raises(UserError, match=r"made otherwise \(fit='stretch' then and 'crop' now\)"):
+                begin(now)
+        other = {**IDENTITY, "fit": fit, "tome": {**tome, "proportional": True}}
+        with pytest.raises(UserError, match="tome="):
+            begin(asked(tmp_path, *lines, output=output, identity=other))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

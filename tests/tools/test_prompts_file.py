@@ -192,6 +192,87 @@ def test_other_bytes_are_not_taken_for_gbk(tmp_path):
         assert bad.error.endswith("; save the file as UTF-8"), bad.error
 
 
+LATIN = ("Größe", "größer Straße", "naïve façade", "Señor Ñandú", "«École»", "ÀÉÎ", "smørrebrød", "ÄÖÜ Äpfel")
+
+
+@pytest.mark.parametrize("text", LATIN)
+def test_latin_1_is_not_taken_for_gbk(text: str, tmp_path: Path) -> None:
+    _, (bad,) = read(tmp_path / "a.txt", text.encode("latin-1"))
+    assert bad.error.endswith("; save the file as UTF-8"), bad.error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *LATIN, "café", "e\u0301tude", "µm, 5 Ω·m, φ\xd7ψ", "красная звезда", "\u0437\u0430\u0301\u043c\u043e\u043a",
+        "שלום", "نجمة", "Æ и Б",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
+def test_letters_of_two_bytes_are_read_as_they_are(text: str, name: str, tmp_path: Path) -> None:
+    lines = {"a.txt": text, "a.csv": f'prompt\n"{text}"', "a.jsonl": json.dumps({"prompt": text}, ensure_ascii=False)}
+    (line,), bad = read(tmp_path / name, lines[name])
+    assert (line.prompt, bad) == (text, [])
+
+
+@pytest.mark.parametrize("text", ["一只猫", "只猫"])
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
+def test_gbk_that_is_utf_8_as_well_is_not_read_wrongly(text: str, name: str, tmp_path: Path) -> None:
+    """Its letters would be Cyrillic, Hebrew and Latin ones in one word."""
+    lines = {"a.txt": text, "a.csv": f"prompt\n{text}", "a.jsonl": json.dumps({"prompt": text}, ensure_ascii=False)}
+    content = lines[name].encode("gbk")
+    assert content.decode()
+    lines, (bad,) = read(tmp_path / name, content)
+    assert not lines
+    assert f"prompt is no UTF-8 by its looks; it may be GBK, as which it says {text!r}; {CONVERT}" in bad.error
+
+
+@pytest.mark.parametrize("encoding", ["gbk", "gb18030"])
+def test_a_heading_in_gbk_is_told_how_to_convert(encoding: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.csv is no UTF-8; it may be GBK, as which it says '提示词,seed'; save"):
+        read(tmp_path / "a.csv", "提示词,seed\n一只猫,1\n".encode(encoding))
+
+
+def test_marks_of_utf_8_are_no_text(tmp_path: Path) -> None:
+    """Also of files that were put together, and before a quoted heading."""
+    mark = "\ufeff"
+    for name, content in (
+        ("a.txt", f"{mark}{mark}one\n{mark}two\n"), ("a.csv", f'{mark}"prompt",seed\none,1\ntwo,2\n'),
+        ("a.jsonl", f'{mark}{{"prompt": "one"}}\n{mark}{{"prompt": "two"}}\n'),
+    ):  # fmt: skip
+        lines, bad = read(tmp_path / name, content)
+        assert ([line.prompt for line in lines], bad) == (["one", "two"], [])
+
+
+def test_null_bytes_that_went_astray_are_told_by_the_line(tmp_path: Path) -> None:
+    text = "a red star\n" * 10
+    for name, content in (
+        ("a.txt", f"{text}a\0b\n"), ("a.csv", f"prompt\n{text}a\0b\n"),
+        ("a.jsonl", '{"prompt": "a red star"}\n' * 10 + '{"prompt": "a\\u0000b"}\n'),
+    ):  # fmt: skip
+        lines, (bad,) = read(tmp_path / name, content)
+        assert (len(lines), bad.number) == (10, 11)
+        # Python before 3.11 has its own word for it in a table.
+        assert "prompt holds a null character" in bad.error or "line contains NUL" in bad.error
+    with pytest.raises(UserError, match=r"a\.csv (holds a null character|has no first line .*NUL)"):
+        read(tmp_path / "a.csv", "prompt,se\0ed\na long enough line,1\n")
+
+
+@pytest.mark.parametrize("encoding", ["utf-32", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("text", ["a red star", CHINESE])
+def test_utf_32_is_not_taken_for_utf_16(encoding: str, text: str, tmp_path: Path) -> None:
+    name = encoding.upper().replace("-32-", "-32")
+    with pytest.raises(UserError, match=rf"no UTF-8; it (is|may be) UTF-32; save .* iconv -f {name} "):
+        read(tmp_path / "a.txt", f"{text}\n".encode(encoding))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("text", ["一只猫", "只猫在桌子上"])
+def test_chinese_in_utf_16_is_known_by_the_few_zeros_that_it_has(encoding: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"it may be UTF-16; .* iconv -f {encoding.upper().replace('-16-', '-16')} "):
+        read(tmp_path / "a.txt", f"{text}\n{text}\n".encode(encoding))
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
 def test_utf_16_without_a_mark_is_known_by_its_zeros(encoding: str, name: str, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     from ppdiffusers_tome.tools.console.output import quiet_libraries
 
     with quiet_libraries():
-        _compare(settings, prompts, configurations, paths, overwrite=args.overwrite)
+        _compare(settings, prompts, configurations, paths, default=args.prompt is None, overwrite=args.overwrite)
 
 
 def _configurations(args: argparse.Namespace) -> list[Configuration]:
@@ -86,7 +86,7 @@ def _configurations(args: argparse.Namespace) -> list[Configuration]:
 
 def _compare(
     settings: Settings, prompts: list[str], configurations: list[Configuration], paths: list[Path], *,
-    overwrite: bool,
+    default: bool, overwrite: bool,
 ) -> None:  # fmt: skip
     from ppdiffusers_tome.tools.drawing.device import device_name
     from ppdiffusers_tome.tools.drawing.loaded_pipeline import load_with_settings
@@ -95,7 +95,7 @@ def _compare(
     from ppdiffusers_tome.tools.evaluation.summary import notes, rows, write_table
     from ppdiffusers_tome.tools.measuring.measure import memory_meaning
 
-    loaded = load_with_settings(settings, prompts)
+    loaded, prompts = load_with_settings(settings, prompts, default=default)
     edges = _edges(loaded, prompts)
     samples = draw_all(loaded, prompts, configurations, edges)
     found = rows(configurations, samples, samples[UNMERGED])

@@ -12,7 +12,7 @@ from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments, add_p
 from ppdiffusers_tome.tools.drawing.class_labels import asked_for
 from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, check_seed, given_tome, settings_from
 from ppdiffusers_tome.tools.evaluation.configurations import Configuration, distinct, from_files, from_suite, ours, port
-from ppdiffusers_tome.tools.many_prompts.encodings import how_to_convert
+from ppdiffusers_tome.tools.many_prompts.encodings import text_of
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.evaluation.ledger import EvaluationLedger
@@ -113,13 +113,15 @@ def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
     prompts = list(args.prompt or [])
     if args.prompts is not None:
         try:
-            lines = args.prompts.read_text(encoding="utf-8-sig").splitlines()
-        except UnicodeDecodeError as error:
-            raise UserError(f"--prompts {args.prompts} is no UTF-8; {how_to_convert(error.object)}") from error
+            content = args.prompts.read_bytes()
         except (OSError, ValueError) as error:
             raise UserError(
                 f"--prompts {args.prompts} cannot be read ({error}); give a text file with one prompt a line"
             ) from error
+        try:
+            lines = text_of(content).splitlines()
+        except ValueError as error:
+            raise UserError(f"--prompts {args.prompts} {error}") from error
         if not any(map(str.strip, lines)):
             raise UserError(f"--prompts {args.prompts} holds no prompt; write one a line")
         prompts += [line.strip() for line in lines if line.strip()]
@@ -152,7 +154,7 @@ def _evaluate(
     prompts = list(dict.fromkeys(case.prompt for case in cases))
     if networks and ranks.is_first:  # before anything is drawn, so that one that does not fit is refused at once
         networks.try_out(len(cases))
-    loaded = load_with_settings(settings, prompts)
+    loaded, _ = load_with_settings(settings, prompts)
     for configuration in configurations:
         configuration.check_size(loaded.height, loaded.width)
     run = {**loaded.describe_run(), "negative_prompt": settings.negative_prompt}

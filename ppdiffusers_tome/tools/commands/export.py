@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--tolerance {args.tolerance} must be above 0; 0.0001 is usual")
     model, config = find_model(args.model), tome_from(args, args.ratio)
     require_exportable(config)
-    check_memory(Drawing(model, config, args.rows or 1), args.height, args.width)
+    check_memory(Drawing(model, config, args.rows or 1), args.height, args.width, can_chunk=False)
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     if args.onnx:
         require_onnx()

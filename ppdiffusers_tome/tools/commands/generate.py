@@ -90,7 +90,7 @@ def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, over
     from ppdiffusers_tome.tools.measuring.measure import highest, memory_meaning
     from ppdiffusers_tome.tools.measuring.units import format_bytes
 
-    loaded = load_with_settings(settings, prompts)
+    loaded, _ = load_with_settings(settings, prompts)
     loaded.apply_ratio(settings.tome.ratio)
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
     drawings = []

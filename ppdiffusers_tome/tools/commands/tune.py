@@ -66,12 +66,13 @@ def run(args: argparse.Namespace) -> None:
     wanted = (args.target_psnr, args.target_speedup, memory)
     target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
     with quiet_libraries():
-        _tune(settings, prompts, target, kept, paths, overwrite=args.overwrite)
+        _tune(settings, prompts, target, kept, paths, default=args.prompt is None, overwrite=args.overwrite)
 
 
 def _tune(
-    settings: Settings, prompts: list[str], target: Target, kept: dict[str, Any], paths: list[Path], *, overwrite: bool
-) -> None:
+    settings: Settings, prompts: list[str], target: Target, kept: dict[str, Any], paths: list[Path], *, default: bool,
+    overwrite: bool,
+) -> None:  # fmt: skip
     from functools import partial
 
     from tqdm import tqdm
@@ -81,7 +82,7 @@ def _tune(
     from ppdiffusers_tome.tools.measuring.measure import memory_meaning
     from ppdiffusers_tome.tools.tuning.tuning import tune_draws
 
-    loaded = load_with_settings(settings, prompts)
+    loaded, prompts = load_with_settings(settings, prompts, default=default)
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
     draws = [partial(loaded.draw, prompt, number, edges) for number, prompt in enumerate(prompts)]
     number = sum(map(len, candidates(settings=kept).values()))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HELP = "Draw a picture and show which of its tokens merged where, by step and level; and the picture at several ratios."
 EXAMPLES = """writes visualize.png (groups of merged tokens over the picture: a row a step, a column a block),
 visualize-ratios.png (the picture without token merging and at every ratio) and visualize.json (groups in numbers,
-PSNR and SSIM). Groups have their mean colour and an outline; tokens that did not merge have no outline.
+PSNR, SSIM and FLIP). Groups have their mean colour and an outline; tokens that did not merge have no outline.
 
 examples:
   ppdiffusers-tome visualize
@@ -116,7 +116,7 @@ def _visualize(
     from ppdiffusers_tome.tools.figures.dashboard import write_records
     from ppdiffusers_tome.tools.figures.merged_sheets import MergedPicture, numbers, ratios_sheet
 
-    loaded = load_with_settings(settings, [prompt])
+    loaded, (prompt,) = load_with_settings(settings, [prompt], default=args.prompt is None)
     loaded.apply_ratio(settings.tome.ratio)
     calls = _calls(loaded)
     blocks, shown = _blocks(loaded, args.blocks), _shown(args.at, calls)

@@ -63,8 +63,11 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--controlnet", metavar="MODEL",
                        help=f"a folder, a hub name such as lllyasviel/sd-controlnet-canny, or '{BUNDLED}' (which is "
                        "what the bundled model uses when edges are given)")
-    group.add_argument("--image", type=Path, metavar="FILE", help="a photo; its Canny edges guide the picture")
-    group.add_argument("--control-image", type=Path, metavar="FILE", help="edges, used as they are")
+    group.add_argument("--image", type=Path, metavar="FILE",
+                       help="a photo; its Canny edges guide the picture. What is transparent in it counts as white, or "
+                       "as black where the rest is light")
+    group.add_argument("--control-image", type=Path, metavar="FILE",
+                       help="edges in white on black, used as they are; what is transparent counts as black")
     group.add_argument("--fit", choices=list(FITS), default=CROP,
                        help="of a file of another shape than the picture use the middle, add black, or stretch it "
                        f"(default: {CROP})")

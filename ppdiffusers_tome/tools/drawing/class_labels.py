@@ -28,15 +28,17 @@ class ClassLabels:
         numbers: of the classes, by name; a class may have several names, or none.
         classes: how many there are, numbered from 0.
         side: of its pictures, which are square and have no other size, in pixels.
+        named_alone: whether it was taught those with a name alone, so that no other number is taken.
     """
 
     numbers: Mapping[str, int]
     classes: int
     side: int
+    named_alone: bool = False
 
     @classmethod
-    def in_folder(cls, folder: Path) -> ClassLabels:
-        """Those of a pipeline in a folder.
+    def in_folder(cls, folder: Path, *, named_alone: bool = False) -> ClassLabels:
+        """Those of a pipeline in a folder; ``named_alone`` as of the object.
 
         Raises:
             UserError: its files do not tell them.
@@ -51,7 +53,7 @@ class ClassLabels:
         numbers = {part.strip(): int(key) for key, name in names.items() for part in name.split(",") if part.strip()}
         transformer, vae = (read_json(folder / part / "config.json") for part in ("transformer", "vae"))
         try:
-            return cls(numbers, *_shape(transformer, vae))
+            return cls(numbers, *_shape(transformer, vae), named_alone)
         except (KeyError, TypeError) as error:
             raise UserError(
                 f"{folder} is a {PIPELINE} that tells no classes or no size ({error!r}); copy it again, whole"
@@ -67,8 +69,8 @@ class ClassLabels:
         names: dict[int, str] = {}
         for name, number in self.numbers.items():
             names.setdefault(number, name)
-        if count is None:
-            return [names[number] for number in sorted(names)]
+        if count is None or self.named_alone:
+            return [names[number] for number in sorted(names)][:count]
         return [names.get(number, str(number)) for number in range(min(count, self.classes))]
 
     def number_of(self, prompt: str) -> int:
@@ -83,7 +85,7 @@ class ClassLabels:
         from ppdiffusers_tome.tools.bundled.photographs import subject_of
 
         text = prompt.strip()
-        if text.isdecimal() and len(text) < 10 and int(text) < self.classes:
+        if text.isdecimal() and len(text) < 10 and int(text) in self._taken:
             return int(text)
         if text in self.numbers:  # names may differ in capitals alone: a cardigan, and a Cardigan Welsh corgi
             return self.numbers[text]
@@ -92,7 +94,10 @@ class ClassLabels:
         for name in (text.lower(), None if subject is None else subject.name):
             if name in by_name:
                 return by_name[name]
-        numbers = f"a number from 0 to {self.classes - 1}"
+        taken = self._taken
+        numbers = f"a number from {taken[0]} to {taken[-1]}"
+        if len(taken) <= taken[-1] - taken[0]:
+            numbers = f"one of the numbers {', '.join(map(str, taken))}"
         names = self.first()
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -102,6 +107,11 @@ class ClassLabels:
         raise UserError(
             f"prompt {prompt!r} is no class of this {PIPELINE}{did_you_mean(text.lower(), by_name)}; {listed}"
         )
+
+    @property
+    def _taken(self) -> Sequence[int]:
+        """The numbers that may be asked for, in order."""
+        return sorted(set(self.numbers.values())) if self.named_alone else range(self.classes)
 
     def check(self, options: Mapping[str, Any], height: int | None, width: int | None, guidance_scale: float) -> None:
         """The pipeline takes what it is given beside its classes.

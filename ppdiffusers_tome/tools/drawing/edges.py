@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.drawing.as_seen import BLACK, SHOWING, as_seen
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
+    from PIL.ImageFile import ImageFile
 
     from ppdiffusers_tome.tools.bundled.scenes import Scene
 
 CROP, PAD, STRETCH = "crop", "pad", "stretch"
 # What becomes of a file of another shape than the picture, in words.
 FITS = {CROP: "its middle is used", PAD: "all of it is used, with black beside it", STRETCH: "it is stretched"}
+_END_OF_JPEG, _END_BYTES = b"\xff\xd9", 4096
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # of EXIF, and those in which height and width change places
 
 
@@ -62,6 +65,19 @@ class EdgeSource:
         with self._opened() as file:
             file.draft("L", (1, 1))  # of a JPEG all bytes are read, and an eighth of each side computed
             file.load()
+
+    def check_end(self) -> None:
+        """Make sure that the file begins as a picture and was not cut off: for next to nothing of a JPEG or PNG.
+
+        A JPEG says where it ends, and a PNG has checksums; what else is wrong is found by its use.
+
+        Raises:
+            UserError: it is no picture, or was cut off.
+        """
+        with self._opened() as file:
+            whole = _ends_well(file, self.path)
+        if not whole:
+            self.check_file()
 
     def load(self, height: int, width: int) -> Image.Image:
         """The edges as a picture of that size, white on black."""
@@ -112,14 +128,14 @@ class EdgeSource:
         from PIL import Image, ImageOps
 
         with self._opened() as file:
-            picture = _in_rgb(ImageOps.exif_transpose(file))
+            picture = as_seen(file, self.path, behind=SHOWING if self.is_photo else BLACK)
         if self.fit == CROP:
             return ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)
         size = _inside(picture.size, (width, height)) if self.fit == PAD else (width, height)
         return picture.resize(size, Image.Resampling.LANCZOS)
 
     @contextmanager
-    def _opened(self) -> Iterator[Image.Image]:
+    def _opened(self) -> Iterator[ImageFile]:
         """The file; what is wrong with it, found now or while it is used, is a ``UserError``."""
         from PIL import Image, UnidentifiedImageError
 
@@ -135,37 +151,23 @@ class EdgeSource:
             ) from error
 
 
+def _ends_well(file: ImageFile, path: Path) -> bool:
+    """Whether a picture is seen to be whole: a PNG by its checksums, a JPEG by its end with only zeros behind it."""
+    if file.format == "PNG":
+        with suppress(OSError, SyntaxError):
+            file.verify()
+            return True
+    if file.format != "JPEG":
+        return False
+    with path.open("rb") as content:
+        content.seek(-min(_END_BYTES, content.seek(0, os.SEEK_END)), os.SEEK_END)
+        return content.read().rstrip(b"\0").endswith(_END_OF_JPEG)
+
+
 def _inside(size: tuple[int, int], into: tuple[int, int]) -> tuple[int, int]:
     """Width and height of a picture that is made as large as fits into another, in its own proportions."""
     scale = min(into[0] / size[0], into[1] / size[1])
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-
-
-def _in_rgb(picture: Image.Image) -> Image.Image:
-    """A picture of any kind as people see it: 8 bits a channel, and nothing transparent.
-
-    More bits are scaled, where Pillow would cut them off. What is transparent becomes white, or black where the rest is
-    light: so whatever was drawn on nothing can be seen.
-    """
-    import numpy as np
-    from PIL import Image
-
-    if picture.mode.startswith("I") or picture.mode == "F":
-        values = np.nan_to_num(np.asarray(picture, np.float64))
-        white = 65535.0 if picture.mode.startswith("I;16") else _white(float(values.max()))
-        return Image.fromarray(np.clip(values * (255 / white), 0, 255).round().astype(np.uint8)).convert("RGB")
-    if picture.mode not in ("RGBA", "LA", "PA") and "transparency" not in picture.info:
-        return picture.convert("RGB")
-    seen = picture.convert("RGBA")
-    share = np.asarray(seen.getchannel("A"), np.float64)
-    brightness = float((np.asarray(seen.convert("L")) * share).sum() / max(1.0, share.sum()))
-    ground = Image.new("RGBA", seen.size, "black" if brightness > 127 else "white")
-    return Image.alpha_composite(ground, seen).convert("RGB")
-
-
-def _white(highest: float) -> float:
-    """Which number stands for white in a picture whose highest is this: the next of those that files use."""
-    return next((white for white in (1.0, 255.0, 65535.0) if highest <= white), highest)
 
 
 def canny(picture: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:

@@ -84,7 +84,7 @@ def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False)
     denoiser = next((part for part in _DENOISERS if part in parts), next(iter(parts), ""))
     torch = _is_torch(source.folder / denoiser)
     pickles = (path for part in parts for path in pickles_of(source.folder / part, torch))
-    labels = ClassLabels.in_folder(source.folder) if labelled else None
+    labels = ClassLabels.in_folder(source.folder, named_alone=source.bundled) if labelled else None
     return replace(source, from_diffusers=torch, pickles=tuple(pickles), labels=labels)
 
 

@@ -10,7 +10,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import no_ppdiffusers_warnings, warn
 from ppdiffusers_tome.tools.drawing.device import check_device
 from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
-from ppdiffusers_tome.tools.drawing.settings import Settings
+from ppdiffusers_tome.tools.drawing.settings import Settings, usual_guidance
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -32,6 +32,7 @@ class LoadedPipeline:
         pipe: the ppdiffusers pipeline, without ToMe until ``apply`` or ``apply_ratio``.
         settings: what it was loaded with.
         height, width: of its pictures, in pixels.
+        guidance_scale: of its pictures, as in ppdiffusers.
         labels: what it draws in place of prompts; None where it takes prompts.
     """
 
@@ -39,6 +40,7 @@ class LoadedPipeline:
     settings: Settings
     height: int
     width: int
+    guidance_scale: float
     labels: ClassLabels | None = None
 
     def apply_ratio(self, ratio: Ratio) -> None:
@@ -66,7 +68,7 @@ class LoadedPipeline:
         picture = draw(
             self.pipe, prompt, after_step=lambda: peaks.append(meter.peak_bytes()), height=self.height,
             width=self.width, seed=settings.seed + number, steps=steps or settings.steps,
-            guidance_scale=settings.guidance_scale, negative_prompt=settings.negative_prompt, edges=edges,
+            guidance_scale=self.guidance_scale, negative_prompt=settings.negative_prompt, edges=edges,
             controlnet_scale=settings.controlnet_scale,
         )  # fmt: skip
         return DrawnPicture(picture, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
@@ -101,14 +103,24 @@ class LoadedPipeline:
             control = {"model": settings.controlnet.name, "scale": settings.controlnet_scale, "edges": edges}
         return {
             "model": settings.model.name, "controlnet": control, "height": self.height, "width": self.width,
-            "steps": settings.steps, "guidance_scale": settings.guidance_scale,
+            "steps": settings.steps, "guidance_scale": self.guidance_scale,
             "scheduler": type(self.pipe.scheduler).__name__, "dtype": settings.dtype, "xformers": settings.xformers,
             "chunked_attention": settings.chunked_attention, "versions": _versions(),
         }  # fmt: skip
 
 
-def load_with_settings(settings: Settings, prompts: list[str]) -> LoadedPipeline:
+def load_with_settings(
+    settings: Settings, prompts: list[str], *, default: bool = False
+) -> tuple[LoadedPipeline, list[str]]:
     """Load what the settings name, and warn of prompts it cannot read whole and of pictures too small for it.
+
+    Args:
+        settings: name it.
+        prompts: what it is to draw.
+        default: whether nobody asked for them; a pipeline that takes classes draws as many of its own then.
+
+    Returns:
+        The pipeline and its prompts: of one from a hub only now is it known whether they are classes.
 
     Raises:
         UserError: it cannot be loaded, this device cannot run it, or a prompt names no class of it.
@@ -116,18 +128,18 @@ def load_with_settings(settings: Settings, prompts: list[str]) -> LoadedPipeline
     from ppdiffusers_tome.tools.drawing.class_labels import asked_for
 
     loaded = load_settings(settings)
-    if loaded.labels is not None:  # of a hub's pipeline nobody knew them until now
+    prompts = asked_for(loaded.labels, None if default else prompts, prompts)
+    if loaded.labels is not None:
         options = {"--negative-prompt": settings.negative_prompt}
-        loaded.labels.check(options, settings.height, settings.width, settings.guidance_scale)
-        asked_for(loaded.labels, prompts, ())
-        return loaded
+        loaded.labels.check(options, settings.height, settings.width, loaded.guidance_scale)
+        return loaded, prompts
     for prompt in [*prompts, settings.negative_prompt or ""]:
         if complaint := too_long(loaded.pipe, prompt):
             warn(f"prompt {prompt[:40]!r}... {complaint}; the rest is ignored")
     for odd in (*(not_understood(settings, prompt) for prompt in prompts), loaded.too_small):
         if odd is not None:
             warn(odd)
-    return loaded
+    return loaded, prompts
 
 
 def load_settings(settings: Settings) -> LoadedPipeline:
@@ -151,14 +163,17 @@ def load_settings(settings: Settings) -> LoadedPipeline:
     if settings.chunked_attention:
         enable_chunked_attention(pipe)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
-    labels = labels_of(pipe)
+    labels = settings.model.labels or labels_of(pipe)  # of a hub's pipeline nobody knew them until now
     if labels is not None and scales_latents(pipe.scheduler):
         raise UserError(
             f"{type(pipe.scheduler).__name__} scales the latents that the model is given, and ppdiffusers' DiTPipeline "
             "would go on with the scaled ones; give --scheduler ddim, dpmsolver++ or pndm"
         )
     height, width = native_size(pipe)
-    return LoadedPipeline(pipe, settings, settings.height or height, settings.width or width, labels)
+    guidance_scale = settings.guidance_scale
+    if guidance_scale is None:
+        guidance_scale = usual_guidance(settings.model, labels)
+    return LoadedPipeline(pipe, settings, settings.height or height, settings.width or width, guidance_scale, labels)
 
 
 def too_long(pipe: Any, prompt: str | None) -> str | None:

@@ -40,13 +40,16 @@ class Drawing:
     chunked_attention: bool = False
 
 
-def check_memory(drawing: Drawing, height: int | None, width: int | None, *, prefix: str = "--") -> None:
+def check_memory(
+    drawing: Drawing, height: int | None, width: int | None, *, prefix: str = "--", can_chunk: bool = True
+) -> None:
     """Refuse a picture that cannot fit.
 
     Args:
         drawing: how it is drawn.
         height, width: in pixels; None for the model's native size, which is taken to fit.
         prefix: what stands before the names of both where they were given.
+        can_chunk: whether ``--chunked-attention`` can be given.
 
     Raises:
         UserError: it takes more memory than there is.
@@ -63,7 +66,7 @@ def check_memory(drawing: Drawing, height: int | None, width: int | None, *, pre
     if most > free:
         given = {"height": height, "width": width}
         names = " and ".join(f"{prefix}{name} {pixels}" for name, pixels in given.items() if pixels is not None)
-        chunked = all(size <= free for size, part in parts if part != _UNET)
+        chunked = can_chunk and all(size <= free for size, part in parts if part != _UNET)
         remedy = ", or give --chunked-attention" if chunked else ""
         raise UserError(
             f"{names}: {what} alone takes at least {most / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are "

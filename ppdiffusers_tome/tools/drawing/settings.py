@@ -14,12 +14,17 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combining import combined
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.values import NOT_GIVEN
+from ppdiffusers_tome.tools.drawing.class_labels import ClassLabels
 from ppdiffusers_tome.tools.drawing.edges import EdgeSource
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
 from ppdiffusers_tome.tools.drawing.memory import Drawing, check_memory
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
+NEEDS_CONTROLNET = (  # where edges were given and no ControlNet is known: half a sentence
+    "needs a ControlNet that fits the model; name one with --controlnet, which takes a pipeline of Stable Diffusion or "
+    "SDXL and no other, such as a DiTPipeline"
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,9 @@ class Settings:
         edges: where the ControlNet's edges come from; None for text-to-image, or when the command draws a scene.
         tome: settings of token merging; ratio 0 stands for the unmerged pipeline.
         height, width: in pixels; None means the model's native size.
-        steps, guidance_scale, scheduler, seed, negative_prompt, controlnet_scale: as in ppdiffusers' pipelines.
+        steps, scheduler, seed, negative_prompt, controlnet_scale: as in ppdiffusers' pipelines.
+        guidance_scale: the same; None for what is usual of a pipeline that a hub knows, and which is told once it is
+            loaded.
         dtype: ``float32``, ``float16`` or ``bfloat16``.
         xformers: use memory efficient attention.
         chunked_attention: compute attention a few queries at a time.
@@ -44,7 +51,7 @@ class Settings:
     height: int | None
     width: int | None
     steps: int
-    guidance_scale: float
+    guidance_scale: float | None
     scheduler: str | None
     seed: int
     negative_prompt: str | None
@@ -68,11 +75,14 @@ def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn:
     check_sizes(args)
     model = find_model(args.model, class_labels=True)
     steps = args.steps if args.steps is not None else (10 if model.bundled else 20)
-    guidance_scale = args.guidance_scale if args.guidance_scale is not None else _usual_guidance(model)
+    guidance_scale = args.guidance_scale
+    if guidance_scale is None and model.folder is not None:
+        guidance_scale = usual_guidance(model, model.labels)
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
     check_seed("--seed", args.seed)
-    _check_scale("--guidance-scale", guidance_scale, "7.5")
+    if guidance_scale is not None:
+        _check_scale("--guidance-scale", guidance_scale, "7.5")
     _check_scale("--controlnet-scale", args.controlnet_scale, "1")
     if args.xformers and args.chunked_attention:
         raise UserError(
@@ -81,7 +91,7 @@ def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn:
     if model.labels is not None:
         names = ("negative_prompt", "controlnet", "image", "control_image")
         options = {f"--{name.replace('_', '-')}": getattr(args, name) for name in names}
-        model.labels.check(options, args.height, args.width, guidance_scale)
+        model.labels.check(options, args.height, args.width, guidance_scale)  # as there is a folder, there is one
     controlnet, edges = _control(args, model, edges_drawn)
     settings = Settings(
         model=model, controlnet=controlnet, edges=edges, tome=tome_from(args, ratio), height=args.height,
@@ -95,14 +105,15 @@ def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn:
 
 def drawing_of(settings: Settings) -> Drawing:
     """What the memory of pictures with these settings depends on."""
-    rows = 2 if settings.guidance_scale > 1 else 1
+    rows = 1 if settings.guidance_scale is not None and settings.guidance_scale <= 1 else 2
     return Drawing(settings.model, settings.tome, rows, settings.chunked_attention or settings.xformers)
 
 
-def _usual_guidance(model: Source) -> float:
+def usual_guidance(model: Source, labels: ClassLabels | None) -> float:
+    """The guidance scale where none is given; ``labels`` are what the pipeline draws in place of prompts, or None."""
     if model.bundled:
         return 3.0
-    return 7.5 if model.labels is None else 4.0  # as the pipelines themselves
+    return 7.5 if labels is None else 4.0  # as the pipelines themselves
 
 
 def check_prompts(prompts: list[str] | None) -> list[str]:
@@ -146,7 +157,7 @@ def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tupl
             raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
         return find_controlnet(args.controlnet), None
     if args.controlnet is None and not model.bundled:
-        raise UserError(f"{option} needs a ControlNet that fits the model; name one with --controlnet")
+        raise UserError(f"{option} {NEEDS_CONTROLNET}")
     edges = EdgeSource(path, option, args.canny_low, args.canny_high, args.fit)
     edges.check()
     return find_controlnet(args.controlnet or BUNDLED), edges

@@ -12,7 +12,8 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.exporting.installed import installed_version
 from ppdiffusers_tome.tools.console.output import one_line_warnings, print_line, quiet_libraries, tell, warn
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_controlnet
-from ppdiffusers_tome.tools.drawing.settings import Settings, settings_from
+from ppdiffusers_tome.tools.drawing.settings import NEEDS_CONTROLNET, Settings, settings_from
+from ppdiffusers_tome.tools.many_prompts.batches import Kind
 from ppdiffusers_tome.tools.many_prompts.chunks import Chunk, read_index
 from ppdiffusers_tome.tools.many_prompts.finding import find_chunks, read_chunk
 from ppdiffusers_tome.tools.many_prompts.folder import SKIPPED, holds_run, rank_manifest
@@ -113,14 +114,13 @@ def _pipeline(
     chunks: Sequence[Chunk],
 ) -> LinePipeline:  # fmt: skip
     """What draws the lines: with a ControlNet if any has edges of its own. Nothing is loaded yet."""
-    controlled = next((chunk for chunk in chunks if chunk.controlled), None)
+    controlled = None
+    if settings.model.labels is None:  # what draws classes is no pipeline for a ControlNet; each line is told so
+        controlled = next((chunk for chunk in chunks if chunk.controlled), None)
     if settings.controlnet is None and controlled is not None:
         if not settings.model.bundled:
             line = next(line for line in read_chunk(run, file, controlled)[0] if line.control is not None)
-            raise UserError(
-                f"--prompts {run.prompts}, line {line.line}: a control image needs a ControlNet that fits the model; "
-                "name one with --controlnet"
-            )
+            raise UserError(f"--prompts {run.prompts}, line {line.line}: a control image {NEEDS_CONTROLNET}")
         settings = replace(settings, controlnet=find_controlnet(BUNDLED))
     elif settings.controlnet is not None and settings.edges is None and controlled is None:
         raise UserError(
@@ -159,6 +159,8 @@ def _draw(
         raise UserError(f"--output {run.output} does not look the same to all ranks; give the same command again")
     if gathering is not None:
         manifest.empty()  # of what all have seen by now
+    if ranks.is_first and left and run.on_error == STOP and pipeline.settings.model.folder is None:
+        _check_classes(pipeline, run, file, chunks)
     with tqdm(desc="pictures", position=0, disable=None) as bar:
         shard = Shard(pipeline, run, bar)
         draw_share(run, file, ranks, chunks, manifest, shard, gathering.drawn if gathering else lambda *_: None)
@@ -166,6 +168,23 @@ def _draw(
     seconds = shard.clock.lap() if shard.clock else 0.0
     ranks.leave()
     return drawn, drawn / seconds if seconds else None
+
+
+def _check_classes(pipeline: LinePipeline, run: Run, file: PromptsFile, chunks: Sequence[Chunk]) -> None:
+    """Of a hub's pipeline only now is it known whether it draws classes: before the first is drawn, all lines name one.
+
+    Raises:
+        UserError: a line does not, or asks for what only pipelines with prompts take.
+    """
+    labels = pipeline.labels()
+    if labels is None:
+        return
+    for chunk in chunks:
+        for line in read_chunk(run, file, chunk)[0] if any(chunk.left) else []:
+            try:
+                pipeline.check(Kind(run.is_controlled(line), None, None, None, False), line)
+            except UserError as error:
+                raise UserError(BadLine(line.number, line.line, str(error), True).stopping(run.prompts)) from error
 
 
 def _check_shared(run: Run, ranks: Ranks, manifest: Writer | None) -> None:

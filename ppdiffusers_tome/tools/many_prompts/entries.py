@@ -10,6 +10,8 @@ from typing import Any, BinaryIO
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.many_prompts.encodings import how_to_convert
 
+_MARK = "\ufeff"  # which files that were put together have at the beginning of each
+
 Values = Mapping[str, Any]
 Entry = tuple[int, Values | UserError]  # with the number of the line that it begins on
 Entries = Sequence[Entry]
@@ -29,7 +31,7 @@ def parsed_lines(
     for at, line in enumerate(file, start=first):
         taken.append(line)
         try:
-            text = line.decode().strip()
+            text = line.decode().lstrip(_MARK).strip()
         except UnicodeDecodeError as error:
             yield at, UserError(f"it is no UTF-8 ({error.reason} at byte {error.start}); {how_to_convert(line)}")
             continue

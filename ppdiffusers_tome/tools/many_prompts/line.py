@@ -17,11 +17,12 @@ from ppdiffusers_tome.settings.suggesting import did_you_mean
 from ppdiffusers_tome.settings.values import shown
 from ppdiffusers_tome.tools.drawing.picture_files import slug
 from ppdiffusers_tome.tools.drawing.settings import check_seed, check_size
-from ppdiffusers_tome.tools.many_prompts.encodings import how_to_convert
+from ppdiffusers_tome.tools.many_prompts.encodings import how_to_convert, what_is_wrong
 
 FIELDS = ("prompt", "negative_prompt", "seed", "height", "width", "ratio", "image", "control_image", "output")
 STOP, SKIP = "stop", "skip"  # what follows a line that cannot be drawn
 _KNOWN = frozenset(FIELDS)
+_SAID = ("prompt", "negative_prompt")
 # What a file system takes is mostly 255 bytes; the rest is for the temporary name while the file is written.
 _MAX_NAME_BYTES = 200
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,30}\s*")
@@ -206,6 +207,8 @@ def _text(name: str, value: Any) -> str | None:
         value.encode()
     except UnicodeEncodeError:
         raise UserError(f"{name} is no UTF-8; {how_to_convert(_as_read(value))}") from None
+    if name in _SAID and (wrong := what_is_wrong(value)) is not None:
+        raise UserError(f"{name} {wrong}")
     return value
 
 

@@ -22,6 +22,8 @@ from ppdiffusers_tome.tools.measuring.clock import DeviceClock
 if TYPE_CHECKING:
     from PIL import Image
 
+    from ppdiffusers_tome.tools.drawing.class_labels import ClassLabels
+
 
 @dataclass(frozen=True)
 class EdgeSettings:
@@ -39,20 +41,38 @@ class EdgeSettings:
 
 
 def check_without_model(settings: Settings, edges: EdgeSettings) -> Callable[[Line], None]:
-    """What tells, before a model is loaded, that a line cannot be drawn: its picture is not whole, or it is too large.
+    """What tells, before a model is loaded, that a line cannot be drawn.
 
-    What it gives raises a ``UserError``. Of each picture file it looks once, however many lines name it.
+    Its control image was cut off, its picture is too large, or a pipeline that draws classes has none of that name.
+
+    What it gives raises a ``UserError``. At each picture file it looks once, however many lines name it, and computes
+    none that need not be: one rank looks at all, and each computes its own before it draws.
     """
-    check_file = lru_cache(maxsize=4096)(EdgeSource.check_file)
+    check_end = lru_cache(maxsize=4096)(EdgeSource.check_end)
+    labels, guidance_scale = settings.model.labels, settings.guidance_scale
 
     def check(line: Line) -> None:
+        if labels is not None and guidance_scale is not None:
+            check_class(labels, line, settings, guidance_scale)
         if line.height is not None or line.width is not None:
             height, width = line.height or settings.height, line.width or settings.width
             check_memory(_drawing(settings, line.ratio), height, width, prefix="")
         if line.control is not None:
-            check_file(edges.of(line))
+            check_end(edges.of(line))
 
     return check
+
+
+def check_class(labels: ClassLabels, line: Line, settings: Settings, guidance_scale: float) -> None:
+    """Make sure that a pipeline which draws classes can draw a line.
+
+    Raises:
+        UserError: the line names no class, or asks for what only pipelines with prompts take.
+    """
+    negative_prompt = settings.negative_prompt if line.negative_prompt is None else line.negative_prompt
+    options = {"negative_prompt": negative_prompt, "image": line.image, "control_image": line.control_image}
+    labels.check(options, line.height or settings.height, line.width or settings.width, guidance_scale)
+    labels.number_of(line.prompt)
 
 
 def _drawing(settings: Settings, ratio: float | None) -> Drawing:
@@ -78,14 +98,22 @@ class LinePipeline:
 
     def load(self, kind: Kind) -> LoadedPipeline:
         """The pipeline that a kind of line needs."""
-        if self._loaded is None or (self._loaded.settings.controlnet is not None) != kind.controlled:
+        controlled = kind.controlled and self.settings.controlnet is not None
+        if self._loaded is None or (self._loaded.settings.controlnet is not None) != controlled:
             self._loaded = None
             self.free_memory()
-            settings = self.settings if kind.controlled else replace(self.settings, controlnet=None, edges=None)
+            settings = self.settings if controlled else replace(self.settings, controlnet=None, edges=None)
             self._loaded = load_settings(settings)
         return replace(
             self._loaded, height=kind.height or self._loaded.height, width=kind.width or self._loaded.width
         )
+
+    def labels(self) -> ClassLabels | None:
+        """What it draws in place of prompts; for a pipeline of a hub it is loaded to tell."""
+        model = self.settings.model
+        if model.folder is not None or self.settings.controlnet is not None:
+            return model.labels
+        return self.load(Kind(False, None, None, None, False)).labels
 
     def check(self, kind: Kind, line: Line) -> None:
         """Find out whether a line can be drawn; what is odd about it and the first of its kind is told.
@@ -96,9 +124,7 @@ class LinePipeline:
         """
         loaded, negative_prompt = self.load(kind), self._negative_prompt(line)
         if loaded.labels is not None:
-            options = {"negative_prompt": negative_prompt}
-            loaded.labels.check(options, loaded.height, loaded.width, self.settings.guidance_scale)
-            loaded.labels.number_of(line.prompt)
+            check_class(loaded.labels, line, self.settings, loaded.guidance_scale)
             return
         for name, text in (("prompt", line.prompt), ("negative_prompt", negative_prompt)):
             if complaint := too_long(loaded.pipe, text):
@@ -124,7 +150,7 @@ class LinePipeline:
         negatives = [self._negative_prompt(line) or "" for line in lines] if kind.has_negative_prompt else None
         return draw_together(
             loaded.pipe, [line.prompt for line in lines], height=loaded.height, width=loaded.width,
-            seeds=[line.seed for line in lines], steps=settings.steps, guidance_scale=settings.guidance_scale,
+            seeds=[line.seed for line in lines], steps=settings.steps, guidance_scale=loaded.guidance_scale,
             negative_prompts=negatives, edges=edges, controlnet_scale=settings.controlnet_scale,
         )  # fmt: skip
 

@@ -16,7 +16,9 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.exporting.files import prepare_folder, write_whole
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.values import shown
+from ppdiffusers_tome.tools.drawing.edges import STRETCH
 from ppdiffusers_tome.tools.many_prompts.chunks import INDEX, Chunk, checksum_of_names, write_index
 from ppdiffusers_tome.tools.many_prompts.finding import read_chunk
 from ppdiffusers_tome.tools.many_prompts.folder import MANIFEST, RUN, SKIPPED, rank_manifest
@@ -46,7 +48,7 @@ def prepare_output(run: Run, file: PromptsFile, chunks: Sequence[Chunk]) -> tupl
     manifest = rank_manifest(run.output, 0)
     try:
         refuse_writers(run.output / MANIFEST, manifest.path)
-        _begin(run)
+        _begin(run, controlled=any(chunk.controlled for chunk in chunks))
         chunks = [_with_progress(run, file, chunk, manifest) for chunk in chunks]
         write_index(run.output, chunks)
     except BaseException:
@@ -71,14 +73,19 @@ def _refuse_strangers(run: Run, file: PromptsFile, chunks: Sequence[Chunk]) -> N
             prepare_folder(folder, names, overwrite=run.overwrite)
 
 
-def _begin(run: Run) -> None:
-    """Make the folder this run's, unless it is already; what another run finished no longer counts then."""
+def _begin(run: Run, *, controlled: bool) -> None:
+    """Make the folder this run's, unless it is already; what another run finished no longer counts then.
+
+    ``controlled``: edges guide some of the lines.
+    """
     path, known = run.output, run.output / RUN
     before: Any = None
     if known.exists():
         with suppress(OSError, ValueError, RecursionError):
             before = json.loads(known.read_text(encoding="utf-8"))
     now = json.loads(json.dumps(run.identity))
+    if isinstance(before, dict):
+        before = _completed(before, now, controlled=controlled)
     if before == now:
         return
     if known.exists() and not run.overwrite:
@@ -104,6 +111,20 @@ def _begin(run: Run) -> None:
         (path / name).unlink(missing_ok=True)
     text = json.dumps(now, indent=2) + "\n"
     write_whole(known, lambda file: file.write(text.encode()), overwrite=True)
+
+
+def _completed(before: dict[str, Any], now: dict[str, Any], *, controlled: bool) -> dict[str, Any]:
+    """What a run was, with what runs did not yet say of themselves, as it was when there was no choice.
+
+    Edges were stretched to the size of their picture, where there were any; newer settings of ToMe were at what is now
+    their default.
+    """
+    whole = dict(before)
+    if "fit" in now:
+        whole.setdefault("fit", STRETCH if controlled else now["fit"])
+    if isinstance(before.get("tome"), dict):
+        whole["tome"] = {**ToMeConfig().to_dict(), **before["tome"]}
+    return whole
 
 
 def _chunk_folders(path: Path) -> Iterator[Path]:

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.values import shown
-from ppdiffusers_tome.tools.many_prompts.encodings import UTF_16, how_to_convert
+from ppdiffusers_tome.tools.many_prompts.encodings import how_to_convert, other_encoding, what_is_wrong
 from ppdiffusers_tome.tools.many_prompts.entries import (
     Entries,
     json_object,
@@ -34,6 +34,7 @@ from ppdiffusers_tome.tools.many_prompts.run import Run
 
 ENDINGS = (".jsonl", ".csv", ".txt")
 _BOM = b"\xef\xbb\xbf"
+_LOOKED_AT = 4096  # bytes that tell the encoding
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,10 @@ class PromptsFile:
         if self._ending not in ENDINGS:
             raise UserError(f"--prompts {path} must end in one of {', '.join(ENDINGS)}, which says how to read it")
         with self._opened(0) as file:
-            begins = file.read(len(_BOM))
-            if begins.startswith(UTF_16) or b"\0" in begins:
-                raise UserError(f"--prompts {path} is no UTF-8; {how_to_convert(begins)}")
-            self.offset = len(_BOM) if begins == _BOM else 0
+            begins = file.read(_LOOKED_AT)
+            if (other := other_encoding(begins)) is not None:
+                raise UserError(f"--prompts {path} is no UTF-8; {other}")
+            self.offset = len(_BOM) if begins.startswith(_BOM) else 0
             if self._ending == ".csv":
                 file.seek(self.offset)
                 self._read_columns(file)
@@ -111,6 +112,12 @@ class PromptsFile:
             columns = [column.strip() for column in next(rows, [])]
         except csv.Error as error:
             raise UserError(f"--prompts {self.path} has no first line that names columns ({error})") from error
+        try:
+            wrong = what_is_wrong(b"".join(taken).decode())
+        except UnicodeDecodeError as error:
+            wrong = f"is no UTF-8; {how_to_convert(error.object)}"
+        if wrong is not None:
+            raise UserError(f"--prompts {self.path} {wrong}")
         if "prompt" not in columns or not set(columns) <= set(FIELDS) or len(set(columns)) < len(columns):
             raise UserError(
                 f"--prompts {self.path} has columns {shown(columns)}; the first line must name a column 'prompt' and "

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.cpu.process import keeps_freed_memory, usable_cores
+from ppdiffusers_tome.tools.measuring.control_groups import memory_left
 
 _MEMORY = Path("/proc/meminfo")
 
@@ -31,10 +33,14 @@ def measured_on() -> dict[str, Any]:
 
 
 def free_memory() -> dict[str, int]:
-    """Bytes that Linux could still hand out, by its own names: ``MemAvailable``, ``SwapFree``. Empty elsewhere."""
+    """Bytes that Linux could still hand to this process, by its own names: ``MemAvailable``, ``SwapFree``.
+
+    No more than its control groups let it have, as in a container. Empty elsewhere.
+    """
     with suppress(OSError):
         told = re.findall(r"(MemAvailable|SwapFree):\s+(\d+) kB", _MEMORY.read_text())
-        return {name: int(number) * 1024 for name, number in told}
+        limits = memory_left()
+        return {name: min(int(number) * 1024, limits.get(name, sys.maxsize)) for name, number in told}
     return {}
 
 

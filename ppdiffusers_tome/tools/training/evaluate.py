@@ -12,13 +12,14 @@ edge near of, and the same share for the edges of another view of the same subje
 alike, so a picture that words alone have made follows most edges of any view: ``--unprompted`` leaves the words out,
 and nothing but the edges tells what to draw.
 
-A line a picture goes to a file in the output; started again, the command goes on where it stopped. The summary is
-printed as a Markdown table.
+A line a picture goes to a file in the output; started again with the same models, steps and guidance, the command goes
+on where it stopped, perhaps with more pictures or ratios. The summary is printed as a Markdown table.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,9 @@ from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, Subject, draw, 
 from ppdiffusers_tome.tools.bundled.recognition import edges_followed, nearest_subject
 from ppdiffusers_tome.tools.drawing import sampling
 from ppdiffusers_tome.tools.drawing.edges import canny
-from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_controlnet, find_model
+from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
 from ppdiffusers_tome.tools.drawing.loading import load_pipeline
-from ppdiffusers_tome.tools.measuring.json_lines import Writer, read_lines
+from ppdiffusers_tome.tools.measuring.ledger import Ledger
 
 WIDTH = 0.6  # of the views whose edges are asked for, as the denoisers saw them
 
@@ -83,6 +84,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def checksum(source: Source) -> str | None:
+    """Of all files of a model, which another training leaves under the same name; None for one of a hub."""
+    if source.folder is None:
+        return None
+    sums = hashlib.sha256()
+    for path in sorted(path for path in source.folder.rglob("*") if path.is_file()):
+        sums.update(f"{path.relative_to(source.folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
+    return sums.hexdigest()[:16]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--output", type=Path, required=True)
@@ -93,21 +104,25 @@ def main() -> None:
     parser.add_argument("--guidance-scale", type=float, default=3.0)
     parser.add_argument("--controlnet", action="store_true")
     parser.add_argument("--unprompted", action="store_true", help="leave the words out; needs --controlnet")
+    parser.add_argument("--overwrite", action="store_true", help="begin anew whatever is there")
     args = parser.parse_args()
     if args.unprompted and not args.controlnet:
         parser.error("--unprompted leaves nothing to draw; add --controlnet")
     args.output.mkdir(parents=True, exist_ok=True)
+    model = find_model(args.model, class_labels=True)
     controlnet = find_controlnet(BUNDLED) if args.controlnet else None
-    pipe = load_pipeline(find_model(args.model, class_labels=True), controlnet, class_labels=True)
+    pipe = load_pipeline(model, controlnet, class_labels=True)
     pipe.set_progress_bar_config(disable=True)
     enable_chunked_attention(pipe)  # the same pictures to rounding, in half the time on a CPU
     height, width = sampling.native_size(pipe)
     kind = "unprompted" if args.unprompted else "controlled" if args.controlnet else "pictures"
-    file = args.output / f"{kind}.jsonl"
-    with Writer(file) as writer:
-        rows = [row for row in read_lines(file) if row["number"] < args.count and row["ratio"] in args.ratios]
-        done = {(row["number"], row["ratio"]) for row in rows}
+    identity = {
+        "models": [[each.name, checksum(each)] for each in (model, controlnet) if each is not None],
+        "steps": args.steps, "guidance scale": args.guidance_scale,
+    }  # fmt: skip
+    with Ledger(args.output / f"{kind}.jsonl", identity, overwrite=args.overwrite) as ledger:
         work = [(number, ratio) for number in range(args.count) for ratio in args.ratios]
+        done = {(row["number"], row["ratio"]) for row in ledger.lines if "number" in row}
         for number, ratio in tqdm([each for each in work if each not in done]):
             if ratio == 0:
                 remove_tome(pipe)
@@ -120,10 +135,8 @@ def main() -> None:
             )  # fmt: skip
             picture.save(args.output / f"{kind}-{number:03d}-{ratio:g}.png")
             found = judged(np.asarray(picture), number, controlled=args.controlnet)
-            row = {"number": number, "prompt": prompt, "ratio": ratio, **found}
-            writer.add(row)
-            rows.append(row)
-    print(table(rows))
+            ledger.add({"number": number, "prompt": prompt, "ratio": ratio, **found})
+    print(table([row for row in ledger.lines if (row.get("number"), row.get("ratio")) in work]))
 
 
 if __name__ == "__main__":

@@ -7,18 +7,18 @@ anew at every step from the seed, the stage and the step's number, so no generat
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
 import zlib
 from datetime import datetime, timezone
-from functools import cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
+
+from ppdiffusers_tome.tools.training.stages import finished_stages, lock, note_finished, write_rows
 
 CHECKPOINT_MINUTES = 4.0
 ROW_STEPS = 20  # a row of the loss curve is the mean of so many steps
@@ -97,8 +97,7 @@ class Run:
         """Note that the stage is done, with what there is to say of it."""
         self.save()
         row = {"steps": self.steps, "minutes": round(self.spent_minutes, 1), "ended": _now(), **facts}
-        stages = finished_stages(self.output) | {self.stage: row}
-        (self.output / "stages.json").write_text(json.dumps(stages, indent=2) + "\n")
+        note_finished(self.output, self.stage, row)
         self.finished = True
 
     def _load(self) -> None:
@@ -119,8 +118,7 @@ class Run:
         """Steps after the checkpoint are done again, so their rows go."""
         if self._rows.exists():
             rows = [json.loads(line) for line in self._rows.read_text().splitlines()]
-            kept = [row for row in rows if row["stage"] != self.stage or row["step"] <= self.steps]
-            self._rows.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            write_rows(self._rows, [row for row in rows if row["stage"] != self.stage or row["step"] <= self.steps])
 
     def _write_row(self) -> None:
         means = {k: round(float(np.mean([w[k] for w in self._window])), 5) for k in self._window[0]}
@@ -134,21 +132,6 @@ class Run:
         print(row, flush=True)
         self._window.clear()
         self._row_began = now
-
-
-@cache
-def lock(output: Path) -> TextIO:
-    """Keep a folder to this process for as long as it lives.
-
-    Raises:
-        SystemExit: another process trains there.
-    """
-    file = (output / "lock").open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise SystemExit(f"another process trains in {output}; end it first, or choose another --output") from None
-    return file
 
 
 class Threads:
@@ -174,12 +157,6 @@ class Threads:
             torch.set_num_threads(tried[at])
         elif self._seconds:
             torch.set_num_threads(min(self._seconds, key=self._seconds.__getitem__))
-
-
-def finished_stages(output: Path) -> dict[str, Any]:
-    """The stages that are done, each with its facts."""
-    file = output / "stages.json"
-    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def _now() -> str:

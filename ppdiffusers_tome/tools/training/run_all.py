@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TextIO
 
-from ppdiffusers_tome.tools.training.run import lock
+from ppdiffusers_tome.tools.training.stages import lock
 
 MOST_TRIES = 5
 Part = tuple[str, list[str]]
@@ -80,11 +80,12 @@ def main() -> None:
     lock(args.output)
     log = (args.output / "run.log").open("a")
     first, lines = plan(args.output)
-    if not run_line(first, args.output, log):
+    finished = run_line(first, args.output, log)
+    if finished:
+        with ThreadPoolExecutor(len(lines)) as pool:
+            finished = all(list(pool.map(lambda line: run_line(line, args.output, log), lines)))
+    if not finished:
         raise SystemExit(f"not finished; see {args.output / 'run.log'}")
-    with ThreadPoolExecutor(len(lines)) as pool:
-        for line in lines:
-            pool.submit(run_line, line, args.output, log)
 
 
 if __name__ == "__main__":

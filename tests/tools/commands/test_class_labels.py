@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.attaching.watching import watched
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.cli import main
+from ppdiffusers_tome.tools.drawing import finding, loading
 from ppdiffusers_tome.tools.drawing.class_labels import ClassLabels, asked_for
 from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.drawing.loading import load_pipeline
@@ -262,6 +264,98 @@ def test_visualize_shows_the_half_that_was_given_the_class(run: Callable[..., Pa
     )
     assert shown == prompted != unprompted
     assert (output / "visualize.png").is_file()
+
+
+@pytest.fixture
+def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Arguments for the same pipeline as a hub has it, whose class and labels nobody knows before it is loaded."""
+    from_pretrained = ppdiffusers.DiffusionPipeline.from_pretrained.__func__
+
+    def fetched(cls: type, name: str, **keywords: Any) -> Any:
+        return from_pretrained(cls, str(folder) if name == "some/dit" else name, **keywords)
+
+    monkeypatch.setattr(ppdiffusers.DiffusionPipeline, "from_pretrained", classmethod(fetched))
+    return ["--model", "some/dit", "--steps", "1"]
+
+
+def test_defaults_of_a_hubs_pipeline_are_those_of_a_folder(hub: list[str], run: Callable[..., Path]) -> None:
+    """Its guidance, and classes in place of prompts."""
+    found = {}
+    for name, more in (("folder", []), ("hub", hub)):
+        output = run("compare", "--ratios", "0.5", "--overwrite", *more)
+        compared = json.loads((output / "compare.json").read_text())
+        prompts = [sample["prompt"] for sample in compared["configurations"][1]["samples"]]
+        output = run("visualize", "--ratios", "0.5", "--overwrite", *more, "--steps", "3")
+        shown = json.loads((output / "visualize.json").read_text())["run"]
+        found[name] = (prompts, compared["run"]["guidance_scale"], shown["prompt"], shown["guidance_scale"])
+    assert found["hub"] == found["folder"] == (["cat", "coffee", "2"], 4.0, "cat", 4.0)
+
+
+def test_tune_tries_a_hubs_pipeline_on_its_own_classes(hub: list[str], tmp_path: Path) -> None:
+    assert main(["tune", *hub, "--max-memory", "64GiB", "--output", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("at", ["folder", "hub"])
+def test_lines_that_name_no_class_are_refused_before_the_first_picture(
+    at: str, folder: Path, hub: list[str], photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if at == "folder":
+        monkeypatch.setattr(loading, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
+    model = ["--model", str(folder)] if at == "folder" else hub
+    prompts, output = tmp_path / "prompts.jsonl", tmp_path / "outputs"
+    needs = "needs a ControlNet that fits the model; name one with --controlnet, which takes a pipeline of Stable"
+    for bad, words in (
+        ({"prompt": "cta"}, "prompt 'cta' is no class of this DiTPipeline; did you mean cat?"),
+        ({"prompt": "cat", "negative_prompt": "dog"}, "negative_prompt is for pipelines with prompts"),
+        ({"prompt": "cat", "height": 64}, "height 64 is not the size of this DiTPipeline, which draws 32x32 pixels"),
+        ({"prompt": "cat", "image": photo.name},
+         "image is for pipelines with prompts" if at == "folder" else f"a control image {needs}"),
+    ):  # fmt: skip
+        prompts.write_text("\n".join(json.dumps(line) for line in ({"prompt": "cat"}, bad)))
+        assert main(["generate", *model, "--prompts", str(prompts), "--output", str(output), "--overwrite"]) == 2
+        error = capsys.readouterr().err
+        assert f"--prompts {prompts}, line 2: {words}" in error
+        assert error.count("\n") == 1
+        assert not list(output.glob("*.png"))
+
+
+def test_lines_with_a_control_image_are_skipped(
+    folder: Path, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts, output = tmp_path / "prompts.jsonl", tmp_path / "outputs"
+    prompts.write_text("\n".join(map(json.dumps, ({"prompt": "cat", "image": photo.name}, {"prompt": "cat"}))))
+    given = ["--model", str(folder), "--steps", "1", "--prompts", str(prompts), "--on-error", "skip"]
+    assert main(["generate", *given, "--output", str(output)]) == 0
+    assert "line 1 is skipped: image is for pipelines with prompts" in capsys.readouterr().err
+    assert [path.name for path in output.glob("*.png")] == ["000002-cat.png"]
+
+
+def test_edges_for_a_hubs_pipeline_advise_nothing_that_is_then_refused(
+    hub: list[str], photo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", *hub, "--prompt", "cat", "--image", str(photo)]) == 2
+    assert "which takes a pipeline of Stable Diffusion or SDXL and no other" in capsys.readouterr().err
+
+
+def test_a_bundled_pipeline_takes_the_numbers_of_its_names_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taught no others."""
+    bundled = tmp_path / "dit"
+    shutil.copytree(folder, bundled)
+    files = sorted(path for path in bundled.rglob("*") if path.is_file())
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(bundled)}" for path in files]
+    (bundled / "SHA256SUMS").write_text("\n".join(sums))
+    monkeypatch.setattr(finding, "DIT", bundled)
+    labels = find_model("bundled-dit", class_labels=True).labels
+    assert labels is not None
+    assert [labels.number_of(prompt) for prompt in ("7", "1", "cup of coffee")] == [7, 1, 1]
+    with pytest.raises(UserError, match=r"'2' is no class .* give one of these, or one of the numbers 0, 1, 7$"):
+        labels.number_of("2")
+    assert labels.first(3) == ["cat", "coffee", "brick wall"]
+    with pytest.raises(UserError, match=r"a number from 0 to 1$"):
+        ClassLabels({"cat": 0, "dog": 1}, 1000, SIDE, named_alone=True).number_of("2")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +18,9 @@ import pytest
 import ppdiffusers_tome.tools.commands.generate
 from launching import python_path
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools import commands
+from ppdiffusers_tome.tools import cli, commands
 from ppdiffusers_tome.tools.cli import main
+from ppdiffusers_tome.tools.console import interrupts
 from tools.commands.conftest import PROMPT, SMALL, heard
 
 ROOT = Path(__file__).parents[3]
@@ -150,6 +153,99 @@ def test_interrupt_ends_with_130_and_no_traceback(how, monkeypatch, capsys, tmp_
     assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
 
 
+@pytest.mark.usefixtures("heard_interrupts")
+class TestInterruptsOfACommand:
+    """``generate`` stands for all; what it does is put in its place."""
+
+    @pytest.fixture
+    def ends_with(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., int]:
+        def ends(command: Callable[[object], None]) -> int:
+            monkeypatch.setattr(ppdiffusers_tome.tools.commands.generate, "run", command)
+            before = signal.getsignal(signal.SIGINT), sys.unraisablehook
+            code = main(["generate", "--prompt", PROMPT])
+            assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
+            assert capsys.readouterr().err == ("ppdiffusers-tome: interrupted\n" if code == 130 else "")
+            return code
+
+        return ends
+
+    def test_one_that_a_library_has_swallowed_is_told(self, ends_with) -> None:
+        def swallow(args: object) -> None:
+            with suppress(KeyboardInterrupt):
+                interrupt()
+
+        assert ends_with(swallow) == 130
+
+    def test_a_second_one_does_not_cut_off_what_tidies_up(self, ends_with) -> None:
+        tidied = []
+
+        def work(args: object) -> None:
+            try:
+                interrupt()
+            finally:
+                interrupt()
+                tidied.append(True)
+
+        assert ends_with(work) == 130
+        assert tidied
+
+    def test_a_later_one_ends_what_goes_on(self, ends_with, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(interrupts, "_TIDYING", 0.01)
+        ended = []
+
+        def work(args: object) -> None:
+            with suppress(KeyboardInterrupt):
+                interrupt()
+            time.sleep(0.02)
+            try:
+                interrupt()
+            except KeyboardInterrupt:
+                ended.append(True)
+                raise
+
+        assert ends_with(work) == 130
+        assert ended
+
+    def test_one_that_comes_while_an_error_is_told(self, ends_with, monkeypatch: pytest.MonkeyPatch) -> None:
+        def work(args: object) -> None:
+            monkeypatch.setattr(cli, "print", tell, raising=False)
+            raise UserError("something")
+
+        def tell(*words: object, **keywords: object) -> None:
+            monkeypatch.undo()
+            interrupt()
+
+        assert ends_with(work) == 130
+
+
+ENDING = """
+import time
+from ppdiffusers_tome.tools import cli
+def end(code):
+    print(code, flush=True)
+    time.sleep(30)
+cli.main, cli.end = lambda: 0, end
+cli.program()
+"""
+
+
+@pytest.mark.once
+def test_an_interrupt_while_the_process_ends_is_no_traceback() -> None:
+    """All is written by then, and only libraries are taken apart."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=20)[1]
+    finally:
+        process.kill()
+    assert (process.returncode, said) == (-signal.SIGINT, "")
+
+
 def test_an_interrupt_that_is_ignored_stays_so(monkeypatch, tmp_path):
     """As for a program in the background of a shell."""
     monkeypatch.setattr(ppdiffusers_tome.tools.commands.generate, "run", lambda args: interrupt())
@@ -193,6 +289,25 @@ def test_ctrl_c_at_any_time_is_one_line(name, seconds, tmp_path):
     else:
         assert name == "doctor"
     assert not list(tmp_path.rglob(".*"))  # no file is left half written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["generate", "--prompt", PROMPT], "make pictures smaller, or give --chunked-attention"),
+        (["generate", "--prompt", PROMPT, "--chunked-attention"], "make pictures smaller"),
+        (["export"], "make pictures smaller"),
+    ],
+)
+def test_memory_that_runs_out_is_one_line_and_advises_what_the_command_takes(arguments, remedy, monkeypatch, capsys):
+    def work(args: object) -> None:
+        raise MemoryError("all is taken")
+
+    monkeypatch.setattr(commands.commands()[arguments[0]], "run", work)
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == (
+        f"ppdiffusers-tome: error: there is not enough memory (all is taken); {remedy}\n"
+    )
 
 
 def test_program_fault_is_not_hidden(monkeypatch, tmp_path):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.drawing.edges import FITS, EdgeSource, scene_edges
@@ -57,6 +61,46 @@ def test_edges_are_those_that_people_see(kind, tmp_path):
     np.testing.assert_array_equal(source.load(64, 64), plain)
 
 
+@pytest.mark.parametrize("kind", ["png", "tiff"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("white", [1, 255, 1023, 4095, 16_383, 65_535])
+def test_of_16_bits_those_in_use_count(white: int, channels: int, kind: str, tmp_path: Path) -> None:
+    """Cameras and scanners of 10, 12 and 14 bits write so; the fourth channel says that nothing is transparent."""
+    pixels = np.where(SQUARE, white, 0).astype(np.uint16)[..., None].repeat(channels, axis=2)
+    pixels[..., 3:] = 65_535
+    path = tmp_path / f"edges.{kind}"
+    assert cv2.imwrite(str(path), pixels)
+    EdgeSource(path).check()
+    edges = np.asarray(EdgeSource(path, "--control-image").load(64, 64))
+    np.testing.assert_array_equal(edges, np.where(SQUARE, 255, 0)[..., None].repeat(3, axis=2))
+    assert np.asarray(EdgeSource(path).load(64, 64)).any()
+
+
+def test_colours_of_16_bits_keep_their_order_and_the_camera_that_was_turned(tmp_path: Path) -> None:
+    red = np.zeros((32, 64, 3), np.uint16)
+    red[:, :32, 2] = 4095  # OpenCV's colours are blue, green, red
+    assert cv2.imwrite(str(tmp_path / "red.png"), red)
+    tags = Image.Exif()
+    tags[0x0112] = 6
+    chunk = b"eXIf" + tags.tobytes()[6:]
+    content = (tmp_path / "red.png").read_bytes()
+    chunk = (len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+    (tmp_path / "turned.png").write_bytes(content[:33] + chunk + content[33:])  # behind the header
+    plain = np.asarray(EdgeSource(tmp_path / "red.png", "--control-image").load(32, 64))
+    assert (plain[:, :32] == [255, 0, 0]).all()
+    turned = np.asarray(EdgeSource(tmp_path / "turned.png", "--control-image").load(64, 32))
+    np.testing.assert_array_equal(turned, np.rot90(plain, -1))
+
+
+def test_a_file_of_16_bits_that_was_cut_off_is_told_of(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 4095, (64, 64, 3)).astype(np.uint16)
+    assert cv2.imwrite(str(tmp_path / "cut.png"), pixels)
+    (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:9000])
+    for use in (EdgeSource.check_file, lambda source: source.load(64, 64)):
+        with pytest.raises(UserError, match=r"cut\.png cannot be read as a picture"):
+            use(EdgeSource(tmp_path / "cut.png"))
+
+
 @pytest.mark.parametrize(("kind", "white"), [(np.int32, 65_535), (np.float32, 1.0), (np.float32, 255.0)])
 def test_edges_of_other_numbers(kind, white, tmp_path):
     source = EdgeSource(saved(tmp_path / "kind.tiff", np.where(SQUARE, 0.8 * white, 0.1 * white).astype(kind)))
@@ -72,6 +116,15 @@ def test_a_palette_with_a_transparent_colour(tmp_path):
 def test_white_edges_on_nothing_are_white_on_black(tmp_path):
     source = EdgeSource(saved(tmp_path / "edges.png", SEEN["white on nothing"]), "--control-image")
     np.testing.assert_array_equal(np.asarray(source.load(64, 64))[..., 0], SQUARE * 255)
+
+
+def test_behind_edges_on_nothing_it_is_black(tmp_path: Path) -> None:
+    """Behind a photo it is white or black, whichever shows what was drawn; edges are white on black, or nothing."""
+    path = saved(tmp_path / "edges.png", SEEN["black on nothing"])
+    edges = EdgeSource(path, "--control-image")
+    assert not np.asarray(edges.load(64, 64)).any()
+    assert "is black all over, which guides nothing; give edges in white on black" in edges.without_edges(64, 64)
+    assert np.asarray(EdgeSource(path).load(64, 64)).any()
 
 
 class TestAnotherShape:
@@ -146,15 +199,36 @@ def test_why_there_are_no_edges(pixels, option, sentence, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png", "gif", "bmp", "webp"])
-def test_a_file_that_was_cut_off_is_found_by_the_quick_check(kind, tmp_path):
+def test_a_file_that_was_cut_off_is_found_by_the_quick_checks(kind, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8)
     whole = saved(tmp_path / f"whole.{kind}", pixels)
     EdgeSource(whole).check_file()
+    EdgeSource(whole).check_end()
     cut = tmp_path / f"cut.{kind}"
     for share in (0.3, 0.9):
         cut.write_bytes(whole.read_bytes()[: int(share * whole.stat().st_size)])
-        with pytest.raises(UserError, match=f"cut.{kind} cannot be read as a picture"):
-            EdgeSource(cut).check_file()
+        for check in (EdgeSource.check_file, EdgeSource.check_end):
+            with pytest.raises(UserError, match=f"cut.{kind} cannot be read as a picture"):
+                check(EdgeSource(cut))
+
+
+@pytest.mark.parametrize(("kind", "zeros"), [("jpg", 0), ("jpg", 512), ("png", 0)])
+def test_that_a_picture_is_whole_is_seen_without_computing_it(kind, zeros, tmp_path, monkeypatch):
+    """A file of prompts may name millions, and one rank looks at all."""
+    whole = saved(tmp_path / f"whole.{kind}", np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8))
+    with whole.open("ab") as file:
+        file.write(bytes(zeros))
+    for cls in (JpegImageFile, PngImageFile):
+        monkeypatch.setattr(cls, "load", lambda *_: pytest.fail("it was computed"))
+    EdgeSource(whole).check_end()
+
+
+def test_what_stands_behind_a_jpeg_does_not_make_it_cut_off(tmp_path):
+    """As the film that some telephones put there."""
+    path = saved(tmp_path / "a.jpg", np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8))
+    with path.open("ab") as file:
+        file.write(b"a film" * 1000)
+    EdgeSource(path).check_end()
 
 
 @pytest.mark.parametrize("size", [(512, 512), (256, 384)])

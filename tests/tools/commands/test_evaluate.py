@@ -362,6 +362,27 @@ def test_bad_input_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a red star\n".encode("utf-16"), "is no UTF-8; it is UTF-16; save the file as UTF-8"),
+        ("a red star\n".encode("utf-16-le"), "is no UTF-8; it may be UTF-16; save the file as UTF-8"),
+        ("一只猫在桌子上\n".encode("gbk"), "is no UTF-8; it may be GBK, as which it says '一只猫在桌子上'"),
+        ("一只猫\n".encode("gbk"), "is no UTF-8 by its looks; it may be GBK, as which it says '一只猫'"),
+        ("Größe\n".encode("latin-1"), "is no UTF-8; save the file as UTF-8"),
+        (b"a red star\n" * 10 + b"\0\n", "holds a null character"),
+    ],
+)
+def test_prompts_that_are_no_utf_8_are_refused(
+    content: bytes, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_bytes(content)
+    assert evaluate(tmp_path / "outputs", "--prompts", str(file)) == 2
+    assert f"--prompts {file} {words}" in capsys.readouterr().err
+    assert not (tmp_path / "outputs").exists()
+
+
 def test_port_that_cannot_run_at_a_size_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     coarse = ["--port-ratios", "0.5", "--max-downsample", "8", "--height", "72"]
     assert evaluate(tmp_path, "--prompt", PROMPT, *coarse) == 2

@@ -16,6 +16,7 @@ from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.exporting.pipelines import export_pipeline, load_exported
 from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS
 from ppdiffusers_tome.tools.cli import main
+from ppdiffusers_tome.tools.drawing import memory
 from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.drawing.loading import load_pipeline
 from ppdiffusers_tome.tools.drawing.sampling import initial_noise
@@ -175,6 +176,17 @@ def test_bad_input_is_one_line(
     assert main(["export", *arguments, "--output", str(tmp_path / "out")]) == 2
     (error,) = capsys.readouterr().err.strip().splitlines()
     assert words in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_size_that_cannot_fit_is_refused_without_advice_that_export_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 8 * 2**30)
+    monkeypatch.setattr(memory, "installed_version", lambda package: None)
+    given = ["--height", "1440", "--width", "1440", "--ratio", "0", "--output", str(tmp_path / "out")]
+    assert main(["export", "--rows", "2", *given]) == 2
+    assert capsys.readouterr().err.endswith("and 8.0 GiB are free; draw a smaller picture\n")
     assert not list(tmp_path.iterdir())
 
 
