@@ -64,7 +64,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio={"1": 0.5}), ToMeValueError, r"has level '1'; levels are 1, 2, 4 and 8"),
     (dict(ratio={1: 0.8}), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
     (dict(ratio={1: 0.5}, max_downsample=1), ToMeValueError, r"max_downsample=1 says nothing; leave it at None"),
-    (dict(method="merge"), ToMeValueError, r"method='merge' must be one of 'keys', 'pool', 'prune', 'todo', 'tofu', 'tome'"),
+    (dict(method="merge"), ToMeValueError, r"method='merge' must be one of 'keys', 'pool', 'prune', 'todo'"),
     (dict(method=None), ToMeValueError, r"method=None must be one of"),
     (dict(method="todo", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as this method"),
     (dict(method="todo", reuse_steps=4), ToMeValueError, r"reuse_steps=4 has no effect with method='todo'"),
