@@ -223,7 +223,7 @@ def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: fl
 
 
 @pytest.mark.parametrize("family", [case(family) for family in FAMILIES.values() if family.text])
-@pytest.mark.parametrize("method", ["tome", "todo"])
+@pytest.mark.parametrize("method", ["tome", "todo", "pool", "keys"])
 def test_a_text_that_sees_no_picture_stays_what_it_is(family: Family, method: str) -> None:
     """So its tokens never merge, and their positions are their own."""
     behind, before = slice(TEXT_TOKENS, None), slice(-TEXT_TOKENS)

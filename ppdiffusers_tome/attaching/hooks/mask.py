@@ -47,7 +47,8 @@ class MaskMerger(Hooks):
             setattr(self.attention, self.NAME, self.own)
 
     def __call__(
-        self, mask: paddle.Tensor | None, target_length: int, *args: Any, **kwargs: Any
+        self, mask: paddle.Tensor | None, target_length: int, batch_size: int, out_dim: int = 4, *args: Any,
+        **kwargs: Any,
     ) -> paddle.Tensor | None:
         proportional = self.attachment.config.counts_sizes
         block = None if mask is None and not proportional else self.attachment.block()
@@ -56,10 +57,19 @@ class MaskMerger(Hooks):
             if mask is not None:
                 mask, target_length = self._merged(mask, target_length, block, matching)
             if proportional and self._is_of_keys(mask, block, matching):
-                mask, target_length = self._with_sizes(mask, matching), matching.num_left
+                sizes = self._with_sizes(mask, matching)
+                if mask is None and sizes is not None and self.own is None:
+                    return self._of_heads(sizes, out_dim)
+                mask, target_length = sizes, matching.num_left
+        given = (mask, target_length, batch_size, out_dim, *args)
         if self.own is not None:
-            return self.own(mask, target_length, *args, **kwargs)
-        return getattr(type(self.attention), self.NAME)(self.attention, mask, target_length, *args, **kwargs)
+            return self.own(*given, **kwargs)
+        return getattr(type(self.attention), self.NAME)(self.attention, *given, **kwargs)
+
+    def _of_heads(self, sizes: paddle.Tensor, out_dim: int) -> paddle.Tensor:
+        """What ppdiffusers would make of ``[batch, 1, left]``, which it cannot in a program for any batch."""
+        by_head = sizes.unsqueeze(1).expand([-1, self.attention.heads, -1, -1])
+        return by_head if out_dim == 4 else by_head.flatten(0, 1)
 
     def _is_of_keys(
         self, mask: paddle.Tensor | None, block: BlockCall, matching: MatchingOrKeys

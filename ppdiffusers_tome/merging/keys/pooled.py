@@ -46,9 +46,9 @@ class PooledKeys(FewerKeys):
 
     @property
     def log_sizes(self) -> paddle.Tensor:
-        sizes = paddle.zeros([self.num_left], dtype="float32")
-        sizes[: self.cells.shape[0]] = math.log(self.cells.shape[1])
-        return sizes.unsqueeze(0)
+        pooled = paddle.full([self.cells.shape[0]], math.log(self.cells.shape[1]), dtype="float32")
+        whole = None if self.whole is None else paddle.zeros([self.whole.shape[0]], dtype="float32")
+        return self._with_whole(pooled, whole, axis=0).unsqueeze(0)
 
     def keys_of(self, x: paddle.Tensor) -> paddle.Tensor:
         in_cells = paddle.index_select(x, self.cells.flatten(), axis=1)
@@ -97,6 +97,8 @@ def pooling(layout: Layout, grid: Grid, num_dropped: int, stride: tuple[int, int
     chosen = cells[np.arange(number) * len(cells) // number]
     frames = np.arange(layout.grid.frames // grid.frames) * grid.num_tokens + layout.prefix
     chosen = (chosen + frames[:, None, None]).reshape(-1, cells.shape[1])
-    whole = np.ones(layout.num_tokens, bool)
-    whole[chosen] = False
-    return Pooling(chosen, np.flatnonzero(whole), ((st // 2) * sy + sy // 2) * sx + sx // 2)
+    others = np.ones(layout.num_tokens, bool)
+    others[chosen] = False
+    # What stands before the grid comes last, as in a matching.
+    whole = np.roll(np.flatnonzero(others), -layout.prefix)
+    return Pooling(chosen, whole, ((st // 2) * sy + sy // 2) * sx + sx // 2)
