@@ -3,6 +3,7 @@
 #             (both Paddle versions, one after the other: .ci/run)
 # make test PPDIFFUSERS=path/to/ppdiffusers
 #             the same against another ppdiffusers: the folder of its source that holds setup.py and ppdiffusers/
+# make docs   the documentation site, in English and Chinese, into outputs/site; every link, anchor and picture is checked
 # Each makes its own virtual environment on the first run and installs nothing on the second.
 
 FITS := import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))
@@ -10,6 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 	$$p -c '$(FITS)' >/dev/null 2>&1 && echo $$p && break; done)
 PADDLE ?= 3.3.1
 VENV ?= .venv
+DOCS_VENV ?= .venv-docs
 # Processes that share the tests, a file each at a time.
 JOBS ?= 2
 # The folder of a ppdiffusers' source that tests import instead of the installed one.
@@ -25,7 +27,12 @@ endif
 FROM_SOURCE := PYTHONPATH="$(abspath $(PPDIFFUSERS))$${PYTHONPATH:+:$$PYTHONPATH}"
 endif
 
-.PHONY: demo test test-all lint clean
+define PYTHON_FITS
+@$(or $(PYTHON),false) -c '$(FITS)' || \
+	{ echo "Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+endef
+
+.PHONY: demo test test-all lint docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
@@ -45,9 +52,19 @@ lint: $(VENV)/ready-for-tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: $(DOCS_VENV)/ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
+	@echo "outputs/site/index.html; look at it with: $(DOCS_VENV)/bin/mkdocs serve"
+
+# Needs no Paddle: what the site says of the package is read off its files.
+$(DOCS_VENV)/ready: docs/requirements.txt
+	$(PYTHON_FITS)
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	@touch $@
+
 $(VENV)/ready: requirements.txt setup.py
-	@$(or $(PYTHON),false) -c '$(FITS)' || \
-		{ echo "Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON_FITS)
 	$(PYTHON) -m venv $(VENV)
 	sed 's/^paddlepaddle==[^ ]*/paddlepaddle==$(PADDLE)/' requirements.txt > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
@@ -64,4 +81,4 @@ $(VENV)/ready-for-tests: $(VENV)/ready $(wildcard tests/requirements*.txt)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) outputs
+	rm -rf $(VENV) $(DOCS_VENV) outputs

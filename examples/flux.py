@@ -23,7 +23,7 @@ args = parser.parse_args()
 if not hasattr(ppdiffusers, "FluxPipeline"):
     parser.error(
         f"ppdiffusers {ppdiffusers.__version__} has no FLUX; install it from PaddleMIX's source, as "
-        "docs/installation.md says"
+        "docs/en/get-started/installation.md says"
     )
 if not paddle.get_device().startswith("gpu"):
     parser.error("ppdiffusers computes FLUX's attention by a kernel that CPUs lack; run this on a GPU")

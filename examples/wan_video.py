@@ -25,7 +25,7 @@ args = parser.parse_args()
 if not hasattr(ppdiffusers, "WanPipeline"):
     parser.error(
         f"ppdiffusers {ppdiffusers.__version__} has no Wan; install it from PaddleMIX's source, as "
-        "docs/installation.md says"
+        "docs/en/get-started/installation.md says"
     )
 if not paddle.get_device().startswith("gpu"):
     parser.error("a video of this size takes days on a CPU; run this on a GPU")

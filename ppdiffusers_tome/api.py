@@ -41,7 +41,7 @@ def apply_tome(
     """Merge redundant tokens in every denoiser of a pipeline, or in one model. Replaces what was applied before.
 
     Every argument that is given holds. What is not given is that of the preset or config, if there is one, and else
-    the default of :class:`ToMeConfig`: ``apply_tome(pipe, "quality", seed=1)`` is that preset with another seed, and
+    the default of ``ToMeConfig``: ``apply_tome(pipe, "quality", seed=1)`` is that preset with another seed, and
     ``apply_tome(pipe, config=mine, tile=None)`` is ``mine`` without tiles.
 
     Args:
@@ -49,15 +49,15 @@ def apply_tome(
             text encoder never), a model, or a part of a model.
         ratio: share of the tokens to merge away, below ``1 - 1 / (sx * sy * st)`` (0.5 unless given); several, a ramp
             over the denoising; a mapping of either by level. Or what the other arguments begin with: a
-            :class:`ToMeConfig`, or the name of a preset, ``"quality"``, ``"balanced"`` or ``"fast"``.
-        max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp, seed: see :class:`ToMeConfig`.
-        tile, reuse_steps, reuse_blocks: cheaper matching, see :class:`ToMeConfig`.
+            ``ToMeConfig``, or the name of a preset, ``"quality"``, ``"balanced"`` or ``"fast"``.
+        max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp, seed: see ``ToMeConfig``.
+        tile, reuse_steps, reuse_blocks: cheaper matching, see ``ToMeConfig``.
         method: ``"tome"``, ``"prune"``, ``"tofu"`` or ``"todo"``: what becomes of tokens that belong together.
         min_similarity, start, end: merge only what is alike, and only in a part of the denoising.
         st: stride over the frames of a video.
         proportional: let merged tokens count as many times as they stand for tokens.
         config: what the other arguments begin with, the ratio among them, as ``--config`` is on the command line: a
-            :class:`ToMeConfig`, the name of a preset, or a JSON file that ``ToMeConfig.save`` wrote.
+            ``ToMeConfig``, the name of a preset, or a JSON file that ``ToMeConfig.save`` wrote.
 
     Returns:
         ``model_or_pipe``, so that calls chain.
@@ -96,7 +96,7 @@ def apply_patch(
     merge_crossattn: bool = False,
     merge_mlp: bool = False,
 ) -> T:
-    """:func:`apply_tome` under tomesd's name and with tomesd's defaults, for code that comes from there.
+    """``apply_tome`` under tomesd's name and with tomesd's defaults, for code that comes from there.
 
     Raises:
         ToMeTypeError: ``ratio`` is a preset or config, of which tomesd's defaults would replace most.
@@ -110,7 +110,7 @@ def apply_patch(
 
 
 def remove_patch(model: T) -> T:
-    """:func:`remove_tome` under tomesd's name."""
+    """``remove_tome`` under tomesd's name."""
     return remove_tome(model)
 
 

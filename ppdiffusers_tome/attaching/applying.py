@@ -103,7 +103,7 @@ def remove_tome(model_or_pipe: T) -> T:
     """Take token merging off a pipeline, a model or a part of one, leaving it exactly as it was before.
 
     Args:
-        model_or_pipe: as for :func:`apply_tome`; one that has no ToMe is left alone.
+        model_or_pipe: as for ``apply_tome``; one that has no ToMe is left alone.
 
     Returns:
         ``model_or_pipe``.

@@ -150,7 +150,7 @@ def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> 
     Args:
         model_or_pipe: a ppdiffusers pipeline (its VAE is left alone; give ``pipe.vae`` for that), a model, or a part
             of a model.
-        query_rows: how many queries at a time, 1 or more; see :class:`ChunkedAttnProcessor`.
+        query_rows: how many queries at a time, 1 or more; see ``ChunkedAttnProcessor``.
 
     Returns:
         ``model_or_pipe``, so that calls chain.
@@ -176,7 +176,7 @@ def disable_chunked_attention(model_or_pipe: T) -> T:
     """Put ppdiffusers' plain ``AttnProcessor`` back wherever attention is chunked.
 
     Args:
-        model_or_pipe: as for :func:`enable_chunked_attention`; one without chunked attention is left alone.
+        model_or_pipe: as for ``enable_chunked_attention``; one without chunked attention is left alone.
 
     Returns:
         ``model_or_pipe``.

@@ -1,4 +1,4 @@
-"""The rooms of the package, what each may import, and their picture in ``docs/architecture.md``.
+"""The rooms of the package, what each may import, and their picture in ``docs/en/developers/architecture.md``.
 
     python tests/house/rooms.py        # draws the picture anew, from what the modules import
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "ppdiffusers_tome"
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "en" / "developers" / "architecture.md"
 BEGIN, END = "<!-- drawn by tests/house/rooms.py -->", "<!-- as far as here -->"
 
 # Room, and the rooms that it may import, from the bottom to the top. A module belongs to the room with the longest name

@@ -97,7 +97,7 @@ def test_a_preset_that_loses_is_told_below_one() -> None:
     estimate = Estimate("sdxl", 512, H200, 15.0, dict.fromkeys(presets(), 15.5))
     assert estimate.speed_up("fast") == pytest.approx(15 / 15.5)
     losing = [each for each in estimates() if min(map(each.speed_up, presets())) < 0.995]
-    assert losing, "no preset loses any more: say so in docs/gpu.md"
+    assert losing, "no preset loses any more: say so in docs/en/guides/gpu.md"
     assert all(each.pixels == min(SIZES) for each in losing)
 
 
@@ -114,7 +114,7 @@ def test_a_gpu_is_compared_with_the_device_of_its_kind(gpu: str, device: str) ->
 
 
 def test_the_page_shows_what_is_kept() -> None:
-    page = (tiny.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    page = (tiny.ROOT / "docs" / "en" / "guides" / "gpu.md").read_text(encoding="utf-8")
     assert page.split(script.BEGIN)[1].split(script.END)[0].strip() == script.page()
     assert "not a measurement" in page.split(script.BEGIN)[0]
 
@@ -122,7 +122,7 @@ def test_the_page_shows_what_is_kept() -> None:
 @traced
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_kept_is_what_the_script_computes(family: str) -> None:
-    """Else run: python -m ppdiffusers_tome.tools.bench.gpu.presets --page docs/gpu.md"""
+    """Else run: python -m ppdiffusers_tome.tools.bench.gpu.presets --page docs/en/guides/gpu.md"""
     computed = [each for pixels in SIZES for each in script.computed(FAMILIES[family], pixels)]
     kept = [each for each in estimates() if each.family == family]
     assert json.loads(script.written(computed)) == json.loads(script.written(kept))

@@ -28,11 +28,11 @@ examples:
 """
 
 
-_PAGE = """# What merges in which pipeline
+_PAGE = """# Coverage
 
-Every pipeline that ppdiffusers {version} exports, as printed by `ppdiffusers-tome doctor --markdown`. What a denoiser
-holds is read off a tiny real model of its kind (`ppdiffusers_tome/tools/doctor/zoo`), with the function that
-`apply_tome` uses. The level is how many times smaller than the latent the finest grid of tokens is;
+Every pipeline that ppdiffusers {version} exports, as printed by `ppdiffusers-tome doctor --markdown`.
+What a denoiser holds is read off a tiny real model of its kind, with the function that `apply_tome` uses.
+The level is how many times smaller than the latent the finest grid of tokens is.
 `max_downsample=None`, the default, merges at that level.
 """
 
@@ -83,12 +83,12 @@ def _print_coverage(*, markdown: bool) -> None:
 
 def _print_gpu_estimate() -> None:
     from ppdiffusers_tome.tools.bench.gpu.cost import DEVICES
-    from ppdiffusers_tome.tools.bench.gpu.estimate import COMMAND, NOT_YET, heading, table
+    from ppdiffusers_tome.tools.bench.gpu.estimate import COMMAND, FROM_SOURCE, heading, table
     from ppdiffusers_tome.tools.console.output import print_line
 
     print_line(f"\n{heading(DEVICES[0].name)}\n")
     table(DEVICES[0].name).print()
-    print_line(f"{NOT_YET}\nmeasure it on your GPU: {COMMAND}")
+    print_line(f"{FROM_SOURCE}\nmeasure it on your GPU: {COMMAND}")
 
 
 def _where(pipeline: PipelineCoverage) -> str:

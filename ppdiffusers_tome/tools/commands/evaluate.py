@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("scores of networks (nothing is ever downloaded)")
     group.add_argument("--clip", type=Path, metavar="FOLDER", help="a CLIPModel of paddlenlp with its processor")
     group.add_argument("--inception", type=Path, metavar="FILE",
-                       help="FID's Inception network, saved with paddle.jit.save; see docs/evaluate.md")
+                       help="FID's Inception network, saved with paddle.jit.save; see docs/en/guides/evaluate.md")
     group.add_argument("--real", type=Path, metavar="FOLDER", help="real pictures, for the Frechet distance to them")
     add_output_arguments(parser)
     parser.add_argument("--save-pictures", action="store_true", help="keep all pictures, not the unmerged ones alone")

@@ -19,7 +19,8 @@ from ppdiffusers_tome.tools.many_prompts.line import SKIP, STOP
 
 HELP = "Draw pictures from prompts with token merging."
 EXAMPLES = """a file of prompts (--prompts) has one picture a line, and each may have its own seed, height, width,
-ratio, image or control_image, negative_prompt and output, the name of its file; see docs/many_prompts.md:
+ratio, image or control_image, negative_prompt and output, the name of its file
+(docs/en/guides/many-prompts.md):
   {"prompt": "a red circle on a blue background", "seed": 7, "height": 256, "width": 256, "ratio": 0.5}
 manifest.jsonl gets a line for every finished picture; after 5,000 lines another folder begins, in the first, with a
 manifest of its own. Stopped at any moment, the same command resumes there.

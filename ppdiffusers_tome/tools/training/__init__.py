@@ -1,1 +1,1 @@
-"""How the bundled model was made: a script a part, resumable; see docs/demo_model.md."""
+"""How the bundled model was made: a script a part, resumable; see docs/en/results/bundled-model.md."""

@@ -46,13 +46,13 @@ def tune(
     Args:
         pipe: a ppdiffusers pipeline.
         call: how it is called, ``{"prompt": "a cat", "height": 768, "width": 768}``.
-        psnr, speedup, memory: what is wanted, see :class:`Target`; a PSNR of 30 dB where nothing is given. With a
+        psnr, speedup, memory: what is wanted, see ``Target``; a PSNR of 30 dB where nothing is given. With a
             PSNR, the fastest settings that reach it are chosen; without, those that are most similar to the unmerged
             picture and reach the rest.
-        config: settings to keep, as for :func:`apply_tome`; only the ratio is looked for.
+        config: settings to keep, as for ``apply_tome``; only the ratio is looked for.
         families: what is tried instead of ``candidates.FAMILIES``; each from mild to strong.
         tried: called with every trial at once.
-        settings: settings to keep by name, as for :func:`apply_tome`, in place of those of ``config``. All that is
+        settings: settings to keep by name, as for ``apply_tome``, in place of those of ``config``. All that is
             tried has them; what they make impossible is not tried.
 
     Returns:
@@ -93,7 +93,7 @@ def tune_draws(
     config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None,
     families: Mapping[str, Sequence[ToMeConfig]] | None = None, tried: Callable[[Trial], None] = lambda trial: None,
 ) -> Tuned:  # fmt: skip
-    """:func:`tune` by several pictures, or pictures drawn in a way of one's own.
+    """``tune`` by several pictures, or pictures drawn in a way of one's own.
 
     Args:
         pipe: the pipeline that is drawn with.

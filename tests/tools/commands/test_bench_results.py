@@ -1,4 +1,4 @@
-"""``bench results``: the table of docs/results.md, for real on a tiny model, and the page that is drawn of it."""
+"""``bench results``: the table of the page of results, for real on a tiny model, and the page that is drawn of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ppdiffusers_tome.tools.figures import plots
 pytestmark = pytest.mark.once
 
 TINY = ["--model", "sd15-tiny-random", "--sizes", "128", "64"]
-PAGE = tiny.ROOT / "docs" / "results.md"
+PAGE = tiny.ROOT / "docs" / "en" / "results" / "index.md"
 # PyTorch is in no environment of the tests: this answers in its place, with seconds that were chosen.
 PYTORCH = """#!{python}
 import json, os, sys
@@ -172,11 +172,11 @@ def test_machines_stand_side_by_side(found: dict[str, Any], tmp_path: Path) -> N
     other = copy.deepcopy(found)
     other["on"]["processor"] = "Intel(R) Xeon(R) Processor @ 2.60GHz"
     other["cells"] = [cell for cell in other["cells"] if cell["size"] == 64 and cell["contender"] != "tomesd"]
-    for folder in ("results", "images"):
-        (tmp_path / folder).mkdir()
+    for folder in ("measured", "images", "en/results"):
+        (tmp_path / folder).mkdir(parents=True)
     for name, each in (("amd", found), ("intel", other)):
-        (tmp_path / "results" / f"{name}.json").write_text(json.dumps(each))
-    path = tmp_path / "results.md"
+        (tmp_path / "measured" / f"{name}.json").write_text(json.dumps(each))
+    path = tmp_path / "en" / "results" / "index.md"
     path.write_text(f"# Title\n\n{script.BEGIN}\n{script.END}\nthe rest\n")
     script.main([str(path)])
     text = path.read_text()
@@ -191,11 +191,11 @@ def test_machines_stand_side_by_side(found: dict[str, Any], tmp_path: Path) -> N
 
 
 def test_the_page_shows_what_is_kept() -> None:
-    """Else run: python -m ppdiffusers_tome.tools.bench.results_page docs/results.md"""
+    """Else run: python -m ppdiffusers_tome.tools.bench.results_page docs/en/results/index.md"""
     machines = script.read(PAGE)
     assert PAGE.read_text(encoding="utf-8").split(script.BEGIN)[1].split(script.END)[0].strip() == script.page(machines)
     if machines:
-        shown = read_settings(PAGE.parent / "images" / "results.png")
+        shown = read_settings(PAGE.parents[2] / "images" / "results.png")
         assert shown == {"machines": [machine.found for machine in machines]}
 
 

@@ -21,7 +21,7 @@ from ppdiffusers_tome.tools.doctor.coverage import PipelineCoverage, coverage
 from ppdiffusers_tome.tools.doctor.estimate import Estimate, estimates, latent_size
 from ppdiffusers_tome.tools.doctor.versions import TESTED
 
-DOCUMENT = tiny.ROOT / "docs" / "coverage.md"
+DOCUMENT = tiny.ROOT / "docs" / "en" / "reference" / "coverage.md"
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from ppdiffusers_tome.tools.console.tables import Table
 
 FILE = Path(__file__).with_name("estimate.json")
 COMMAND = "ppdiffusers-tome bench gpu"
-NOT_YET = "* for a model of this shape; this package does not merge in it yet"
+FROM_SOURCE = "* needs ppdiffusers 0.29.1 or newer, from PaddleMIX's source"
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def table(device: str) -> Table:
     result = Table(["model", *(f"{size}x{size}" for size in SIZES)])
     for family in FAMILIES.values():
         found = [estimated(family.name, size, device) for size in SIZES]
-        result.add(family.title + "*" * (not family.merges), *map(_cell, found))
+        result.add(family.title + "*" * (not family.released), *map(_cell, found))
     return result
 
 

@@ -18,7 +18,7 @@ class Family:
         denoiser: its shape.
         batch: rows of one call that draws one picture; guidance takes two.
         source: where the shape is written; how much text there is, CLIP's and T5's tokens, is the pipeline's default.
-        merges: whether this package merges in it today. Where not, the estimate is that of the same thing done there.
+        released: whether a release of ppdiffusers on the package index has it; else PaddleMIX's source does.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Family:
     denoiser: UNet | JointTransformer
     batch: int
     source: str
-    merges: bool = True
+    released: bool = True
 
 
 SD3_TEXT_TOKENS = 77 + 77  # in ppdiffusers 0.29; T5 has more since SD3.5
@@ -48,16 +48,16 @@ FAMILIES = {
         ),
         Family(
             "sd35-medium", "SD3.5 medium", JointTransformer(1536, 64, 24, 77 + 256, _POOLED, second_attentions=13), 2,
-            "transformer/config.json of stabilityai/stable-diffusion-3.5-medium", merges=False,
+            "transformer/config.json of stabilityai/stable-diffusion-3.5-medium", released=False,
         ),
         Family(
             "sd35-large", "SD3.5 large", JointTransformer(2432, 64, 38, 77 + 256, _POOLED), 2,
-            "transformer/config.json of stabilityai/stable-diffusion-3.5-large", merges=False,
+            "transformer/config.json of stabilityai/stable-diffusion-3.5-large", released=False,
         ),
         Family(
             "flux", "FLUX.1 dev",
             JointTransformer(3072, 128, 19, 512, 768, single_blocks=38, rotary=True, text_ends=False), 1,
-            "transformer/config.json of black-forest-labs/FLUX.1-dev", merges=False,
+            "transformer/config.json of black-forest-labs/FLUX.1-dev", released=False,
         ),
     )
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Estimate what every preset saves in a whole call of every family's denoiser, and keep it in ``estimate.json``.
 
-    python -m ppdiffusers_tome.tools.bench.gpu.presets --page docs/gpu.md
+    python -m ppdiffusers_tome.tools.bench.gpu.presets --page docs/en/guides/gpu.md
 
 Needs Paddle 2.6, as ``roofline`` does, and measures as little. The denoiser's layers are those of ``families``; what
 merging costs beside them is what ``roofline`` counts in a traced program.
@@ -23,7 +23,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.bench.block import PARTITION, STAGES, BlockCase, todo
 from ppdiffusers_tome.tools.bench.gpu.cost import DEVICES, Cost, seconds_of
-from ppdiffusers_tome.tools.bench.gpu.estimate import FILE, NOT_YET, Estimate, table
+from ppdiffusers_tome.tools.bench.gpu.estimate import FILE, FROM_SOURCE, Estimate, table
 from ppdiffusers_tome.tools.bench.gpu.families import FAMILIES, SIZES, Family
 from ppdiffusers_tome.tools.bench.gpu.roofline import costs_of
 from ppdiffusers_tome.tools.bench.gpu.trace import trace
@@ -86,9 +86,9 @@ def written(rows: list[Estimate]) -> str:
 
 
 def page() -> str:
-    """What is kept, as docs/gpu.md shows it: a table a device."""
+    """What is kept, as docs/en/guides/gpu.md shows it: a table a device."""
     tables = [f"On an {device.name}:\n\n{table(device.name).markdown()}" for device in DEVICES]
-    return "\n".join([*tables, NOT_YET])
+    return "\n".join([*tables, f"\\{FROM_SOURCE}"])  # a star that begins no list
 
 
 def main() -> None:

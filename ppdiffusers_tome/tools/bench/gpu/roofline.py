@@ -1,6 +1,6 @@
 """Estimate what merging costs and saves on a GPU: kernel launches, bytes moved, and a roofline. Measures nothing.
 
-    python -m ppdiffusers_tome.tools.bench.gpu.roofline --kernels kernels.json --page docs/gpu_roofline.md
+    python -m ppdiffusers_tome.tools.bench.gpu.roofline --kernels kernels.json --page docs/en/results/gpu-estimate.md
 
 Needs Paddle 2.6, whose programs may be traced in float16 without a GPU (make PADDLE=2.6.2 VENV=.venv-2.6 lint makes
 such an environment). kernels.json is what ``kernels --save`` wrote; without it the page says
@@ -241,7 +241,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=Path, help="what kernels --save wrote")
     parser.add_argument("--page", type=Path, help="rewrite the figures of this page; without it, they are printed")
     given = parser.parse_args()
-    import paddle  # after ppdiffusers_tome, see docs/installation.md
+    import paddle  # after ppdiffusers_tome, see docs/en/get-started/installation.md
 
     if not paddle.__version__.startswith("2.6."):
         sys.exit(f"Paddle {paddle.__version__} traces no float16 without a GPU; run this with Paddle 2.6")

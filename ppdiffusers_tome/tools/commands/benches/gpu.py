@@ -19,7 +19,7 @@ from ppdiffusers_tome.tools.console.output import one_line_warnings
 from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
 
-HELP = "Measure on this machine's GPU what each preset saves, beside the estimate of docs/gpu.md."
+HELP = "Measure on this machine's GPU what each preset saves, beside the estimate of docs/en/guides/gpu.md."
 EXAMPLES = """whole calls of the denoiser with random weights in the real shapes, so nothing is downloaded: unmerged and
 with every preset, which take turns, timed by CUDA events after a warm-up. What does not fit into the GPU's memory is a
 cell of the table. Writes gpu.md and gpu.json, and gpu-*.jsonl line by line: stopped, the same command resumes where it
@@ -115,7 +115,8 @@ def _page(findings: list[Finding], gpu: str | None) -> Page:
         "speed-up: seconds unmerged / seconds with the preset, round by round",
     ]
     if device is not None:
-        notes.append(f"estimated: for the {device} with fused attention, by the roofline of docs/gpu_roofline.md")
+        roofline = "the roofline of docs/en/results/gpu-estimate.md"
+        notes.append(f"estimated: for the {device} with fused attention, by {roofline}")
     notes += [f"{each.name} was not measured: {each.failed}" for each in findings if each.failed]
     title = CHECK_TITLE if gpu is None else TITLE.format(gpu)
     return Page(title, notes, [table(findings, device)])

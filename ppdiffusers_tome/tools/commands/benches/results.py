@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome bench results``: the table of docs/results.md, on this machine."""
+"""``ppdiffusers-tome bench results``: the table of docs/en/results/index.md, on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.console.output import one_line_warnings
 from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
 
-HELP = "Measure the table of docs/results.md on this machine: Stable Diffusion 1.5's shape at 512, 768 and 1024."
+HELP = "Measure the table of docs/en/results/index.md here: Stable Diffusion 1.5's shape at 512, 768 and 1024."
 EXAMPLES = """one call of the UNet, random weights, one row: unmerged, exact, in tiles, every preset, ppdiffusers' port,
 and tokens dropped for free; with --torch-python also tomesd, beside its own unmerged UNet. All take turns. On 2 cores
 it takes less than half an hour. Writes results.md, results.json and results.png, and results.jsonl line by line:
