@@ -35,7 +35,7 @@ def apply_tome(
     start: float = NOT_GIVEN,
     end: float = NOT_GIVEN,
     st: int = NOT_GIVEN,
-    proportional: bool = NOT_GIVEN,
+    proportional: bool | None = NOT_GIVEN,
     config: ToMeConfig | str | Path | None = None,
 ) -> T:
     """Merge redundant tokens in every denoiser of a pipeline, or in one model. Replaces what was applied before.
@@ -137,7 +137,7 @@ class ToMeMixin:
         start: float = NOT_GIVEN,
         end: float = NOT_GIVEN,
         st: int = NOT_GIVEN,
-        proportional: bool = NOT_GIVEN,
+        proportional: bool | None = NOT_GIVEN,
         config: ToMeConfig | str | Path | None = None,
     ) -> T:
         """Merge redundant tokens in every denoiser of this pipeline, or in this model; returns it."""

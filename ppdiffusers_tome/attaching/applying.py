@@ -143,7 +143,7 @@ def _check_settings(chosen: list[Site], config: ToMeConfig) -> None:
     if config.proportional and not any(site.weighs(section) for site, section in attentions):
         raise NothingToMergeError(
             f"proportional=True has no effect here, as the attention of {type(chosen[0].block).__name__} takes no mask "
-            "by which it could be told how many tokens each stands for; leave it at False"
+            "by which it could be told how many tokens each stands for; leave it at None"
         )
     apart = next((site for site in chosen if not site.adapter.frames), None)
     if config.st > 1 and apart is not None:

@@ -24,6 +24,7 @@ from ppdiffusers_tome.attaching.paddle_hooks import before
 from ppdiffusers_tome.attaching.sites import find_sites
 from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.keys.merged import MergedKeys
 from ppdiffusers_tome.merging.matching import Matching
 
 
@@ -90,7 +91,7 @@ def merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
 def watched(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[MergeRecord]]:
     """Record how tokens merge for as long as this lasts; whoever watched before goes on watching.
 
-    Blocks that run unmerged leave no record, nor do methods that merge no tokens into groups.
+    Blocks that run unmerged leave no record, nor do methods that compare no tokens.
 
     Args:
         model_or_pipe: a pipeline or model to which ToMe is applied.
@@ -158,9 +159,10 @@ class _Watcher:
         def listen(block: BlockCall) -> None:
             if watch is not None:
                 watch(block)
-            # Methods that drop keys have no owners, and a program that is being recorded no values.
-            if isinstance(block.matching, Matching) and id(block.name) in self.blocks and paddle.in_dynamic_mode():
-                records.append(self._record(block, block.matching))
+            # Where nothing is compared there are no groups, and a program that is being recorded has no values.
+            matching = block.matching.matching if isinstance(block.matching, MergedKeys) else block.matching
+            if isinstance(matching, Matching) and id(block.name) in self.blocks and paddle.in_dynamic_mode():
+                records.append(self._record(block, matching))
 
         return listen
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import paddle
 
-from ppdiffusers_tome.merging.downsampling import Downsampling
+from ppdiffusers_tome.merging.keys.fewer import FewerKeys
 from ppdiffusers_tome.merging.matching import Matching
 
 # Added to a score, it leaves nothing of it, and float16 holds it.
 _LEFT_OUT = -1e4
 
 
-def merged_mask(
-    mask: paddle.Tensor, matching: Matching | Downsampling, *, others_first: bool
-) -> paddle.Tensor:
+def merged_mask(mask: paddle.Tensor, matching: Matching | FewerKeys, *, others_first: bool) -> paddle.Tensor:
     """A mask whose keys merge as the tokens did: a group is left out as soon as one of its tokens is.
 
     Args:
@@ -24,13 +22,10 @@ def merged_mask(
     num_others = mask.shape[-1] - matching.num_tokens
     start = num_others if others_first else 0
     own = mask[..., start : start + matching.num_tokens]
-    if isinstance(matching, Downsampling):
-        own = matching.downsample_mask(own)
-    else:
-        bias = _as_bias(own) if mask.dtype == paddle.bool else own
-        bias = bias.expand([matching.batch, *bias.shape[1:]]) if bias.shape[0] == 1 else bias
-        merged = matching.merge_mask(bias.flatten(0, 1)).reshape([-1, own.shape[1], 1, matching.num_left])
-        own = merged == 0 if mask.dtype == paddle.bool else merged
+    bias = _as_bias(own) if mask.dtype == paddle.bool else own
+    bias = bias.expand([matching.batch, *bias.shape[1:]]) if bias.shape[0] == 1 else bias
+    merged = matching.merge_mask(bias.flatten(0, 1)).reshape([-1, own.shape[1], 1, matching.num_left])
+    own = merged == 0 if mask.dtype == paddle.bool else merged
     if num_others == 0:
         return own
     others = mask[..., :num_others] if others_first else mask[..., matching.num_tokens :]
@@ -39,7 +34,7 @@ def merged_mask(
 
 
 def with_sizes(
-    mask: paddle.Tensor | None, matching: Matching | Downsampling, num_others: int, dtype: paddle.dtype, *,
+    mask: paddle.Tensor | None, matching: Matching | FewerKeys, num_others: int, dtype: paddle.dtype, *,
     others_first: bool,
 ) -> paddle.Tensor | None:  # fmt: skip
     """A mask by which a merged token counts as many times as it stands for tokens: the logarithm of that is added.
@@ -58,7 +53,7 @@ def with_sizes(
     Returns:
         As ``mask``, with one query where that is None; None where nothing is to be added.
     """
-    if isinstance(matching, Downsampling) and num_others + matching.prefix == 0:
+    if isinstance(matching, FewerKeys) and matching.is_even and num_others == 0:
         return mask  # all keys stand for equally many, which softmax does not see
     sizes = matching.log_sizes
     if num_others:

@@ -109,15 +109,16 @@ class Matching:
         rows = paddle.gather(y.reshape([-1, channels]), self.owner)
         return rows.reshape([self.batch, self.num_tokens, channels])
 
-    def merge_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
+    def merge_mask(self, mask: paddle.Tensor, *, keys_only: bool = False) -> paddle.Tensor:
         """Merge an attention bias as the tokens were merged: a group is left out when any of its tokens is.
 
         Args:
             mask: ``[batch or batch * heads, 1 or tokens, tokens]``, 0 to keep and a large negative number to leave
                 out.
+            keys_only: whether queries stay whole.
 
         Returns:
-            ``[same, 1 or left, left]``.
+            ``[same, 1 or left, left]``; with ``keys_only``, ``[same, same, left]``.
         """
         repeats = mask.shape[0] // self.batch
         if mask.shape[0] == 1 and self.batch > 1:
@@ -127,7 +128,7 @@ class Matching:
         keys_first = mask.reshape([self.batch, repeats * query_tokens, self.num_tokens]).transpose([0, 2, 1])
         merged = self._strongest(keys_first).transpose([0, 2, 1])
         merged = merged.reshape([self.batch, repeats, query_tokens, self.num_left])
-        if query_tokens == self.num_tokens:
+        if query_tokens == self.num_tokens and not keys_only:
             queries_first = merged.transpose([0, 2, 1, 3]).reshape([self.batch, query_tokens, repeats * self.num_left])
             merged = self._strongest(queries_first).reshape([self.batch, self.num_left, repeats, self.num_left])
             merged = merged.transpose([0, 2, 1, 3])

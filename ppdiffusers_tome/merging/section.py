@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import paddle
 
-from ppdiffusers_tome.merging.downsampling import Downsampling
+from ppdiffusers_tome.merging.keys.fewer import FewerKeys
 from ppdiffusers_tome.merging.matching import Matching
 
 
@@ -55,11 +55,11 @@ def unmerged(matching: Matching, tokens: paddle.Tensor, *, others_first: bool) -
     return _together(matching.unmerge(own), others, others_first)
 
 
-def on_downsampled_keys(downsampling: Downsampling, *, others_first: bool = False) -> Section:
-    """Let attention take keys and values from some tokens only. Nothing is unmerged, as all tokens give queries.
+def on_fewer_keys(keys: FewerKeys, *, others_first: bool = False) -> Section:
+    """Let attention have fewer keys and values. Nothing is unmerged, as all tokens give queries.
 
     Args:
-        downsampling: of the block's tokens.
+        keys: of the block's tokens.
         others_first: as in ``on_merged_tokens``.
 
     Yields:
@@ -68,11 +68,11 @@ def on_downsampled_keys(downsampling: Downsampling, *, others_first: bool = Fals
     given = yield None
     while True:
         tokens = given.tokens
-        chosen = [_downsampled(downsampling, tokens, others_first)]
-        given = yield chosen[0]  # to_k
+        made = [_keys_of(keys, tokens, others_first)]
+        given = yield made[0]  # to_k
         if given.tokens is tokens:
             del tokens, given  # attention runs before this goes on, and nobody needs them meanwhile
-            given = yield chosen.pop()  # to_v, of the same tokens
+            given = yield made.pop()  # to_v, of the same tokens
 
 
 # What is merged lives in these functions alone: a variable of a section would keep it alive while attention runs.
@@ -83,9 +83,9 @@ def _merged(matching: Matching, tokens: paddle.Tensor, how: str, others_first: b
     return _together(matching.merge(own, how), others, others_first)
 
 
-def _downsampled(downsampling: Downsampling, tokens: paddle.Tensor, others_first: bool) -> paddle.Tensor:
-    own, others = _apart(tokens, downsampling.num_tokens, others_first)
-    return _together(downsampling.downsample(own), others, others_first)
+def _keys_of(keys: FewerKeys, tokens: paddle.Tensor, others_first: bool) -> paddle.Tensor:
+    own, others = _apart(tokens, keys.num_tokens, others_first)
+    return _together(keys.keys_of(own), others, others_first)
 
 
 def _apart(

@@ -13,7 +13,7 @@ from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.suggesting import did_you_mean
 from ppdiffusers_tome.settings.values import LEVELS, ByLevel, kind, plain, shown
 
-_FLAGS = ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks", "proportional")
+_FLAGS = ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks")
 _INTEGERS = ("sx", "sy", "st", "seed", "reuse_steps", "max_downsample", "tile")
 
 
@@ -31,6 +31,10 @@ def checked(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
     for name in _FLAGS:
         if not isinstance(values[name], bool):
             raise ToMeTypeError(f"{name}={shown(values[name])} must be True or False")
+    if values["proportional"] is not None and not isinstance(values["proportional"], bool):
+        raise ToMeTypeError(
+            f"proportional={shown(values['proportional'])} must be True, False or None (as the method does)"
+        )
     _check_stride(values)
     known = methods()
     if not isinstance(values["method"], str) or values["method"] not in known:
@@ -47,7 +51,7 @@ def checked(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
     if values["proportional"] and not values["merge_attn"]:
         raise ToMeValueError(
             "proportional=True has no effect with merge_attn=False, as it is for attention on merged tokens; leave it "
-            "at False, or set merge_attn=True"
+            "at None, or set merge_attn=True"
         )
     _require_integer("seed", values["seed"], "a whole number from 0 to 2**63 - 1")
     if not 0 <= values["seed"] < 2**63:

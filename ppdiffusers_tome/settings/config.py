@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.checking import checked
 from ppdiffusers_tome.settings.presets import FOLDER, is_preset, presets
 from ppdiffusers_tome.settings.suggesting import did_you_mean
@@ -59,7 +60,7 @@ class ToMeConfig:
             needs a model whose attention is over all frames at once (Wan, CogVideoX, HunyuanVideo).
         proportional: let a merged token count in attention as many times as it stands for tokens, by adding the
             logarithm of that to the scores, so that a text or whatever did not merge gains no weight; wherever
-            attention takes a mask.
+            attention takes a mask. None: as the method does, which is only where keys alone merge or are pooled.
         start, end: merge from ``start`` to ``end`` of the denoising only, ``0 <= start < end <= 1``.
 
     Progress of the denoising is the place of the step in the scheduler's list of timesteps, from 0 at pure noise; so
@@ -97,7 +98,7 @@ class ToMeConfig:
     start: float = 0.0
     end: float = 1.0
     st: int = 1
-    proportional: bool = False
+    proportional: bool | None = None
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -130,6 +131,11 @@ class ToMeConfig:
         """The most that merges at a level at any time."""
         ratio = self._ratio_of(level)
         return ratio if isinstance(ratio, float) else max(ratio)
+
+    @property
+    def counts_sizes(self) -> bool:
+        """Whether a merged token counts as many times as it stands for tokens, see ``proportional``."""
+        return methods()[self.method].proportional if self.proportional is None else self.proportional
 
     @property
     def by_progress(self) -> bool:

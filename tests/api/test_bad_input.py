@@ -64,7 +64,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio={"1": 0.5}), ToMeValueError, r"has level '1'; levels are 1, 2, 4 and 8"),
     (dict(ratio={1: 0.8}), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
     (dict(ratio={1: 0.5}, max_downsample=1), ToMeValueError, r"max_downsample=1 says nothing; leave it at None"),
-    (dict(method="merge"), ToMeValueError, r"method='merge' must be one of 'prune', 'todo', 'tofu', 'tome'"),
+    (dict(method="merge"), ToMeValueError, r"method='merge' must be one of 'keys', 'pool', 'prune', 'todo'"),
     (dict(method=None), ToMeValueError, r"method=None must be one of"),
     (dict(method="todo", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as this method"),
     (dict(method="todo", reuse_steps=4), ToMeValueError, r"reuse_steps=4 has no effect with method='todo'"),
@@ -106,7 +106,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(st=0), ToMeValueError, r"st=0 must be 1 or more; the usual stride is 1"),
     (dict(st=2.0), ToMeTypeError, r"st=2\.0 must be a whole number of frames, 1 or more, such as 2; got float"),
     (dict(ratio=0.9, st=2), ToMeValueError, r"ratio=0\.9 must be at least 0 and below 0\.875 for a 2x2x2 stride"),
-    (dict(proportional=1), ToMeTypeError, r"proportional=1 must be True or False"),
+    (dict(proportional=1), ToMeTypeError, r"proportional=1 must be True, False or None \(as the method does\)"),
     (dict(proportional=True, merge_attn=False, merge_mlp=True), ToMeValueError, r"proportional=True has no effect"),
     (dict(max_downsample=0), ToMeValueError, rf"max_downsample=0 {LEVELS}"),
     (dict(max_downsample=3), ToMeValueError, rf"max_downsample=3 {LEVELS}"),
@@ -292,7 +292,8 @@ def test_config_is_frozen_and_round_trips() -> None:
     plain = {key: type(value) for key, value in config.to_dict().items()}
     assert {plain.pop(name) for name in ("ratio", "start", "end")} == {float}
     assert (plain.pop("method"), plain.pop("min_similarity")) == (str, type(None))
-    flags = {"use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks", "proportional"}
+    flags = {"use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"}
+    assert plain.pop("proportional") is type(None)
     assert plain == {key: bool if key in flags else int for key in plain}
     with pytest.raises(AttributeError):
         config.ratio = 0.6  # type: ignore[misc]

@@ -14,8 +14,11 @@ from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove
 from ppdiffusers_tome.attaching.attach import attached_blocks
 from ppdiffusers_tome.attaching.layers import layer_at
 from ppdiffusers_tome.attaching.sites import find_sites
-from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
-from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
+from ppdiffusers_tome.merging.keys.merged import MergedKeys
+from ppdiffusers_tome.merging.keys.pooled import pooling
 from ppdiffusers_tome.merging.matchers import exact, tiled
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import methods
@@ -25,6 +28,7 @@ from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
 
 GRID = Grid(6, 8)
 EVERY = sorted(methods())
+KEYS_ONLY = [name for name in EVERY if methods()[name].keys_only]
 
 
 def matched(num_merged: int = 20, batch: int = 2, channels: int = 5) -> tuple[paddle.Tensor, Matching]:
@@ -127,7 +131,7 @@ class TestSomeKeys:
     )
     @pytest.mark.parametrize("dropped", [1, 17, 24, 36])
     def test_destinations_stay_and_the_rest_is_spread_evenly(self, partition: Partition, dropped: int) -> None:
-        chosen = kept_tokens(partition, dropped).numpy()
+        chosen = chosen_tokens(partition, dropped).numpy()
         assert len(set(chosen.tolist())) == len(chosen) == GRID.num_tokens - dropped
         assert set(partition.destinations.numpy().tolist()) <= set(chosen.tolist())
         by_cell = np.zeros((3, 4), int)
@@ -136,37 +140,119 @@ class TestSomeKeys:
         assert by_cell.max() - by_cell.min() <= 1
 
     def test_a_prefix_stays(self) -> None:
-        chosen = kept_tokens(regular_partition(GRID, 2, 2).after(3), 36).numpy()
+        chosen = chosen_tokens(regular_partition(GRID, 2, 2).after(3), 36).numpy()
         assert {0, 1, 2} <= set(chosen.tolist())
         assert len(chosen) == 3 + 12
         assert chosen.max() < 3 + GRID.num_tokens
 
-    def test_attention_with_fewer_keys_against_numpy(self) -> None:
-        """Softmax over the chosen tokens only; every query gets its own answer."""
-        unet = apply_tome(tiny.unet(), 0.75, method="todo", use_rand=False)
-        ((_, block, _), *_) = attached_blocks(unet)
+
+
+class TestPooledKeys:
+    """Means of cells, against numpy."""
+
+    @pytest.mark.parametrize(
+        ("layout", "dropped", "stride", "cells"),
+        [
+            (Layout(GRID), 36, (2, 2, 1), 12), (Layout(GRID), 18, (2, 2, 1), 6), (Layout(GRID), 1, (2, 2, 1), 1),
+            (Layout(Grid(5, 7)), 18, (2, 2, 1), 6), (Layout(GRID, prefix=3), 36, (2, 2, 1), 12),
+            (Layout(Grid(7, 8)), 42, (3, 2, 1), 6), (Layout(Grid(4, 4, 2)), 12, (2, 2, 1), 8),
+            (Layout(Grid(4, 4, 2)), 28, (2, 2, 2), 4),
+        ],
+    )  # fmt: skip
+    def test_cells_become_their_means_and_the_rest_stays(
+        self, layout: Layout, dropped: int, stride: tuple[int, int, int], cells: int
+    ) -> None:
+        grid = layout.grid if stride[2] > 1 else layout.grid.of_a_frame
+        x = tiny.array((2, layout.num_tokens, 5))
+        keys = pooling(layout, grid, dropped, stride)(x, Constants())
+        tokens = keys.cells.numpy()
+        assert tokens.shape == (cells, np.prod(stride))
+        whole = [] if keys.whole is None else keys.whole.tolist()
+        assert sorted([*tokens.ravel(), *whole]) == list(range(layout.num_tokens))
+        assert set(range(layout.prefix)) <= set(whole)
+        rows = x.numpy()
+        expected = np.concatenate([rows[:, tokens].mean(axis=2), rows[:, whole]], axis=1)
+        np.testing.assert_allclose(keys.keys_of(x).numpy(), expected, rtol=1e-5, atol=1e-6)
+        assert keys.keys_of(x).shape[1] == keys.num_left == layout.num_tokens - tokens.size + cells
+        sizes = [tokens.shape[1]] * cells + [1] * len(whole)
+        np.testing.assert_allclose(keys.log_sizes.numpy(), [np.log(sizes)], rtol=1e-6)
+        assert keys.is_even == (not whole)
+        # A cell is that of neighbours, and stands in its middle.
+        of_frame = (tokens - layout.prefix) % layout.grid.of_a_frame.num_tokens
+        row, column = np.divmod(of_frame, layout.grid.width)
+        assert (np.ptp(row, axis=1) == stride[1] - 1).all()
+        assert (np.ptp(column, axis=1) == stride[0] - 1).all()
+        positions = keys.positions.numpy()[0]
+        assert positions[cells:].tolist() == whole
+        assert all(token in cell for token, cell in zip(positions, tokens, strict=False))
+
+    def test_the_middle_of_an_odd_cell(self) -> None:
+        keys = pooling(Layout(Grid(3, 3)), Grid(3, 3), 8, (3, 3, 1))(tiny.array((1, 9, 2)), Constants())
+        assert keys.positions.tolist() == [[4]]
+
+    def test_pooled_cells_are_spread_evenly(self) -> None:
+        chosen = pooling(Layout(GRID), GRID, 18, (2, 2, 1)).cells[:, 0]
+        assert np.array_equal(np.divmod(chosen // 2, 4)[0] // 2, [0, 0, 1, 1, 2, 2])
+
+
+class TestFewerKeysInAttention:
+    """Softmax over fewer keys; every query gets its own answer."""
+
+    @pytest.mark.parametrize("method", KEYS_ONLY)
+    @pytest.mark.parametrize("ratio", [0.75, 0.5])
+    def test_against_numpy(self, method: str, ratio: float) -> None:
+        unet = apply_tome(tiny.unet(), ratio, method=method, use_rand=method == "pool")
+        ((_, block, hooks), *_) = attached_blocks(unet)
         attention, seen = block.attn1, {}
+        hooks.attachment.watch = lambda called: seen.setdefault("keys", called.matching)
         block.norm1.register_forward_post_hook(lambda layer, inputs, output: seen.update(x=output.numpy()))
         attention.to_out[0].register_forward_pre_hook(lambda layer, inputs: seen.update(out=inputs[0].numpy()))
         tiny.run_unet(unet)
-        x, heads = seen["x"], attention.heads
-        tokens = regular_partition(Grid(16, 16), 2, 2).destinations.numpy()
+        x, heads, keys = seen["x"], attention.heads, seen["keys"]
+        assert abs(keys.num_left - 256 * (1 - ratio)) <= (1 if method == "pool" else 0)
+        fewer = keys.keys_of(paddle.to_tensor(x)).numpy()
+        sizes = np.ones(keys.num_left) if method == "todo" else np.exp(keys.log_sizes.numpy())
 
         def split(layer: Any, rows: np.ndarray) -> np.ndarray:
             made = rows @ layer.weight.numpy()
             return made.reshape([*made.shape[:2], heads, -1]).transpose(0, 2, 1, 3)
 
         query = split(attention.to_q, x)
-        key, value = (split(layer, x[:, tokens]) for layer in (attention.to_k, attention.to_v))
+        key, value = (split(layer, fewer) for layer in (attention.to_k, attention.to_v))
         scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(query.shape[-1])
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True)) * sizes.reshape(-1, 1, 1, keys.num_left)
         expected = (weights / weights.sum(axis=-1, keepdims=True)) @ value
         expected = expected.transpose(0, 2, 1, 3).reshape(seen["out"].shape)
         np.testing.assert_allclose(seen["out"], expected, rtol=1e-4, atol=1e-5)
 
+    def test_todo_takes_the_destinations(self) -> None:
+        unet, seen = apply_tome(tiny.unet(), 0.75, method="todo", use_rand=False), []
+        attached_blocks(unet)[0][2].attachment.watch = lambda called: seen.append(called.matching)
+        tiny.run_unet(unet)
+        assert np.array_equal(seen[0].kept.numpy(), regular_partition(Grid(16, 16), 2, 2).destinations.numpy())
+
+    @pytest.mark.parametrize("method", ["keys", "pool"])
+    def test_sizes_count_unless_settings_say_otherwise(self, method: str) -> None:
+        unet = tiny.unet()
+        outputs = [
+            tiny.run_unet(apply_tome(unet, 0.5, method=method, proportional=given)) for given in (None, True, False)
+        ]
+        assert np.array_equal(outputs[0], outputs[1])
+        assert np.abs(outputs[0] - outputs[2]).max() > 1e-4
+
+    def test_keys_are_shared_by_blocks_and_steps(self) -> None:
+        settings = dict(ratio=0.5, max_downsample=8, method="keys")
+        unet = tiny.unet()
+        alone = tiny.run_unet(apply_tome(unet, **settings))
+        shared, seen = apply_tome(unet, **settings, reuse_blocks=True), []
+        attached_blocks(shared)[0][2].attachment.watch = lambda called: seen.append((called.layout, called.matching))
+        assert np.abs(tiny.run_unet(shared) - alone).max() > 1e-5
+        assert len(seen) > len({layout for layout, _ in seen}) == len({id(keys) for _, keys in seen})
+
 
 def test_methods_are_the_files_of_their_folder() -> None:
-    assert EVERY == ["prune", "todo", "tofu", "tome"]
+    assert EVERY == ["keys", "pool", "prune", "todo", "tofu", "tome"]
+    assert all((method.combine is None) == method.keys_only for method in methods().values())
     assert all(method.about and "\n" not in method.about for method in methods().values())
 
 
@@ -223,13 +309,14 @@ class TestInAModel:
     "specimen",
     [pytest.param(each, id=each.name, marks=marks_of(each)) for each in specimens() if each.reason is None],
 )
-def test_todo_reaches_keys_and_values_and_no_queries(specimen: Specimen) -> None:
+@pytest.mark.parametrize("method", KEYS_ONLY)
+def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, method: str) -> None:
     """In every kind of block that has layers for them; elsewhere it is refused in plain words."""
     model = specimen.build()
-    ratio: dict[str, Any] = dict(ratio=0.5, max_downsample=8, method="todo")
+    ratio: dict[str, Any] = dict(ratio=0.5, max_downsample=8, method=method)
     sites = [site for site in find_sites(model) if site.sections(ToMeConfig(**ratio))]
     if not sites:
-        with pytest.raises(NothingToMergeError, match=r"nothing to merge with method='todo'.*choose another method"):
+        with pytest.raises(NothingToMergeError, match=rf"nothing to merge with method='{method}'.*choose another"):
             apply_tome(model, **ratio)
         return
     counts: dict[str, list[int]] = {"to_q": [], "to_k": [], "to_v": []}
@@ -272,10 +359,33 @@ def test_a_processor_that_makes_keys_elsewhere_is_told() -> None:
     assert not np.array_equal(tiny.run_unet(apply_tome(unet, 0.5)), plain)
 
 
-def test_todo_merges_masks_of_its_keys() -> None:
-    """Left out tokens stay left out, whichever are asked."""
-    chosen = kept_tokens(regular_partition(GRID, 2, 2), 36)
-    keys = Downsampling(chosen, 2, GRID.num_tokens)
-    mask = np.zeros((2, 1, GRID.num_tokens), np.float32)
-    mask[:, :, ::3] = -10000
-    assert np.array_equal(keys.downsample_mask(paddle.to_tensor(mask)).numpy(), mask[:, :, chosen.numpy()])
+@pytest.mark.parametrize("queries", [1, GRID.num_tokens])
+@pytest.mark.parametrize("kind", KEYS_ONLY)
+def test_masks_of_fewer_keys(kind: str, queries: int) -> None:
+    """A key is left out as soon as one token that it stands for is; queries stay."""
+    x, matching = matched()
+    keys, members = {
+        "todo": lambda: _chosen(),
+        "pool": lambda: _pooled(x),
+        "keys": lambda: (MergedKeys.of(matching), [group % GRID.num_tokens for group in groups(matching)]),
+    }[kind]()
+    mask = np.zeros((2 * 3, queries, GRID.num_tokens), np.float32)
+    mask[:, :, ::7] = -10000
+    mask[0, -1, :] = -10000
+    merged = keys.merge_mask(paddle.to_tensor(mask)).numpy()
+    left = len(members) // (2 if kind == "keys" else 1)
+    assert merged.shape == (6, queries, left)
+    for image_head in range(6):
+        of_image = members[image_head // 3 * left :][:left] if kind == "keys" else members
+        expected = np.stack([mask[image_head][:, tokens].min(axis=-1) for tokens in of_image], axis=-1)
+        assert np.array_equal(merged[image_head], expected)
+
+
+def _chosen() -> Any:
+    chosen = chosen_tokens(regular_partition(GRID, 2, 2), 36)
+    return ChosenKeys(chosen, 2, GRID.num_tokens), [[token] for token in chosen.tolist()]
+
+
+def _pooled(x: paddle.Tensor) -> Any:
+    keys = pooling(Layout(GRID), GRID, 18, (2, 2, 1))(x, Constants())
+    return keys, [*keys.cells.tolist(), *([token] for token in keys.whole.tolist())]

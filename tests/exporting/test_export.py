@@ -29,6 +29,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "regular": dict(use_rand=False, method="prune", merge_crossattn=True),
     "all": dict(tile=4, reuse_steps=4, reuse_blocks=True, method="tofu", merge_mlp=True),
     "keys": dict(method="todo"),
+    "pooled keys": dict(method="pool"),
+    "merged keys": dict(method="keys"),
 }
 
 

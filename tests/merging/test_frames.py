@@ -7,8 +7,8 @@ import paddle
 import pytest
 
 import tiny
-from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
 from ppdiffusers_tome.merging.matchers import matcher
 from ppdiffusers_tome.merging.matchers.tiled import tiles_of
 from ppdiffusers_tome.merging.matching import Matching
@@ -110,14 +110,14 @@ def test_a_picture_has_the_destinations_that_it_had_before_there_were_frames() -
 
 
 def test_the_same_tokens_of_every_frame_give_keys() -> None:
-    kept = kept_tokens(regular_partition(FRAME, 2, 2), 18, frames=3)
+    kept = chosen_tokens(regular_partition(FRAME, 2, 2), 18, frames=3)
     first = kept[:6].numpy()
     assert first.tolist() == [0, 2, 4, 12, 14, 16]
     assert kept.tolist() == [*first, *(first + 24), *(first + 48)]
 
 
 def test_keys_stand_for_what_was_dropped_and_a_text_for_itself() -> None:
-    kept = kept_tokens(regular_partition(FRAME, 2, 2).after(5), 18)
-    downsampling = Downsampling(kept, batch=2, num_tokens=29, prefix=5)
+    kept = chosen_tokens(regular_partition(FRAME, 2, 2).after(5), 18)
+    downsampling = ChosenKeys(kept, batch=2, num_tokens=29, prefix=5)
     assert np.abs(np.exp(downsampling.log_sizes.numpy()) - [[4] * 6 + [1] * 5]).max() <= 1e-5
     assert downsampling.positions.tolist() == [[5, 7, 9, 17, 19, 21, 0, 1, 2, 3, 4]]

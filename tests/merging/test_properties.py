@@ -17,8 +17,8 @@ from attaching.contract import groups
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.attaching.calls.call import BlockCall, Call
 from ppdiffusers_tome.merging import matchers
-from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
 from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
 from ppdiffusers_tome.merging.matchers import bipartite, exact, tiled
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import methods
@@ -80,8 +80,8 @@ class Case:
         stride = (self.sx, self.sy)
         return matchers.matcher(self.partition, self.grid, self.num_merged, tile=tile, stride=stride, **given)(x)
 
-    def downsampled(self, x: paddle.Tensor) -> Downsampling:
-        return Downsampling(kept_tokens(self.partition, self.num_merged), x.shape[0], x.shape[1])
+    def chosen_keys(self, x: paddle.Tensor) -> ChosenKeys:
+        return ChosenKeys(chosen_tokens(self.partition, self.num_merged), x.shape[0], x.shape[1])
 
 
 @st.composite
@@ -293,14 +293,14 @@ class TestKeys:
     @given(cases(), st.sampled_from(ALL_TYPES))
     def test_keys_are_tokens_and_among_them_all_destinations(self, case: Case, dtype: str) -> None:
         y = case.tokens(dtype)
-        keys = case.downsampled(y)
+        keys = case.chosen_keys(y)
         chosen = keys.kept.numpy()
         assert len(set(chosen)) == len(chosen) == keys.num_left == case.num_tokens - case.num_merged
         assert {*range(case.prefix), *case.partition.destinations.tolist()} <= set(chosen)
         assert ((chosen >= 0) & (chosen < case.num_tokens)).all()
         shape = [case.batch, case.num_tokens, -1]
         whole = as_float(y).reshape(shape)
-        merged = as_float(keys.downsample(y)).reshape([case.batch, keys.num_left, -1])
+        merged = as_float(keys.keys_of(y)).reshape([case.batch, keys.num_left, -1])
         assert np.array_equal(merged, whole[:, chosen])
 
 

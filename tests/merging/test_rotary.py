@@ -7,8 +7,8 @@ import paddle
 import pytest
 
 import tiny
-from ppdiffusers_tome.merging.downsampling import Downsampling
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.keys.chosen import ChosenKeys
 from ppdiffusers_tome.merging.masks import merged_mask, with_sizes
 from ppdiffusers_tome.merging.matchers import matcher
 from ppdiffusers_tome.merging.matching import Matching
@@ -96,8 +96,8 @@ def test_one_mask_for_all_images() -> None:
 def test_a_mask_loses_the_columns_of_keys_that_are_not_there() -> None:
     kept = paddle.to_tensor([0, 2, 8, 10])
     seen = paddle.to_tensor(np.arange(TOKENS + TEXT).reshape(1, 1, 1, -1) != 13)
-    got = merged_mask(seen, Downsampling(kept, 2, TOKENS), others_first=False)
-    assert got.numpy().ravel().tolist() == [True] * 5 + [False] + [True] * 3
+    got = merged_mask(seen, ChosenKeys(kept, 2, TOKENS), others_first=False)
+    assert got.numpy().reshape([2, -1]).tolist() == [[True] * 5 + [False] + [True] * 3] * 2
 
 
 @pytest.mark.parametrize("others_first", [True, False])
@@ -133,4 +133,4 @@ def test_sizes_are_added_to_a_mask() -> None:
 
 
 def test_keys_that_all_stand_for_as_many_need_no_sizes() -> None:
-    assert with_sizes(None, Downsampling(paddle.arange(4), 2, TOKENS), 0, paddle.float32, others_first=True) is None
+    assert with_sizes(None, ChosenKeys(paddle.arange(4), 2, TOKENS), 0, paddle.float32, others_first=True) is None

@@ -9,12 +9,12 @@ import numpy as np
 import paddle
 import pytest
 
-from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
 from ppdiffusers_tome.merging.matchers.exact import match
 from ppdiffusers_tome.merging.methods.method import MEAN
 from ppdiffusers_tome.merging.partition import regular_partition
-from ppdiffusers_tome.merging.section import Given, on_downsampled_keys, on_merged_tokens
+from ppdiffusers_tome.merging.section import Given, on_fewer_keys, on_merged_tokens
 
 GRID = Grid(8, 8)
 PARTITION = regular_partition(GRID, 2, 2)
@@ -44,11 +44,11 @@ def test_tokens_that_follow_the_blocks_own_stay_as_they_are() -> None:
     assert np.array_equal(given[:, 32:].numpy(), text.numpy())
 
 
-@pytest.mark.parametrize("kind", ["merged tokens", "downsampled keys"])
+@pytest.mark.parametrize("kind", ["merged tokens", "fewer keys"])
 def test_what_was_merged_is_not_kept_while_attention_runs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = tokens()
-    merging = match(x, PARTITION, 32) if kind == "merged tokens" else Downsampling(kept_tokens(PARTITION, 32), 2, 64)
-    name = "merge" if kind == "merged tokens" else "downsample"
+    merging = match(x, PARTITION, 32) if kind == "merged tokens" else ChosenKeys(chosen_tokens(PARTITION, 32), 2, 64)
+    name = "merge" if kind == "merged tokens" else "keys_of"
     real, seen = getattr(type(merging), name), []
 
     def noting(self: object, own: paddle.Tensor, *how: str) -> paddle.Tensor:
@@ -56,7 +56,7 @@ def test_what_was_merged_is_not_kept_while_attention_runs(kind: str, monkeypatch
         return real(self, own, *how)
 
     monkeypatch.setattr(type(merging), name, noting)
-    section = on_merged_tokens(merging, MEAN) if kind == "merged tokens" else on_downsampled_keys(merging)
+    section = on_merged_tokens(merging, MEAN) if kind == "merged tokens" else on_fewer_keys(merging)
     next(section)
     for _ in range(3):  # to_q, to_k, to_v
         section.send(Given(paddle.concat([tokens(), tokens(5)], axis=1)))
@@ -65,7 +65,7 @@ def test_what_was_merged_is_not_kept_while_attention_runs(kind: str, monkeypatch
 
 
 def test_keys_and_values_of_the_same_tokens_are_chosen_once() -> None:
-    section = on_downsampled_keys(Downsampling(kept_tokens(PARTITION, 32), 2, 64))
+    section = on_fewer_keys(ChosenKeys(chosen_tokens(PARTITION, 32), 2, 64))
     next(section)
     for _ in range(2):  # attention may run twice in a section
         x = tokens()
@@ -79,9 +79,9 @@ def test_keys_and_values_of_the_same_tokens_are_chosen_once() -> None:
 
 
 def test_keys_and_values_of_other_tokens_are_chosen_for_each() -> None:
-    downsampling = Downsampling(kept_tokens(PARTITION, 32), 2, 64)
-    section = on_downsampled_keys(downsampling)
+    downsampling = ChosenKeys(chosen_tokens(PARTITION, 32), 2, 64)
+    section = on_fewer_keys(downsampling)
     next(section)
     for scale in (1, 2, 3):
         x = tokens() * scale
-        assert np.array_equal(section.send(Given(x)).numpy(), downsampling.downsample(x).numpy())
+        assert np.array_equal(section.send(Given(x)).numpy(), downsampling.keys_of(x).numpy())

@@ -24,8 +24,8 @@ from ppdiffusers_tome import NothingToMergeError, apply_tome
 from ppdiffusers_tome.attaching.adapters.adapter import FIRST
 from ppdiffusers_tome.attaching.paddle_hooks import HOOKS_SEE_KEYWORDS
 from ppdiffusers_tome.attaching.watching import watched
-from ppdiffusers_tome.merging.downsampling import kept_tokens
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.keys.chosen import chosen_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs
 
@@ -212,7 +212,7 @@ def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: fl
     model, reference = family.build(), family.build()
     grid = grid_of(family, ODD)
     frame = grid.of_a_frame
-    kept = kept_tokens(regular_partition(frame, 2, 2), frame.num_merged(ratio), frames=grid.frames).numpy()
+    kept = chosen_tokens(regular_partition(frame, 2, 2), frame.num_merged(ratio), frames=grid.frames).numpy()
     hidden = np.setdiff1d(np.arange(grid.num_tokens), kept)
     for block in blocks(reference):
         for name, attention in block.named_children():
@@ -223,7 +223,7 @@ def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: fl
 
 
 @pytest.mark.parametrize("family", [case(family) for family in FAMILIES.values() if family.text])
-@pytest.mark.parametrize("method", ["tome", "todo"])
+@pytest.mark.parametrize("method", ["tome", "todo", "pool", "keys"])
 def test_a_text_that_sees_no_picture_stays_what_it_is(family: Family, method: str) -> None:
     """So its tokens never merge, and their positions are their own."""
     behind, before = slice(TEXT_TOKENS, None), slice(-TEXT_TOKENS)

@@ -75,6 +75,7 @@ SETTINGS = {
     "kept whole": dict(ratio=0.5, start=0.5),
     "feed-forward": dict(ratio=0.5, merge_mlp=True),
     "todo": dict(ratio=0.5, method="todo"),
+    "keys": dict(ratio=0.5, method="keys"),
 }
 
 
@@ -95,7 +96,7 @@ def test_a_kept_output_is_unmerged_as_it_was_merged(family: Family, settings: An
 
 
 @NEEDS_KEYWORDS
-@pytest.mark.parametrize("method", ["tome", "todo"])
+@pytest.mark.parametrize("method", ["tome", "todo", "keys"])
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_what_is_kept_is_dropped_when_tome_comes_and_goes(family: Family, method: str) -> None:
     model, merging = family.build(), apply_tome(family.build(), 0.5, method=method)
@@ -136,7 +137,7 @@ def test_the_same_tensor_may_hold_something_new(family: Family) -> None:
     assert all(map(same, steps(family, with_processor(apply_tome(family.build(), 0.5), OneBuffer)), expected))
 
 
-@pytest.mark.parametrize("method", ["tome", "todo"])
+@pytest.mark.parametrize("method", ["tome", "todo", "keys"])
 @pytest.mark.parametrize("family", [case(family) for family in FAMILIES.values() if family.by_keyword])
 def test_what_was_computed_without_positions_is_not_kept(family: Family, method: str) -> None:
     expected = steps(family, with_cache(with_processor(family.build(), RoundTheNorms)))

@@ -43,7 +43,7 @@ def calls_of_attention(model: Model) -> Iterator[list[Any]]:
         helper.remove()
 
 
-@pytest.mark.parametrize("method", ["tome", "todo"])
+@pytest.mark.parametrize("method", ["tome", "todo", "keys"])
 @pytest.mark.parametrize("name", ROTARY)
 def test_attention_without_norms_runs_unmerged(name: str, method: str) -> None:
     family = FAMILIES[name]
@@ -56,7 +56,7 @@ def test_attention_without_norms_runs_unmerged(name: str, method: str) -> None:
         assert same(family.run(model), plain)
 
 
-@pytest.mark.parametrize("method", ["tome", "todo"])
+@pytest.mark.parametrize("method", ["tome", "todo", "keys"])
 @pytest.mark.parametrize("name", ROTARY)
 def test_a_processor_that_goes_round_the_norms_runs_unmerged(name: str, method: str) -> None:
     family = FAMILIES[name]
@@ -117,7 +117,7 @@ class FusedTextNorms(Fused):
 FUSED = [
     *[(name, Fused, "tome") for name in ROTARY],
     *[(name, kind, "todo") for name in ROTARY if name != "hunyuan_video" for kind in (Fused, FusedKeys)],
-    *[("flux", FusedTextNorms, method) for method in ("tome", "todo")],
+    *[("flux", FusedTextNorms, method) for method in ("tome", "todo", "keys")],
 ]
 
 

@@ -24,6 +24,7 @@ SETTINGS = {
     "reuse": dict(ALL, reuse_steps=2, reuse_blocks=True),
     "tiles and schedule": dict(ratio=(0.6, 0.2), max_downsample=2, tile=4, end=0.8),
     "todo": dict(ratio=0.5, max_downsample=2, method="todo"),
+    "keys": dict(ratio=0.5, max_downsample=2, method="keys", reuse_steps=2),
 }
 STEPS = 3
 # Height and width of the latent; most with as many tokens as another of another shape.

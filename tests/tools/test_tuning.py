@@ -142,7 +142,7 @@ class TestOnAPipeline:
     def test_what_was_found_can_be_applied(self) -> None:
         pipe = pipeline()
         found = tune(pipe, PROMPT, memory=NO_LIMIT)
-        assert found.config == FAMILIES["todo"][0] or found.config in (FAMILIES["tofu"][0], FAMILIES["tome"][0])
+        assert found.config == FAMILIES["keys"][0] or found.config in (FAMILIES["tofu"][0], FAMILIES["tome"][0])
         assert pipe.apply_tome(found.config).tome.config == found.config
         plain = tiny.run_pipeline(remove_tome(pipe))
         nothing = tune(pipe, PROMPT, psnr=500)
@@ -163,7 +163,7 @@ class TestOnAPipeline:
             (dict(speedup="2"), ToMeTypeError, "target speedup='2' must be a number; got str"),
             (dict(speed=2), ToMeTypeError, "unknown setting 'speed'; the settings are ratio, max_downsample"),
             (dict(tile=1), ToMeValueError, "nothing to try: no settings are possible with tile=1; tile=1 must be at"),
-            (dict(method="best"), ToMeValueError, "with method='best'; method='best' must be one of 'prune', 'todo'"),
+            (dict(method="best"), ToMeValueError, "with method='best'; method='best' must be one of 'keys', 'pool'"),
             (dict(method="todo", tile=16), ToMeValueError, "method='todo', tile=16; tile=16 has no effect with method"),
             (dict(sx=2.5), ToMeTypeError, r"sx=2\.5 must be a whole number of tokens"),
             (dict(families={}), ToMeValueError, "there is nothing to try: families has no settings"),

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import paddle
 from paddle.nn import Layer
 
+from ppdiffusers_tome.attaching.calls.matching import Matcher, MatchingOrKeys, matcher_for, merging_apart
 from ppdiffusers_tome.attaching.calls.pipeline_call import Denoising
 from ppdiffusers_tome.attaching.paddle_hooks import RunningCall
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
-from ppdiffusers_tome.merging.gradients import without_gradients
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.matchers import matcher
-from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.merging.keys.fewer import FewerKeys
 from ppdiffusers_tome.merging.rotary import Turn
-from ppdiffusers_tome.merging.section import Section, on_downsampled_keys, on_merged_tokens
+from ppdiffusers_tome.merging.section import Section, on_fewer_keys, on_merged_tokens
 from ppdiffusers_tome.settings.config import ToMeConfig
-
-# What merges in a block: its tokens, or its keys and values alone.
-MatchingOrDownsampling = Matching | Downsampling
 
 
 class Attached(Protocol):
@@ -75,9 +68,9 @@ class Call:
         self.block: BlockCall | None = None
         self.in_a_graph = False
         self._of_blocks: dict[Hashable, Layout] = {}
-        self._matchers: dict[Layout, Callable[[paddle.Tensor], MatchingOrDownsampling | None]] = {}
+        self._matchers: dict[Layout, Matcher] = {}
         # What is reused, by block (None for all), layout and batch; None where nothing is.
-        self._matchings: dict[Any, MatchingOrDownsampling | None] | None = {} if self._config.reuse_blocks else None
+        self._matchings: dict[Any, MatchingOrKeys | None] | None = {} if self._config.reuse_blocks else None
 
     def begin(self) -> None:
         """It begins, or a backward pass runs a part of it again."""
@@ -138,7 +131,7 @@ class Call:
         self.block = None if layout is None else BlockCall(self, layer, name, layout)
         return self.block
 
-    def matching_for(self, block: BlockCall, tokens: paddle.Tensor) -> MatchingOrDownsampling | None:
+    def matching_for(self, block: BlockCall, tokens: paddle.Tensor) -> MatchingOrKeys | None:
         """What merges in a block of this call, made now or taken over; None where it runs unmerged.
 
         Args:
@@ -149,7 +142,7 @@ class Call:
             ToMeValueError: a program is being recorded that would have to decide how many tokens merge.
         """
         num_merged = self._num_merged(block.layout)
-        if num_merged == 0 or not self._can_match(self._merging_apart(block.layout.grid)):
+        if num_merged == 0 or not self._can_match(merging_apart(self._config, block.layout.grid)):
             return None
         if self._matchings is None:
             return self._matcher(block.layout, num_merged)(tokens)
@@ -177,11 +170,7 @@ class Call:
             )
         if config.by_progress and self.progress is None:
             return 0
-        return self._merging_apart(layout.grid).num_merged(config.ratio_at(layout.level, self.progress))
-
-    def _merging_apart(self, grid: Grid) -> Grid:
-        """The grid whose tokens merge among themselves: one frame's, unless there is a stride over frames."""
-        return grid if self._config.st > 1 else grid.of_a_frame
+        return merging_apart(config, layout.grid).num_merged(config.ratio_at(layout.level, self.progress))
 
     def _can_match(self, grid: Grid) -> bool:
         config = self._config
@@ -197,34 +186,13 @@ class Call:
             return False
         return True
 
-    def _matcher(self, layout: Layout, num_merged: int) -> Callable[[paddle.Tensor], MatchingOrDownsampling | None]:
+    def _matcher(self, layout: Layout, num_merged: int) -> Matcher:
         """What all blocks on a grid merge by, made for the first of them that needs it."""
         if layout not in self._matchers:
-            self._matchers[layout] = self._new_matcher(layout, num_merged)
+            self._matchers[layout] = matcher_for(
+                self._config, layout, num_merged, timestep=self.timestep, constants=self.attachment.constants
+            )
         return self._matchers[layout]
-
-    def _new_matcher(self, layout: Layout, num_merged: int) -> Callable[[paddle.Tensor], MatchingOrDownsampling | None]:
-        config, constants = self._config, self.attachment.constants
-        grid = self._merging_apart(layout.grid)
-        frames = layout.grid.frames // grid.frames
-        partition = self._partition(grid).after(layout.prefix)
-        if methods()[config.method].keys_only:
-            kept_for_later = None if config.is_ramp(layout.level) else constants
-            kept = kept_tokens(partition, num_merged, kept_for_later, frames=frames)
-            return lambda tokens: Downsampling(kept, tokens.shape[0], tokens.shape[1], layout.prefix)
-        return matcher(
-            partition, grid, num_merged, tile=config.tile, stride=(config.sx, config.sy, config.st),
-            min_similarity=config.min_similarity, constants=constants, frames=frames,
-        )  # fmt: skip
-
-    @without_gradients
-    def _partition(self, grid: Grid) -> Partition:
-        config, constants = self._config, self.attachment.constants
-        if not config.use_rand:
-            return regular_partition(grid, config.sx, config.sy, constants, st=config.st)
-        return random_partition(
-            grid, config.sx, config.sy, seed=config.seed, timestep=self.timestep, constants=constants, st=config.st
-        )
 
 
 @dataclass(eq=False)
@@ -275,10 +243,10 @@ class BlockCall:
         self.running = RunningCall(layer)
         self.tokens = tokens
         self.matched = False
-        self.matching: MatchingOrDownsampling | None = None
+        self.matching: MatchingOrKeys | None = None
         self.section: OpenSection | None = None
 
-    def match(self) -> MatchingOrDownsampling | None:
+    def match(self) -> MatchingOrKeys | None:
         """Decide what merges, once: when it is first asked for, as a DiT embeds its timestep in its first block."""
         if not self.matched and self.tokens is not None:
             self.matched, tokens, self.tokens = True, self.tokens, None
@@ -309,8 +277,8 @@ class BlockCall:
     def opened(self, by: object, how: str, *, others_first: bool = False) -> OpenSection:
         """The section that ``by`` opened, or a new one: the others as in ``merging.section.on_merged_tokens``."""
         if self.section is None or self.section.by is not by:
-            if isinstance(self.matching, Downsampling):
-                arithmetic = on_downsampled_keys(self.matching, others_first=others_first)
+            if isinstance(self.matching, FewerKeys):
+                arithmetic = on_fewer_keys(self.matching, others_first=others_first)
             else:
                 assert self.matching is not None
                 arithmetic = on_merged_tokens(self.matching, how, others_first=others_first)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
-from ppdiffusers_tome.attaching.calls.call import BlockCall, MatchingOrDownsampling, OpenSection
+from ppdiffusers_tome.attaching.calls.call import BlockCall, OpenSection
+from ppdiffusers_tome.attaching.calls.matching import MatchingOrKeys
 from ppdiffusers_tome.attaching.hooks.section import SectionHooks, is_new, keeps_maps
 from ppdiffusers_tome.attaching.kept_outputs import drop_kept, first_of
-from ppdiffusers_tome.merging.downsampling import Downsampling
+from ppdiffusers_tome.merging.keys.fewer import FewerKeys
 from ppdiffusers_tome.merging.masks import merged_mask, with_sizes
 from ppdiffusers_tome.merging.rotary import Rotary, Turn, num_rows
 from ppdiffusers_tome.merging.section import Given
@@ -99,7 +100,7 @@ class KeywordAttentionHooks(SectionHooks):
         block = self.attachment.block()
         return None if block is None else block.open_section(self)
 
-    def _fits(self, matching: MatchingOrDownsampling, attention: Layer, keywords: Mapping[str, Any]) -> bool:
+    def _fits(self, matching: MatchingOrKeys, attention: Layer, keywords: Mapping[str, Any]) -> bool:
         """Whether all that the call brings can be made to fit merged tokens; if not, that is said."""
         embedding, mask = self._given(self.section.rotary, keywords), self._given(self.section.mask, keywords)
         absent = frozenset(name for name in NORMS if getattr(attention, name, None) is None)
@@ -123,7 +124,7 @@ class KeywordAttentionHooks(SectionHooks):
         return False
 
     def _changed(
-        self, block: BlockCall, matching: MatchingOrDownsampling, keywords: Mapping[str, Any]
+        self, block: BlockCall, matching: MatchingOrKeys, keywords: Mapping[str, Any]
     ) -> dict[str, Any]:
         """The call's keywords for merged tokens."""
         section, changed = self._opened(block), dict(keywords)
@@ -133,12 +134,12 @@ class KeywordAttentionHooks(SectionHooks):
         if self._given(self.section.rotary, keywords) is not None:
             rotary = Rotary(changed.pop(self.section.rotary), matching.num_tokens)
             section.of_keys = rotary.of(matching.positions)
-            section.queries = rotary.of_all if isinstance(matching, Downsampling) else section.of_keys
+            section.queries = rotary.of_all if isinstance(matching, FewerKeys) else section.of_keys
             needed.update(NORMS)
             if rotary.num_text:
                 section.text = rotary.of_text
                 needed.update(NORMS_OF_TEXT)
-        if isinstance(matching, Downsampling):
+        if isinstance(matching, FewerKeys):
             needed.add("to_k")
         else:
             changed[self.section.keyword] = section.arithmetic.send(Given(tokens))
@@ -150,13 +151,13 @@ class KeywordAttentionHooks(SectionHooks):
         return changed
 
     def _mask(
-        self, matching: MatchingOrDownsampling, keywords: Mapping[str, Any], dtype: paddle.dtype
+        self, matching: MatchingOrKeys, keywords: Mapping[str, Any], dtype: paddle.dtype
     ) -> paddle.Tensor | None:
         others_first = self.section.others_first
         mask = keywords.get(self.section.mask)
         if mask is not None:
             mask = merged_mask(mask, matching, others_first=others_first)
-        if not self.attachment.config.proportional:
+        if not self.attachment.config.counts_sizes:
             return mask
         text = keywords.get("encoder_hidden_states")
         return with_sizes(

@@ -9,10 +9,11 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
-from ppdiffusers_tome.attaching.calls.call import BlockCall, MatchingOrDownsampling
+from ppdiffusers_tome.attaching.calls.call import BlockCall
+from ppdiffusers_tome.attaching.calls.matching import MatchingOrKeys
 from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.hooks.section import keeps_maps
-from ppdiffusers_tome.merging.downsampling import Downsampling
+from ppdiffusers_tome.merging.keys.fewer import FewerKeys
 from ppdiffusers_tome.merging.masks import with_sizes
 from ppdiffusers_tome.merging.matching import Matching
 
@@ -46,29 +47,39 @@ class MaskMerger(Hooks):
             setattr(self.attention, self.NAME, self.own)
 
     def __call__(
-        self, mask: paddle.Tensor | None, target_length: int, *args: Any, **kwargs: Any
+        self, mask: paddle.Tensor | None, target_length: int, batch_size: int, out_dim: int = 4, *args: Any,
+        **kwargs: Any,
     ) -> paddle.Tensor | None:
-        proportional = self.attachment.config.proportional
+        proportional = self.attachment.config.counts_sizes
         block = None if mask is None and not proportional else self.attachment.block()
         matching = None if block is None else block.match()
         if block is not None and matching is not None and not keeps_maps(self.attachment, ATTENTION, self.attention):
             if mask is not None:
                 mask, target_length = self._merged(mask, target_length, block, matching)
             if proportional and self._is_of_keys(mask, block, matching):
-                mask, target_length = self._with_sizes(mask, matching), matching.num_left
+                sizes = self._with_sizes(mask, matching)
+                if mask is None and sizes is not None and self.own is None:
+                    return self._of_heads(sizes, out_dim)
+                mask, target_length = sizes, matching.num_left
+        given = (mask, target_length, batch_size, out_dim, *args)
         if self.own is not None:
-            return self.own(mask, target_length, *args, **kwargs)
-        return getattr(type(self.attention), self.NAME)(self.attention, mask, target_length, *args, **kwargs)
+            return self.own(*given, **kwargs)
+        return getattr(type(self.attention), self.NAME)(self.attention, *given, **kwargs)
+
+    def _of_heads(self, sizes: paddle.Tensor, out_dim: int) -> paddle.Tensor:
+        """What ppdiffusers would make of ``[batch, 1, left]``, which it cannot in a program for any batch."""
+        by_head = sizes.unsqueeze(1).expand([-1, self.attention.heads, -1, -1])
+        return by_head if out_dim == 4 else by_head.flatten(0, 1)
 
     def _is_of_keys(
-        self, mask: paddle.Tensor | None, block: BlockCall, matching: MatchingOrDownsampling
+        self, mask: paddle.Tensor | None, block: BlockCall, matching: MatchingOrKeys
     ) -> bool:
         """Whether the attention that asks is on the block's own tokens, of which fewer give keys."""
         # Merged tokens are asked about once they entered; keys that are chosen, before.
         is_own = block.section is not None or not isinstance(matching, Matching)
         return is_own and (mask is None or mask.shape[-1] == matching.num_left)
 
-    def _with_sizes(self, mask: paddle.Tensor | None, matching: MatchingOrDownsampling) -> paddle.Tensor | None:
+    def _with_sizes(self, mask: paddle.Tensor | None, matching: MatchingOrKeys) -> paddle.Tensor | None:
         """``[batch * heads or batch, 1 or queries, left]``."""
         by_head = None
         if mask is not None:
@@ -79,12 +90,12 @@ class MaskMerger(Hooks):
         return None if sizes is None else sizes.expand([matching.batch, *sizes.shape[1:]]).flatten(0, 1)
 
     def _merged(
-        self, mask: paddle.Tensor, target_length: int, block: BlockCall, matching: MatchingOrDownsampling
+        self, mask: paddle.Tensor, target_length: int, block: BlockCall, matching: MatchingOrKeys
     ) -> tuple[paddle.Tensor, int]:
         own = mask.shape[-1] == matching.num_tokens
-        if isinstance(matching, Downsampling):
+        if isinstance(matching, FewerKeys):
             # Its keys are chosen later on, so the processor counts all tokens.
-            return (matching.downsample_mask(mask), matching.num_left) if own else (mask, target_length)
+            return (matching.merge_mask(mask), matching.num_left) if own else (mask, target_length)
         if block.section is not None:
             return (matching.merge_mask(mask) if own else mask), target_length
         if own:

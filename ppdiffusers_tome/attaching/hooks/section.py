@@ -9,7 +9,8 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.attaching.adapters.adapter import CROSS_ATTENTION, ROLES, Section
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
-from ppdiffusers_tome.attaching.calls.call import BlockCall, MatchingOrDownsampling, OpenSection
+from ppdiffusers_tome.attaching.calls.call import BlockCall, OpenSection
+from ppdiffusers_tome.attaching.calls.matching import MatchingOrKeys
 from ppdiffusers_tome.attaching.hooks.base import Hooks, unseen
 from ppdiffusers_tome.attaching.kept_outputs import first_of, handed_out_again, matching_of, remember
 from ppdiffusers_tome.attaching.layers import is_a
@@ -81,7 +82,7 @@ class SectionHooks(Hooks):
     def _opened(self, block: BlockCall) -> OpenSection:
         return block.opened(self, self.how, others_first=self.section.others_first)
 
-    def _refuse(self, block: BlockCall, matching: MatchingOrDownsampling, layer: Layer, x: paddle.Tensor) -> None:
+    def _refuse(self, block: BlockCall, matching: MatchingOrKeys, layer: Layer, x: paddle.Tensor) -> None:
         block.run_unmerged()
         self.attachment.warn_once(
             "sublayer",

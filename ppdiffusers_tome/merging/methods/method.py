@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 # How the tokens of a group become one, see ``Matching.merge``.
 MEAN, KEEP, NORM = "mean", "keep", "norm"
+# How there come to be fewer keys and values, see ``merging/keys``.
+CHOSEN, POOLED, MERGED = "chosen", "pooled", "merged"
 
 
 @dataclass(frozen=True)
@@ -16,16 +18,32 @@ class Method:
     Attributes:
         about: one clause, for tables and help.
         combine: how groups of tokens become one in a block, from the block's depth: 0 for the first block that merges
-            in a call of the denoiser, 1 for the last. None: no tokens are grouped; queries stay whole, and attention
-            gets the keys and values of some tokens only.
+            in a call of the denoiser, 1 for the last. None where ``keys`` says what happens.
+        keys: queries stay whole, and this is how there come to be fewer keys and values; None where tokens merge.
+        proportional: whether sizes of groups count in attention unless settings say otherwise.
         pointless: settings that must stay at their defaults, each with the reason as a clause.
     """
 
     about: str
-    combine: Callable[[float], str] | None
+    combine: Callable[[float], str] | None = None
+    keys: str | None = None
+    proportional: bool = False
     pointless: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def keys_only(self) -> bool:
         """True where queries stay whole."""
-        return self.combine is None
+        return self.keys is not None
+
+    @property
+    def compares(self) -> bool:
+        """True where tokens are compared, so that there are groups of like ones."""
+        return self.keys in (None, MERGED)
+
+
+_NOTHING_COMPARED = "this method compares no tokens"
+COMPARES_NOTHING = dict.fromkeys(("tile", "reuse_steps", "reuse_blocks", "min_similarity"), _NOTHING_COMPARED)
+KEYS_ALONE = {
+    "merge_crossattn": "the keys of cross-attention are the text's",
+    "merge_mlp": "a feed-forward layer has no keys",
+}

@@ -80,14 +80,14 @@ def todo(
     case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, *, stride: tuple[int, int] = (2, 2)
 ) -> Iterator[str]:
     """Attention with fewer keys: what its layers for keys and values get is chosen, and nothing is put back."""
-    from ppdiffusers_tome.merging.downsampling import Downsampling, kept_tokens
+    from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
     from ppdiffusers_tome.merging.partition import random_partition
 
-    kept = kept_tokens(random_partition(case.grid, *stride, seed=0, timestep=timestep), case.num_merged)
+    chosen = chosen_tokens(random_partition(case.grid, *stride, seed=0, timestep=timestep), case.num_merged)
     yield PARTITION
-    downsampling = Downsampling(kept, x.shape[0], x.shape[1])
+    keys = ChosenKeys(chosen, x.shape[0], x.shape[1])
     yield MATCH
-    downsampling.downsample(x)  # once for keys and values, which are made of the same tokens
+    keys.keys_of(x)  # once for keys and values, which are made of the same tokens
     yield MERGE
 
 

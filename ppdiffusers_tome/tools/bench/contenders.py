@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.presets import presets
 
 if TYPE_CHECKING:
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.attaching.sites import Site
 
-NONE, RATIO_0, REMOVED, PORT, OURS, OURS_TILE, OURS_FAST, OURS_TODO, FREE = (
-    "none", "ratio-0", "removed", "port", "ours", "ours-tile", "ours-fast", "ours-todo", "free",
+NONE, RATIO_0, REMOVED, PORT, OURS, OURS_TILE, OURS_FAST, FREE = (
+    "none", "ratio-0", "removed", "port", "ours", "ours-tile", "ours-fast", "free",
 )  # fmt: skip
+# Of every method that leaves queries whole, by the method's name.
+OURS_KEYS = {name: f"ours-{name}" for name, method in methods().items() if method.keys_only}
 # Of every preset, by the preset's name.
 PRESETS = {name: f"preset-{name}" for name in presets()}
 TILE, REUSE_STEPS = 16, 4
@@ -169,9 +172,12 @@ CONTENDERS = {
             "with matchings of its own, so one of few steps reuses less than a picture of many", True,
             partial(_put_ours, tile=TILE, reuse_steps=REUSE_STEPS, reuse_blocks=True),
         ),
-        Contender(
-            OURS_TODO, "this package with method='todo': as many keys and values fewer, but all queries, so less is "
-            "saved at one ratio and less lost", True, partial(_put_ours, method="todo"),
+        *(
+            Contender(
+                contender, f"this package with method='{method}': as many keys and values fewer, but all queries, so "
+                "less is saved at one ratio and less lost", True, partial(_put_ours, method=method),
+            )
+            for method, contender in OURS_KEYS.items()
         ),
         *(
             Contender(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.tools.bench.contenders import FREE, NONE, OURS, OURS_FAST, OURS_TODO, PORT, PRESETS
+from ppdiffusers_tome.tools.bench.contenders import FREE, NONE, OURS, OURS_FAST, OURS_KEYS, PORT, PRESETS
 from ppdiffusers_tome.tools.bench.plan import Plan
 from ppdiffusers_tome.tools.bench.summary import OUT_OF_MEMORY, UNITS, Result
 from ppdiffusers_tome.tools.figures.plots import BLUE, FAINT, GREEN, GREY, INK, NAVY, ORANGE, PURPLE, draw_plot
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Points = Sequence[tuple[float, float]]
 _COLOURS = {
     NONE: GREY, PORT: ORANGE, OURS: BLUE, OURS_FAST: NAVY, FREE: GREEN,
-    **dict.fromkeys((OURS_TODO, *PRESETS.values()), PURPLE),
+    **dict.fromkeys((*OURS_KEYS.values(), *PRESETS.values()), PURPLE),
 }  # fmt: skip
 _LINES = (BLUE, NAVY, ORANGE, GREEN, PURPLE, GREY)
 _COLUMNS, _WIDTH, _BAR, _PANEL, _HEAD = 2, 680, 30, 80, 100  # the last four in pixels

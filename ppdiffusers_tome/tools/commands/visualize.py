@@ -67,10 +67,10 @@ def run(args: argparse.Namespace) -> None:
     prompt = _prompt(args.prompt, settings.model.labels)
     if settings.tome.ratio == 0:
         raise UserError("--ratio 0 merges nothing, so there is nothing to show; give a ratio such as 0.5")
-    if methods()[settings.tome.method].keys_only:
+    if not methods()[settings.tome.method].compares:
         raise UserError(
-            f"method {settings.tome.method} merges no tokens, so there is nothing to show; choose a --method that "
-            "makes groups, such as tome"
+            f"method {settings.tome.method} compares no tokens, so there is nothing to show; choose a --method that "
+            "does, such as tome"
         )
     if args.at and min(args.at) < 1:
         raise UserError(f"--at {min(args.at)} must be 1 or more: calls of the denoiser are counted from 1")

@@ -10,14 +10,14 @@ import numpy as np
 import paddle
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
+from ppdiffusers_tome.attaching.calls.matching import matcher_for
 from ppdiffusers_tome.attaching.layers import layer_at
 from ppdiffusers_tome.attaching.models import models_of
 from ppdiffusers_tome.attaching.sites import Site, find_sites, reached
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matchers import matcher
+from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.masks import with_sizes
 from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.merging.partition import random_partition
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.measuring.clock import seconds_of
 from ppdiffusers_tome.tools.measuring.measure import available_bytes
@@ -151,23 +151,28 @@ def _timed(estimate: Estimate, site: Site, config: ToMeConfig) -> Estimate:
             return replace(estimate, untimed=untimed)
     noise = np.random.default_rng(0).standard_normal((1, grid.num_tokens, weight.shape[0]), np.float32)
     x = paddle.to_tensor(noise).astype(weight.dtype)
-    partition = random_partition(grid, config.sx, config.sy, seed=config.seed, timestep=None)
     # Noise is nowhere alike.
-    match = matcher(partition, grid, estimate.num_merged, tile=config.tile, stride=(config.sx, config.sy))
+    match: Any = matcher_for(replace(config, min_similarity=None), Layout(grid, level=site.level), estimate.num_merged)
 
     def merged() -> Any:
-        matching: Any = match(x)
+        matching = match(x)
         return matching.unmerge(attention(matching.merge(x)))
 
     def with_fewer_keys() -> Any:
-        keys: Any = match(x)
+        keys = match(x)
+        tokens, sizes = keys.keys_of(x), None
+        if config.counts_sizes and site.weighs(section):
+            sizes = with_sizes(None, keys, 0, weight.dtype, others_first=False)
         hooks = [
-            layer_at(site.block, path).register_forward_pre_hook(lambda layer, inputs: (keys.merge(inputs[0]),))
+            layer_at(site.block, path).register_forward_pre_hook(lambda layer, inputs: (tokens,))
             for path in section.keys
         ]
+        if sizes is not None:
+            attention.prepare_attention_mask = lambda *given, **named: sizes.flatten(0, 1)
         try:
             return attention(x)
         finally:
+            vars(attention).pop("prepare_attention_mask", None)
             for hook in hooks:
                 hook.remove()
 

@@ -108,7 +108,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
     setting("--st", type=int, metavar="N",
             help="stride in frames, for models that attend to all frames of a video at once (default: 1)")
     setting("--proportional", action=yes_or_no,
-            help="let merged tokens count in attention as many times as they stand for tokens (default: no)")
+            help="let merged tokens count in attention as many times as they stand for (default: as the method does)")
     setting("--start", type=float, metavar="X", help="merge from this share of the denoising (default: 0)")
     setting("--end", type=float, metavar="X", help="and up to this one (default: 1)")
     return group

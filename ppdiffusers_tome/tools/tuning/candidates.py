@@ -12,15 +12,18 @@ from ppdiffusers_tome.settings.combining import combined
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.values import LEVELS, plain, shown
 
-# Downsampled keys keep the picture best (docs/en/results/fidelity.md); merging also works where blocks have no layers
-# for keys.
+# Fewer keys keep the picture best (docs/en/results/fidelity.md); pooled ones need no mask, which some attention on a GPU
+# does not take, and merging also works where blocks have no layers for keys.
 FAMILIES: dict[str, tuple[ToMeConfig, ...]] = {
-    "todo": (
-        ToMeConfig(0.5, method="todo"),
-        ToMeConfig.preset("quality"),
-        ToMeConfig.preset("balanced"),
-        ToMeConfig(15 / 16, method="todo", sx=4, sy=4),
-        ToMeConfig.preset("fast"),
+    "keys": (
+        ToMeConfig(0.5, method="keys"),
+        ToMeConfig(0.75, method="keys"),
+        ToMeConfig(15 / 16, method="keys", sx=4, sy=4),
+    ),
+    "pool": (
+        ToMeConfig(0.75, method="pool"),
+        ToMeConfig(15 / 16, method="pool", sx=4, sy=4),
+        ToMeConfig({1: 15 / 16, 2: 15 / 16}, method="pool", sx=4, sy=4),
     ),
     "tofu": (ToMeConfig(0.3, method="tofu"), ToMeConfig(0.5, method="tofu"), ToMeConfig(0.7, method="tofu")),
     "tome": (ToMeConfig(0.3), ToMeConfig(0.5), ToMeConfig(0.7)),

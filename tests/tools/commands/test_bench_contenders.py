@@ -29,15 +29,24 @@ PLAN = Plan(
 SETTING = PLAN.settings[0]
 TOKENS = 16 * 16
 UNMERGED = ("none", "ratio-0", "removed")
+# Those that have exactly as many keys fewer as the ratio says; pools are of whole cells.
+EXACT = ("port", "ours", "ours-tile", "ours-fast", "ours-keys", "ours-todo", "free")
+
+
+def _in_cells(ratio: float) -> int:
+    """How many keys are fewer where whole cells of four are pooled."""
+    return 3 * round(TOKENS * ratio / 3)
+
+
 # Keys of self-attention at the two finest levels.
 EXPECTED = {
     **dict.fromkeys(UNMERGED, (TOKENS, TOKENS // 4)),
     "preset-balanced": (TOKENS - int(TOKENS * 8 / 9), TOKENS // 4), "preset-fast": (TOKENS // 16, TOKENS // 64),
     "preset-quality": (TOKENS // 4, TOKENS // 4),
     **{
-        f"{name} {ratio}": (TOKENS - int(TOKENS * ratio), TOKENS // 4)
+        f"{name} {ratio}": (TOKENS - (_in_cells(ratio) if name == "ours-pool" else int(TOKENS * ratio)), TOKENS // 4)
         for ratio in PLAN.ratios
-        for name in ("port", "ours", "ours-tile", "ours-fast", "ours-todo", "free")
+        for name in (*EXACT, "ours-pool")
     },
 }  # fmt: skip
 
@@ -76,7 +85,7 @@ def who(unet: Any) -> str:
             return f"preset-{preset}"
         settings = {
             "ours": {}, "ours-tile": {"tile": 16}, "ours-fast": {"tile": 16, "reuse_steps": 4, "reuse_blocks": True},
-            "ours-todo": {"method": "todo"},
+            **{f"ours-{method}": {"method": method} for method in ("keys", "pool", "todo")},
         }  # fmt: skip
         ratio = applied.config.ratio
         name = next(name for name, given in settings.items() if applied.config == ToMeConfig(ratio=ratio, **given))
@@ -131,7 +140,7 @@ def test_removed_was_applied_before(unet: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_levels_are_those_of_the_setting(unet: Any, seen: dict[int, set[int]]) -> None:
-    for name in ("port", "ours", "ours-tile", "ours-fast", "ours-todo", "free"):
+    for name in EXACT:
         seen.clear()
         put_on(unet, name, 0.5, 2)
         run(unet)
@@ -143,7 +152,7 @@ def test_model_without_attention_at_its_finest_level_is_compared_at_the_same_lev
     widths: list[int] = []
     for site in find_sites(model):
         site.block.attn1.to_k.register_forward_post_hook(lambda _, inputs, output: widths.append(output.shape[1]))
-    for name in ("port", "ours", "ours-tile", "ours-fast", "ours-todo", "free"):
+    for name in EXACT:
         widths.clear()
         put_on(model, name, 0.5, None)
         tiny.run_unet(model)

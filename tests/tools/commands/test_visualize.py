@@ -203,7 +203,7 @@ def test_controlnet_is_a_column_of_its_own(tmp_path, photo):
         (["--blocks", "nowhere"], f"--blocks nowhere is in no name of a block that merges; these do: unet.{BLOCK}"),
         (["--prompt", "a white star on a black background"], "2 prompts were given, and visualize shows one picture"),
         (["--visualdl", __file__], f"--visualdl {__file__} is a file; give a folder"),
-        (["--method", "todo"], "choose a --method that makes groups, such as tome"),
+        (["--method", "todo"], "choose a --method that does, such as tome"),
         (["--height", "8", "--width", "8"], "none of the blocks to show merged tokens into groups"),
     ],
 )

@@ -11,18 +11,18 @@ import paddle
 
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.gradients import without_gradients
-from ppdiffusers_tome.merging.matching import may_be
+from ppdiffusers_tome.merging.keys.fewer import FewerKeys
 from ppdiffusers_tome.merging.partition import Partition
 
 
 @dataclass(frozen=True)
-class Downsampling:
-    """The tokens that give keys and values. All tokens give queries, so nothing is unmerged.
+class ChosenKeys(FewerKeys):
+    """Some tokens give keys and values, the others none.
 
     Attributes:
         kept: int64 ``[left]``, tokens, the same in every image.
-        batch: number of images.
-        num_tokens: all tokens.
+        batch: as in ``FewerKeys``.
+        num_tokens: as in ``FewerKeys``.
         prefix: how many of them stand before the grid's; they come last in ``kept``.
     """
 
@@ -33,40 +33,34 @@ class Downsampling:
 
     @property
     def num_left(self) -> int:
-        """Tokens that give keys and values."""
         return self.kept.shape[0]
 
     @property
+    def is_even(self) -> bool:
+        return self.prefix == 0
+
+    @property
     def positions(self) -> paddle.Tensor:
-        """int64 ``[1, left]``: the token that each of them is."""
         return self.kept.unsqueeze(0)
 
     @property
     def log_sizes(self) -> paddle.Tensor:
-        """float32 ``[1, left]``: the logarithm of how many tokens of the grid each of them stands for, evenly."""
+        """Of the grid's tokens, each stands for as many."""
         of_grid = self.num_left - self.prefix
         sizes = paddle.full([1, of_grid], math.log((self.num_tokens - self.prefix) / of_grid), dtype="float32")
         if self.prefix == 0:
             return sizes
         return paddle.concat([sizes, paddle.zeros([1, self.prefix], dtype="float32")], axis=1)
 
-    def fits(self, x: paddle.Tensor) -> bool:
-        """True when ``x`` is ``[batch, tokens, channels]`` with these numbers of both."""
-        return x.ndim == 3 and may_be(x.shape[0], self.batch) and x.shape[1] == self.num_tokens
-
-    def downsample(self, x: paddle.Tensor) -> paddle.Tensor:
-        """``[batch, tokens, channels]`` to ``[batch, left, channels]``."""
+    def keys_of(self, x: paddle.Tensor) -> paddle.Tensor:
         return paddle.index_select(x, self.kept, axis=1)
 
-    def downsample_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
-        """An attention bias or boolean mask ``[..., tokens]`` to ``[..., left]``."""
-        # Paddle 2.6 selects no truth values.
-        numbers = mask.astype("int32") if mask.dtype == paddle.bool else mask
-        return paddle.index_select(numbers, self.kept, axis=mask.ndim - 1).astype(mask.dtype)
+    def merge_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
+        return paddle.index_select(mask, self.kept, axis=2)
 
 
 @without_gradients
-def kept_tokens(
+def chosen_tokens(
     partition: Partition, num_dropped: int, constants: Constants | None = None, *, frames: int = 1
 ) -> paddle.Tensor:
     """The tokens that give keys, int64 ``[tokens - num_dropped]``: destinations, evenly spread sources, and the prefix.

@@ -1,0 +1,72 @@
+"""From settings to what merges on a grid: tokens, or keys and values alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import paddle
+
+from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.gradients import without_gradients
+from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
+from ppdiffusers_tome.merging.keys.fewer import FewerKeys
+from ppdiffusers_tome.merging.keys.merged import MergedKeys
+from ppdiffusers_tome.merging.keys.pooled import pooling
+from ppdiffusers_tome.merging.matchers import matcher
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods.method import CHOSEN, MERGED, POOLED
+from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.settings.config import ToMeConfig
+
+# What merges in a block: its tokens, or its keys and values alone.
+MatchingOrKeys = Matching | FewerKeys
+# From the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
+Matcher = Callable[[paddle.Tensor], MatchingOrKeys | None]
+
+
+def merging_apart(config: ToMeConfig, grid: Grid) -> Grid:
+    """The grid whose tokens merge among themselves: one frame's, unless there is a stride over frames."""
+    return grid if config.st > 1 else grid.of_a_frame
+
+
+def matcher_for(
+    config: ToMeConfig, layout: Layout, num_merged: int, *,
+    timestep: paddle.Tensor | None = None, constants: Constants | None = None,
+) -> Matcher:  # fmt: skip
+    """What all blocks on a grid merge by, in one call of a denoiser.
+
+    Args:
+        config: the settings.
+        layout: of the tokens.
+        num_merged: how many of a frame, or of all frames with a stride over them.
+        timestep: scalar or ``[batch]``, on which the random choice depends; None where there is none.
+        constants: as in ``partition.random_partition``.
+    """
+    constants = constants or Constants()
+    grid, keys = merging_apart(config, layout.grid), methods()[config.method].keys
+    frames, stride = layout.grid.frames // grid.frames, (config.sx, config.sy, config.st)
+    # A ramp has other numbers in every step.
+    kept_for_later = Constants() if config.is_ramp(layout.level) else constants
+    if keys == POOLED:
+        return partial(pooling(layout, grid, num_merged, stride), constants=kept_for_later)
+    partition = _partition(config, grid, timestep, constants).after(layout.prefix)
+    if keys == CHOSEN:
+        chosen = chosen_tokens(partition, num_merged, kept_for_later, frames=frames)
+        return lambda tokens: ChosenKeys(chosen, tokens.shape[0], tokens.shape[1], layout.prefix)
+    match = matcher(
+        partition, grid, num_merged, tile=config.tile, stride=stride, min_similarity=config.min_similarity,
+        constants=constants, frames=frames,
+    )  # fmt: skip
+    return (lambda tokens: MergedKeys.of(match(tokens))) if keys == MERGED else match
+
+
+@without_gradients
+def _partition(config: ToMeConfig, grid: Grid, timestep: paddle.Tensor | None, constants: Constants) -> Partition:
+    if not config.use_rand:
+        return regular_partition(grid, config.sx, config.sy, constants, st=config.st)
+    return random_partition(
+        grid, config.sx, config.sy, seed=config.seed, timestep=timestep, constants=constants, st=config.st
+    )
