@@ -12,8 +12,8 @@ from ppdiffusers_tome.settings.combining import combined
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.values import LEVELS, plain, shown
 
-# Fewer keys keep the picture best (docs/en/results/fidelity.md); pooled ones need no mask, which some attention on a GPU
-# does not take, and merging also works where blocks have no layers for keys.
+# Fewer keys keep the picture best (docs/en/results/fidelity.md); pooled ones need no mask, which some attention on a
+# GPU does not take, and merging also works where blocks have no layers for keys.
 FAMILIES: dict[str, tuple[ToMeConfig, ...]] = {
     "keys": (
         ToMeConfig(0.5, method="keys"),
