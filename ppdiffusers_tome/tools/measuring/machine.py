@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""The machine: what a measurement was made on, and what a report of a fault tells of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from ppdiffusers_tome.cpu.process import keeps_freed_memory, usable_cores
 
-_MEMORY = Path("/proc/meminfo")
+_MEMORY, _LIMIT = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 
 
 def measured_on() -> dict[str, Any]:
@@ -32,10 +32,31 @@ def measured_on() -> dict[str, Any]:
 
 def free_memory() -> dict[str, int]:
     """Bytes that Linux could still hand out, by its own names: ``MemAvailable``, ``SwapFree``. Empty elsewhere."""
+    return _told("MemAvailable", "SwapFree")
+
+
+def all_memory() -> int | None:
+    """Bytes that this process could have at the most, the machine's or its container's; None where nothing tells."""
+    told = [*_told("MemTotal").values()]
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        told.append(int(_LIMIT.read_text()))
+    return min(told, default=None)
+
+
+def _told(*names: str) -> dict[str, int]:
+    """Bytes by the names that Linux has for them; none elsewhere."""
     with suppress(OSError):
-        told = re.findall(r"(MemAvailable|SwapFree):\s+(\d+) kB", _MEMORY.read_text())
-        return {name: int(number) * 1024 for name, number in told}
+        told = re.findall(r"^(\w+):\s+(\d+) kB", _MEMORY.read_text(), re.MULTILINE)
+        return {name: int(number) * 1024 for name, number in told if name in names}
     return {}
+
+
+def operating_system() -> str:
+    """Its name and version: ``Debian GNU/Linux 12 (bookworm), Linux 6.1.0 x86_64, glibc 2.36``."""
+    names = [" ".join((platform.system(), platform.release(), platform.machine())), " ".join(platform.libc_ver())]
+    with suppress(OSError):
+        names.insert(0, platform.freedesktop_os_release()["PRETTY_NAME"])
+    return ", ".join(filter(None, names))
 
 
 def processor() -> dict[str, Any]:
