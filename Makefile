@@ -1,6 +1,7 @@
 # make demo   pictures with and without token merging, text-to-image and ControlNet
 # make test   lint, types and the tests of every commit; make test-all the slow sweeps too
 #             (both Paddle versions, one after the other: .ci/run)
+# make dist   the package as it is published, into dist/: checked, installed into a fresh environment and run there
 # make test PPDIFFUSERS=path/to/ppdiffusers
 #             the same against another ppdiffusers: the folder of its source that holds setup.py and ppdiffusers/
 # Each makes its own virtual environment on the first run and installs nothing on the second.
@@ -25,7 +26,12 @@ endif
 FROM_SOURCE := PYTHONPATH="$(abspath $(PPDIFFUSERS))$${PYTHONPATH:+:$$PYTHONPATH}"
 endif
 
-.PHONY: demo test test-all lint clean
+define PYTHON_FITS
+@$(or $(PYTHON),false) -c '$(FITS)' || \
+	{ echo "Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+endef
+
+.PHONY: demo test test-all lint dist clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
@@ -45,9 +51,12 @@ lint: $(VENV)/ready-for-tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+dist:
+	$(PYTHON_FITS)
+	.ci/dist $(PYTHON)
+
 $(VENV)/ready: requirements.txt setup.py
-	@$(or $(PYTHON),false) -c '$(FITS)' || \
-		{ echo "Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON_FITS)
 	$(PYTHON) -m venv $(VENV)
 	sed 's/^paddlepaddle==[^ ]*/paddlepaddle==$(PADDLE)/' requirements.txt > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
@@ -64,4 +73,4 @@ $(VENV)/ready-for-tests: $(VENV)/ready $(wildcard tests/requirements*.txt)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) outputs
+	rm -rf $(VENV) outputs dist build

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -96,3 +97,10 @@ def test_readme_is_the_page_of_the_index(settings: dict[str, Any]) -> None:
     assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     newest = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1]
     assert newest.startswith(__version__)
+
+
+def test_pre_commit_checks_with_the_pinned_versions() -> None:
+    pins = [line for name in ("requirements.txt", "tests/requirements.txt") for line in (ROOT / name).read_text().split()]
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    for tool in ("ruff", "mypy", "numpy", "filelock", "matplotlib", "packaging", "pillow", "rich"):
+        assert next(pin for pin in pins if pin.startswith(f"{tool}==")) in re.split(r"[\s\[\]]+", hooks)

@@ -109,7 +109,7 @@ def findings(packages: Mapping[str, Any], imports: Mapping[str, Any]) -> list[st
             where = f" (raised in {told['raised_in']})" if "raised_in" in told else ""
             found.append(f"{name} cannot be imported: {told['error']}{where}")
             found += [f"so {left} cannot either"] * bool(left)
-            found.append("docs/installation.md says which versions work together")
+            found.append("the documentation (installation.md) says which versions work together")
     for name, told in packages.items():
         if not told["fits"]:
             has = f"is {told['installed']}" if told["installed"] else "is missing"

@@ -108,7 +108,7 @@ def test_what_cannot_be_imported_is_told_in_words(
     assert sentence in lines
     rest = importing.STEPS[importing.STEPS.index(package) + 1 :]
     assert not rest or f"so {' and '.join(rest)} cannot either" in lines
-    assert lines[-1] == "docs/installation.md says which versions work together"
+    assert lines[-1] == "the documentation (installation.md) says which versions work together"
     assert not [word for word in private(home) if word in printed]
 
 
