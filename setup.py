@@ -86,6 +86,8 @@ setup(
         "ppdiffusers_tome.settings.presets": ["*.json"],
         "ppdiffusers_tome.tools.bench.gpu": ["*.json"],
         "ppdiffusers_tome.tools.evaluation": ["*.jsonl"],
+        # The weights too: what comes with the package can be tried and tested where no hub can be reached, and pip's
+        # checksum covers it. They are far below the 100 MB that package indexes take; .ci/wheel.py looks.
         "ppdiffusers_tome.tools.bundled": ["model/**/*", "controlnet/**/*", "dit/**/*"],
     },
     install_requires=[

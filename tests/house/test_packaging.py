@@ -100,7 +100,8 @@ def test_readme_is_the_page_of_the_index(settings: dict[str, Any]) -> None:
 
 
 def test_pre_commit_checks_with_the_pinned_versions() -> None:
-    pins = [pin for name in ("requirements", "tests/requirements") for pin in (ROOT / f"{name}.txt").read_text().split()]
+    files = [ROOT / "requirements.txt", ROOT / "tests" / "requirements.txt"]
+    pins = [pin for file in files for pin in file.read_text(encoding="utf-8").split()]
     hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
     for tool in ("ruff", "mypy", "numpy", "filelock", "matplotlib", "packaging", "pillow", "rich"):
         assert next(pin for pin in pins if pin.startswith(f"{tool}==")) in re.split(r"[\s\[\]]+", hooks)
