@@ -1,6 +1,7 @@
 # make demo   pictures with and without token merging, text-to-image and ControlNet
 # make test   lint, types and the tests of every commit; make test-all the slow sweeps too
 #             (both Paddle versions, one after the other: .ci/run)
+# make dist   the package as it is published, into dist/: checked, installed into a fresh environment and run there
 # make test PPDIFFUSERS=path/to/ppdiffusers
 #             the same against another ppdiffusers: the folder of its source that holds setup.py and ppdiffusers/
 # make docs   the documentation site, in English and Chinese, into outputs/site; every link, anchor and picture is checked
@@ -32,7 +33,7 @@ define PYTHON_FITS
 	{ echo "Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 endef
 
-.PHONY: demo test test-all lint docs clean
+.PHONY: demo test test-all lint docs dist clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
@@ -63,6 +64,10 @@ $(DOCS_VENV)/ready: docs/requirements.txt
 	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	@touch $@
 
+dist:
+	$(PYTHON_FITS)
+	.ci/dist $(PYTHON)
+
 $(VENV)/ready: requirements.txt setup.py
 	$(PYTHON_FITS)
 	$(PYTHON) -m venv $(VENV)
@@ -81,4 +86,4 @@ $(VENV)/ready-for-tests: $(VENV)/ready $(wildcard tests/requirements*.txt)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) outputs
+	rm -rf $(VENV) $(DOCS_VENV) outputs dist build

@@ -29,7 +29,7 @@ from ppdiffusers_tome.merging.keys.chosen import chosen_tokens
 from ppdiffusers_tome.merging.matchers import matcher
 from ppdiffusers_tome.merging.matchers.exact import match
 from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.merging.methods.method import KEEP, MEAN, NORM
+from ppdiffusers_tome.merging.methods.method import WAYS
 from ppdiffusers_tome.merging.partition import regular_partition
 
 ALL = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
@@ -540,7 +540,7 @@ def test_processors_that_keep_maps_are_known_by_inheritance() -> None:
 
 
 @pytest.mark.parametrize("tile", [None, 16])
-@pytest.mark.parametrize("how", [MEAN, KEEP, NORM])
+@pytest.mark.parametrize("how", WAYS)
 def test_a_program_has_the_same_operators_at_every_size(tile: int | None, how: str) -> None:
     """On a CPU, the loop over a few rows at a time must not become part of it."""
 

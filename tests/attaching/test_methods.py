@@ -22,7 +22,7 @@ from ppdiffusers_tome.merging.keys.pooled import pooling
 from ppdiffusers_tome.merging.matchers import exact, tiled
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.merging.methods.method import KEEP, MEAN, NORM
+from ppdiffusers_tome.merging.methods.method import KEEP, MEAN, NORM, WAYS
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
 
@@ -47,7 +47,7 @@ class TestCombining:
         x = x.astype(dtype)
         rows = x.numpy().reshape([-1, 5])
         destinations = set(random_partition(GRID, 2, 2, seed=3, timestep=None).destinations.numpy().tolist())
-        results = {how: matching.merge(x, how).numpy().reshape([-1, 5]) for how in (MEAN, KEEP, NORM)}
+        results = {how: matching.merge(x, how).numpy().reshape([-1, 5]) for how in WAYS}
         several = 0
         for row, tokens in enumerate(groups(matching)):
             mean = rows[tokens].mean(axis=0)
@@ -65,10 +65,10 @@ class TestCombining:
         """What was merged one way may be unmerged without knowing which."""
         x, matching = matched()
         constant = paddle.full_like(x, 2.0)
-        for how in (MEAN, KEEP, NORM):
+        for how in WAYS:
             np.testing.assert_allclose(matching.unmerge(matching.merge(constant, how)).numpy(), 2.0, rtol=1e-5)
 
-    @pytest.mark.parametrize("how", [MEAN, KEEP, NORM])
+    @pytest.mark.parametrize("how", WAYS)
     def test_gradients_arrive(self, how: str) -> None:
         x, matching = matched()
         x.stop_gradient = False

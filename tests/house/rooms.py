@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tools.figures": {
         "errors", "merging", "attaching", "exporting", "tools.measuring", "tools.console", "tools.drawing",
     },
-    "tools.doctor": {"version", "errors", "merging", "settings", "attaching", "tools.measuring"},
+    "tools.doctor": {"version", "errors", "merging", "settings", "attaching", "exporting", "tools.measuring"},
     "tools.bench": {
         "cpu", "errors", "merging", "settings", "attaching", "cpu.chunked_attention", "api", "install", "exporting",
         "tools.measuring", "tools.console", "tools.drawing", "tools.figures",

@@ -12,7 +12,7 @@ from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
 from ppdiffusers_tome.merging.matchers import matcher
 from ppdiffusers_tome.merging.matchers.tiled import tiles_of
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods.method import KEEP, MEAN, NORM
+from ppdiffusers_tome.merging.methods.method import KEEP, WAYS
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 
 FRAME = Grid(4, 6)
@@ -30,7 +30,7 @@ def of_each_frame(x: paddle.Tensor, frames: int, num_merged: int) -> tuple[Match
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("frames", [1, 2, 5])
-@pytest.mark.parametrize("how", [MEAN, KEEP, NORM])
+@pytest.mark.parametrize("how", WAYS)
 def test_frames_merge_as_if_each_were_an_image(batch: int, frames: int, how: str) -> None:
     x = tiny.array((batch, frames * FRAME.num_tokens, 8))
     together, apart = of_each_frame(x, frames, num_merged=11)

@@ -22,7 +22,7 @@ from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
 from ppdiffusers_tome.merging.matchers import bipartite, exact, tiled
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.merging.methods.method import KEEP, MEAN, NORM
+from ppdiffusers_tome.merging.methods.method import KEEP, NORM, WAYS
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -154,7 +154,7 @@ def test_every_matcher_has_its_properties_here() -> None:
     known = {each.__name__.rpartition(".")[2] for each in (bipartite, exact, tiled)}
     assert {module.name for module in pkgutil.iter_modules(matchers.__path__)} == known
     ways = {method.combine(depth) for method in methods().values() if method.combine for depth in (0.0, 0.5, 1.0)}
-    assert ways == {MEAN, KEEP, NORM}
+    assert ways == set(WAYS)
 
 
 class TestPartition:
@@ -202,7 +202,7 @@ class TestMatching:
     @given(cases(), st.data())
     def test_tokens_of_one_value_come_back_as_they_were(self, case: Case, data: st.DataObject) -> None:
         """A flat picture: any group's mean is what it was, in every type and way."""
-        dtype, how = data.draw(st.sampled_from(ALL_TYPES)), data.draw(st.sampled_from([MEAN, KEEP, NORM]))
+        dtype, how = data.draw(st.sampled_from(ALL_TYPES)), data.draw(st.sampled_from(WAYS))
         matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
         value = data.draw(st.sampled_from([0.0, 1.0, -0.125, 100.0, 60000.0]))
         flat = paddle.full([case.batch, case.num_tokens, 3], value, dtype="float32").astype(dtype)
@@ -327,7 +327,7 @@ class TestRun:
             assert matching.num_merged == int(grid.num_tokens * ratio)
             assert min(map(len, groups(matching))) >= 1
 
-    @pytest.mark.parametrize("how", [MEAN, KEEP, NORM])
+    @pytest.mark.parametrize("how", WAYS)
     @pytest.mark.parametrize("dtype", ALL_TYPES)
     def test_groups_of_one_come_back_to_the_bit(self, how: str, dtype: str) -> None:
         """A matching that merges nothing; scaling to one's own length may cost a rounding."""

@@ -146,6 +146,7 @@ def test_limits_of_control_groups_are_kept_to(version, groups, root, folder, sys
     system(groups, MOUNT_2 if version == 2 else MOUNT_1, files, root)
     assert machine.free_memory() == {"MemAvailable": 3.5 * GIB, "SwapFree": 0.75 * GIB}
     assert free_bytes() == 4.25 * GIB
+    assert machine.all_memory() == 8 * GIB
 
 
 def test_groups_without_limits_leave_what_the_machine_has(system):
@@ -153,6 +154,7 @@ def test_groups_without_limits_leave_what_the_machine_has(system):
     assert free_bytes() == 36 * GIB
     system("4:memory:/\n", MOUNT_1, {"memory.limit_in_bytes": NO_LIMIT_1, "memory.usage_in_bytes": GIB})
     assert free_bytes() == 36 * GIB
+    assert machine.all_memory() == 64 * GIB
 
 
 def test_a_group_that_is_full_leaves_nothing_and_garbage_is_no_limit(system):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 # How the tokens of a group become one, see ``Matching.merge``.
-MEAN, KEEP, NORM = "mean", "keep", "norm"
+WAYS = MEAN, KEEP, NORM = "mean", "keep", "norm"
 # How there come to be fewer keys and values, see ``merging/keys``.
 CHOSEN, POOLED, MERGED = "chosen", "pooled", "merged"
 

@@ -125,4 +125,3 @@ def _with_sums(seconds: dict[str, list[float]]) -> dict[str, Spread]:
     for name, stages in SUMS.items():
         runs[name] = [sum(run) for run in zip(*(runs[stage] for stage in stages), strict=True)]
     return {stage: Spread.of(values) for stage, values in runs.items()}
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
@@ -16,14 +17,17 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.doctor.coverage import Denoiser, PipelineCoverage
     from ppdiffusers_tome.tools.doctor.estimate import Estimate
 
-HELP = "Say what merges in every pipeline, or in one model and what that saves here."
+HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
 EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, read off tiny models of each kind,
 and an estimate of what presets save on a GPU.
 with --model: the tokens at every level, how many merge, and self-attention of a block timed on this machine.
+with --environment: versions, devices, threads and memory, for a report of a fault. It names no folders, users or
+machines, and also tells why Paddle or ppdiffusers cannot be imported.
 
 examples:
   ppdiffusers-tome doctor
   ppdiffusers-tome doctor --model bundled --ratio 0.5
+  ppdiffusers-tome doctor --environment
   ppdiffusers-tome doctor --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --dtype float16 --xformers
 """
 
@@ -39,6 +43,8 @@ The level is how many times smaller than the latent the finest grid of tokens is
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="the table of pipelines as a page in Markdown")
+    parser.add_argument("--environment", action="store_true", help="what a report of a fault tells of this machine")
+    parser.add_argument("--json", action="store_true", help="with --environment: as JSON")
     group = parser.add_argument_group("one model")
     group.add_argument("--model", metavar="MODEL",
                        help="a pipeline's folder, a hub name, or 'bundled' (default: the table of all pipelines)")
@@ -51,10 +57,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.model is None:
+    if args.json and not args.environment:
+        raise UserError("--json is for --environment; give both, or neither")
+    if args.environment:
+        if args.model is not None or args.markdown:
+            raise UserError("--environment was given beside --model or --markdown; give one of them")
+        _print_environment(as_json=args.json)
+    elif args.model is None:
         _print_coverage(markdown=args.markdown)
     else:
         _print_estimates(args)
+
+
+def _print_environment(*, as_json: bool) -> None:
+    from ppdiffusers_tome.tools.console.process import given_variables
+    from ppdiffusers_tome.tools.doctor.environment import environment, environment_text, findings, imports_text
+    from ppdiffusers_tome.tools.doctor.importing import try_imports
+
+    report = environment(given_variables())
+    if as_json:
+        print(json.dumps({**report, "imports": try_imports()}, indent=2))
+        return
+    # At once, as importing takes a while. Not by ``print_line``, whose library may be what is broken.
+    print(environment_text(report), flush=True)
+    imports = try_imports()
+    print(imports_text(imports), "", *findings(report["packages"], imports), sep="\n")
 
 
 def _print_coverage(*, markdown: bool) -> None:

@@ -9,6 +9,7 @@ import sys
 from ppdiffusers_tome.cpu.process import keep_freed_memory, let_mkl_use_avx2, usable_cores
 
 _THREADS, _LOG_LEVEL, _ERRORS = "OMP_NUM_THREADS", "GLOG_minloglevel", "2"
+_before: dict[str, str | None] = {}  # of the variables that the program sets: what they were
 
 
 def add_process_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +24,20 @@ def prepare_process(*, keep_memory: bool) -> None:
     """Do so, unless another program has imported Paddle already, whose choice it is."""
     if "paddle" in sys.modules:
         return
+    given = dict(os.environ)
     if keep_memory:
         keep_freed_memory()
     let_mkl_use_avx2()
     os.environ.setdefault(_LOG_LEVEL, _ERRORS)
     if not os.environ.get(_THREADS):
         _use_the_cores()
+    _before.update({name: given.get(name) for name, value in os.environ.items() if given.get(name) != value})
+
+
+def given_variables() -> dict[str, str]:
+    """The environment as the process got it, without what ``prepare_process`` set."""
+    found = {**os.environ, **_before}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _use_the_cores() -> None:

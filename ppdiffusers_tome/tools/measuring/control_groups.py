@@ -27,6 +27,16 @@ def memory_left() -> dict[str, int]:
     return left
 
 
+def memory_limits() -> list[int]:
+    """Bytes that this process's groups, and those that they are in, may have, innermost first; those with a limit."""
+    limits = []
+    with suppress(OSError, ValueError):
+        for folder, version in _folders():
+            with suppress(OSError, ValueError):  # "max" where there is none
+                limits.append(int((folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")).read_text()))
+    return limits
+
+
 def _folders() -> Iterator[tuple[Path, int]]:
     """The folders that tell of this process's groups, innermost first, each with its version."""
     own = {}

@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""The machine: what a measurement was made on, and what a report of a fault tells of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.cpu.process import keeps_freed_memory, usable_cores
-from ppdiffusers_tome.tools.measuring.control_groups import memory_left
+from ppdiffusers_tome.tools.measuring.control_groups import memory_left, memory_limits
 
 _MEMORY = Path("/proc/meminfo")
 
@@ -37,11 +37,30 @@ def free_memory() -> dict[str, int]:
 
     No more than its control groups let it have, as in a container. Empty elsewhere.
     """
+    limits = memory_left()
+    told = _told("MemAvailable", "SwapFree")
+    return {name: min(number, limits.get(name, sys.maxsize)) for name, number in told.items()}
+
+
+def all_memory() -> int | None:
+    """Bytes that this process could have at the most, the machine's or its container's; None where nothing tells."""
+    return min([*_told("MemTotal").values(), *memory_limits()], default=None)
+
+
+def _told(*names: str) -> dict[str, int]:
+    """Bytes by the names that Linux has for them; none elsewhere."""
     with suppress(OSError):
-        told = re.findall(r"(MemAvailable|SwapFree):\s+(\d+) kB", _MEMORY.read_text())
-        limits = memory_left()
-        return {name: min(int(number) * 1024, limits.get(name, sys.maxsize)) for name, number in told}
+        told = re.findall(r"^(\w+):\s+(\d+) kB", _MEMORY.read_text(), re.MULTILINE)
+        return {name: int(number) * 1024 for name, number in told if name in names}
     return {}
+
+
+def operating_system() -> str:
+    """Its name and version: ``Debian GNU/Linux 12 (bookworm), Linux 6.1.0 x86_64, glibc 2.36``."""
+    names = [" ".join((platform.system(), platform.release(), platform.machine())), " ".join(platform.libc_ver())]
+    with suppress(OSError):
+        names.insert(0, platform.freedesktop_os_release()["PRETTY_NAME"])
+    return ", ".join(filter(None, names))
 
 
 def processor() -> dict[str, Any]:
