@@ -51,7 +51,7 @@ def matcher_for(
     # A ramp has other numbers in every step.
     kept_for_later = Constants() if config.is_ramp(layout.level) else constants
     if keys == POOLED:
-        return partial(pooling(layout, grid, num_merged, stride), constants=kept_for_later)
+        return _once_a_batch(partial(pooling(layout, grid, num_merged, stride), constants=kept_for_later))
     partition = _partition(config, grid, timestep, constants).after(layout.prefix)
     if keys == CHOSEN:
         chosen = chosen_tokens(partition, num_merged, kept_for_later, frames=frames)
@@ -60,7 +60,25 @@ def matcher_for(
         partition, grid, num_merged, tile=config.tile, stride=stride, min_similarity=config.min_similarity,
         constants=constants, frames=frames,
     )  # fmt: skip
-    return (lambda tokens: MergedKeys.of(match(tokens))) if keys == MERGED else match
+    return partial(_merged, match) if keys == MERGED else match
+
+
+def _once_a_batch(pool: Matcher) -> Matcher:
+    """What does not depend on tokens but on how many images there are, made for the first block of a call."""
+    made: dict[int, MatchingOrKeys | None] = {}
+
+    def keys(tokens: paddle.Tensor) -> MatchingOrKeys | None:
+        batch = tokens.shape[0]
+        if batch not in made:
+            made[batch] = pool(tokens)
+        return made[batch]
+
+    return keys
+
+
+def _merged(match: Callable[[paddle.Tensor], Matching | None], tokens: paddle.Tensor) -> MergedKeys | None:
+    matching = match(tokens)
+    return None if matching is None else MergedKeys.of(matching)
 
 
 @without_gradients
