@@ -140,7 +140,7 @@ def _check_settings(chosen: list[Site], config: ToMeConfig) -> None:
         NothingToMergeError: some of the blocks have no such attention, or none has.
     """
     attentions = [(site, each) for site in chosen for role, each in site.sections(config) if role == ATTENTION]
-    if config.proportional and not any(site.weighs(section) for site, section in attentions):
+    if config.proportional and not any(site.weighs(section, config) for site, section in attentions):
         raise NothingToMergeError(
             f"proportional=True has no effect here, as the attention of {type(chosen[0].block).__name__} takes no mask "
             "by which it could be told how many tokens each stands for; leave it at None"

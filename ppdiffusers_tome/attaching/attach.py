@@ -22,7 +22,7 @@ from ppdiffusers_tome.attaching.hooks.section import SectionHooks
 from ppdiffusers_tome.attaching.kept_outputs import drop_kept
 from ppdiffusers_tome.attaching.layers import is_a, layer_at
 from ppdiffusers_tome.attaching.paddle_hooks import after, before, remove_hooks
-from ppdiffusers_tome.attaching.sites import Site, execution_order
+from ppdiffusers_tome.attaching.sites import Site, attention_with_mask, execution_order
 from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.merging.methods.method import KEEP
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -72,9 +72,7 @@ def _attach_section(
         _attach_keyword_attention(attachment, layer_at(block, section.leave), role, section, how, keys_only=keys_only)
         return
     around = [layer_at(block, path) for path in (*section.enter, section.leave)]
-    # A section is an attention layer, or within one (such as the block itself).
-    parents = [layer_at(block, section.leave.rpartition(".")[0])]
-    attention = next((layer for layer in (*around, *parents, block) if hasattr(layer, MaskMerger.NAME)), None)
+    attention = attention_with_mask(block, section)
     hooks = SectionHooks(attachment, role, attention, how, section)
     if keys_only:
         for path in section.keys:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.attaching.adapters import adapters
 from ppdiffusers_tome.attaching.adapters.adapter import BlockAdapter, Section
@@ -49,11 +49,27 @@ class Site:
             and (not section.keyword or HOOKS_SEE_KEYWORDS)
         ]
 
-    def weighs(self, section: Section) -> bool:
+    def weighs(self, section: Section, config: ToMeConfig) -> bool:
         """Whether attention of a section can be told how many tokens each stands for, see ``ToMeConfig``."""
         if section.keyword:
             return bool(section.mask)
-        return section.is_one_layer and hasattr(layer_at(self.block, section.leave), "prepare_attention_mask")
+        # Attention that merges layer by layer asks for its mask before its tokens merge; keys are told by then.
+        if not section.is_one_layer and not methods()[config.method].keys_only:
+            return False
+        return takes_sizes(attention_with_mask(self.block, section))
+
+
+def attention_with_mask(block: Layer, section: Section) -> Any:
+    """The attention of a section, or around it, whose processor asks it for a mask; None where there is none."""
+    around = [layer_at(block, path) for path in (*section.enter, section.leave)]
+    # A section is an attention layer, or within one (such as the block itself).
+    parents = [layer_at(block, section.leave.rpartition(".")[0])]
+    return next((layer for layer in (*around, *parents, block) if hasattr(layer, "prepare_attention_mask")), None)
+
+
+def takes_sizes(attention: Any) -> bool:
+    """Whether an attention's mask is for the block's own keys, not also for a text's that it makes by other layers."""
+    return attention is not None and getattr(attention, "add_k_proj", None) is None
 
 
 def find_sites(model: Layer) -> list[Site]:

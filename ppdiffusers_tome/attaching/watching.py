@@ -91,7 +91,7 @@ def merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
 def watched(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[MergeRecord]]:
     """Record how tokens merge for as long as this lasts; whoever watched before goes on watching.
 
-    Blocks that run unmerged leave no record, nor do methods that compare no tokens.
+    Blocks that run unmerged leave no record, nor does ``todo``, which makes no groups.
 
     Args:
         model_or_pipe: a pipeline or model to which ToMe is applied.

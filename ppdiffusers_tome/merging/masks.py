@@ -65,5 +65,17 @@ def with_sizes(
     return bias.astype(dtype)
 
 
+def of_heads(bias: paddle.Tensor, heads: int, out_dim: int) -> paddle.Tensor:
+    """A bias ``[batch, 1, queries or 1, keys]`` as ppdiffusers' ``prepare_attention_mask`` makes one of a mask.
+
+    It cannot do that itself in a program for any batch.
+
+    Returns:
+        ``[batch, heads, same, keys]``, or with an ``out_dim`` of 3 ``[batch * heads, same, keys]``.
+    """
+    by_head = bias.expand([-1, heads, -1, -1])
+    return by_head if out_dim == 4 else by_head.flatten(0, 1)
+
+
 def _as_bias(seen: paddle.Tensor) -> paddle.Tensor:
     return (1 - seen.astype("float32")) * _LEFT_OUT

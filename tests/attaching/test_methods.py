@@ -25,6 +25,10 @@ from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.merging.methods.method import KEEP, MEAN, NORM, WAYS
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
+from ppdiffusers_tome.tools.doctor.zoo.added_kv import SPECIMEN as ADDED_KV
+from ppdiffusers_tome.tools.doctor.zoo.added_kv import TEXT_DIM as ADDED_TEXT_DIM
+from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs
+from ppdiffusers_tome.tools.doctor.zoo.unet_unconditional import SPECIMEN as UNCONDITIONAL
 
 GRID = Grid(6, 8)
 EVERY = sorted(methods())
@@ -151,48 +155,57 @@ class TestPooledKeys:
     """Means of cells, against numpy."""
 
     @pytest.mark.parametrize(
-        ("layout", "dropped", "stride", "cells"),
+        ("layout", "dropped", "stride", "left", "is_even"),
         [
-            (Layout(GRID), 36, (2, 2, 1), 12), (Layout(GRID), 18, (2, 2, 1), 6), (Layout(GRID), 1, (2, 2, 1), 1),
-            (Layout(Grid(5, 7)), 18, (2, 2, 1), 6), (Layout(GRID, prefix=3), 36, (2, 2, 1), 12),
-            (Layout(Grid(7, 8)), 42, (3, 2, 1), 6), (Layout(Grid(4, 4, 2)), 12, (2, 2, 1), 8),
-            (Layout(Grid(4, 4, 2)), 28, (2, 2, 2), 4),
+            (Layout(GRID), 36, (2, 2, 1), 12, True), (Layout(GRID), 18, (2, 2, 1), 30, False),
+            (Layout(GRID), 1, (2, 2, 1), 45, False), (Layout(Grid(5, 7)), 26, (2, 2, 1), 12, True),
+            (Layout(GRID, prefix=3), 36, (2, 2, 1), 15, False), (Layout(Grid(7, 8)), 46, (3, 2, 1), 12, True),
+            (Layout(Grid(4, 4, 2)), 12, (2, 2, 1), 8, True), (Layout(Grid(4, 4, 2)), 28, (2, 2, 2), 4, True),
+            (Layout(Grid(30, 52)), 1462, (4, 4, 1), 104, True),
+            (Layout(Grid(5, 5, 3), prefix=2), 60, (2, 2, 2), 20, False),
         ],
     )  # fmt: skip
     def test_cells_become_their_means_and_the_rest_stays(
-        self, layout: Layout, dropped: int, stride: tuple[int, int, int], cells: int
+        self, layout: Layout, dropped: int, stride: tuple[int, int, int], left: int, is_even: bool
     ) -> None:
         grid = layout.grid if stride[2] > 1 else layout.grid.of_a_frame
         x = tiny.array((2, layout.num_tokens, 5))
         keys = pooling(layout, grid, dropped, stride)(x, Constants())
-        tokens = keys.cells.numpy()
-        assert tokens.shape == (cells, np.prod(stride))
-        whole = [] if keys.whole is None else keys.whole.tolist()
-        assert sorted([*tokens.ravel(), *whole]) == list(range(layout.num_tokens))
-        assert set(range(layout.prefix)) <= set(whole)
-        rows = x.numpy()
-        expected = np.concatenate([rows[:, tokens].mean(axis=2), rows[:, whole]], axis=1)
+        owner = keys.matching.owner.numpy().reshape(2, -1)
+        assert np.array_equal(owner[1], owner[0] + keys.num_left)
+        members = [np.flatnonzero(owner[0] == group) for group in range(keys.num_left)]
+        assert (keys.num_left, keys.is_even) == (left, is_even)
+        assert sorted(np.concatenate(members)) == list(range(layout.num_tokens))
+        expected = np.stack([x.numpy()[:, each].mean(axis=1) for each in members], axis=1)
         np.testing.assert_allclose(keys.keys_of(x).numpy(), expected, rtol=1e-5, atol=1e-6)
-        assert keys.keys_of(x).shape[1] == keys.num_left == layout.num_tokens - tokens.size + cells
-        sizes = [tokens.shape[1]] * cells + [1] * len(whole)
-        np.testing.assert_allclose(keys.log_sizes.numpy(), [np.log(sizes)], rtol=1e-6)
-        assert keys.is_even == (not whole)
-        # A cell is that of neighbours, and stands in its middle.
-        of_frame = (tokens - layout.prefix) % layout.grid.of_a_frame.num_tokens
-        row, column = np.divmod(of_frame, layout.grid.width)
-        assert (np.ptp(row, axis=1) == stride[1] - 1).all()
-        assert (np.ptp(column, axis=1) == stride[0] - 1).all()
-        positions = keys.positions.numpy()[0]
-        assert positions[cells:].tolist() == whole
-        assert all(token in cell for token, cell in zip(positions, tokens, strict=False))
+        sizes = [len(each) for each in members]
+        np.testing.assert_allclose(keys.log_sizes.numpy(), [np.log(sizes)] * 2, rtol=1e-5, atol=1e-6)
+        # The text, or whatever stands before the grid, comes last, each token by itself.
+        last = members[len(members) - layout.prefix :]
+        assert [each.tolist() for each in last] == [[token] for token in range(layout.prefix)]
+        positions = keys.positions.numpy()
+        assert np.array_equal(positions[0], positions[1])
+        for token, each in zip(positions[0], members, strict=True):
+            if len(each) == 1:
+                assert token == each[0]
+                continue
+            middle = np.unravel_index(token - layout.prefix, layout.grid.shape)
+            for place, numbers in zip(middle, np.unravel_index(each - layout.prefix, layout.grid.shape), strict=True):
+                assert place == numbers.min() + (np.ptp(numbers) + 1) // 2
+                assert np.ptp(numbers) < max(stride)
 
-    def test_the_middle_of_an_odd_cell(self) -> None:
-        keys = pooling(Layout(Grid(3, 3)), Grid(3, 3), 8, (3, 3, 1))(tiny.array((1, 9, 2)), Constants())
-        assert keys.positions.tolist() == [[4]]
+    def test_the_edge_of_a_grid_is_in_cells_as_well(self) -> None:
+        """Nearly as large as the others, so that all keys stand for nearly as many tokens."""
+        keys = pooling(Layout(Grid(30, 52)), Grid(30, 52), 1462, (4, 4, 1))
+        assert keys.in_cells
+        assert keys.num_left == 8 * 13
+        counts = np.bincount(keys.owner)
+        assert (counts.min(), counts.max()) == (12, 16)
 
     def test_pooled_cells_are_spread_evenly(self) -> None:
-        chosen = pooling(Layout(GRID), GRID, 18, (2, 2, 1)).cells[:, 0]
-        assert np.array_equal(np.divmod(chosen // 2, 4)[0] // 2, [0, 0, 1, 1, 2, 2])
+        keys = pooling(Layout(GRID), GRID, 18, (2, 2, 1))
+        firsts = [np.flatnonzero(keys.owner == group)[0] for group in range(6)]
+        assert [first // GRID.width // 2 for first in firsts] == [0, 0, 1, 1, 2, 2]
 
 
 class TestFewerKeysInAttention:
@@ -345,18 +358,99 @@ def _counting(seen: list[int]) -> Any:
     return lambda layer, inputs, output: seen.append(output.shape[1])
 
 
-def test_a_processor_that_makes_keys_elsewhere_is_told() -> None:
-    def processor(attention: Any, hidden_states: paddle.Tensor, **given: Any) -> paddle.Tensor:
-        return attention.to_out[0](hidden_states @ attention.to_v.weight)
+def _keys_elsewhere(attention: Any, hidden_states: paddle.Tensor, **given: Any) -> paddle.Tensor:
+    """Keys that other layers make of all tokens, and a mask as ppdiffusers' processors ask for one."""
+    batch, tokens, _ = hidden_states.shape
+    mask = attention.prepare_attention_mask(None, tokens, batch)
+    query, key = attention.to_q(hidden_states), hidden_states @ attention.to_k.weight
+    scores = (query @ key.transpose([0, 2, 1])).unsqueeze(1)
+    weights = paddle.nn.functional.softmax(scores if mask is None else scores + mask, axis=-1)[:, 0]
+    return attention.to_out[0](weights @ (hidden_states @ attention.to_v.weight))
 
+
+def _doubled(attention: Any, hidden_states: paddle.Tensor, **given: Any) -> paddle.Tensor:
+    """Keys of the picture and of another one beside them."""
+    batch, tokens, _ = hidden_states.shape
+    both = paddle.concat([hidden_states, hidden_states * 0.5], axis=1)
+    mask = attention.prepare_attention_mask(None, 2 * tokens, batch)
+    scores = (attention.to_q(hidden_states) @ attention.to_k(both).transpose([0, 2, 1])).unsqueeze(1)
+    weights = paddle.nn.functional.softmax(scores if mask is None else scores + mask, axis=-1)[:, 0]
+    return attention.to_out[0](weights @ attention.to_v(both))
+
+
+@pytest.mark.parametrize("method", KEYS_ONLY)
+@pytest.mark.parametrize("ratio", [0.5, 0.75])
+@pytest.mark.parametrize(
+    ("processor", "words"),
+    [
+        (_keys_elsewhere, "BasicTransformerBlock did not call the layers at which its tokens merge"),
+        (_doubled, r"Linear got tokens of shape .* puts other tokens beside them"),
+    ],
+)
+def test_a_processor_whose_keys_are_others_is_told(processor: Any, words: str, method: str, ratio: float) -> None:
     unet = tiny.unet()
     for block in (site.block for site in find_sites(unet)):
         block.attn1.processor = processor
     plain = tiny.run_unet(unet)
-    apply_tome(unet, 0.5, method="todo")
-    with pytest.warns(UserWarning, match=r"BasicTransformerBlock did not call the layers at which its tokens merge"):
+    apply_tome(unet, ratio, method=method)
+    with pytest.warns(UserWarning, match=words):
         assert np.array_equal(tiny.run_unet(unet), plain)
+
+
+def test_layers_that_are_gone_round_are_those_of_keys() -> None:
+    unet = tiny.unet()
+    for block in (site.block for site in find_sites(unet)):
+        block.attn1.processor = _keys_elsewhere
+    plain = tiny.run_unet(unet)
     assert not np.array_equal(tiny.run_unet(apply_tome(unet, 0.5)), plain)
+
+
+@pytest.mark.parametrize("method", KEYS_ONLY)
+@pytest.mark.parametrize("proportional", [None, True, False])
+def test_a_text_beside_the_picture_has_keys_of_its_own(method: str, proportional: bool | None) -> None:
+    """DeepFloyd IF's attention: how many its text has is not known where sizes would be told, also with a mask."""
+    model, inputs = ADDED_KV.build(), Inputs()
+
+    @paddle.no_grad()
+    def run(**given: Any) -> np.ndarray:
+        text = inputs.text(ADDED_TEXT_DIM)
+        return model(inputs.picture(3), inputs.timestep, encoder_hidden_states=text, **given).sample.numpy()
+
+    plain = run()
+    settings: dict[str, Any] = dict(ratio=0.5, method=method, max_downsample=8)
+    if proportional:
+        with pytest.raises(NothingToMergeError, match="proportional=True has no effect here"):
+            apply_tome(model, **settings, proportional=True)
+        return
+    apply_tome(model, **settings, proportional=proportional)
+    merged = run()
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-5
+    all_seen = paddle.ones([inputs.batch, TEXT_TOKENS])
+    assert np.abs(run(encoder_attention_mask=all_seen) - merged).max() <= 1e-5
+
+
+@pytest.mark.parametrize("method", ["keys", "pool"])
+def test_sizes_count_on_pictures_too(method: str) -> None:
+    model = UNCONDITIONAL.build()
+    outputs = [
+        UNCONDITIONAL.run(apply_tome(model, 0.5, method=method, max_downsample=8, proportional=given)).numpy()
+        for given in (None, True, False)
+    ]
+    assert np.array_equal(outputs[0], outputs[1])
+    assert np.abs(outputs[0] - outputs[2]).max() > 1e-4
+
+
+@pytest.mark.parametrize("method", KEYS_ONLY)
+def test_a_mask_of_heads(method: str) -> None:
+    unet = tiny.unet(levels=1)
+    keep = (np.arange(256) % 7 > 0).astype("float32")[None].repeat(2, axis=0)
+    expected = tiny.run_unet(apply_tome(unet, 0.5, method=method), attention_mask=paddle.to_tensor(keep))
+    by_head = paddle.to_tensor(keep[:, None])
+    remove_tome(unet)
+    tiny.run_unet(unet, attention_mask=by_head)  # ppdiffusers takes it
+    got = tiny.run_unet(apply_tome(unet, 0.5, method=method), attention_mask=by_head)
+    assert np.abs(got - expected).max() <= 1e-5
 
 
 @pytest.mark.parametrize("queries", [1, GRID.num_tokens])
@@ -388,4 +482,5 @@ def _chosen() -> Any:
 
 def _pooled(x: paddle.Tensor) -> Any:
     keys = pooling(Layout(GRID), GRID, 18, (2, 2, 1))(x, Constants())
-    return keys, [*keys.cells.tolist(), *([token] for token in keys.whole.tolist())]
+    owner = keys.matching.owner.numpy().reshape(2, -1)[0]
+    return keys, [np.flatnonzero(owner == group) for group in range(keys.num_left)]

@@ -234,6 +234,7 @@ class BlockCall:
         matched: whether it was decided what merges.
         matching: what merges; None where nothing does.
         section: the stretch of the block that runs on merged tokens now; None between them.
+        asked: whether a layer at which tokens merge was called.
     """
 
     def __init__(
@@ -245,6 +246,12 @@ class BlockCall:
         self.matched = False
         self.matching: MatchingOrKeys | None = None
         self.section: OpenSection | None = None
+        self.asked = False
+
+    @property
+    def lacks_keys(self) -> bool:
+        """Whether no layer that makes keys was called, where keys would have merged."""
+        return not self.asked and (not self.matched or self.matching is not None)
 
     def match(self) -> MatchingOrKeys | None:
         """Decide what merges, once: when it is first asked for, as a DiT embeds its timestep in its first block."""

@@ -51,7 +51,7 @@ def matcher_for(
     # A ramp has other numbers in every step.
     kept_for_later = Constants() if config.is_ramp(layout.level) else constants
     if keys == POOLED:
-        return partial(pooling(layout, grid, num_merged, stride), constants=kept_for_later)
+        return _OnceABatch(partial(pooling(layout, grid, num_merged, stride), constants=kept_for_later))
     partition = _partition(config, grid, timestep, constants).after(layout.prefix)
     if keys == CHOSEN:
         chosen = chosen_tokens(partition, num_merged, kept_for_later, frames=frames)
@@ -60,7 +60,28 @@ def matcher_for(
         partition, grid, num_merged, tile=config.tile, stride=stride, min_similarity=config.min_similarity,
         constants=constants, frames=frames,
     )  # fmt: skip
-    return (lambda tokens: MergedKeys.of(match(tokens))) if keys == MERGED else match
+    return partial(_merged, match) if keys == MERGED else match
+
+
+class _OnceABatch:
+    """What does not depend on tokens but on how many images there are, made for the first block of a call.
+
+    A class, as Paddle 2.6 loses what a function holds of the one around it while it records a program.
+    """
+
+    def __init__(self, pool: Matcher) -> None:
+        self._pool, self._made = pool, dict[int, MatchingOrKeys | None]()
+
+    def __call__(self, tokens: paddle.Tensor) -> MatchingOrKeys | None:
+        batch = tokens.shape[0]
+        if batch not in self._made:
+            self._made[batch] = self._pool(tokens)
+        return self._made[batch]
+
+
+def _merged(match: Callable[[paddle.Tensor], Matching | None], tokens: paddle.Tensor) -> MergedKeys | None:
+    matching = match(tokens)
+    return None if matching is None else MergedKeys.of(matching)
 
 
 @without_gradients

@@ -100,7 +100,7 @@ class BlockHooks(Hooks):
         if block is not None and block.name is self:
             if not block.matched and block.tokens is None:
                 unseen(self.attachment, layer)
-            elif not block.matched and methods()[self.attachment.config.method].keys_only:
+            elif block.lacks_keys and methods()[self.attachment.config.method].keys_only:
                 self.attachment.warn_once(
                     "unasked",
                     f"{type(layer).__name__} did not call the layers at which its tokens merge (an attention processor "

@@ -13,9 +13,15 @@ from ppdiffusers_tome.attaching.calls.call import BlockCall
 from ppdiffusers_tome.attaching.calls.matching import MatchingOrKeys
 from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.hooks.section import keeps_maps
+from ppdiffusers_tome.attaching.sites import takes_sizes
 from ppdiffusers_tome.merging.keys.fewer import FewerKeys
-from ppdiffusers_tome.merging.masks import with_sizes
-from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.masks import of_heads, with_sizes
+
+# Processors whose keys are made by ``to_k`` of the attention's own tokens, each image's for itself.
+_OF_OWN_KEYS = {
+    "AttnProcessor", "AttnProcessor2_5", "ChunkedAttnProcessor", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor",
+    "SlicedAttnProcessor", "XFormersAttnProcessor",
+}  # fmt: skip
 
 
 class MaskMerger(Hooks):
@@ -50,34 +56,41 @@ class MaskMerger(Hooks):
         self, mask: paddle.Tensor | None, target_length: int, batch_size: int, out_dim: int = 4, *args: Any,
         **kwargs: Any,
     ) -> paddle.Tensor | None:
-        proportional = self.attachment.config.counts_sizes
+        proportional = self._tells_sizes()
         block = None if mask is None and not proportional else self.attachment.block()
         matching = None if block is None else block.match()
         if block is not None and matching is not None and not keeps_maps(self.attachment, ATTENTION, self.attention):
+            of_keys = self._is_of_keys(mask, target_length, block, matching)
             if mask is not None:
                 mask, target_length = self._merged(mask, target_length, block, matching)
-            if proportional and self._is_of_keys(mask, block, matching):
+            if proportional and of_keys:
                 sizes = self._with_sizes(mask, matching)
                 if mask is None and sizes is not None and self.own is None:
-                    return self._of_heads(sizes, out_dim)
+                    return of_heads(sizes.unsqueeze(1), self.attention.heads, out_dim)
                 mask, target_length = sizes, matching.num_left
         given = (mask, target_length, batch_size, out_dim, *args)
         if self.own is not None:
             return self.own(*given, **kwargs)
         return getattr(type(self.attention), self.NAME)(self.attention, *given, **kwargs)
 
-    def _of_heads(self, sizes: paddle.Tensor, out_dim: int) -> paddle.Tensor:
-        """What ppdiffusers would make of ``[batch, 1, left]``, which it cannot in a program for any batch."""
-        by_head = sizes.unsqueeze(1).expand([-1, self.attention.heads, -1, -1])
-        return by_head if out_dim == 4 else by_head.flatten(0, 1)
+    def _tells_sizes(self) -> bool:
+        """Whether the attention is to be told how many tokens each key stands for.
+
+        Unless settings ask for it, processors that are not known are not: their keys may be others than the block's.
+        """
+        config = self.attachment.config
+        known = type(getattr(self.attention, "processor", None)).__name__ in _OF_OWN_KEYS
+        return config.counts_sizes and takes_sizes(self.attention) and (known or config.proportional is True)
 
     def _is_of_keys(
-        self, mask: paddle.Tensor | None, block: BlockCall, matching: MatchingOrKeys
+        self, mask: paddle.Tensor | None, target_length: int, block: BlockCall, matching: MatchingOrKeys
     ) -> bool:
         """Whether the attention that asks is on the block's own tokens, of which fewer give keys."""
-        # Merged tokens are asked about once they entered; keys that are chosen, before.
-        is_own = block.section is not None or not isinstance(matching, Matching)
-        return is_own and (mask is None or mask.shape[-1] == matching.num_left)
+        # Merged tokens are asked about once they entered; keys that are fewer, before.
+        if isinstance(matching, FewerKeys):
+            return (target_length if mask is None else mask.shape[-1]) == matching.num_tokens
+        own = (matching.num_tokens, matching.num_left)
+        return block.section is not None and (mask is None or mask.shape[-1] in own)
 
     def _with_sizes(self, mask: paddle.Tensor | None, matching: MatchingOrKeys) -> paddle.Tensor | None:
         """``[batch * heads or batch, 1 or queries, left]``."""
@@ -94,11 +107,12 @@ class MaskMerger(Hooks):
     ) -> tuple[paddle.Tensor, int]:
         own = mask.shape[-1] == matching.num_tokens
         if isinstance(matching, FewerKeys):
-            # Its keys are chosen later on, so the processor counts all tokens.
-            return (matching.merge_mask(mask), matching.num_left) if own else (mask, target_length)
-        if block.section is not None:
+            # Its keys are made later on, so the processor counts all tokens.
+            if own:
+                return matching.merge_mask(mask), matching.num_left
+        elif block.section is not None:
             return (matching.merge_mask(mask) if own else mask), target_length
-        if own:
+        elif own:
             # Attention on a picture meets its mask before its tokens merge.
             block.run_unmerged()
             self.attachment.warn_once("mask", "attention on a picture got a mask, so it runs unmerged")

@@ -14,6 +14,7 @@ from ppdiffusers_tome.attaching.calls.matching import MatchingOrKeys
 from ppdiffusers_tome.attaching.hooks.base import Hooks, unseen
 from ppdiffusers_tome.attaching.kept_outputs import first_of, handed_out_again, matching_of, remember
 from ppdiffusers_tome.attaching.layers import is_a
+from ppdiffusers_tome.merging.keys.fewer import FewerKeys
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.section import Given, unmerged
 
@@ -69,8 +70,11 @@ class SectionHooks(Hooks):
     def _merged(self, layer: Layer, x: paddle.Tensor) -> paddle.Tensor | None:
         """What goes on in place of ``x``; None when it stays."""
         block = self.attachment.block()
-        matching = None if block is None else block.match()
-        if block is None or matching is None or keeps_maps(self.attachment, self.role, self.attention):
+        if block is None:
+            return None
+        block.asked = True
+        matching = block.match()
+        if matching is None or keeps_maps(self.attachment, self.role, self.attention):
             return None
         if matching.fits(x) or (self.section.others and x.shape[1] > matching.num_tokens):
             return self._opened(block).arithmetic.send(Given(x))
@@ -84,12 +88,15 @@ class SectionHooks(Hooks):
 
     def _refuse(self, block: BlockCall, matching: MatchingOrKeys, layer: Layer, x: paddle.Tensor) -> None:
         block.run_unmerged()
-        self.attachment.warn_once(
-            "sublayer",
+        got = (
             f"{type(layer).__name__} got tokens of shape {list(x.shape)} instead of "
-            f"[{matching.batch}, {matching.num_tokens}, channels] (feed-forward chunking does that), so it runs "
-            "unmerged; switch chunking off to merge here",
+            f"[{matching.batch}, {matching.num_tokens}, channels]"
         )
+        if isinstance(matching, FewerKeys):
+            why = " (an attention processor that puts other tokens beside them does that), so it runs unmerged"
+        else:
+            why = " (feed-forward chunking does that), so it runs unmerged; switch chunking off to merge here"
+        self.attachment.warn_once("sublayer", got + why)
 
 
 def is_new(tokens: Any, section: OpenSection | None) -> bool:

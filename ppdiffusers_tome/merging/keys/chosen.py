@@ -56,7 +56,7 @@ class ChosenKeys(FewerKeys):
         return paddle.index_select(x, self.kept, axis=1)
 
     def merge_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
-        return paddle.index_select(mask, self.kept, axis=2)
+        return paddle.index_select(mask, self.kept, axis=mask.ndim - 1)
 
 
 @without_gradients

@@ -22,6 +22,14 @@ class FewerKeys(ABC):
 
     @property
     @abstractmethod
+    def is_even(self) -> bool:
+        """Whether all keys stand for equally many tokens, or as nearly as a grid can be cut.
+
+        Softmax does not see that where there are no other keys.
+        """
+
+    @property
+    @abstractmethod
     def num_left(self) -> int:
         """Tokens, or groups of them, that give keys and values."""
 
@@ -34,11 +42,6 @@ class FewerKeys(ABC):
     @abstractmethod
     def log_sizes(self) -> paddle.Tensor:
         """float32 ``[batch or 1, left]``: the logarithm of how many tokens each of them stands for."""
-
-    @property
-    @abstractmethod
-    def is_even(self) -> bool:
-        """Whether all stand for equally many, which softmax does not see where there are no other keys."""
 
     @abstractmethod
     def keys_of(self, x: paddle.Tensor) -> paddle.Tensor:

@@ -1,4 +1,4 @@
-"""Keys and values of groups of like tokens (``methods/keys.py``): a matching, of which queries see nothing."""
+"""Keys and values of groups of tokens (``methods/keys.py``, ``methods/pool.py``): a matching, unseen by queries."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ class MergedKeys(FewerKeys):
         matching: the groups.
         batch: as in ``FewerKeys``.
         num_tokens: as in ``FewerKeys``.
+        in_cells: whether the groups are all cells of a grid, and so of equal sizes.
     """
 
     matching: Matching
     batch: int
     num_tokens: int
+    in_cells: bool
 
     @classmethod
-    def of(cls, matching: Matching | None) -> MergedKeys | None:
-        """The keys of a matching; None where nothing matches."""
-        return None if matching is None else cls(matching, matching.batch, matching.num_tokens)
+    def of(cls, matching: Matching, *, in_cells: bool = False) -> MergedKeys:
+        """The keys of a matching."""
+        return cls(matching, matching.batch, matching.num_tokens, in_cells)
+
+    @property
+    def is_even(self) -> bool:
+        return self.in_cells
 
     @property
     def num_left(self) -> int:
         return self.matching.num_left
-
-    @property
-    def is_even(self) -> bool:
-        return False
 
     @property
     def positions(self) -> paddle.Tensor:

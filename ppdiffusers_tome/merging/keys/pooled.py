@@ -1,8 +1,7 @@
-"""Keys and values of whole cells of the stride (``methods/pool.py``): the grid tells which, so nothing is compared."""
+"""Keys and values of whole cells of a grid (``methods/pool.py``): the grid tells which, so nothing is compared."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,94 +10,77 @@ import paddle
 
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.keys.fewer import FewerKeys
+from ppdiffusers_tome.merging.keys.merged import MergedKeys
+from ppdiffusers_tome.merging.matching import Matching, size
 
 
-@dataclass(frozen=True)
-class PooledKeys(FewerKeys):
-    """The mean of each cell gives one key and one value; tokens outside of these cells give their own.
+@dataclass(frozen=True, eq=False)
+class Pooling:
+    """Groups of an image's tokens, the same in every image: cells, and tokens that stay by themselves.
 
     Attributes:
-        cells: int64 ``[cells, tokens of a cell]``, tokens, the same in every image.
-        whole: int64 ``[others]``, the tokens in none of the cells; None where there are none.
-        middle: which token of a cell is in its middle.
-        batch: as in ``FewerKeys``.
-        num_tokens: as in ``FewerKeys``.
+        owner: int32 ``[tokens]``, the group of each token.
+        inverse_count: float32 ``[groups, 1]``, one over how many tokens each group has.
+        order: int64 ``[tokens]``, the tokens as in ``Matching.order``; a cell's is the one in its middle.
+        in_cells: whether all tokens are in cells.
     """
 
-    cells: paddle.Tensor
-    whole: paddle.Tensor | None
-    middle: int
-    batch: int
-    num_tokens: int
+    owner: np.ndarray
+    inverse_count: np.ndarray
+    order: np.ndarray
+    in_cells: bool
 
     @property
     def num_left(self) -> int:
-        return self.cells.shape[0] + (0 if self.whole is None else self.whole.shape[0])
+        """Groups, that is, keys."""
+        return len(self.inverse_count)
 
-    @property
-    def is_even(self) -> bool:
-        return self.whole is None
-
-    @property
-    def positions(self) -> paddle.Tensor:
-        return self._with_whole(self.cells[:, self.middle], self.whole, axis=0).unsqueeze(0)
-
-    @property
-    def log_sizes(self) -> paddle.Tensor:
-        pooled = paddle.full([self.cells.shape[0]], math.log(self.cells.shape[1]), dtype="float32")
-        whole = None if self.whole is None else paddle.zeros([self.whole.shape[0]], dtype="float32")
-        return self._with_whole(pooled, whole, axis=0).unsqueeze(0)
-
-    def keys_of(self, x: paddle.Tensor) -> paddle.Tensor:
-        in_cells = paddle.index_select(x, self.cells.flatten(), axis=1)
-        means = in_cells.reshape([-1, *self.cells.shape, x.shape[2]]).mean(axis=2)
-        whole = None if self.whole is None else paddle.index_select(x, self.whole, axis=1)
-        return self._with_whole(means, whole, axis=1)
-
-    def merge_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
-        in_cells = paddle.index_select(mask, self.cells.flatten(), axis=2)
-        strongest = in_cells.reshape([-1, mask.shape[1], *self.cells.shape]).min(axis=3)
-        whole = None if self.whole is None else paddle.index_select(mask, self.whole, axis=2)
-        return self._with_whole(strongest, whole, axis=2)
-
-    @staticmethod
-    def _with_whole(of_cells: paddle.Tensor, whole: paddle.Tensor | None, axis: int) -> paddle.Tensor:
-        return of_cells if whole is None else paddle.concat([of_cells, whole], axis=axis)
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """What of a sequence is pooled, as arrays; see ``PooledKeys``."""
-
-    cells: np.ndarray
-    whole: np.ndarray
-    middle: int
-
-    def __call__(self, x: paddle.Tensor, constants: Constants) -> PooledKeys:
-        """For tokens ``[batch, tokens, channels]``."""
-        whole = constants(self.whole) if len(self.whole) else None
-        return PooledKeys(constants(self.cells), whole, self.middle, x.shape[0], x.shape[1])
+    def __call__(self, x: paddle.Tensor, constants: Constants) -> MergedKeys:
+        """The keys of tokens ``[batch, tokens, channels]``; ``constants`` as in ``partition.random_partition``."""
+        batch, num_tokens = size(x, 0), len(self.owner)
+        images = paddle.arange(batch, dtype="int32").unsqueeze(1)
+        owner = (constants(self.owner) + images * self.num_left).flatten()
+        order = constants(self.order) + images.astype("int64") * num_tokens
+        inverse_count = constants(self.inverse_count).expand([batch, self.num_left, 1]).flatten(0, 1)
+        matching = Matching(owner, inverse_count, order, x.shape[0], num_tokens, num_tokens - self.num_left)
+        return MergedKeys.of(matching, in_cells=self.in_cells)
 
 
 @lru_cache(maxsize=32)
 def pooling(layout: Layout, grid: Grid, num_dropped: int, stride: tuple[int, int, int]) -> Pooling:
     """Pool as many cells, evenly spread, as it takes to have ``num_dropped`` keys fewer, to a cell.
 
+    The grid is cut evenly into cells of the stride or a little smaller, so that none is left over at its edges: as many
+    as with the stride alone if that divides the grid, else more.
+
     Args:
         layout: of the tokens.
         grid: whose cells are pooled: all of it, or one frame's, whose cells are then those of every frame.
-        num_dropped: of the grid.
+        num_dropped: of the grid; all cells are pooled where there are no more keys to drop.
         stride: ``(sx, sy, st)``.
     """
     sx, sy, st = stride
-    cells, _ = grid.cells(sx, sy, st)
-    number = min(len(cells), max(1, round(num_dropped / (cells.shape[1] - 1))))
-    chosen = cells[np.arange(number) * len(cells) // number]
-    frames = np.arange(layout.grid.frames // grid.frames) * grid.num_tokens + layout.prefix
-    chosen = (chosen + frames[:, None, None]).reshape(-1, cells.shape[1])
-    others = np.ones(layout.num_tokens, bool)
-    others[chosen] = False
+    rows, columns, frames = (
+        np.array_split(np.arange(length), -(-length // at_most))
+        for length, at_most in ((grid.height, sy), (grid.width, sx), (grid.frames, st))
+    )
+    numbers = np.arange(grid.num_tokens).reshape(grid.frames, grid.height, grid.width)
+    cells = [numbers[np.ix_(frame, row, column)] for frame in frames for row in rows for column in columns]
+    droppable = grid.num_tokens - len(cells)
+    wanted = round(len(cells) * min(1, num_dropped / droppable)) if droppable else len(cells)
+    chosen = np.arange(max(1, wanted)) * len(cells) // max(1, wanted)
+    of_grid = [(cells[number].ravel(), cells[number][tuple(n // 2 for n in cells[number].shape)]) for number in chosen]
+    starts = np.arange(layout.grid.frames // grid.frames) * grid.num_tokens + layout.prefix
+    pooled = [(cell + start, middle + start) for start in starts for cell, middle in of_grid]
+    alone = np.ones(layout.num_tokens, bool)
+    alone[np.concatenate([cell for cell, _ in pooled])] = False
     # What stands before the grid comes last, as in a matching.
-    whole = np.roll(np.flatnonzero(others), -layout.prefix)
-    return Pooling(chosen, whole, ((st // 2) * sy + sy // 2) * sx + sx // 2)
+    whole = np.roll(np.flatnonzero(alone), -layout.prefix)
+    owner = np.empty(layout.num_tokens, np.int32)
+    counts = np.ones(len(pooled) + len(whole), np.float32)
+    for number, (cell, _) in enumerate(pooled):
+        owner[cell], counts[number] = number, len(cell)
+    owner[whole] = np.arange(len(pooled), len(counts))
+    kept = np.concatenate([[middle for _, middle in pooled], whole]).astype(np.int64)
+    others = np.setdiff1d(np.arange(layout.num_tokens), kept)
+    return Pooling(owner, 1 / counts[:, None], np.concatenate([others, kept]), in_cells=len(whole) == 0)

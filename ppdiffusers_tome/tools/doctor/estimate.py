@@ -16,8 +16,10 @@ from ppdiffusers_tome.attaching.models import models_of
 from ppdiffusers_tome.attaching.sites import Site, find_sites, reached
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.masks import with_sizes
+from ppdiffusers_tome.merging.keys.pooled import pooling
+from ppdiffusers_tome.merging.masks import of_heads, with_sizes
 from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods.method import POOLED
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.measuring.clock import seconds_of
 from ppdiffusers_tome.tools.measuring.measure import available_bytes
@@ -106,6 +108,8 @@ def _counted(
     level, grid = alike[0].level, _grid(alike[0], height, width)
     ratio = config.highest_ratio(level)
     num_merged = grid.num_merged(ratio)
+    if num_merged and methods()[config.method].keys == POOLED:
+        num_merged = grid.num_tokens - pooling(Layout(grid), grid, num_merged, (config.sx, config.sy, 1)).num_left
     if not merging:
         reason = _not_reached(config)
     elif grid.num_cells(config.sx, config.sy) == 0:
@@ -161,18 +165,23 @@ def _timed(estimate: Estimate, site: Site, config: ToMeConfig) -> Estimate:
     def with_fewer_keys() -> Any:
         keys = match(x)
         tokens, sizes = keys.keys_of(x), None
-        if config.counts_sizes and site.weighs(section):
+        if config.counts_sizes and site.weighs(section, config):
             sizes = with_sizes(None, keys, 0, weight.dtype, others_first=False)
+        own = vars(attention).get("prepare_attention_mask")
         hooks = [
             layer_at(site.block, path).register_forward_pre_hook(lambda layer, inputs: (tokens,))
             for path in section.keys
         ]
         if sizes is not None:
-            attention.prepare_attention_mask = lambda *given, **named: sizes.flatten(0, 1)
+            attention.prepare_attention_mask = lambda mask, length, batch, out_dim=4, *_: of_heads(
+                sizes, attention.heads, out_dim
+            )
         try:
             return attention(x)
         finally:
             vars(attention).pop("prepare_attention_mask", None)
+            if own is not None:
+                attention.prepare_attention_mask = own
             for hook in hooks:
                 hook.remove()
 

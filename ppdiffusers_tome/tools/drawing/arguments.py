@@ -107,20 +107,27 @@ def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
             help="never merge tokens less alike, -1 to 1, or none: no limit (default); the ratio is then the most")
     setting("--st", type=int, metavar="N",
             help="stride in frames, for models that attend to all frames of a video at once (default: 1)")
-    setting("--proportional", action=yes_or_no,
-            help="let merged tokens count in attention as many times as they stand for (default: as the method does)")
+    setting("--proportional", type=_or_none(_yes_or_no), nargs="?", const=True, metavar="yes|no|none",
+            help="let merged tokens count in attention as many times as they stand for, or none: as the method does "
+            "(default)")
     setting("--start", type=float, metavar="X", help="merge from this share of the denoising (default: 0)")
     setting("--end", type=float, metavar="X", help="and up to this one (default: 1)")
     return group
 
 
+def _yes_or_no(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise ValueError
+    return text == "yes"
+
+
 def _or_none(number: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The type of an option that is a number or ``none``."""
+    """The type of an option that is a number, or yes or no, or ``none``."""
 
     def number_or_none(text: str) -> Any:
         return None if text == "none" else number(text)
 
-    number_or_none.__name__ = f"{number.__name__} or none"
+    number_or_none.__name__ = f"{number.__name__.strip('_').replace('_', ' ')} or none"
     return number_or_none
 
 

@@ -34,8 +34,8 @@ EXACT = ("port", "ours", "ours-tile", "ours-fast", "ours-keys", "ours-todo", "fr
 
 
 def _in_cells(ratio: float) -> int:
-    """How many keys are fewer where whole cells of four are pooled."""
-    return 3 * round(TOKENS * ratio / 3)
+    """How many keys are fewer where cells of four are pooled, as many of the 64 as the ratio says."""
+    return 3 * round(64 * int(TOKENS * ratio) / (TOKENS - 64))
 
 
 # Keys of self-attention at the two finest levels.

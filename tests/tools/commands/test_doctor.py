@@ -6,17 +6,21 @@ import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
 import paddle
 import ppdiffusers
 import ppdiffusers.pipelines
 import pytest
+from ppdiffusers.models.attention_processor import AttnProcessor, SlicedAttnProcessor
 
 import tiny
-from ppdiffusers_tome import ToMeConfig
+from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.attaching.sites import find_sites
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.masks import of_heads
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.commands.doctor import verdict
+from ppdiffusers_tome.tools.doctor import estimate
 from ppdiffusers_tome.tools.doctor.coverage import PipelineCoverage, coverage
 from ppdiffusers_tome.tools.doctor.estimate import Estimate, estimates, latent_size
 from ppdiffusers_tome.tools.doctor.versions import TESTED
@@ -157,6 +161,26 @@ def test_a_model_is_left_as_it_was() -> None:
     assert tiny.snapshot(model) == before
     assert tiny.random_states() == random
     assert (tiny.run_unet(model) == plain).all()
+
+
+@pytest.mark.parametrize("method", ["todo", "pool", "keys"])
+@pytest.mark.parametrize("processor", [AttnProcessor, lambda: SlicedAttnProcessor(1)], ids=["plain", "sliced"])
+def test_fewer_keys_are_timed_as_processors_take_them(
+    processor: tiny.Call, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what tells them sizes, and whatever is on the model, ToMe or a user's own, stays."""
+    unet = tiny.unet()
+    unet.set_attn_processor(processor())
+    apply_tome(unet, 0.5, method=method)
+    before, hooked = tiny.snapshot(unet), tiny.run_unet(unet)
+    shapes = []
+    monkeypatch.setattr(estimate, "of_heads", lambda *given: shapes.append(of_heads(*given).shape) or of_heads(*given))
+    found = estimates(unet, ToMeConfig(0.5, method=method), 16, 16)[0]
+    assert found.merged_seconds is not None
+    left = found.grid.num_tokens - found.num_merged
+    assert {shape[-1] for shape in shapes} == (set() if method == "todo" else {left})
+    assert tiny.snapshot(unet) == before
+    assert np.array_equal(tiny.run_unet(unet), hooked)
 
 
 def test_reasons_why_nothing_merges_at_a_level() -> None:
