@@ -38,7 +38,7 @@ class FewerKeys(ABC):
     @property
     @abstractmethod
     def is_even(self) -> bool:
-        """Whether all stand for equally many, which softmax does not see where there are no other keys."""
+        """Whether all stand for equally many tokens, which cancels in softmax where there are no other keys."""
 
     @abstractmethod
     def keys_of(self, x: paddle.Tensor) -> paddle.Tensor:

@@ -1,4 +1,4 @@
-"""Keys and values of groups of like tokens (``methods/keys.py``): a matching, of which queries see nothing."""
+"""Keys and values of groups of similar tokens (``methods/keys.py``): a matching that leaves queries as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and values of whole cells of the stride (``methods/pool.py``): the grid tells which, so nothing is compared."""
+"""Keys and values averaged over cells of the stride (``methods/pool.py``); no similarities are computed."""
 
 from __future__ import annotations
 

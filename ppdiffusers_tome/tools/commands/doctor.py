@@ -200,11 +200,11 @@ def verdict(levels: list[Estimate]) -> str:
     merged = sum(each.num_blocks * (each.merged_seconds or 0) for each in timed)
     if merged >= plain:
         return (
-            f"No speed-up is to be expected at this size: self-attention of these blocks takes {plain:.4f} s a step "
+            f"Expect no speed-up at this size: self-attention of these blocks takes {plain:.4f} s a step "
             f"and row, with matching and merging {merged:.4f} s. Draw larger pictures, or make matching cheaper with "
             "--tile 16 --reuse-steps 4 --reuse-blocks."
         )
     return (
-        f"A speed-up is to be expected: self-attention of these blocks takes {merged:.4f} s a step and row instead of "
+        f"Expect a speed-up: self-attention of these blocks takes {merged:.4f} s a step and row instead of "
         f"{plain:.4f} s, {plain / merged:.2f} times as fast. The rest of the network takes as long as before."
     )

@@ -80,15 +80,15 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
 def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
     """How tokens merge, apart from the ratio; returns the group so that a command can add its own."""
     group = parser.add_argument_group("token merging")
-    group.add_argument("--config", metavar="FILE", help="settings to begin with: a JSON file, or a preset ("
-                       f"{', '.join(presets())}); options beside it replace what it says")
+    group.add_argument("--config", metavar="FILE", help="settings to start from: a JSON file, or a preset ("
+                       f"{', '.join(presets())}); other options replace them")
     # None, and either of yes and no, may be meant: an option must be able to take back what --config says.
     def setting(option: str, **given: Any) -> None:
         group.add_argument(option, default=NOT_GIVEN, **given)
 
     yes_or_no = argparse.BooleanOptionalAction
     setting("--method", choices=list(methods()), metavar="NAME",
-            help="what becomes of tokens that belong together (default: tome). "
+            help="what becomes of similar tokens (default: tome). "
             + "; ".join(f"{name}: {method.about}" for name, method in methods().items()))
     setting("--max-downsample", type=_or_none(int), metavar="LEVEL",
             help=f"merge down to this level: {', '.join(map(str, LEVELS))}, or none: the finest level only (default)")
@@ -104,7 +104,8 @@ def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
     setting("--reuse-steps", type=int, metavar="N", help="keep a matching for N denoising steps (default: 1)")
     setting("--reuse-blocks", action=yes_or_no, help="blocks on one grid share their matching (default: no)")
     setting("--min-similarity", type=_or_none(float), metavar="X",
-            help="never merge tokens less alike, -1 to 1, or none: no limit (default); the ratio is then the most")
+            help="never merge tokens whose cosine similarity is lower, -1 to 1, or none: no limit (default); the ratio "
+            "is then the upper limit")
     setting("--st", type=int, metavar="N",
             help="stride in frames, for models that attend to all frames of a video at once (default: 1)")
     setting("--proportional", action=yes_or_no,
