@@ -175,7 +175,7 @@ def _base(given: dict[str, Any], config: ToMeConfig | str | Path | None) -> ToMe
         second = "another ToMeConfig as config=" if isinstance(config, ToMeConfig) else f"config={shown(config)}"
         raise ToMeTypeError(
             f"{first} was given first and {second}; each holds all settings; give one of them, and single settings "
-            "beside it"
+            "with it"
         )
     del given["ratio"]
     return ratio

@@ -152,7 +152,7 @@ def test_a_folder_of_before_pictures_were_made_to_fit_is_gone_on_with(tmp_path):
         if is_same:
             assert run_ranks(now) == 0
         else:
-            with pytest.raises(UserError, match=r"made otherwise \(fit='stretch' then and 'crop' now\)"):
+            with pytest.raises(UserError, match=r"made differently \(fit='stretch' then and 'crop' now\)"):
                 begin(now)
         other = {**IDENTITY, "fit": fit, "tome": {**tome, "proportional": True}}
         with pytest.raises(UserError, match="tome="):

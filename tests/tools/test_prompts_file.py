@@ -182,7 +182,7 @@ def test_a_file_in_gbk_is_known_and_told_how_to_convert(tmp_path, name, encoding
     _, (bad,) = read(tmp_path / name, f"{head}{line}\n".encode(encoding))
     assert "no UTF-8" in bad.error
     begins = line if name == "a.jsonl" else CHINESE
-    assert f"it may be GBK, as which it says {begins!r}; {CONVERT}" in bad.error
+    assert f"it may be GBK, in which it reads {begins!r}; {CONVERT}" in bad.error
 
 
 def test_other_bytes_are_not_taken_for_gbk(tmp_path):
@@ -224,12 +224,12 @@ def test_gbk_that_is_utf_8_as_well_is_not_read_wrongly(text: str, name: str, tmp
     assert content.decode()
     lines, (bad,) = read(tmp_path / name, content)
     assert not lines
-    assert f"prompt does not look like UTF-8; it may be GBK, as which it says {text!r}; {CONVERT}" in bad.error
+    assert f"prompt does not look like UTF-8; it may be GBK, in which it reads {text!r}; {CONVERT}" in bad.error
 
 
 @pytest.mark.parametrize("encoding", ["gbk", "gb18030"])
 def test_a_heading_in_gbk_is_told_how_to_convert(encoding: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.csv is not UTF-8; it may be GBK, as which it says '提示词,seed'; save"):
+    with pytest.raises(UserError, match=r"a\.csv is not UTF-8; it may be GBK, in which it reads '提示词,seed'; save"):
         read(tmp_path / "a.csv", "提示词,seed\n一只猫,1\n".encode(encoding))
 
 

@@ -25,7 +25,7 @@ def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: boo
     add_model_argument(group, class_labels=True)
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled models: 10)")
     group.add_argument("--guidance-scale", type=float, metavar="X",
-                       help="default: 7.5, of a DiTPipeline 4; bundled models: 3")
+                       help="default: 7.5, for a DiTPipeline 4; bundled models: 3")
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME",
                        help=f"{', '.join(SCHEDULERS)} (default: the model's own)")
     add_size_arguments(group)
@@ -69,8 +69,8 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--control-image", type=Path, metavar="FILE",
                        help="edges in white on black, used as they are; what is transparent counts as black")
     group.add_argument("--fit", choices=list(FITS), default=CROP,
-                       help="of a file of another shape than the picture use the middle, add black, or stretch it "
-                       f"(default: {CROP})")
+                       help="of a file of another aspect ratio than the picture use the middle, add black, or stretch "
+                       f"it (default: {CROP})")
     group.add_argument("--canny-low", type=float, default=100, metavar="X", help="lower threshold (default: 100)")
     group.add_argument("--canny-high", type=float, default=200, metavar="X", help="upper threshold (default: 200)")
     group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X",
@@ -109,7 +109,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
     setting("--st", type=int, metavar="N",
             help="stride in frames, for models that attend to all frames of a video at once (default: 1)")
     setting("--proportional", action=yes_or_no,
-            help="let merged tokens count in attention as many times as they stand for (default: as the method does)")
+            help="let merged tokens count in attention as often as they stand for tokens (default: as the method does)")
     setting("--start", type=float, metavar="X", help="merge from this share of the denoising (default: 0)")
     setting("--end", type=float, metavar="X", help="and up to this one (default: 1)")
     return group

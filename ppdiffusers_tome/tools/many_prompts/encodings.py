@@ -43,7 +43,7 @@ def how_to_convert(content: bytes) -> str:
         return "save the file as UTF-8"
     text = " ".join(text.split())
     begins = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return f"it may be GBK, as which it says {begins!r}; {_converted_from('GB18030')}"
+    return f"it may be GBK, in which it reads {begins!r}; {_converted_from('GB18030')}"
 
 
 def text_of(content: bytes) -> str:

@@ -99,7 +99,7 @@ def _begin(run: Run, *, controlled: bool) -> None:
             f"{name}={shown(before.get(name))} then and {shown(now.get(name))} now" for name in changed[:3]
         )
         raise UserError(
-            f"--output {path} holds pictures made otherwise ({words}); give the same arguments to resume, another "
+            f"--output {path} holds pictures made differently ({words}); give the same arguments to resume, another "
             "--output, or --overwrite to start over"
         )
     for part in parts_of(path / MANIFEST):

@@ -367,8 +367,8 @@ def test_bad_input_is_refused(
     [
         ("a red star\n".encode("utf-16"), "is not UTF-8; it is UTF-16; save the file as UTF-8"),
         ("a red star\n".encode("utf-16-le"), "is not UTF-8; it may be UTF-16; save the file as UTF-8"),
-        ("一只猫在桌子上\n".encode("gbk"), "is not UTF-8; it may be GBK, as which it says '一只猫在桌子上'"),
-        ("一只猫\n".encode("gbk"), "does not look like UTF-8; it may be GBK, as which it says '一只猫'"),
+        ("一只猫在桌子上\n".encode("gbk"), "is not UTF-8; it may be GBK, in which it reads '一只猫在桌子上'"),
+        ("一只猫\n".encode("gbk"), "does not look like UTF-8; it may be GBK, in which it reads '一只猫'"),
         ("Größe\n".encode("latin-1"), "is not UTF-8; save the file as UTF-8"),
         (b"a red star\n" * 10 + b"\0\n", "holds a null character"),
     ],
