@@ -70,8 +70,8 @@ def test_readme_on_an_index_leads_nowhere_beside_it(repository: str, for_an_inde
                 assert (ROOT / path.partition("#")[0]).exists(), target
 
 
-PAGE = """[docs](docs/a.md#b) ![p](i.png) [![p](i.png)](docs/a.md) [here](#use) [out](https://x.org) [`a[0]`](s.py)
-<a href="docs/a.md">a</a> <img width="3" src="i.png" alt="p"> <a href="https://x.org">x</a>
+PAGE = """[docs](pages/a.md#b) ![p](i.png) [![p](i.png)](pages/a.md) [here](#use) [out](https://x.org) [`a[0]`](s.py)
+<a href="pages/a.md">a</a> <img width="3" src="i.png" alt="p"> <a href="https://x.org">x</a>
 ```
 [code](stays.md)
 ```
@@ -86,15 +86,17 @@ WITHOUT = """docs   here [out](https://x.org) `a[0]`
 
 def test_links_of_a_page(for_an_index: Callable[[str, str], str]) -> None:
     at, raw = (f"https://h/o/n/{view}/v{__version__}" for view in ("blob", "raw"))
-    expected = PAGE.replace("(docs/", f"({at}/docs/").replace("(s.py", f"({at}/s.py").replace("(#", "(https://h/o/n#")
+    expected = PAGE.replace("(pages/", f"({at}/pages/").replace("(s.py", f"({at}/s.py").replace("(#", "(https://h/o/n#")
     expected = expected.replace("(i.png", f"({raw}/i.png").replace('"i.png', f'"{raw}/i.png')
-    expected = expected.replace('"docs/', f'"{at}/docs/')
+    expected = expected.replace('"pages/', f'"{at}/pages/')
     assert for_an_index(PAGE, "https://h/o/n") == expected
     assert for_an_index(PAGE, "") == WITHOUT
 
 
 def test_readme_is_the_page_of_the_index(settings: dict[str, Any]) -> None:
-    assert settings["long_description"].startswith((ROOT / "README.md").read_text(encoding="utf-8")[:50])
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert settings["long_description"] == settings["for_an_index"](page, settings["REPOSITORY"])
+    assert settings["long_description"].startswith(page.partition("\n\n")[0])
     assert settings["version"] == __version__
     assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     newest = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1]

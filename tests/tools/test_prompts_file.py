@@ -150,7 +150,7 @@ def test_bad_rows_of_a_table(tmp_path):
     lines, bad = read(tmp_path / "a.csv", b'prompt,seed\n"two\nlines",1\na,b,c\n\xff,2\na,x\ngood,4\n"open,1\nmore')
     assert [(line.number, line.line, line.prompt) for line in lines] == [(1, 2, "two\nlines"), (5, 7, "good")]
     assert [each.line for each in bad] == [4, 5, 6, 8]
-    for each, sentence in zip(bad, ("3 cells for 2", "no UTF-8", "whole number", "close every quot"), strict=True):
+    for each, sentence in zip(bad, ("3 cells for 2", "not UTF-8", "whole number", "close every quot"), strict=True):
         assert sentence in each.error
 
 
@@ -180,7 +180,7 @@ def test_a_file_in_gbk_is_known_and_told_how_to_convert(tmp_path, name, encoding
     line = json.dumps({"prompt": CHINESE}, ensure_ascii=False) if name == "a.jsonl" else CHINESE
     head = "prompt\n" if name == "a.csv" else ""
     _, (bad,) = read(tmp_path / name, f"{head}{line}\n".encode(encoding))
-    assert "no UTF-8" in bad.error
+    assert "not UTF-8" in bad.error
     begins = line if name == "a.jsonl" else CHINESE
     assert f"it may be GBK, in which it reads {begins!r}; {CONVERT}" in bad.error
 
