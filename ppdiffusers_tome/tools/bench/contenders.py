@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NONE, RATIO_0, REMOVED, PORT, OURS, OURS_TILE, OURS_FAST, FREE = (
     "none", "ratio-0", "removed", "port", "ours", "ours-tile", "ours-fast", "free",
 )  # fmt: skip
-# Of every method that leaves queries whole, by the method's name.
+# Of every method that keeps every query, by the method's name.
 OURS_KEYS = {name: f"ours-{name}" for name, method in methods().items() if method.keys_only}
 # Of every preset, by the preset's name.
 PRESETS = {name: f"preset-{name}" for name in presets()}

@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome bench gpu``: what every preset saves on this machine's GPU, beside the estimate."""
+"""``ppdiffusers-tome bench gpu``: what every preset saves on this machine's GPU, compared with the estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome bench overhead``: what merging itself costs, beside the port."""
+"""``ppdiffusers-tome bench overhead``: what merging itself costs, compared with the port."""
 
 from __future__ import annotations
 
