@@ -115,6 +115,8 @@ def test_every_link_and_picture_is_there(page: Path) -> None:
             lost.append(link)
         if DOCS in page.parents and DOCS not in path.parents:
             lost.append(f"{link}, which is not on the site: name the file in code")
+        if name(page) in ENGLISH_ONLY and anchor and path in IN_BOTH:
+            lost.append(f"{link}: on the Chinese site that page has Chinese headings; link without one")
     assert not lost
 
 
