@@ -13,7 +13,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.attaching.calls import call as calls
+from ppdiffusers_tome.attaching.calls import matching as calls
 from ppdiffusers_tome.attaching.calls.denoising import InferredSteps
 from ppdiffusers_tome.attaching.calls.reuse import StepReuse
 from ppdiffusers_tome.tools.doctor.zoo import wuerstchen_prior

@@ -182,7 +182,7 @@ class TestExplicitSettings:
     def test_so_do_those_that_are_for_some_models_alone(self, unet: tiny.Model) -> None:
         config = ToMeConfig(0.5, proportional=True)
         assert apply_tome(unet, config=config).tome.config == config
-        assert apply_tome(unet, config=config, proportional=False).tome.config == ToMeConfig(0.5)
+        assert apply_tome(unet, config=config, proportional=None).tome.config == ToMeConfig(0.5)
         assert apply_tome(unet, config=ToMeConfig(0.5, st=2), st=1).tome.config == ToMeConfig(0.5)
 
     @pytest.mark.parametrize(

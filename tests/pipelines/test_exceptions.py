@@ -15,7 +15,7 @@ import pytest
 import tiny
 from pipelines.test_threads_and_sharing import SETTINGS, draw
 from ppdiffusers_tome import applied_tome, apply_tome
-from ppdiffusers_tome.attaching.calls import call as calls
+from ppdiffusers_tome.attaching.calls import matching as calls
 from ppdiffusers_tome.errors import ToMeError
 
 STEPS = 2

@@ -198,7 +198,7 @@ class TestABareDenoiser:
 class TestReuseInAPipeline:
     def made(self, pipe: Any, monkeypatch: pytest.MonkeyPatch, **given: Any) -> list[int]:
         """Matchings made in each call of the UNet."""
-        from ppdiffusers_tome.attaching.calls import call as calls
+        from ppdiffusers_tome.attaching.calls import matching as calls
 
         counts: list[int] = []
         real = calls.matcher
