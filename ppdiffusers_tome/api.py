@@ -48,15 +48,16 @@ def apply_tome(
         model_or_pipe: a ppdiffusers pipeline (its UNet, prior, transformer and ControlNets are reached, its VAE and
             text encoder never), a model, or a part of a model.
         ratio: share of the tokens to merge away, below ``1 - 1 / (sx * sy * st)`` (0.5 unless given); several, a ramp
-            over the denoising; a mapping of either by level. Or what the other arguments begin with: a
+            over the denoising; a mapping of either by level. Or what the other arguments start from: a
             ``ToMeConfig``, or the name of a preset, ``"quality"``, ``"balanced"`` or ``"fast"``.
         max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp, seed: see ``ToMeConfig``.
         tile, reuse_steps, reuse_blocks: cheaper matching, see ``ToMeConfig``.
-        method: ``"tome"``, ``"prune"``, ``"tofu"`` or ``"todo"``: what becomes of tokens that belong together.
-        min_similarity, start, end: merge only what is alike, and only in a part of the denoising.
+        method: what becomes of similar tokens: ``"tome"``, ``"prune"`` or ``"tofu"``; or how keys and values become
+            fewer while every query is kept: ``"keys"``, ``"pool"`` or ``"todo"``.
+        min_similarity, start, end: merge similar tokens only, and only in a part of the denoising.
         st: stride over the frames of a video.
         proportional: let merged tokens count as many times as they stand for tokens.
-        config: what the other arguments begin with, the ratio among them, as ``--config`` is on the command line: a
+        config: what the other arguments start from, the ratio among them, as ``--config`` is on the command line: a
             ``ToMeConfig``, the name of a preset, or a JSON file that ``ToMeConfig.save`` wrote.
 
     Returns:
@@ -163,7 +164,7 @@ def _base(given: dict[str, Any], config: ToMeConfig | str | Path | None) -> ToMe
     ratio = plain(given.get("ratio"))
     if isinstance(ratio, str) and ratio == "auto":
         raise ToMeValueError(
-            "ratio='auto' is no setting: apply_tome draws no pictures to try settings with. Call tune, as in "
+            "ratio='auto' is not a setting: apply_tome does not draw pictures to try settings. Call tune, as in "
             "found = ppdiffusers_tome.tune(pipe, call={'prompt': 'a cat'}, psnr=30), and then "
             "pipe.apply_tome(found.config)"
         )
@@ -173,8 +174,8 @@ def _base(given: dict[str, Any], config: ToMeConfig | str | Path | None) -> ToMe
         first = "a ToMeConfig" if isinstance(ratio, ToMeConfig) else f"the preset {str(ratio)!r}"
         second = "another ToMeConfig as config=" if isinstance(config, ToMeConfig) else f"config={shown(config)}"
         raise ToMeTypeError(
-            f"{first} was given first and {second}; each says all settings, so give one of them, and single settings "
-            "beside it"
+            f"{first} was given first and {second}; each holds all settings; give one of them, and single settings "
+            "with it"
         )
     del given["ratio"]
     return ratio

@@ -65,8 +65,9 @@ class AppliedToMe:
         """
         if any(entry.config != self.entries[0].config for entry in self.entries):
             raise ToMeValueError(
-                f"there is no one config, as settings differ: {'; '.join(map(str, self.entries))}. Look at .entries, "
-                "which has the denoiser, the config and the paths of each, or apply_tome to the whole to make them one"
+                f"there is no single config, as settings differ: {'; '.join(map(str, self.entries))}. Look at "
+                ".entries, which has the denoiser, the config and the paths of each, or call apply_tome on the whole "
+                "pipeline or model, so that all have one"
             )
         return self.entries[0].config
 
@@ -142,8 +143,8 @@ def _check_settings(chosen: list[Site], config: ToMeConfig) -> None:
     attentions = [(site, each) for site in chosen for role, each in site.sections(config) if role == ATTENTION]
     if config.proportional and not any(site.weighs(section, config) for site, section in attentions):
         raise NothingToMergeError(
-            f"proportional=True has no effect here, as the attention of {type(chosen[0].block).__name__} takes no mask "
-            "by which it could be told how many tokens each stands for; leave it at None"
+            f"proportional=True has no effect here, as the attention of {type(chosen[0].block).__name__} takes no "
+            "mask, which would carry how many tokens each key stands for; leave it at None"
         )
     apart = next((site for site in chosen if not site.adapter.frames), None)
     if config.st > 1 and apart is not None:
@@ -180,7 +181,7 @@ def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config:
     if not HOOKS_SEE_KEYWORDS and any(section.keyword for site in sites for section in all_sections(site.adapter)):
         return (
             f"{name} calls its attention by keyword, which hooks see from Paddle 3.0 on (this is {paddle.__version__}"
-            "); install paddlepaddle 3, as ppdiffusers with such models asks for"
+            "); install paddlepaddle 3, which ppdiffusers needs for such models"
         )
     if methods()[config.method].keys_only and config.merge_attn:
         return (

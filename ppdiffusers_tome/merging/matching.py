@@ -115,7 +115,7 @@ class Matching:
         Args:
             mask: ``[batch or batch * heads, 1 or tokens, tokens]``, 0 to keep and a large negative number to leave
                 out.
-            keys_only: whether queries stay whole.
+            keys_only: whether every query is kept.
 
         Returns:
             ``[same, 1 or left, left]``; with ``keys_only``, ``[same, same, left]``.

@@ -136,7 +136,7 @@ def _checked_ratio(values: Mapping[str, Any]) -> float | tuple[float, ...] | ByL
     given = shown(dict(ratio))
     if values["max_downsample"] is not None:
         raise ToMeValueError(
-            f"ratio={given} names its levels, so max_downsample={shown(values['max_downsample'])} says nothing; leave "
+            f"ratio={given} names its levels, so max_downsample={shown(values['max_downsample'])} has no effect; leave "
             "it at None"
         )
     ramps: dict[int, float | tuple[float, ...]] = {}

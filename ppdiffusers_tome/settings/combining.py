@@ -74,7 +74,7 @@ def _at_odds(config: ToMeConfig, given: Mapping[str, Any], fault: str, origin: s
         return said
     # A preset or config may have been given in place of a ratio, so there must be another way to give both.
     such = ", ".join(f"{name}={shown(usual[name])}" for name in old)
-    return f"{said}; leave out {_listing(new)}, or give {_listing(old)} as well, such as {such} beside {beside}"
+    return f"{said}; leave out {_listing(new)}, or give {_listing(old)} as well, such as {such} with {beside}"
 
 
 def _fewest(names: Iterable[str], enough: Callable[[list[str]], bool]) -> list[str]:

@@ -31,8 +31,9 @@ class ToMeConfig:
     Paddle's; they are kept as Python's own.
 
     Args:
-        ratio: share of the tokens to merge away, ``0 <= ratio < 1 - 1 / (sx * sy * st)``. 0.5 halves the tokens that
-            attention sees; 0 leaves the model exactly as it is. Several numbers are a ramp over the denoising:
+        ratio: share of the tokens to merge away, ``0 <= ratio < 1 - 1 / (sx * sy * st)``; the methods ``keys``,
+            ``pool`` and ``todo`` take that value, too. 0.5 halves the tokens that attention sees (with these methods,
+            its keys); 0 leaves the model exactly as it is. Several numbers are a ramp over the denoising:
             ``(0.7, 0.3)`` falls from 0.7 at pure noise to 0.3 at the finished picture. A mapping has a number or a
             ramp for each level, ``{1: 0.5, 2: 0.25}``; levels that it leaves out do not merge.
         max_downsample: merge in blocks whose grid is at most this many times smaller than the latent's: 1, 2, 4
@@ -50,11 +51,11 @@ class ToMeConfig:
             all, as the papers do. At least the larger of ``sx`` and ``sy``; 16 is a good size.
         reuse_steps: make a matching and keep it for this many denoising steps; 1 makes it anew in every step.
         reuse_blocks: let all blocks on one grid use the matching of the first of them.
-        method: what becomes of tokens that belong together, a file of ``methods``: ``tome``, ``prune``, ``tofu`` or
-            ``todo``.
-        min_similarity: never merge tokens whose cosine is less, -1 to 1; ``ratio`` is then the most that may merge.
-            All images of a batch merge as many as the one that has fewest such. One number is read on the host for
-            every matching, which makes a GPU wait.
+        method: what becomes of similar tokens, a file of ``methods``: ``tome``, ``prune`` or ``tofu``; or how keys and
+            values become fewer while every query is kept: ``keys``, ``pool`` or ``todo``.
+        min_similarity: never merge tokens whose cosine similarity is lower, -1 to 1; ``ratio`` is then the upper
+            limit. All images of a batch merge as many tokens as the image with the fewest such. One number is read on
+            the host for every matching, which makes a GPU wait.
         st: stride over the frames of a video: one destination in every cell of ``sx`` columns, ``sy`` rows and ``st``
             frames. With 1, each frame merges by itself. More keeps more detail where little moves, and costs more; it
             needs a model whose attention is over all frames at once (Wan, CogVideoX, HunyuanVideo).

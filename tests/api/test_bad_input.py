@@ -63,7 +63,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio={3: 0.5}), ToMeValueError, r"has level 3; levels are 1, 2, 4 and 8"),
     (dict(ratio={"1": 0.5}), ToMeValueError, r"has level '1'; levels are 1, 2, 4 and 8"),
     (dict(ratio={1: 0.8}), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
-    (dict(ratio={1: 0.5}, max_downsample=1), ToMeValueError, r"max_downsample=1 says nothing; leave it at None"),
+    (dict(ratio={1: 0.5}, max_downsample=1), ToMeValueError, r"max_downsample=1 has no effect; leave it at None"),
     (dict(method="merge"), ToMeValueError, r"method='merge' must be one of 'keys', 'pool', 'prune', 'todo'"),
     (dict(method=None), ToMeValueError, r"method=None must be one of"),
     (dict(method="todo", tile=16), ToMeValueError, r"tile=16 has no effect with method='todo', as this method"),
@@ -92,7 +92,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=10**5000), ToMeValueError, r"ratio=<int> must be .* give a finite number"),
     (dict(ratio={np.int8(3): 0.5}), ToMeValueError, r"has level 3; levels are 1, 2, 4 and 8"),
     (dict(ratio={paddle.to_tensor(1): 0.5, 1: 0.3}), ToMeValueError, r"names level 1 twice; give each level once"),
-    (dict(ratio="auto"), ToMeValueError, r"ratio='auto' is no setting: .* Call tune, as in found = .*tune\(pipe"),
+    (dict(ratio="auto"), ToMeValueError, r"ratio='auto' is not a setting: .* Call tune, as in found = .*tune\(pipe"),
     (dict(ratio=dict(ratio=0.5)), ToMeValueError, r"has level 'ratio'; levels are 1, 2, 4 and 8"),
     (dict(sx=0), ToMeValueError, r"sx=0 must be 1 or more; the usual stride is 2"),
     (dict(sy=-1), ToMeValueError, r"sy=-1 must be 1 or more; the usual stride is 2"),
@@ -149,7 +149,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(config=np.zeros(3)), ToMeTypeError, r"config=array.* must be a ToMeConfig, .*; got ndarray of shape \[3\]"),
     (dict(config="nowhere.json"), ToMeValueError, r"nowhere\.json cannot be read as settings of token merging"),
     (dict(ratio=ToMeConfig(), config=ToMeConfig()), ToMeTypeError, r"a ToMeConfig was given first and another ToMeC"),
-    (dict(ratio="fast", config=ToMeConfig()), ToMeTypeError, r"the preset 'fast' was given first .* so give one of"),
+    (dict(ratio="fast", config=ToMeConfig()), ToMeTypeError, r"the preset 'fast' was given first .* give one of them"),
     (dict(ratio="quality", tile=16), ToMeValueError, r"tile=16 was given and ratio=0\.75 and method='todo' come from"),
 ]  # fmt: skip
 

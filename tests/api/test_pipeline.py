@@ -157,7 +157,7 @@ class TestDifferentSettings:
         ]
         assert pipe.tome.blocks == {"unet": 3, "controlnet": 1}
         words = rf"unet has ratio 0.5 at {self.FIRST} and 2 more; controlnet has ratio 0.3, method todo at {self.FIRST}"
-        with pytest.raises(ToMeValueError, match=rf"no one config, as settings differ: {words}\. Look at \.entries"):
+        with pytest.raises(ToMeValueError, match=rf"no single config, as settings differ: {words}\. Look at \.entries"):
             _ = pipe.tome.config
         assert (pipe.unet.tome.config, pipe.controlnet.tome.config) == tomes
         remove_tome(pipe.unet)
@@ -197,7 +197,7 @@ class TestDifferentSettings:
         assert self.entries(pipe) == [("controlnet", ToMeConfig(0.3), (f"nets.1.{self.FIRST}",))]
         pipe.controlnet.nets[0].apply_tome(0.5)
         assert pipe.tome.blocks == {"controlnet": 2}
-        with pytest.raises(ToMeValueError, match="there is no one config"):
+        with pytest.raises(ToMeValueError, match="there is no single config"):
             _ = pipe.tome.config
 
 

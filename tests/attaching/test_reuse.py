@@ -13,7 +13,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.attaching.calls import call as calls
+from ppdiffusers_tome.attaching.calls import matching as calls
 from ppdiffusers_tome.attaching.calls.denoising import InferredSteps
 from ppdiffusers_tome.attaching.calls.reuse import StepReuse
 from ppdiffusers_tome.tools.doctor.zoo import wuerstchen_prior
@@ -293,7 +293,8 @@ class TestPipelines:
 
 def test_a_part_of_a_model_does_not_tell_its_timestep_and_says_that_steps_are_not_reused() -> None:
     part = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4)
-    with pytest.warns(UserWarning, match="does not tell its timestep, so reuse_steps has no effect"), paddle.no_grad():
+    said = "does not report its timestep, so reuse_steps has no effect"
+    with pytest.warns(UserWarning, match=said), paddle.no_grad():
         part(tiny.array((1, 8, 16, 16)), tiny.text(1))
 
 

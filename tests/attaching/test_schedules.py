@@ -159,7 +159,7 @@ class TestExplicitSettings:
         except ToMeValueError:
             # More than what the stride leaves, or the method: the ratio must be given as well, and that works.
             said = rf"\. Here {name}={default!r} was given and ratio=.* comes from the preset '{preset}'; "
-            remedy = rf"leave out {name}, or give ratio as well, such as ratio=0\.5 beside config='{preset}'$"
+            remedy = rf"leave out {name}, or give ratio as well, such as ratio=0\.5 with config='{preset}'$"
             with pytest.raises(ToMeValueError, match=said + remedy):
                 apply_tome(unet, preset, **given)
             assert unet.tome is None
@@ -182,7 +182,7 @@ class TestExplicitSettings:
     def test_so_do_those_that_are_for_some_models_alone(self, unet: tiny.Model) -> None:
         config = ToMeConfig(0.5, proportional=True)
         assert apply_tome(unet, config=config).tome.config == config
-        assert apply_tome(unet, config=config, proportional=False).tome.config == ToMeConfig(0.5)
+        assert apply_tome(unet, config=config, proportional=None).tome.config == ToMeConfig(0.5)
         assert apply_tome(unet, config=ToMeConfig(0.5, st=2), st=1).tome.config == ToMeConfig(0.5)
 
     @pytest.mark.parametrize(
@@ -225,22 +225,22 @@ class TestExplicitSettings:
             ("quality", dict(method="tome"),
              "ratio=0.75 must be at least 0 and below 0.75 for a 2x2 stride; lower the ratio or enlarge the stride. "
              "Here method='tome' was given and ratio=0.75 comes from the preset 'quality'; leave out method, or give "
-             "ratio as well, such as ratio=0.5 beside config='quality'"),
+             "ratio as well, such as ratio=0.5 with config='quality'"),
             ("fast", dict(sx=2, seed=3),
              "Here sx=2 was given and ratio={1: 0.9375, 2: 0.9375} comes from the preset 'fast'; leave out sx, or give "
-             "ratio as well, such as ratio=0.5 beside config='fast'"),
+             "ratio as well, such as ratio=0.5 with config='fast'"),
             ("quality", dict(tile=16),
              "Here tile=16 was given and ratio=0.75 and method='todo' come from the preset 'quality'; leave out tile, "
-             "or give ratio and method as well, such as ratio=0.5, method='tome' beside config='quality'"),
+             "or give ratio and method as well, such as ratio=0.5, method='tome' with config='quality'"),
             ("fast", dict(max_downsample=1, sx=2),
              "Here max_downsample=1 and sx=2 were given and ratio={1: 0.9375, 2: 0.9375} comes from the preset 'fast'; "
-             "leave out max_downsample and sx, or give ratio as well, such as ratio=0.5 beside config='fast'"),
+             "leave out max_downsample and sx, or give ratio as well, such as ratio=0.5 with config='fast'"),
             (ToMeConfig(0.9, sx=4, sy=4), dict(sx=2, sy=2),
              "Here sx=2 and sy=2 were given and ratio=0.9 comes from the config; leave out sx and sy, or give ratio as "
-             "well, such as ratio=0.5 beside config="),
+             "well, such as ratio=0.5 with config="),
             (ToMeConfig(max_downsample=2), dict(ratio={1: 0.5}),
              "Here ratio={1: 0.5} was given and max_downsample=2 comes from the config; leave out ratio, or give "
-             "max_downsample as well, such as max_downsample=None beside config="),
+             "max_downsample as well, such as max_downsample=None with config="),
             # No default would help: who says what, and the rest is up to the sentence before.
             ("balanced", dict(ratio=0.9),
              "lower the ratio or enlarge the stride. Here ratio=0.9 was given and sx=3, sy=3 and method='todo' come "
@@ -410,7 +410,7 @@ class TestInAModel:
         with paddle.no_grad():
             plain = part(*given).sample.numpy()
             apply_tome(part, (0.6, 0.2))
-            with pytest.warns(UserWarning, match="does not tell its timestep.*runs unmerged; give one ratio"):
+            with pytest.warns(UserWarning, match="does not report its timestep.*runs unmerged, .*; give one ratio"):
                 assert np.array_equal(part(*given).sample.numpy(), plain)
 
     def test_reuse_and_a_ramp_go_together(self) -> None:

@@ -302,7 +302,7 @@ def test_a_program_gives_what_the_model_gives(
 
 @of("flux")
 def test_a_grid_that_is_told_by_values_is_refused_while_it_is_recorded(specimen: Specimen, model: tiny.Model) -> None:
-    with pytest.raises(ToMeValueError, match=r"a grid that the values of img_ids .* cannot .* remove_tome before"):
+    with pytest.raises(ToMeValueError, match=r"a grid given by the values of img_ids .* cannot .* remove_tome before"):
         recorded(specimen, apply_tome(model, 0.5))
 
 

@@ -241,7 +241,7 @@ def test_positions_that_are_no_grid_run_unmerged() -> None:
     for ids in (paddle.concat([rows[:32], rows[:32]]), rows.flip(0), rows[:, [0, 2, 1]]):
         plain = FLUX.run(remove_tome(model), img_ids=ids)
         apply_tome(model, 0.5)
-        with warned_once("tell of tokens that are no grid"):
+        with warned_once("do not describe a grid of tokens"):
             assert same(FLUX.run(model, img_ids=ids), plain)
             assert same(FLUX.run(model, img_ids=ids.clone()), plain)
         assert not same(FLUX.run(model, img_ids=rows), FLUX.run(remove_tome(model), img_ids=rows))

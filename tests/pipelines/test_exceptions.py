@@ -15,13 +15,13 @@ import pytest
 import tiny
 from pipelines.test_threads_and_sharing import SETTINGS, draw
 from ppdiffusers_tome import applied_tome, apply_tome
-from ppdiffusers_tome.attaching.calls import call as calls
+from ppdiffusers_tome.attaching.calls import matching as calls
 from ppdiffusers_tome.errors import ToMeError
 
 STEPS = 2
 # Of all layers and steps, every how many fail: primes, so that they fall in with no pattern of the layers.
-SOME = {"usual": 13, "reuse": 17, "tiles and schedule": 17, "todo": 17}
-MOST = {"usual": 1, "reuse": 7, "tiles and schedule": 7, "todo": 11}
+SOME = {"usual": 13, "reuse": 17, "tiles and schedule": 17, "todo": 17, "keys": 17}
+MOST = {"usual": 1, "reuse": 7, "tiles and schedule": 7, "todo": 11, "keys": 11}
 
 
 class InjectedError(Exception):

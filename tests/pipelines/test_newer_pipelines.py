@@ -18,7 +18,7 @@ import tiny
 from attaching.contract import needs_of
 from pipelines.test_transformers import tokenizer, vision_config
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
-from ppdiffusers_tome.attaching.calls import call as calls
+from ppdiffusers_tome.attaching.calls import matching as calls
 from ppdiffusers_tome.attaching.hooks.block import HostHooks
 from ppdiffusers_tome.attaching.layers import layer_at
 from ppdiffusers_tome.attaching.models import models_of

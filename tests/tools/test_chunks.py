@@ -176,7 +176,7 @@ def test_a_last_line_that_goes_on_is_another(tmp_path, number):
     run.prompts.write_text("\n".join(f"p {each}" for each in range(number)))
     assert run_ranks(run) == number
     append(run, " more")
-    with pytest.raises(UserError, match=f"line {number} asks for something else"):
+    with pytest.raises(UserError, match=f"line {number} differs from when"):
         begin(run)
 
 
@@ -185,13 +185,13 @@ def test_a_line_that_was_changed_is_refused(tmp_path, place):
     run = few(tmp_path)
     found, before = whole_run(run), run.prompts.read_text()
     run.prompts.write_text(before.replace(f'"p {place}"', '"q"'))
-    with pytest.raises(UserError, match=f"line {place + 1} asks for something else"):
+    with pytest.raises(UserError, match=f"line {place + 1} differs from when"):
         begin(run)
     lines = before.split("\n")
     run.prompts.write_text("\n".join([*lines[:place], *lines[place + 1 :], '{"prompt": "q"}']))
-    with pytest.raises(UserError, match="asks for something else"):
+    with pytest.raises(UserError, match="differs from when"):
         begin(run)
-    with pytest.raises(UserError, match="line 1 asks for something else"):
+    with pytest.raises(UserError, match="line 1 differs from when"):
         begin(replace(run, first_seed=1))
     run.prompts.write_text(before)
     assert run_ranks(run) == 0

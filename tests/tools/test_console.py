@@ -43,12 +43,15 @@ def test_the_chosen_command_runs(parser: Parser) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["draw", "--ratio", "1"], "'--ratio' is no argument of draw; did you mean --ratios?; see program draw --help"),
-        (["draw", "--rat=1"], "'--rat=1' is no argument of draw; did you mean --ratios?; see program draw --help"),
-        (["draw", "--hlep"], "'--hlep' is no argument of draw; did you mean --help?; see program draw --help"),
-        (["draw", "more"], "'more' is no argument of draw; see program draw --help"),
-        (["--verson", "draw"], "'--verson' is no argument of program; did you mean --version?; see program --help"),
-        (["draw", "--ratios=--"], "argument --ratios: '--' is no value; see program draw --help"),
+        (
+            ["draw", "--ratio", "1"],
+            "'--ratio' is not an argument of draw; did you mean --ratios?; see program draw --help",
+        ),
+        (["draw", "--rat=1"], "'--rat=1' is not an argument of draw; did you mean --ratios?; see program draw --help"),
+        (["draw", "--hlep"], "'--hlep' is not an argument of draw; did you mean --help?; see program draw --help"),
+        (["draw", "more"], "'more' is not an argument of draw; see program draw --help"),
+        (["--verson", "draw"], "'--verson' is not an argument of program; did you mean --version?; see program --help"),
+        (["draw", "--ratios=--"], "argument --ratios: '--' is not a value; see program draw --help"),
         (["draw", "--ratios", "x"], "argument --ratios: invalid float value: 'x'; see program draw --help"),
         ([], "the following arguments are required: COMMAND; see program --help"),
     ],

@@ -375,14 +375,14 @@ def test_torn_line_of_a_ledger_is_told_and_the_rest_stays(line: int, ledger: Eva
     lines = ledger.path.read_bytes().splitlines(keepends=True)
     lines[line] = lines[line][:40]  # and the next one glued behind it
     ledger.path.write_bytes(b"".join(lines))
-    with pytest.warns(UserWarning, match=rf"evaluate\.jsonl, line {line + 1} is not whole"):
+    with pytest.warns(UserWarning, match=rf"evaluate\.jsonl, line {line + 1} is incomplete"):
         again = EvaluationLedger(ledger.path, {"height": 64})
     with again:
         left = [each for number, each in enumerate(lines[1:], start=1) if number not in (line, line + 1)]
         assert again.lines[1:] == list(map(json.loads, left))
         again.add_sample(sample("unmerged", "c", 3, 1.0, 1.0, None))
         again.add_sample(sample("ours 0.5", "c", 3, 1.0, 1.0, 20.0))
-    with pytest.warns(UserWarning, match="is not whole"), EvaluationLedger(ledger.path, {"height": 64}) as again:
+    with pytest.warns(UserWarning, match="is incomplete"), EvaluationLedger(ledger.path, {"height": 64}) as again:
         assert Case("c", 0) in again.samples("ours 0.5")
 
 
@@ -392,7 +392,7 @@ def test_picture_that_lost_its_unmerged_one_is_lost_too(ledger: EvaluationLedger
     lines = ledger.path.read_bytes().splitlines(keepends=True)
     lines[6] = lines[6][:40] + b"\n"  # of prompt b in run 2
     ledger.path.write_bytes(b"".join(lines))
-    with pytest.warns(UserWarning, match="line 7 is not whole"):
+    with pytest.warns(UserWarning, match="line 7 is incomplete"):
         again = EvaluationLedger(ledger.path, {"height": 64})
     with again:
         assert set(again.samples("ours 0.5")) == {CASES[0]}
@@ -461,7 +461,7 @@ def test_ranks_write_parts_which_the_first_takes_in(ledger: EvaluationLedger) ->
     # Killed just before the part was removed: the next run finds it and takes nothing twice. One line of it is torn.
     ledger.close()
     part_of(ledger.path, 1).write_bytes(kept + b'{"picture": {"conf')
-    with pytest.warns(UserWarning, match=r"part-0001\.jsonl, line 3 is not whole"):
+    with pytest.warns(UserWarning, match=r"part-0001\.jsonl, line 3 is incomplete"):
         EvaluationLedger(ledger.path, {"height": 64}).close()
     assert ledger.path.read_bytes() == whole
     assert [path.name for path in ledger.path.parent.iterdir()] == ["evaluate.jsonl"]

@@ -1,4 +1,4 @@
-"""Intervals of medians, and which settings are told apart: by differences picture by picture."""
+"""Intervals of medians, and which differences are significant: differences picture by picture."""
 
 from __future__ import annotations
 
@@ -82,42 +82,42 @@ def test_identical_pictures_are_infinitely_similar() -> None:
     assert (half.median, half.interval) == (0.0, (-math.inf, math.inf))
 
 
-def test_settings_are_told_apart_though_their_intervals_overlap() -> None:
+def test_settings_differ_significantly_though_their_intervals_overlap() -> None:
     """By half a decibel on each picture, where pictures differ by tens."""
     mild, strong = at(0.25, 0.5)
     (found,) = differences(measured((unmerged(), []), (mild, PICTURES), (strong, PICTURES - 0.5 - RNG.random(24) / 9)))
     one, other = interval(PICTURES), interval(PICTURES - 0.5)
     assert one[0] < other[1]
-    assert found.told_apart
+    assert found.is_significant
     assert (found.one, found.other) == ("ours 0.25", "ours 0.5")
     assert found.of.median == pytest.approx(0.55, abs=0.06)
     assert str(found).startswith("+0.")
     assert str(found.reversed).startswith("-0.")
 
 
-def test_settings_that_take_turns_cannot_be_told_apart() -> None:
+def test_settings_that_take_turns_do_not_differ_significantly() -> None:
     mild, strong = at(0.25, 0.5)
     values = PICTURES + RNG.normal(0, 1, 24)
     (found,) = differences(measured((mild, PICTURES), (strong, values)))
-    assert not found.told_apart
+    assert not found.is_significant
     assert str(found).startswith("~")
-    assert f"{PSNR}: cannot be told apart: ours 0.25 and ours 0.5" in sentences((mild, PICTURES), (strong, values))
+    assert f"{PSNR}: not significant: ours 0.25 and ours 0.5" in sentences((mild, PICTURES), (strong, values))
 
 
 def test_settings_that_draw_the_same_do_not_differ() -> None:
     mild, strong = at(0.25, 0.5)
     same = [math.inf, *PICTURES]
     (found,) = differences(measured((mild, same), (strong, same)))
-    assert (found.of.median, found.told_apart) == (0.0, False)
+    assert (found.of.median, found.is_significant) == (0.0, False)
     assert str(found) == "~+0.0"
 
 
-def test_few_pictures_tell_nothing_apart() -> None:
+def test_differences_of_few_pictures_are_not_significant() -> None:
     mild, strong = at(0.25, 0.5)
     given = (mild, PICTURES[:5]), (strong, PICTURES[:5] - 20)
-    assert not differences(measured(*given))[0].told_apart
+    assert not differences(measured(*given))[0].is_significant
     assert sentences(*given) == [
-        "no two settings can be told apart by 5 pictures: a median has an interval from 6 pictures on; add prompts or "
+        "no difference is significant with 5 pictures: a median has an interval from 6 pictures on; add prompts or "
         "seeds"
     ]
 
@@ -128,7 +128,7 @@ def test_fall_with_the_ratio_is_said(order: tuple[float, ...]) -> None:
     noise = {ratio: RNG.normal(0, 0.1, 24) for ratio in order}
     given = zip(order, at(*order), strict=True)
     said = sentences(*((each, PICTURES - lost[ratio] + noise[ratio]) for ratio, each in given))
-    assert f"{PSNR}: all settings are told apart" in said
+    assert f"{PSNR}: all differences are significant" in said
     assert said[-1].startswith("ours: PSNR falls with every step of the ratio; it loses ")
     assert said[-1].endswith(" dB from 0.1 to 0.74")
     assert float(said[-1].split("loses ")[1].split()[0]) == pytest.approx(9, abs=0.1)
@@ -139,8 +139,8 @@ def test_what_does_not_fall_is_said() -> None:
     others = [(port(0.25), PICTURES - 2), (ours(ToMeConfig(0.5, tile=16)), PICTURES - 4)]
     said = sentences(*zip(at(0.1, 0.25, 0.5, 0.7), values, strict=True), *others)
     assert said[-1] == (  # and nothing of families of one ratio
-        "ours: PSNR does not fall with every step of the ratio (from 0.25 to 0.5 it cannot be told apart; from 0.5 to "
-        "0.7 it rises); it loses 1.0 dB from 0.1 to 0.7"
+        "ours: PSNR does not fall with every step of the ratio (from 0.25 to 0.5 the fall is not significant; from 0.5 "
+        "to 0.7 it rises); it loses 1.0 dB from 0.1 to 0.7"
     )
 
 
@@ -159,7 +159,7 @@ def test_a_family_that_differs_in_more_than_the_ratio_does_not_fall_with_it() ->
 
 def test_long_lists_of_pairs_are_cut() -> None:
     many = [(each, PICTURES) for each in at(*np.linspace(0.1, 0.7, 7).round(2).tolist())]
-    (listed,) = [each for each in sentences(*many) if "cannot be told apart:" in each]
+    (listed,) = [each for each in sentences(*many) if "not significant:" in each]
     assert listed.endswith("; and 11 more pairs")
 
 
@@ -190,17 +190,17 @@ def test_summary_has_intervals_and_differences(tmp_path, capsys: pytest.CaptureF
     assert f"| {half.flip.median:.3f} [" in written
     assert "| ours 0.25 | ours 0.5 | +2.0 | +0.020 | -0.020 | -1.7" in written
     assert "- in brackets: 95% percentile bootstrap over the pictures (10,000 resamples, seed 0)" in written
-    assert "- speed-up: all settings are told apart" in written
+    assert "- speed-up: all differences are significant" in written
     content = json.loads(paths[2].read_text())
     assert content["intervals"].startswith("95% percentile bootstrap")
     assert content["configurations"][2]["psnr_db"]["interval"] == pytest.approx([low, high])
     of_psnr, *_, of_speed_up = content["differences"]
-    assert (of_psnr["measure"], of_psnr["one"], of_psnr["other"], of_psnr["told_apart"]) == (
+    assert (of_psnr["measure"], of_psnr["one"], of_psnr["other"], of_psnr["significant"]) == (
         PSNR, "ours 0.25", "ours 0.5", True,
     )  # fmt: skip
     assert of_speed_up["measure"] == SPEED_UP
     assert of_speed_up["interval"][0] < of_speed_up["median"] < of_speed_up["interval"][1] < 0
-    assert "cannot be told apart" in capsys.readouterr().out
+    assert "not significant" in capsys.readouterr().out
 
 
 def test_table_of_differences_has_a_row_a_pair() -> None:

@@ -51,7 +51,7 @@ def test_a_torn_line_is_told_and_skipped_wherever_it_stands(line: bytes, place: 
     lines = [b'{"n": 1}', b'{"n": 2}']
     lines.insert(place, line)
     path.write_bytes(b"\n".join(lines) + (b"\n" if place < 2 else b""))
-    with pytest.warns(UserWarning, match=rf"^{path}, line {place + 1} is not whole, .*; it is skipped$"):
+    with pytest.warns(UserWarning, match=rf"^{path}, line {place + 1} is incomplete, .*; it is skipped$"):
         assert read_lines(path) == [{"n": 1}, {"n": 2}]
 
 
@@ -67,7 +67,7 @@ def test_whole_files_are_read_without_a_word(tmp_path: Path) -> None:
 def test_many_torn_lines_are_one_warning(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("{\n" * 8 + '{"n": 1}\n')
-    with pytest.warns(UserWarning, match=r"a\.jsonl, lines 1, 2, 3, 4, 5 and 3 more are not whole") as told:
+    with pytest.warns(UserWarning, match=r"a\.jsonl, lines 1, 2, 3, 4, 5 and 3 more are incomplete") as told:
         assert read_lines(path) == [{"n": 1}]
     assert len(told) == 1
 

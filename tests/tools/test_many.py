@@ -70,7 +70,7 @@ def test_a_run_stopped_after_any_write_ends_as_one_that_was_not(tmp_path):
                 warnings.simplefilter("always")
                 assert whole_run(run) == uninterrupted, path.name
             is_told = finished < 4 and torn in ("line", "damaged line")
-            assert [f"part-0000.jsonl, line {finished + 1} is not whole" in str(each.message) for each in told] == (
+            assert [f"part-0000.jsonl, line {finished + 1} is incomplete" in str(each.message) for each in told] == (
                 [True] * is_told
             )
             assert all((path / name).stat().st_mtime_ns == time for name, time in times.items()), "drawn twice"
@@ -122,7 +122,7 @@ def test_nothing_that_belongs_to_something_else_is_replaced(tmp_path):
     other = {**IDENTITY, "batch_size": 3}
     with pytest.raises(UserError, match="batch_size=2 then and 3 now"):
         begin(asked(tmp_path, *[{}] * 3, identity=other))
-    with pytest.raises(UserError, match=r"line 2 asks for something else than when 000002-p\.png was drawn"):
+    with pytest.raises(UserError, match=r"line 2 differs from when 000002-p\.png was drawn"):
         begin(asked(tmp_path, {}, {"seed": 9}, {}))
     longer = asked(tmp_path, *[{}] * 4)
     (path / lines_of(longer)[3].file).symlink_to("nowhere")
@@ -152,7 +152,7 @@ def test_a_folder_of_before_pictures_were_made_to_fit_is_gone_on_with(tmp_path):
         if is_same:
             assert run_ranks(now) == 0
         else:
-            with pytest.raises(UserError, match=r"made otherwise \(fit='stretch' then and 'crop' now\)"):
+            with pytest.raises(UserError, match=r"made differently \(fit='stretch' then and 'crop' now\)"):
                 begin(now)
         other = {**IDENTITY, "fit": fit, "tome": {**tome, "proportional": True}}
         with pytest.raises(UserError, match="tome="):

@@ -51,14 +51,14 @@ def test_a_line_has_its_own_settings(tmp_path):
 BAD = {
     "{": "it is not JSON",
     "nan": "it is not JSON",
-    "[1]": "it is list, no object",
+    "[1]": "it is list, not an object",
     "[" * 100_000: "it is not JSON",
-    '"a star"': "it is str, no object",
+    '"a star"': "it is str, not an object",
     "{}": "it has no prompt",
     '{"prompt": "a", "prompt": "b"}': "it names a key twice",
     '{"prompt": " "}': "it has no prompt",
     '{"prompt": 5}': "prompt 5 must be text",
-    '{"prompt": "\\ud800"}': "prompt is no UTF-8",
+    '{"prompt": "\\ud800"}': "prompt is not UTF-8",
     '{"prompt": "a", "sead": 1}': "did you mean seed?",
     '{"prompt": "a", "seed": -1}': "seed -1 must be from 0 to 2**62",
     '{"prompt": "a", "seed": 4611686018427387905}': "must be from 0 to 2**62",
@@ -71,13 +71,13 @@ BAD = {
     '{"prompt": "a", "ratio": NaN}': "ratio=nan must be",
     '{"prompt": "a", "ratio": 1' + "0" * 400 + "}": "must be",
     '{"prompt": "a", "ratio": "much"}': "ratio 'much' must be a number",
-    '{"prompt": "a", "image": "nowhere.png"}': "is not there, or no file",
-    '{"prompt": "a", "image": "."}': "is not there, or no file",
-    '{"prompt": "a", "image": "/dev/zero"}': "is not there, or no file",
-    '{"prompt": "a", "image": "\\u0000"}': "is not there, or no file",
+    '{"prompt": "a", "image": "nowhere.png"}': "does not exist or is not a file",
+    '{"prompt": "a", "image": "."}': "does not exist or is not a file",
+    '{"prompt": "a", "image": "/dev/zero"}': "does not exist or is not a file",
+    '{"prompt": "a", "image": "\\u0000"}': "does not exist or is not a file",
     '{"prompt": "a", "image": "' + "x" * 5000 + '"}': "cannot be read",
     '{"prompt": "a", "image": "good.jsonl", "control_image": "good.jsonl"}': "not both",
-    b'{"prompt": "\xff"}': "it is no UTF-8",
+    b'{"prompt": "\xff"}': "it is not UTF-8",
 }
 
 
@@ -133,7 +133,7 @@ def test_pictures_can_be_confined_to_a_folder(tmp_path, kind):
     for name in ("nowhere.png", "loop.png", "."):
         content = json.dumps({"prompt": "p", kind: f"pictures/{name}"})
         _, (bad,) = read(prompts, content, pictures_within=folder)
-        assert "is not there, or no file" in bad.error
+        assert "does not exist or is not a file" in bad.error
     # Without the option they mean what they say.
     (line,), _ = read(prompts, json.dumps({"prompt": "p", kind: "pictures/../mine.png"}))
     assert line.control == tmp_path / "pictures/../mine.png"
@@ -150,7 +150,7 @@ def test_bad_rows_of_a_table(tmp_path):
     lines, bad = read(tmp_path / "a.csv", b'prompt,seed\n"two\nlines",1\na,b,c\n\xff,2\na,x\ngood,4\n"open,1\nmore')
     assert [(line.number, line.line, line.prompt) for line in lines] == [(1, 2, "two\nlines"), (5, 7, "good")]
     assert [each.line for each in bad] == [4, 5, 6, 8]
-    for each, sentence in zip(bad, ("3 cells for 2", "no UTF-8", "whole number", "close every quot"), strict=True):
+    for each, sentence in zip(bad, ("3 cells for 2", "not UTF-8", "whole number", "close every quot"), strict=True):
         assert sentence in each.error
 
 
@@ -180,9 +180,9 @@ def test_a_file_in_gbk_is_known_and_told_how_to_convert(tmp_path, name, encoding
     line = json.dumps({"prompt": CHINESE}, ensure_ascii=False) if name == "a.jsonl" else CHINESE
     head = "prompt\n" if name == "a.csv" else ""
     _, (bad,) = read(tmp_path / name, f"{head}{line}\n".encode(encoding))
-    assert "no UTF-8" in bad.error
+    assert "not UTF-8" in bad.error
     begins = line if name == "a.jsonl" else CHINESE
-    assert f"it may be GBK, as which it says {begins!r}; {CONVERT}" in bad.error
+    assert f"it may be GBK, in which it reads {begins!r}; {CONVERT}" in bad.error
 
 
 def test_other_bytes_are_not_taken_for_gbk(tmp_path):
@@ -224,12 +224,12 @@ def test_gbk_that_is_utf_8_as_well_is_not_read_wrongly(text: str, name: str, tmp
     assert content.decode()
     lines, (bad,) = read(tmp_path / name, content)
     assert not lines
-    assert f"prompt is no UTF-8 by its looks; it may be GBK, as which it says {text!r}; {CONVERT}" in bad.error
+    assert f"prompt does not look like UTF-8; it may be GBK, in which it reads {text!r}; {CONVERT}" in bad.error
 
 
 @pytest.mark.parametrize("encoding", ["gbk", "gb18030"])
 def test_a_heading_in_gbk_is_told_how_to_convert(encoding: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.csv is no UTF-8; it may be GBK, as which it says '提示词,seed'; save"):
+    with pytest.raises(UserError, match=r"a\.csv is not UTF-8; it may be GBK, in which it reads '提示词,seed'; save"):
         read(tmp_path / "a.csv", "提示词,seed\n一只猫,1\n".encode(encoding))
 
 
@@ -262,7 +262,7 @@ def test_null_bytes_that_went_astray_are_told_by_the_line(tmp_path: Path) -> Non
 @pytest.mark.parametrize("text", ["a red star", CHINESE])
 def test_utf_32_is_not_taken_for_utf_16(encoding: str, text: str, tmp_path: Path) -> None:
     name = encoding.upper().replace("-32-", "-32")
-    with pytest.raises(UserError, match=rf"no UTF-8; it (is|may be) UTF-32; save .* iconv -f {name} "):
+    with pytest.raises(UserError, match=rf"not UTF-8; it (is|may be) UTF-32; save .* iconv -f {name} "):
         read(tmp_path / "a.txt", f"{text}\n".encode(encoding))
 
 
@@ -285,7 +285,7 @@ def test_utf_16_without_a_mark_is_known_by_its_zeros(encoding: str, name: str, t
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
 def test_a_file_in_utf_16_is_told_so(tmp_path, encoding):
     content = ("" if encoding == "utf-16" else "\ufeff") + "a star\n" + CHINESE
-    with pytest.raises(UserError, match=r"a\.txt is no UTF-8; it is UTF-16; save the file as UTF-8, such as with"):
+    with pytest.raises(UserError, match=r"a\.txt is not UTF-8; it is UTF-16; save the file as UTF-8, such as with"):
         read(tmp_path / "a.txt", content.encode(encoding))
 
 

@@ -233,10 +233,10 @@ class TestFolders:
             (code("vae/mine.py"), "holds code, vae/mine.py"),
             (code("vae/mine.PY"), "holds code, vae/mine.PY"),  # the same file where capitals do not count
             (code_behind_a_link, "holds code, vae/mine.py"),
-            (named_in_the_index(vae=["../../mine", "AutoencoderKL"]), "holds vae=['../../mine', 'AutoencoderKL'], no"),
-            (named_in_the_index(_class_name=["../mine", "Mine"]), "holds _class_name=['../mine', 'Mine'], no name"),
+            (named_in_the_index(vae=["../../mine", "AutoencoderKL"]), "'../../mine', 'AutoencoderKL'], which"),
+            (named_in_the_index(_class_name=["../mine", "Mine"]), "holds _class_name=['../mine', 'Mine'], which"),
             (named_in_the_index(**{"../vae": ["ppdiffusers", "AutoencoderKL"]}), "holds ../vae="),
-            (by_an_index_of_safetensors_elsewhere, "which is no file of safetensors beside it"),
+            (by_an_index_of_safetensors_elsewhere, "which is not a safetensors file next to it"),
         ],
     )
     def test_what_would_run_unasked_is_refused(

@@ -98,9 +98,9 @@ class Call:
         if step.progress is None and self._config.by_progress:
             self.attachment.warn_once(
                 "progress",
-                f"a timestep of {value:g} is outside 0 to {self.attachment.noisiest:g} and tells not how far the "
-                "denoising is, so a ratio that changes, start and end cannot be followed and the model runs unmerged; "
-                "call it through its pipeline, whose scheduler tells, or give one ratio for the whole denoising",
+                f"a timestep of {value:g} is outside 0 to {self.attachment.noisiest:g}, so the progress of the "
+                "denoising is unknown, and the model runs unmerged, as its ratio changes over the denoising; call it "
+                "through its pipeline, whose scheduler knows the progress, or give one ratio for the whole denoising",
             )
         if self._shares_steps:
             if step.starts:
@@ -159,13 +159,13 @@ class Call:
         if not self._has_timestep and config.by_progress:
             self.attachment.warn_once(
                 "timestep",
-                "this model, or part of one, does not tell its timestep, so a ratio that changes, start and end cannot "
-                "be followed and it runs unmerged; give one ratio for the whole denoising",
+                "this model, or part of one, does not report its timestep, so the progress of the denoising is "
+                "unknown, and it runs unmerged, as its ratio changes over the denoising; give one ratio for all of it",
             )
         if not self._has_timestep and self._shares_steps and paddle.in_dynamic_mode():
             self.attachment.warn_once(
                 "steps",
-                "this model, or part of one, does not tell its timestep, so reuse_steps has no effect here; "
+                "this model, or part of one, does not report its timestep, so reuse_steps has no effect here; "
                 "reuse_blocks has",
             )
         if config.by_progress and self.progress is None:

@@ -45,7 +45,7 @@ class HostHooks(Hooks):
             return
         self.attachment.warn_once(
             "grid",
-            f"{' and '.join(map(str, self.given))} of {type(self.host).__name__} tell of tokens that are no grid, row "
+            f"{' and '.join(map(str, self.given))} of {type(self.host).__name__} do not describe a grid of tokens, row "
             "by row, so it runs unmerged",
         )
 
@@ -57,7 +57,7 @@ class HostHooks(Hooks):
 
     def _read_once(self, given: Sequence[Any]) -> Grid | None:
         """The grid that values tell, which a pipeline hands on unchanged from step to step."""
-        refuse_recording(f"a grid that the values of {' and '.join(map(str, self.given))} tell", "remove_tome")
+        refuse_recording(f"a grid given by the values of {' and '.join(map(str, self.given))}", "remove_tome")
         # The same for all blocks of a host, whatever stands before their grid.
         name, kept = (self.grid, id(self.host)), self.attachment.denoising().grids
         versions = [tensor.inplace_version for tensor in given]

@@ -1,1 +1,1 @@
-"""Fewer keys and values than queries: all tokens ask, and what they attend to is chosen, pooled or merged."""
+"""Fewer keys and values than queries: every query is kept, keys and values are chosen, pooled or merged."""

@@ -1,4 +1,4 @@
-"""Keys and values of some tokens only (``methods/todo.py``): the grid tells which, so nothing is compared."""
+"""Keys and values of some tokens only (``methods/todo.py``), chosen by the grid, so no similarities are computed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ChosenKeys(FewerKeys):
 
     @property
     def log_sizes(self) -> paddle.Tensor:
-        """Of the grid's tokens, each stands for as many."""
+        """Each of the grid's tokens stands for equally many."""
         of_grid = self.num_left - self.prefix
         sizes = paddle.full([1, of_grid], math.log((self.num_tokens - self.prefix) / of_grid), dtype="float32")
         if self.prefix == 0:

@@ -25,7 +25,7 @@ class FewerKeys(ABC):
     def is_even(self) -> bool:
         """Whether all keys stand for equally many tokens, or as nearly as a grid can be cut.
 
-        Softmax does not see that where there are no other keys.
+        It then cancels in softmax where there are no other keys.
         """
 
     @property

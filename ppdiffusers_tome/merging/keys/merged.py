@@ -1,4 +1,4 @@
-"""Keys and values of groups of tokens (``methods/keys.py``, ``methods/pool.py``): a matching, unseen by queries."""
+"""Keys and values of groups of tokens (``methods/keys.py``, ``methods/pool.py``): a matching that leaves queries alone."""
 
 from __future__ import annotations
 

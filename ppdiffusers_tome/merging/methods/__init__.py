@@ -1,4 +1,4 @@
-"""Merging methods: what becomes of tokens that belong together. One file a method, each with a ``METHOD``.
+"""Merging methods: what becomes of similar tokens. One file a method, each with a ``METHOD``.
 
 Found by this folder; Paddle is not needed to know them.
 """

@@ -19,7 +19,7 @@ class Method:
         about: one clause, for tables and help.
         combine: how groups of tokens become one in a block, from the block's depth: 0 for the first block that merges
             in a call of the denoiser, 1 for the last. None where ``keys`` says what happens.
-        keys: queries stay whole, and this is how there come to be fewer keys and values; None where tokens merge.
+        keys: every query is kept, and this is how there come to be fewer keys and values; None where tokens merge.
         proportional: whether sizes of groups count in attention unless settings say otherwise.
         pointless: settings that must stay at their defaults, each with the reason as a clause.
     """
@@ -32,16 +32,16 @@ class Method:
 
     @property
     def keys_only(self) -> bool:
-        """True where queries stay whole."""
+        """True where every query is kept."""
         return self.keys is not None
 
     @property
     def compares(self) -> bool:
-        """True where tokens are compared, so that there are groups of like ones."""
+        """True where similarities are computed, so that there are groups of similar tokens."""
         return self.keys in (None, MERGED)
 
 
-_NOTHING_COMPARED = "this method compares no tokens"
+_NOTHING_COMPARED = "this method computes no similarities"
 COMPARES_NOTHING = dict.fromkeys(("tile", "reuse_steps", "reuse_blocks", "min_similarity"), _NOTHING_COMPARED)
 KEYS_ALONE = {
     "merge_crossattn": "the keys of cross-attention are the text's",

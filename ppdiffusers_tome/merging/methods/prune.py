@@ -1,4 +1,4 @@
-"""Pruning: of a group of like tokens the destination goes on alone, and all get its result.
+"""Pruning: of a group of similar tokens the destination alone is kept; afterwards all get its result.
 
 The sources are dropped, not averaged in, so no token is one that the model could not have made. The groups are ToMe's.
 """
@@ -7,4 +7,7 @@ from __future__ import annotations
 
 from ppdiffusers_tome.merging.methods.method import KEEP, Method
 
-METHOD = Method(about="of like tokens one goes on alone, and all get its result", combine=lambda depth: KEEP)
+METHOD = Method(
+    about="of similar tokens the destination alone is kept; afterwards all get its result",
+    combine=lambda depth: KEEP,
+)

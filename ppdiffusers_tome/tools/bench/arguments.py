@@ -73,7 +73,7 @@ def add_sweep_arguments(parser: argparse.ArgumentParser, *, batch_help: str) -> 
                        help="timed runs of each contender, which take turns (default: 3; 0 with --memory: none)")
     group.add_argument("--memory", action="store_true", help="measure peak memory too, each in a fresh process")
     group.add_argument("--memory-limit", type=_size, metavar="SIZE",
-                       help="say whether each fits in this much, such as 20GiB; implies --memory")
+                       help="report whether each fits into this much memory, such as 20GiB; implies --memory")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of the inputs (default: 0)")
     group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add_output_arguments(parser)

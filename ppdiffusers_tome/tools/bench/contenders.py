@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NONE, RATIO_0, REMOVED, PORT, OURS, OURS_TILE, OURS_FAST, FREE = (
     "none", "ratio-0", "removed", "port", "ours", "ours-tile", "ours-fast", "free",
 )  # fmt: skip
-# Of every method that leaves queries whole, by the method's name.
+# Of every method that keeps every query, by the method's name.
 OURS_KEYS = {name: f"ours-{name}" for name, method in methods().items() if method.keys_only}
 # Of every preset, by the preset's name.
 PRESETS = {name: f"preset-{name}" for name in presets()}
@@ -168,14 +168,14 @@ CONTENDERS = {
         Contender(OURS, "this package, its defaults", True, _put_ours),
         Contender(OURS_TILE, f"this package with tile={TILE}", True, partial(_put_ours, tile=TILE)),
         Contender(
-            OURS_FAST, f"this package with tile={TILE}, reuse_steps={REUSE_STEPS}, reuse_blocks=True; a run begins "
-            "with matchings of its own, so one of few steps reuses less than a picture of many", True,
+            OURS_FAST, f"this package with tile={TILE}, reuse_steps={REUSE_STEPS}, reuse_blocks=True; a run starts "
+            "with new matchings, so few steps reuse less than a whole picture", True,
             partial(_put_ours, tile=TILE, reuse_steps=REUSE_STEPS, reuse_blocks=True),
         ),
         *(
             Contender(
-                contender, f"this package with method='{method}': as many keys and values fewer, but all queries, so "
-                "less is saved at one ratio and less lost", True, partial(_put_ours, method=method),
+                contender, f"this package with method='{method}': fewer keys and values by the same ratio, all queries "
+                "kept: less saved and less changed at one ratio", True, partial(_put_ours, method=method),
             )
             for method, contender in OURS_KEYS.items()
         ),

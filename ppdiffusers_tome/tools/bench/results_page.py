@@ -25,7 +25,7 @@ def page(machines: Sequence[Machine]) -> str:
     """What stands in the page between ``BEGIN`` and ``END``."""
     if not machines:
         return "Not measured yet."
-    head = ["![Times as fast as unmerged](../../images/results.png)", "", table(machines).markdown()]
+    head = ["![Speed-up over unmerged](../../images/results.png)", "", table(machines).markdown()]
     return "\n".join([*head, *(f"- {note}" for note in notes(machines))])
 
 

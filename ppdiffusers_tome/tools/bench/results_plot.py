@@ -42,7 +42,7 @@ def plot(machines: Sequence[Machine]) -> Image.Image:
                 axes.set_title(f"{machine.name}, {size}x{size}")
                 axes.set_xlim(0, 2.1 * longest)  # room for what stands behind the bars
 
-    note = "times as fast as unmerged, and seconds of a call; tomesd against PyTorch's own unmerged call"
+    note = "speed-up over unmerged, and seconds of a call; tomesd against PyTorch's own unmerged call"
     height = _HEAD + len(machines) * (_PANEL + _BAR * len(contenders))
     return plots.draw_plot(TITLE, note, draw, width=max(_TITLE, _NAMES + columns * _WIDTH), height=height)
 

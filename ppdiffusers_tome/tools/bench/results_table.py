@@ -57,12 +57,12 @@ def words(contender: str) -> str:
             return f"preset {preset}, {_keys_left(ToMeConfig.preset(preset))}"
     return {
         NONE: "unmerged",
-        OURS: "this package, exact",
+        OURS: "this package, global matching",
         OURS_TILE: f"this package, tile={TILE}",
         PORT: "ppdiffusers' own port",
         TORCH: "PyTorch, unmerged",
-        TOMESD: "tomesd on PyTorch, of its own unmerged",
-        FREE: "limit: tokens dropped for free",
+        TOMESD: "tomesd on PyTorch, relative to PyTorch unmerged",
+        FREE: "limit: tokens dropped at no cost",
     }[contender]
 
 
@@ -91,14 +91,14 @@ def cell_text(cell: Mapping[str, Any] | None) -> str:
 def notes(machines: Sequence[Machine]) -> list[str]:
     """What a reader must know to understand the numbers; a machine a line at the end."""
     lines = [
-        "seconds of one call of the UNet, median of the rounds, in each of which all take turns; in brackets how many "
-        "times as fast as unmerged, likewise"
+        "seconds of one call of the UNet, median of the rounds, in each of which all take turns; in brackets the "
+        "speed-up over unmerged, likewise"
     ]
     lines += dict.fromkeys(map(_asked, machines))
     if any(machine.found["torch_on"] for machine in machines):
         lines.append(
             "PyTorch: the same shape in diffusers, in a process of its own, with its scaled_dot_product_attention; "
-            "tomesd is held against that: times as fast, and the share of its seconds that is left"
+            "tomesd is compared with that: speed-up, and the remaining share of the seconds"
         )
     return [*lines, *map(_measured, machines)]
 
@@ -107,7 +107,7 @@ def _asked(machine: Machine) -> str:
     run = machine.found
     return (
         f"{_SHAPES.get(run['model'], run['model'])}, random weights, {run['dtype']}, {run['batch']} row (a picture "
-        f"with guidance takes 2 a step); ratio {run['ratio']:g} where a preset has none of its own; {run['attention']} "
+        f"with guidance takes 2 a step); ratio {run['ratio']:g} where a preset sets none; {run['attention']} "
         "attention for all on Paddle, unmerged and merged"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ppdiffusers_tome.tools.commands.benches import benches
 from ppdiffusers_tome.tools.console.parsing import Parser
 
-HELP = "Measure what token merging costs and gains, beside ppdiffusers' own port."
+HELP = "Measure cost and speed-up of token merging, compared with ppdiffusers' own port."
 
 
 def add_arguments(parser: Parser) -> None:

@@ -21,7 +21,7 @@ HELP = "Say what merges in every pipeline, or in one model and what that saves h
 EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, read off tiny models of each kind,
 and an estimate of what presets save on a GPU.
 with --model: the tokens at every level, how many merge, and self-attention of a block timed on this machine.
-with --environment: versions, devices, threads and memory, for a report of a fault. It names no folders, users or
+with --environment: versions, devices, threads and memory, for a bug report. It names no folders, users or
 machines, and also tells why Paddle or ppdiffusers cannot be imported.
 
 examples:
@@ -43,7 +43,8 @@ The level is how many times smaller than the latent the finest grid of tokens is
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="the table of pipelines as a page in Markdown")
-    parser.add_argument("--environment", action="store_true", help="what a report of a fault tells of this machine")
+    parser.add_argument("--environment", action="store_true",
+                        help="what a bug report needs: versions, devices, threads, memory")
     parser.add_argument("--json", action="store_true", help="with --environment: as JSON")
     group = parser.add_argument_group("one model")
     group.add_argument("--model", metavar="MODEL",
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError("--json is for --environment; give both, or neither")
     if args.environment:
         if args.model is not None or args.markdown:
-            raise UserError("--environment was given beside --model or --markdown; give one of them")
+            raise UserError("--environment was given with --model or --markdown; give one of them")
         _print_environment(as_json=args.json)
     elif args.model is None:
         _print_coverage(markdown=args.markdown)
@@ -200,11 +201,11 @@ def verdict(levels: list[Estimate]) -> str:
     merged = sum(each.num_blocks * (each.merged_seconds or 0) for each in timed)
     if merged >= plain:
         return (
-            f"No speed-up is to be expected at this size: self-attention of these blocks takes {plain:.4f} s a step "
+            f"Expect no speed-up at this size: self-attention of these blocks takes {plain:.4f} s a step "
             f"and row, with matching and merging {merged:.4f} s. Draw larger pictures, or make matching cheaper with "
             "--tile 16 --reuse-steps 4 --reuse-blocks."
         )
     return (
-        f"A speed-up is to be expected: self-attention of these blocks takes {merged:.4f} s a step and row instead of "
+        f"Expect a speed-up: self-attention of these blocks takes {merged:.4f} s a step and row instead of "
         f"{plain:.4f} s, {plain / merged:.2f} times as fast. The rest of the network takes as long as before."
     )

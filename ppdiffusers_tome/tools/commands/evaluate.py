@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prompts", type=Path, metavar="FILE", help="one prompt a line")
     group.add_argument("--held-out", type=int, metavar="N",
                        help="N prompts that the bundled model never saw in training (default without any other "
-                       f"prompt: {HELD_OUT}; of a DiTPipeline classes)")
+                       f"prompt: {HELD_OUT}; for a DiTPipeline: classes)")
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
                        help="shares of the tokens to merge, with the settings below (default where nothing else is "

@@ -22,8 +22,8 @@ EXAMPLES = """a file of prompts (--prompts) has one picture a line, and each may
 ratio, image or control_image, negative_prompt and output, the name of its file
 (docs/en/guides/many-prompts.md):
   {"prompt": "a red circle on a blue background", "seed": 7, "height": 256, "width": 256, "ratio": 0.5}
-manifest.jsonl gets a line for every finished picture; after 5,000 lines another folder begins, in the first, with a
-manifest of its own. Stopped at any moment, the same command resumes there.
+manifest.jsonl gets a line for every finished picture; after 5,000 lines a subfolder with its own manifest follows.
+Stopped at any moment, the same command resumes there.
 
 examples:
   ppdiffusers-tome generate --prompt "a red circle above a blue square on a green background"

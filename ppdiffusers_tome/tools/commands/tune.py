@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome tune``: try settings on this machine with this model, and write down those that serve best."""
+"""``ppdiffusers-tome tune``: try settings on this machine with this model, and save the best for a target."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.console.tables import Table
     from ppdiffusers_tome.tools.tuning.tuning import Target, Trial, Tuned
 
-HELP = "Try settings of token merging on this machine and model, and write down the best for a target."
+HELP = "Try settings of token merging on this machine and model, and save the best for a target."
 EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
 that was tried). Without a target it is --target-psnr 30. With a PSNR it is the fastest settings that reach it; without,
-those most similar to the unmerged pictures that reach the rest. Where none pay, it says so and writes no tome.json.
+those most similar to the unmerged pictures that reach the rest. Where none give a speed-up, it says so and writes no
+tome.json.
 
 What is given under "token merging" holds in all that is tried. Of --config that is everything but the ratio, which is
 what is looked for.

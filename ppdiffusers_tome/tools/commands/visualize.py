@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> None:
         raise UserError("--ratio 0 merges nothing, so there is nothing to show; give a ratio such as 0.5")
     if not methods()[settings.tome.method].compares:
         raise UserError(
-            f"method {settings.tome.method} compares no tokens, so there is nothing to show; choose a --method that "
-            "does, such as tome"
+            f"method {settings.tome.method} computes no similarities, so there is nothing to show; choose a --method "
+            "that does, such as tome"
         )
     if args.at and min(args.at) < 1:
         raise UserError(f"--at {min(args.at)} must be 1 or more: calls of the denoiser are counted from 1")
@@ -145,7 +145,9 @@ def _shown(wanted: list[int] | None, calls: int) -> list[int]:
     if wanted is None:
         return sorted({round(row * (calls - 1) / (ROWS - 1)) for row in range(ROWS)})
     if max(wanted) > calls:
-        raise UserError(f"--at {max(wanted)} must be at most {calls}: so often is the denoiser called in this picture")
+        raise UserError(
+            f"--at {max(wanted)} must be at most {calls}: that is how often the denoiser is called for this picture"
+        )
     return sorted({call - 1 for call in wanted})
 
 
@@ -162,7 +164,9 @@ def _blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[MergingBlo
     names = [f"{block.denoiser}.{block.path}" for block in blocks]
     for part in wanted:
         if part != ALL and not any(part in name for name in names):
-            raise UserError(f"--blocks {part} is in no name of a block that merges; these do: {', '.join(names)}")
+            raise UserError(
+                f"--blocks {part} is in the name of no block that merges; those that merge: {', '.join(names)}"
+            )
     return [
         block for block, name in zip(blocks, names, strict=True) if any(part == ALL or part in name for part in wanted)
     ]

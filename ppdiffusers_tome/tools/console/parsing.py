@@ -36,10 +36,10 @@ class Parser(argparse.ArgumentParser):
             options = ["--help", *re.findall(r"--[\w-]+", self.format_usage())]
             what = self.prog.partition(" ")[2] or self.prog
             meant = did_you_mean(unknown[0].partition("=")[0], options)
-            self.error(f"{shown(unknown[0])} is no argument of {what}{meant}")
+            self.error(f"{shown(unknown[0])} is not an argument of {what}{meant}")
         for option, _, value in (arg.partition("=") for arg in args if arg.startswith("--")):
             if value == "--":  # of which argparse makes an empty list, no value of any type
-                self.error(f"argument {option}: '--' is no value")
+                self.error(f"argument {option}: '--' is not a value")
         return parsed, unknown
 
     def add_commands(self, commands: Mapping[str, ModuleType], metavar: str) -> list[Parser]:

@@ -70,7 +70,7 @@ def latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[tuple
     configs = [getattr(model, "config", None) for _, model in models_of(pipe)]
     sample = next((size for config in configs if (size := getattr(config, "sample_size", None))), None)
     if sample is None and (height is None or width is None):
-        raise UserError("this pipeline does not tell its size; give --height and --width")
+        raise UserError("the size of this pipeline is not known; give --height and --width")
     rows, columns = (sample, sample) if isinstance(sample, int) else sample or (0, 0)
     return (rows if height is None else height // scale, columns if width is None else width // scale), scale
 

@@ -25,7 +25,7 @@ def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: boo
     add_model_argument(group, class_labels=True)
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled models: 10)")
     group.add_argument("--guidance-scale", type=float, metavar="X",
-                       help="default: 7.5, of a DiTPipeline 4; bundled models: 3")
+                       help="default: 7.5, for a DiTPipeline 4; bundled models: 3")
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME",
                        help=f"{', '.join(SCHEDULERS)} (default: the model's own)")
     add_size_arguments(group)
@@ -69,8 +69,8 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--control-image", type=Path, metavar="FILE",
                        help="edges in white on black, used as they are; what is transparent counts as black")
     group.add_argument("--fit", choices=list(FITS), default=CROP,
-                       help="of a file of another shape than the picture use the middle, add black, or stretch it "
-                       f"(default: {CROP})")
+                       help="of a file of another aspect ratio than the picture use the middle, add black, or stretch "
+                       f"it (default: {CROP})")
     group.add_argument("--canny-low", type=float, default=100, metavar="X", help="lower threshold (default: 100)")
     group.add_argument("--canny-high", type=float, default=200, metavar="X", help="upper threshold (default: 200)")
     group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X",
@@ -80,15 +80,15 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
 def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
     """How tokens merge, apart from the ratio; returns the group so that a command can add its own."""
     group = parser.add_argument_group("token merging")
-    group.add_argument("--config", metavar="FILE", help="settings to begin with: a JSON file, or a preset ("
-                       f"{', '.join(presets())}); options beside it replace what it says")
+    group.add_argument("--config", metavar="FILE", help="settings to start from: a JSON file, or a preset ("
+                       f"{', '.join(presets())}); other options replace them")
     # None, and either of yes and no, may be meant: an option must be able to take back what --config says.
     def setting(option: str, **given: Any) -> None:
         group.add_argument(option, default=NOT_GIVEN, **given)
 
     yes_or_no = argparse.BooleanOptionalAction
     setting("--method", choices=list(methods()), metavar="NAME",
-            help="what becomes of tokens that belong together (default: tome). "
+            help="what becomes of similar tokens (default: tome). "
             + "; ".join(f"{name}: {method.about}" for name, method in methods().items()))
     setting("--max-downsample", type=_or_none(int), metavar="LEVEL",
             help=f"merge down to this level: {', '.join(map(str, LEVELS))}, or none: the finest level only (default)")
@@ -104,11 +104,12 @@ def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
     setting("--reuse-steps", type=int, metavar="N", help="keep a matching for N denoising steps (default: 1)")
     setting("--reuse-blocks", action=yes_or_no, help="blocks on one grid share their matching (default: no)")
     setting("--min-similarity", type=_or_none(float), metavar="X",
-            help="never merge tokens less alike, -1 to 1, or none: no limit (default); the ratio is then the most")
+            help="never merge tokens whose cosine similarity is lower, -1 to 1, or none: no limit (default); the ratio "
+            "is then the upper limit")
     setting("--st", type=int, metavar="N",
             help="stride in frames, for models that attend to all frames of a video at once (default: 1)")
     setting("--proportional", type=_or_none(_yes_or_no), nargs="?", const=True, metavar="yes|no|none",
-            help="let merged tokens count in attention as many times as they stand for, or none: as the method does "
+            help="let merged tokens count in attention as often as they stand for tokens, or none: as the method does "
             "(default)")
     setting("--start", type=float, metavar="X", help="merge from this share of the denoising (default: 0)")
     setting("--end", type=float, metavar="X", help="and up to this one (default: 1)")

@@ -56,7 +56,7 @@ class ClassLabels:
             return cls(numbers, *_shape(transformer, vae), named_alone)
         except (KeyError, TypeError) as error:
             raise UserError(
-                f"{folder} is a {PIPELINE} that tells no classes or no size ({error!r}); copy it again, whole"
+                f"{folder} is a {PIPELINE} without classes or size ({error!r}); copy the complete model again"
             ) from error
 
     @classmethod
@@ -105,7 +105,7 @@ class ClassLabels:
         else:
             listed = f"its classes have no names (model_index.json holds no id2label), so give {numbers}"
         raise UserError(
-            f"prompt {prompt!r} is no class of this {PIPELINE}{did_you_mean(text.lower(), by_name)}; {listed}"
+            f"prompt {prompt!r} is not a class of this {PIPELINE}{did_you_mean(text.lower(), by_name)}; {listed}"
         )
 
     @property
@@ -139,7 +139,7 @@ class ClassLabels:
         if guidance_scale > 1 and self.classes < _NO_CLASS:
             raise UserError(
                 f"guidance scale {guidance_scale:g}: a {PIPELINE} takes class {_NO_CLASS} for that, and this model has "
-                f"{self.classes}; give 1, which is no guidance"
+                f"{self.classes}; give 1 (no guidance)"
             )
 
 

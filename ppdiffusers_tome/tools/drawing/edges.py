@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CROP, PAD, STRETCH = "crop", "pad", "stretch"
 # What becomes of a file of another shape than the picture, in words.
-FITS = {CROP: "its middle is used", PAD: "all of it is used, with black beside it", STRETCH: "it is stretched"}
+FITS = {CROP: "its middle is used", PAD: "all of it is used, padded with black", STRETCH: "it is stretched"}
 _END_OF_JPEG, _END_BYTES = b"\xff\xd9", 4096
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # of EXIF, and those in which height and width change places
 

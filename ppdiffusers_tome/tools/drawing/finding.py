@@ -148,14 +148,19 @@ def _parts(index: dict[str, Any], path: Path) -> dict[str, str]:
     """
     kind = index.get("_class_name")
     if not isinstance(kind, str) or not kind.isidentifier():
-        raise UserError(f"{path} holds _class_name={kind!r}, no name of a pipeline; copy the model again, whole")
+        raise UserError(
+            f"{path} holds _class_name={kind!r}, which is not the name of a pipeline; copy the complete model again"
+        )
     classes = {}
     for part, value in index.items():
         if part.startswith("_") or not isinstance(value, list) or (value and value[0] is None):
             continue
         named = len(value) == 2 and all(isinstance(word, str) for word in value)
         if not named or not all(word.isidentifier() for word in (part, *value[0].split("."), value[1])):
-            raise UserError(f"{path} holds {part}={value!r}, no library and class of it; copy the model again, whole")
+            raise UserError(
+                f"{path} holds {part}={value!r}, which is not a library and a class of it; copy the complete model "
+                "again"
+            )
         classes[part] = value[1]
     return classes
 
@@ -164,14 +169,14 @@ def _check_part(folder: Path, class_name: str) -> None:
     """One part of a pipeline is there: its folder, its configuration and, where it is a model, its weights."""
     kind = "a ControlNet" if class_name == "ControlNetModel" else "a pipeline"
     if not folder.is_dir() or not any(folder.iterdir()):
-        raise UserError(f"{folder} of {kind} ({class_name}) is missing or empty; copy the model again, whole")
+        raise UserError(f"{folder} of {kind} ({class_name}) is missing or empty; copy the complete model again")
     if "Tokenizer" in class_name or "Processor" in class_name or "Extractor" in class_name:
         return
     config = "scheduler_config.json" if "Scheduler" in class_name else "config.json"
     if not (folder / config).is_file():
-        raise UserError(f"{folder / config} of {kind} ({class_name}) is missing; copy the model again, whole")
+        raise UserError(f"{folder / config} of {kind} ({class_name}) is missing; copy the complete model again")
     if "Scheduler" not in class_name and not _has(folder, *_PADDLE_WEIGHTS, *_TORCH_WEIGHTS, *_TEXT_WEIGHTS):
-        raise UserError(f"{folder} of {kind} ({class_name}) holds no weights; copy the model again, whole")
+        raise UserError(f"{folder} of {kind} ({class_name}) holds no weights; copy the complete model again")
 
 
 def _is_torch(folder: Path) -> bool:

@@ -90,7 +90,7 @@ def _load(cls: Any, option: str, source: Source, dtype: str, **keywords: Any) ->
         return cls.from_pretrained(name, **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
     except Exception as error:  # whatever ppdiffusers, paddlenlp, safetensors or the network came up with
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        remedy = "check that its files are whole" if Path(name).is_dir() else "check the name and the network"
+        remedy = "check that its files are complete" if Path(name).is_dir() else "check the name and the network"
         raise UserError(f"{option} {name} could not be loaded; {remedy} ({type(error).__name__}: {reason})") from error
 
 

@@ -59,7 +59,7 @@ def pickles_of(folder: Path, torch: bool) -> list[Path]:
         stray = next((shard for shard in shards if not _is_beside(shard)), None)
         if ".safetensors." in path.name and stray is not None:
             raise UserError(
-                f"{path} names {stray!r}, which is no file of safetensors beside it; copy the model again, whole"
+                f"{path} names {stray!r}, which is not a safetensors file next to it; copy the complete model again"
             )
     pickles = sorted(path for pattern in _PICKLES for path in folder.glob(pattern))
     by_index = any(".safetensors." in path.name for path in indices)
@@ -96,7 +96,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error}); copy the model again, whole") from error
+        raise UserError(f"{path} cannot be read ({error}); copy the complete model again") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds no settings of a pipeline; copy the model again, whole")
+        raise UserError(f"{path} does not hold the settings of a pipeline; copy the complete model again")
     return content

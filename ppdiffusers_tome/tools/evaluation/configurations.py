@@ -64,8 +64,8 @@ class Configuration:
         for name, pixels in (("height", height), ("width", width)):
             if level > 1 and pixels % multiple:
                 raise UserError(
-                    f"--{name} {pixels} must be a multiple of {multiple} for {self.name!r}: down to level {level} the "
-                    "port fails where cells of 2x2 tokens are not whole"
+                    f"--{name} {pixels} must be a multiple of {multiple} for {self.name!r}: the port fails where level "
+                    f"{level} is not a whole number of cells of 2x2 tokens"
                 )
 
     def to_dict(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Difference:
     of: Median
 
     @property
-    def told_apart(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the interval leaves 0 out."""
         return self.of.interval is not None and not self.of.interval[0] <= 0 <= self.of.interval[1]
 
@@ -59,14 +59,14 @@ class Difference:
         return Difference(self.measure, self.other, self.one, Median(-of.median, -of.high, -of.low, ends))
 
     def __str__(self) -> str:
-        """``+3.1 [2.2, 4.0]``, and ``~+0.1 [-0.3, 0.5]`` where the two cannot be told apart."""
+        """``+3.1 [2.2, 4.0]``, and ``~+0.1 [-0.3, 0.5]`` where the difference is not significant."""
         written = with_interval(self.of.median, self.of.interval, MEASURES[self.measure])
-        return written if self.told_apart else f"~{written}"
+        return written if self.is_significant else f"~{written}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, as ``Median`` has them."""
         of = self.of.to_dict()
-        return {"measure": self.measure, "one": self.one, "other": self.other, **of, "told_apart": self.told_apart}
+        return {"measure": self.measure, "one": self.one, "other": self.other, **of, "significant": self.is_significant}
 
 
 def differences(measured: Sequence[tuple[Configuration, Values]]) -> list[Difference]:
@@ -95,11 +95,11 @@ def table(found: Sequence[Difference]) -> Table:
 
 
 def in_words(measured: Sequence[tuple[Configuration, Values]], found: Sequence[Difference]) -> Iterator[str]:
-    """What the pictures tell apart and what they do not, measure by measure, and whether PSNR falls with the ratio."""
+    """Which differences are significant, measure by measure, and whether PSNR falls with the ratio."""
     pictures = max(len(values) for _, each in measured for values in each.values())
     if pictures < FEWEST:
         yield (
-            f"no two settings can be told apart by {counted(pictures, 'picture')}: a median has an interval from "
+            f"no difference is significant with {counted(pictures, 'picture')}: a median has an interval from "
             f"{FEWEST} pictures on; add prompts or seeds"
         )
         return
@@ -107,17 +107,17 @@ def in_words(measured: Sequence[tuple[Configuration, Values]], found: Sequence[D
     if not found:
         return
     yield (
-        "differences: of the first settings less the second, picture by picture from the same prompt and seed; two "
-        "differ where the interval leaves 0 out, and ~ marks those that cannot be told apart"
+        "differences: of the first settings less the second, picture by picture from the same prompt and seed; "
+        "significant where the interval leaves 0 out, and ~ marks differences that are not significant"
     )
     for measure in MEASURES:
         own = [each for each in found if each.measure == measure]
-        alike = [f"{each.one} and {each.other}" for each in own if not each.told_apart]
+        alike = [f"{each.one} and {each.other}" for each in own if not each.is_significant]
         if own and not alike:
-            yield f"{measure}: all settings are told apart"
+            yield f"{measure}: all differences are significant"
         elif own:
             more = f"; and {len(alike) - _MOST_PAIRS} more pairs" if len(alike) > _MOST_PAIRS else ""
-            yield f"{measure}: cannot be told apart: {'; '.join(alike[:_MOST_PAIRS])}{more}"
+            yield f"{measure}: not significant: {'; '.join(alike[:_MOST_PAIRS])}{more}"
     yield from _falls([each for each, _ in measured], found)
 
 
@@ -139,8 +139,8 @@ def _falls(configurations: Sequence[Configuration], found: Sequence[Difference])
         exceptions = []
         for low, high in pairwise(order):
             fall = falls[ratios[low], ratios[high]]
-            if not fall.told_apart:
-                exceptions.append(f"from {low:g} to {high:g} it cannot be told apart")
+            if not fall.is_significant:
+                exceptions.append(f"from {low:g} to {high:g} the fall is not significant")
             elif fall.of.median < 0:
                 exceptions.append(f"from {low:g} to {high:g} it rises")
         whole = falls[ratios[order[0]], ratios[order[-1]]].of

@@ -187,4 +187,4 @@ def _in_batches(items: Iterable[T], features_of: Callable[[list[T]], Any]) -> np
 
 def _not_loaded(option: str, path: Path, error: Exception) -> str:
     reason = " ".join(str(error).split())[:300] or type(error).__name__
-    return f"{option} {path} could not be loaded; check that its files are whole ({type(error).__name__}: {reason})"
+    return f"{option} {path} could not be loaded; check that its files are complete ({type(error).__name__}: {reason})"

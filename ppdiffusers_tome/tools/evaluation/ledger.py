@@ -77,7 +77,7 @@ class EvaluationLedger(Ledger):
                 )
                 raise UserError(
                     f"{self.path} has another configuration called {now['name']!r} ({changed}); give it another name, "
-                    "another --output, or --overwrite to begin anew"
+                    "another --output, or --overwrite to start over"
                 )
         for now in described:
             if now["name"] not in known:
@@ -90,5 +90,5 @@ class EvaluationLedger(Ledger):
             self.close()
             raise UserError(
                 f"{self.path} holds a picture that this version did not write; give another --output, or "
-                "--overwrite to begin anew"
+                "--overwrite to start over"
             ) from error

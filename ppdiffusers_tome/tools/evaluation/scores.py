@@ -69,7 +69,7 @@ class Networks:
             if not self:
                 raise UserError("--real needs a network whose features are compared; add --clip or --inception")
             if not self.real.is_dir():
-                raise UserError(f"--real {self.real} is no folder; give one with real pictures")
+                raise UserError(f"--real {self.real} is not a folder; give one with real pictures")
 
     def try_out(self, num_pictures: int) -> None:
         """Load each network once, so that one that does not fit is refused before anything is drawn.

@@ -170,7 +170,7 @@ def notes(run: Mapping[str, Any], on: Mapping[str, Any], rows: Sequence[Row], le
             "seconds in blocks: inside the transformer blocks at level "
             f"{' and '.join(map(str, levels))}, where tokens merge, with matching, merging and unmerging",
             "frontier: no other configuration has as much PSNR and as much speed-up (of the blocks, of the whole) and "
-            "more of one",
+            "more of at least one",
         ]
     return lines + [f"{name}: {_MEANINGS[name]}" for name in _score_names(rows)]
 
@@ -207,7 +207,7 @@ def write_table(
 
     Args:
         paths: of the picture, which is there already, the Markdown and the JSON.
-        title, notes: what stands over the table, before what is told apart and what is not.
+        title, notes: what stands over the table, before which differences are significant.
         rows: of the table.
         other: what the JSON holds besides.
         overwrite: whether files may be replaced.

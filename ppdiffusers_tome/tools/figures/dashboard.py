@@ -38,8 +38,8 @@ def prepare_records(folder: Path, *, overwrite: bool) -> Path:
     others = [path.name for path in folder.glob(f"*{_MARK}*") if path.name != _NAME]
     if others:
         raise UserError(
-            f"--visualdl {folder} holds {others[0]}, and VisualDL shows one file of records a folder; give a folder "
-            f"of its own, such as {folder / 'tome'}"
+            f"--visualdl {folder} holds {others[0]}, and VisualDL shows one file of records a folder; give a separate "
+            f"folder, such as {folder / 'tome'}"
         )
     return prepare_folder(folder, [_NAME], overwrite=overwrite, option="--visualdl")[0]
 

@@ -83,7 +83,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
             f"holds more than 10,000 files; {PICTURES_PER_FOLDER} is usual"
         )
     if args.pictures_within is not None and not os.path.isdir(args.pictures_within):  # Path raises at long names
-        raise UserError(f"--pictures-within {args.pictures_within} is no folder; give the one that holds the pictures")
+        raise UserError(f"--pictures-within {args.pictures_within} is not a folder; give the one with the pictures")
 
 
 def _run_of(args: argparse.Namespace, settings: Settings) -> Run:

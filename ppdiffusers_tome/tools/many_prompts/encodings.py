@@ -43,7 +43,7 @@ def how_to_convert(content: bytes) -> str:
         return "save the file as UTF-8"
     text = " ".join(text.split())
     begins = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return f"it may be GBK, as which it says {begins!r}; {_converted_from('GB18030')}"
+    return f"it may be GBK, in which it reads {begins!r}; {_converted_from('GB18030')}"
 
 
 def text_of(content: bytes) -> str:
@@ -53,11 +53,11 @@ def text_of(content: bytes) -> str:
         ValueError: it is something else, or was; the message is the second half of a sentence about the file.
     """
     if (other := other_encoding(content)) is not None:
-        raise ValueError(f"is no UTF-8; {other}")
+        raise ValueError(f"is not UTF-8; {other}")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"is no UTF-8; {how_to_convert(content)}") from error
+        raise ValueError(f"is not UTF-8; {how_to_convert(content)}") from error
     if (wrong := what_is_wrong(text)) is not None:
         raise ValueError(wrong)
     return text
@@ -76,7 +76,7 @@ def what_is_wrong(text: str) -> str | None:
     if not any(len(found) > 1 for found in scripts):
         return None
     content = text.encode()
-    return None if _read_as_gbk(content) is None else f"is no UTF-8 by its looks; {how_to_convert(content)}"
+    return None if _read_as_gbk(content) is None else f"does not look like UTF-8; {how_to_convert(content)}"
 
 
 def _may_be_utf_8(content: bytes) -> bool:

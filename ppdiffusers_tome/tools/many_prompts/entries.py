@@ -33,7 +33,7 @@ def parsed_lines(
         try:
             text = line.decode().lstrip(_MARK).strip()
         except UnicodeDecodeError as error:
-            yield at, UserError(f"it is no UTF-8 ({error.reason} at byte {error.start}); {how_to_convert(line)}")
+            yield at, UserError(f"it is not UTF-8 ({error.reason} at byte {error.start}); {how_to_convert(line)}")
             continue
         if text:
             yield at, parse(text)
@@ -63,7 +63,7 @@ def json_object(text: str) -> Values | UserError:
     except (ValueError, RecursionError) as error:
         return UserError(f'it is not JSON ({error}); write an object such as {{"prompt": "a star", "seed": 1}}')
     if not isinstance(values, dict):
-        return UserError(f'it is {type(values).__name__}, no object; write one such as {{"prompt": "a star"}}')
+        return UserError(f'it is {type(values).__name__}, not an object; write one such as {{"prompt": "a star"}}')
     return values if None not in values.values() else _without_nulls(values)
 
 
@@ -85,7 +85,7 @@ def rows_of(lines: Iterable[bytes], first: int, columns: list[str]) -> Iterator[
         except StopIteration:
             return
         except csv.Error as error:
-            row = UserError(f"it is no CSV ({error}); close every quotation mark")
+            row = UserError(f"it is not CSV ({error}); close every quotation mark")
         if row:
             yield at, row
         at = first + rows.line_num

@@ -97,7 +97,9 @@ class Line(NamedTuple):  # made in a fifth of a dataclass's time: ten million ar
             _check_within(path, pictures_within)
         try:
             if not path.is_file():
-                raise UserError(f"{path} is not there, or no file; give a picture, relative to the file of prompts")
+                raise UserError(
+                    f"{path} does not exist or is not a file; give a picture, relative to the file of prompts"
+                )
         except OSError as error:
             raise UserError(f"{str(path)[:80]!r} cannot be read ({error.strerror}); give a picture") from error
 
@@ -206,7 +208,7 @@ def _text(name: str, value: Any) -> str | None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{name} is no UTF-8; {how_to_convert(_as_read(value))}") from None
+        raise UserError(f"{name} is not UTF-8; {how_to_convert(_as_read(value))}") from None
     if name in _SAID and (wrong := what_is_wrong(value)) is not None:
         raise UserError(f"{name} {wrong}")
     return value

@@ -191,4 +191,4 @@ class LinePipeline:
         """Warn of what is odd about a line; of others like it no more."""
         if odd is not None and what not in self._told:
             self._told.add(what)
-            warn(f"line {line.line}: {odd} (lines after it may be the same, and are not told of)")
+            warn(f"line {line.line}: {odd} (later lines may have the same fault and are not reported)")

@@ -79,8 +79,8 @@ def _drop_changed(run: Run, folder: OutputFolder, lines: Sequence[Line]) -> None
             continue
         if not run.overwrite:
             raise UserError(
-                f"--prompts {run.prompts}, line {line.line} asks for something else than when {entry.get('file')} was "
-                "drawn; undo that, give another --output, or --overwrite to draw it anew"
+                f"--prompts {run.prompts}, line {line.line} differs from when {entry.get('file')} was "
+                "drawn; undo that, give another --output, or --overwrite to redraw it"
             )
         del folder.entries[line.number]
 

@@ -92,15 +92,15 @@ def _begin(run: Run, *, controlled: bool) -> None:
         if not isinstance(before, dict):
             raise UserError(
                 f"--output {path} holds a {RUN} that cannot be read, so nothing says what the pictures there belong "
-                "to; give another --output, or --overwrite to begin anew"
+                "to; give another --output, or --overwrite to start over"
             )
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         words = ", ".join(
             f"{name}={shown(before.get(name))} then and {shown(now.get(name))} now" for name in changed[:3]
         )
         raise UserError(
-            f"--output {path} holds pictures made otherwise ({words}); give the same arguments to resume, another "
-            "--output, or --overwrite to begin anew"
+            f"--output {path} holds pictures made differently ({words}); give the same arguments to resume, another "
+            "--output, or --overwrite to start over"
         )
     for part in parts_of(path / MANIFEST):
         os.truncate(part, 0)

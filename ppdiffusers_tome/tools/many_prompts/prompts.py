@@ -76,7 +76,7 @@ class PromptsFile:
         with self._opened(0) as file:
             begins = file.read(_LOOKED_AT)
             if (other := other_encoding(begins)) is not None:
-                raise UserError(f"--prompts {path} is no UTF-8; {other}")
+                raise UserError(f"--prompts {path} is not UTF-8; {other}")
             self.offset = len(_BOM) if begins.startswith(_BOM) else 0
             if self._ending == ".csv":
                 file.seek(self.offset)
@@ -115,7 +115,7 @@ class PromptsFile:
         try:
             wrong = what_is_wrong(b"".join(taken).decode())
         except UnicodeDecodeError as error:
-            wrong = f"is no UTF-8; {how_to_convert(error.object)}"
+            wrong = f"is not UTF-8; {how_to_convert(error.object)}"
         if wrong is not None:
             raise UserError(f"--prompts {self.path} {wrong}")
         if "prompt" not in columns or not set(columns) <= set(FIELDS) or len(set(columns)) < len(columns):

@@ -110,7 +110,7 @@ class Ranks:
             waited += _PAUSE
             if waited == _PATIENCE:
                 print(
-                    f"rank {self.rank} waits for {number - arrived} others; should a machine be gone, stop all and "
+                    f"rank {self.rank} waits for {number - arrived} others; if a machine is gone, stop all and "
                     "give the same command again", file=sys.stderr, flush=True,
                 )  # fmt: skip
 
@@ -157,5 +157,5 @@ def _all_there() -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, OSError) as error:  # a broken connection is a ValueError of Paddle's
         raise UserError(
-            "the process that is rank 0, or another, is gone; give the same command again, which resumes from here"
+            "the process of rank 0, or another one, is gone; give the same command again, which resumes from here"
         ) from error

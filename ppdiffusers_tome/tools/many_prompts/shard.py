@@ -136,7 +136,7 @@ class Shard:
         self._too_many[kind] = len(lines)
         self.pipeline.free_memory()
         if len(lines) > 1:
-            warn(f"out of memory with {len(lines)} pictures at once; going on with {(len(lines) + 1) // 2}")
+            warn(f"out of memory with {len(lines)} pictures at once; continuing with {(len(lines) + 1) // 2}")
         return None
 
     def _finish(

@@ -195,5 +195,5 @@ def _torn_lines(path: Path, torn: list[int]) -> str:
     if len(torn) > _MOST_NAMED:
         named += f" and {len(torn) - _MOST_NAMED} more"
     if len(torn) == 1:
-        return f"{path}, line {named} is not whole, as a process that is killed leaves it; it is skipped"
-    return f"{path}, lines {named} are not whole, as processes that are killed leave them; they are skipped"
+        return f"{path}, line {named} is incomplete, as after a killed process; it is skipped"
+    return f"{path}, lines {named} are incomplete, as after killed processes; they are skipped"

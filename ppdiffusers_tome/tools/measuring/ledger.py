@@ -24,7 +24,7 @@ class Ledger:
         path: the file; made where it does not exist.
         identity: how everything in the file is measured, as plain values; what an existing file holds must have been
             measured alike.
-        overwrite: begin anew whatever is there.
+        overwrite: start over, whatever is there.
         part: what to write instead of the file itself, as one of several ranks; rank 0 has begun the file, and takes
             the parts into it with ``gather``.
 
@@ -120,7 +120,7 @@ class Ledger:
         if not self._first("plan"):
             raise UserError(
                 f"{self.path} cannot be read as findings of this program, as no line says how they were made; give "
-                "another --output, or --overwrite to begin anew"
+                "another --output, or --overwrite to start over"
             )
         _refuse_other(self.path, self._first("plan"), identity)
         self.gather()
@@ -140,7 +140,7 @@ def _refuse_other(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -
         if then.get(name) != now[name]:
             raise UserError(
                 f"{path} was measured with {name}={_shown(then.get(name))} and this run has {_shown(now[name])}; give "
-                "the same arguments on the same machine to resume, another --output, or --overwrite to begin anew"
+                "the same arguments on the same machine to resume, another --output, or --overwrite to start over"
             )
 
 

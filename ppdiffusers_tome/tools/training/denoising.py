@@ -60,7 +60,7 @@ class Stage:
 def denoiser_parser(doc: str, stages: str, *folders: str) -> argparse.ArgumentParser:
     """A parser with what every denoiser's training takes."""
     parser = make_parser(doc, "vae", *folders)
-    parser.add_argument("--latents", type=Path, help="folder where latents are kept; beside the output unless given")
+    parser.add_argument("--latents", type=Path, help="folder where latents are kept; next to the output by default")
     parser.add_argument("--stages", default=stages, help="size:minutes:batch:rate, one after another")
     parser.add_argument("--views", type=int, default=32, help="of each subject")
     parser.add_argument("--width", type=float, default=0.6, help="how much views differ: 1 is crops of 0.9 to 1")

@@ -200,7 +200,7 @@ def _verdict(chosen: Trial | None, speed_up: float | None, trials: Sequence[Tria
     fast = f"{chosen.config.summary}, run at {speed_up:.2f}x the speed, {again}"
     if speed_up < _PAYS and target.memory is None:
         return False, (
-            f"No settings pay on this machine at this size: the best that reach the target, {fast}. Attention is too "
-            "small a part of the time; a larger picture has more to gain"
+            f"No settings give a speed-up on this machine at this size: the best that reach the target, {fast}. "
+            "Attention is too small a part of the time; a larger picture has a larger speed-up"
         )
     return True, f"The chosen settings, {fast}, with a PSNR of {chosen.psnr:.1f} dB"

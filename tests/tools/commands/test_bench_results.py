@@ -182,7 +182,7 @@ def test_machines_stand_side_by_side(found: dict[str, Any], tmp_path: Path) -> N
     text = path.read_text()
     here = Machine(found).name
     assert f"|  | 128x128, {here} | 64x64, {here} | 64x64, Intel Xeon |" in text
-    assert "tomesd on PyTorch, of its own unmerged | 2.50 s (2.33x, 43%) | 2.00 s (2.00x, 50%) | not measured |" in text
+    assert "relative to PyTorch unmerged | 2.50 s (2.33x, 43%) | 2.00 s (2.00x, 50%) | not measured |" in text
     assert text.startswith("# Title\n\n")
     assert text.endswith("\nthe rest\n")
     assert read_settings(tmp_path / "images" / "results.png") == {"machines": [found, other]}

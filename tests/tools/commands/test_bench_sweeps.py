@@ -192,7 +192,7 @@ def test_torn_line_is_told_and_its_round_run_again(
     path.write_bytes(b"".join(lines))
     capsys.readouterr()
     assert bench(tmp_path, *THREE) == 0
-    assert f"warning: {path}, line 4 is not whole, as a process that is killed leaves it" in capsys.readouterr().err
+    assert f"warning: {path}, line 4 is incomplete, as after a killed process" in capsys.readouterr().err
     assert [task.rounds for task in worker.tasks] == [(0, 1, 2), (1,)]
     assert cells(tmp_path)["none"]["seconds"] == {"median": 20, "low": 10, "high": 30}
 
@@ -312,7 +312,7 @@ def test_attention_that_needs_a_gpu_says_so(tmp_path: Path, capsys: pytest.Captu
         (["--contenders", "theirs"], "invalid choice: 'theirs'"),
         (["--attention", "fast"], "invalid choice: 'fast'"),
         (["--model", "./nowhere"], "--model ./nowhere does not exist"),
-        (["--size", "64"], "'--size' is no argument of bench unet; did you mean --sizes?"),
+        (["--size", "64"], "'--size' is not an argument of bench unet; did you mean --sizes?"),
     ],
 )
 def test_sweeps_refuse_bad_input(

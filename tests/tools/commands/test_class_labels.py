@@ -87,12 +87,12 @@ def test_prompts_name_classes(folder: Path, prompt: str, number: int) -> None:
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
-        ("cta", "prompt 'cta' is no class of this DiTPipeline; did you mean cat?; it draws cat, coffee, brick wall"),
+        ("cta", "prompt 'cta' is not a class of this DiTPipeline; did you mean cat?; it draws cat, coffee, brick wall"),
         ("1000", "give one of these, or a number from 0 to 999"),
-        ("-1", "prompt '-1' is no class"),
-        ("a rocket", "prompt 'a rocket' is no class"),  # the bundled models know it, this one does not
-        ("9" * 5000, "is no class"),
-        ("", "prompt '' is no class"),
+        ("-1", "prompt '-1' is not a class"),
+        ("a rocket", "prompt 'a rocket' is not a class"),  # the bundled models know it, this one does not
+        ("9" * 5000, "is not a class"),
+        ("", "prompt '' is not a class"),
     ],
 )
 def test_prompts_that_name_none_are_refused_with_the_names(folder: Path, prompt: str, words: str) -> None:
@@ -169,7 +169,7 @@ def test_its_own_size_may_be_given(run: Callable[..., Path]) -> None:
 def test_names_are_told_apart_by_capitals_and_are_never_empty() -> None:
     labels = ClassLabels({"Cardigan": 264, "cardigan": 474, "dog": 1}, 1000, 256)
     assert [labels.number_of(name) for name in ("Cardigan", "cardigan", "DOG")] == [264, 474, 1]
-    with pytest.raises(UserError, match="is no class"):
+    with pytest.raises(UserError, match="is not a class"):
         labels.number_of("an elephant")
 
 
@@ -179,7 +179,7 @@ def test_an_empty_name_is_none(tmp_path: Path, folder: Path) -> None:
     index.write_text(json.dumps(json.loads(index.read_text()) | {"id2label": {"1": "dog,", "2": ""}}))
     labels = ClassLabels.in_folder(tmp_path)
     assert labels.numbers == {"dog": 1}
-    with pytest.raises(UserError, match="is no class"):
+    with pytest.raises(UserError, match="is not a class"):
         labels.number_of("an elephant")
 
 
@@ -217,7 +217,7 @@ def test_generate_draws_a_file_of_classes(
     output = run("generate", "--prompts", str(prompts), "--batch-size", "2", "--on-error", "skip")
     assert sorted(path.name for path in output.glob("*.png")) == ["000001-cat.png", "000004-7.png"]
     complaints = capsys.readouterr().err
-    assert "line 2 is skipped: prompt 'dog' is no class of this DiTPipeline" in complaints
+    assert "line 2 is skipped: prompt 'dog' is not a class of this DiTPipeline" in complaints
     assert "line 3 is skipped: negative_prompt is for pipelines with prompts" in complaints
     assert "line 5 is skipped: height 64 is not the size of this DiTPipeline, which draws 32x32 pixels" in complaints
 
@@ -307,7 +307,7 @@ def test_lines_that_name_no_class_are_refused_before_the_first_picture(
     prompts, output = tmp_path / "prompts.jsonl", tmp_path / "outputs"
     needs = "needs a ControlNet that fits the model; name one with --controlnet, which takes a pipeline of Stable"
     for bad, words in (
-        ({"prompt": "cta"}, "prompt 'cta' is no class of this DiTPipeline; did you mean cat?"),
+        ({"prompt": "cta"}, "prompt 'cta' is not a class of this DiTPipeline; did you mean cat?"),
         ({"prompt": "cat", "negative_prompt": "dog"}, "negative_prompt is for pipelines with prompts"),
         ({"prompt": "cat", "height": 64}, "height 64 is not the size of this DiTPipeline, which draws 32x32 pixels"),
         ({"prompt": "cat", "image": photo.name},
@@ -352,7 +352,7 @@ def test_a_bundled_pipeline_takes_the_numbers_of_its_names_alone(
     labels = find_model("bundled-dit", class_labels=True).labels
     assert labels is not None
     assert [labels.number_of(prompt) for prompt in ("7", "1", "cup of coffee")] == [7, 1, 1]
-    with pytest.raises(UserError, match=r"'2' is no class .* give one of these, or one of the numbers 0, 1, 7$"):
+    with pytest.raises(UserError, match=r"'2' is not a class .* give one of these, or one of the numbers 0, 1, 7$"):
         labels.number_of("2")
     assert labels.first(3) == ["cat", "coffee", "brick wall"]
     with pytest.raises(UserError, match=r"a number from 0 to 1$"):
@@ -362,7 +362,7 @@ def test_a_bundled_pipeline_takes_the_numbers_of_its_names_alone(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--prompt", "dog"], "prompt 'dog' is no class of this DiTPipeline; it draws cat, coffee, brick wall"),
+        (["--prompt", "dog"], "prompt 'dog' is not a class of this DiTPipeline; it draws cat, coffee, brick wall"),
         (["--negative-prompt", "blur"], "--negative-prompt is for pipelines with prompts, and a DiTPipeline is given"),
         (["--image", "PHOTO"], "--image is for pipelines with prompts"),
         (["--control-image", "PHOTO"], "--control-image is for pipelines with prompts"),
@@ -392,7 +392,7 @@ def test_evaluate_refuses_what_is_for_prompts(folder: Path, tmp_path: Path, caps
     for given, words in (
         (["--held-out", "3"], "--held-out 3 must be 1 or more, and is for the bundled model of prompts"),
         (["--negative-prompt", "blur", "--prompt", "cat"], "--negative-prompt is for pipelines with prompts"),
-        (["--prompt", "dog"], "prompt 'dog' is no class"),
+        (["--prompt", "dog"], "prompt 'dog' is not a class"),
         ([], "there is no prompt"),
     ):
         assert main(["evaluate", "--model", str(folder), *given, "--output", str(tmp_path / "outputs")]) == 2
@@ -413,7 +413,7 @@ def test_guidance_takes_a_class_of_its_own() -> None:
     [
         ("model_index.json", {"id2label": "cat"}, "holds an id2label that gives no names by number"),
         ("model_index.json", {"id2label": {"cat": "0"}}, "holds an id2label that gives no names by number"),
-        ("transformer/config.json", {"num_embeds_ada_norm": None}, "tells no classes or no size"),
+        ("transformer/config.json", {"num_embeds_ada_norm": None}, "without classes or size"),
     ],
 )
 def test_folder_that_does_not_tell_its_classes_is_refused(

@@ -104,7 +104,7 @@ def test_one_model_is_told_its_tokens_and_gain(capsys: pytest.CaptureFixture[str
     assert output.startswith("bundled: StableDiffusionPipeline, 256x128, ratio 0.25, float32, plain attention, on CPU")
     assert re.search(r"unet +1 +32x16 +3 +512 -> 384 +\d\.\d{4} -> \d\.\d{4} \(\d+\.\d\dx\)", output)
     assert re.search(r"unet +8 +4x2 +1 +none: max_downsample=None reaches the finest level", output)
-    assert "speed-up is to be expected" in output
+    assert "Expect " in output
 
 
 def test_fewer_keys_are_timed_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +208,7 @@ def test_attention_that_does_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatc
 
 def test_the_verdict_weighs_all_blocks() -> None:
     slow = Estimate("unet", 1, Grid(8, 8), 3, 32, None, 0.01, 0.02)
-    assert "No speed-up is to be expected" in verdict([slow])
+    assert "Expect no speed-up" in verdict([slow])
     fast = dataclasses.replace(slow, level=2, seconds=0.1, merged_seconds=0.05)
     assert "0.2100 s a step and row instead of 0.3300 s, 1.57 times as fast" in verdict([slow, fast])
 

@@ -179,8 +179,8 @@ def test_needs_the_standard_library_alone() -> None:
     ("arguments", "sentence"),
     [
         (["--json"], "--json is for --environment; give both, or neither"),
-        (["--environment", "--model", "bundled"], "--environment was given beside --model or --markdown; give one"),
-        (["--environment", "--markdown"], "--environment was given beside --model or --markdown; give one"),
+        (["--environment", "--model", "bundled"], "--environment was given with --model or --markdown; give one"),
+        (["--environment", "--markdown"], "--environment was given with --model or --markdown; give one"),
     ],
 )
 def test_options_that_do_not_go_together(

@@ -192,7 +192,7 @@ def test_torn_line_is_told_and_its_picture_drawn_again(
     lines[place] = lines[place][:25] + b"\n"
     path.write_bytes(b"".join(lines))
     assert evaluate(tmp_path, *TWO, *BOTH) == 0
-    warning = f"warning: {path}, line {place + 1} is not whole, as a process that is killed leaves it; it is skipped"
+    warning = f"warning: {path}, line {place + 1} is incomplete, as after a killed process; it is skipped"
     assert warning in capsys.readouterr().err.splitlines()
     assert similarity_in(tmp_path) == similarity_in(whole)
     assert len(drawn_in(tmp_path)) == pictures
@@ -349,7 +349,7 @@ def test_prompts_come_from_files_and_the_models_own(tmp_path: Path) -> None:
         (["--inception", "nowhere"], "give a folder of them with --real"),
         (["--inception", "nowhere", "--real", "."], "--inception nowhere needs nowhere.pdiparams"),
         (["--real", "."], "--real needs a network"),
-        (["--seed", "3"], "'--seed' is no argument of evaluate; did you mean --seeds?"),
+        (["--seed", "3"], "'--seed' is not an argument of evaluate; did you mean --seeds?"),
     ],
 )
 def test_bad_input_is_refused(
@@ -365,11 +365,11 @@ def test_bad_input_is_refused(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("a red star\n".encode("utf-16"), "is no UTF-8; it is UTF-16; save the file as UTF-8"),
-        ("a red star\n".encode("utf-16-le"), "is no UTF-8; it may be UTF-16; save the file as UTF-8"),
-        ("一只猫在桌子上\n".encode("gbk"), "is no UTF-8; it may be GBK, as which it says '一只猫在桌子上'"),
-        ("一只猫\n".encode("gbk"), "is no UTF-8 by its looks; it may be GBK, as which it says '一只猫'"),
-        ("Größe\n".encode("latin-1"), "is no UTF-8; save the file as UTF-8"),
+        ("a red star\n".encode("utf-16"), "is not UTF-8; it is UTF-16; save the file as UTF-8"),
+        ("a red star\n".encode("utf-16-le"), "is not UTF-8; it may be UTF-16; save the file as UTF-8"),
+        ("一只猫在桌子上\n".encode("gbk"), "is not UTF-8; it may be GBK, in which it reads '一只猫在桌子上'"),
+        ("一只猫\n".encode("gbk"), "does not look like UTF-8; it may be GBK, in which it reads '一只猫'"),
+        ("Größe\n".encode("latin-1"), "is not UTF-8; save the file as UTF-8"),
         (b"a red star\n" * 10 + b"\0\n", "holds a null character"),
     ],
 )
@@ -403,7 +403,7 @@ def test_networks_that_do_not_fit_are_refused(
     shutil.copytree(clip, damaged)
     for path in damaged.glob("model*"):
         path.write_bytes(b"cut off")
-    assert "could not be loaded; check that its files are whole" in complaint("--clip", str(damaged))
+    assert "could not be loaded; check that its files are complete" in complaint("--clip", str(damaged))
     saved(Colours(7), tmp_path / "narrow")
     assert "gives features of shape [1, 7]" in complaint("--inception", str(tmp_path / "narrow.pdiparams"), *real)
     saved(Small(), tmp_path / "v1.0", side=8)

@@ -243,7 +243,7 @@ def test_tome_reaches_the_controlnet(generate, photo, monkeypatch):
         (["--prompt", PROMPT, "--negative-prompt", "blue " * 40], "and the model reads 32; the rest is ignored"),
         (["--prompt", PROMPT, "--image", "BLANK"], "is of one colour where it is used, so it has no edges"),
         (["--prompt", PROMPT, "--image", "WIDE"], "is 128x64 and the picture 64x64: its middle is used; --fit pad"),
-        (["--prompt", PROMPT, "--image", "WIDE", "--fit", "pad"], "all of it is used, with black beside it; --fit"),
+        (["--prompt", PROMPT, "--image", "WIDE", "--fit", "pad"], "all of it is used, padded with black; --fit"),
     ],
 )
 def test_what_is_odd_is_warned_of_in_one_line(arguments, warning, capsys, tmp_path):

@@ -213,7 +213,7 @@ def test_what_is_odd_about_lines_is_told_once(many, tmp_path, photo, capsys):
     skipped, words, shape = heard(capsys.readouterr().err)
     assert "line 2 is skipped: prompt has " in skipped
     assert words.startswith("warning: line 3: prompt 'a cat a cat a cat ' is not in the bundled model's language; ")
-    assert words.endswith("(lines after it may be the same, and are not told of)")
+    assert words.endswith("(later lines may have the same fault and are not reported)")
     assert shape.startswith(f"warning: line 3: --image {photo} is 120x90 and the picture 64x64: its middle is used; ")
 
 
@@ -273,7 +273,7 @@ def test_what_a_killed_run_left_half_written_is_told_in_one_line(many, tmp_path,
     assert many(lines) == 0
     captured = capsys.readouterr()
     manifest_file = tmp_path / "outputs" / "manifest.jsonl"
-    assert captured.err.startswith(f"warning: {manifest_file}, line 2 is not whole, ")
+    assert captured.err.startswith(f"warning: {manifest_file}, line 2 is incomplete, ")
     assert captured.err.count("\n") == 1
     assert "1 of 1 pictures are in" in captured.out
     assert many(lines) == 0
@@ -391,7 +391,7 @@ def test_out_of_memory_halves_the_batch_and_says_so(tmp_path):
     command = [sys.executable, "-c", SHORT_OF_MEMORY, str(prompts), str(tmp_path / "outputs")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr
-    assert "out of memory with 4 pictures at once; going on with 2" in done.stderr
+    assert "out of memory with 4 pictures at once; continuing with 2" in done.stderr
     entries = manifest(tmp_path / "outputs")
     assert len(entries) == 4, done.stderr
     assert {len(entry["batch"]) for entry in entries} <= {1, 2}
@@ -416,9 +416,9 @@ def test_out_of_memory_halves_the_batch_and_says_so(tmp_path):
         (["--prompt", PROMPT, "--pictures-per-folder", "2"], "--pictures-per-folder 2 is for files of prompts"),
         (["--prompt", PROMPT, "--on-error", "skip"], "--on-error skip is for files of prompts"),
         (["--prompt", PROMPT, "--pictures-within", "."], "--pictures-within . is for files of prompts"),
-        (["--prompts", "FILE", "--pictures-within", "nowhere"], "--pictures-within nowhere is no folder"),
-        (["--prompts", "FILE", "--pictures-within", __file__], "is no folder; give the one that holds the pictures"),
-        (["--prompts", "FILE", "--pictures-within", "x" * 300], "is no folder"),
+        (["--prompts", "FILE", "--pictures-within", "nowhere"], "--pictures-within nowhere is not a folder"),
+        (["--prompts", "FILE", "--pictures-within", __file__], "is not a folder; give the one with the pictures"),
+        (["--prompts", "FILE", "--pictures-within", "x" * 300], "is not a folder"),
         (["--prompts", "BAD"], "line 2: it is not JSON"),
         (["--prompts", "BAD", "--pictures-per-folder", "1"], "line 2: it is not JSON"),
         (["--prompts", "IMAGE", "--model", "some/model"], "line 1: a control image needs a ControlNet"),

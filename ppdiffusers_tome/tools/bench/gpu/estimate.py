@@ -67,7 +67,7 @@ def by_strength() -> list[str]:
 def heading(device: str) -> str:
     """What stands above the table where it stands alone; it says that this is an estimate."""
     return (
-        "What presets save on a GPU: an estimate, not a measurement. Times as fast as without merging, for one call "
+        "What presets save on a GPU: an estimate, not a measurement. Speed-up over no merging, for one call "
         f"of the denoiser on an {device} in half precision with flash attention, everything at peak rates. In every "
         f"cell: {', '.join(by_strength())}."
     )

@@ -156,7 +156,7 @@ class Page:
             **totals,
             "ours, partition (once a call and grid)": costs_of(traces["ours"], (PARTITION,)),
             "self-attention, unmerged": plain, "self-attention, merged": merged,
-            "self-attention, fewer keys": fewer_keys,
+            "self-attention, keys downsampled": fewer_keys,
         })  # fmt: skip
         saved = _table("attention saved, less this", *(f"{each.name}, estimate: saved - cost, µs" for each in DEVICES))
         for name, costs in totals.items():

@@ -21,8 +21,8 @@ from ppdiffusers_tome.tools.measuring.spread import Spread
 
 HELP = "Measure one call of a model of every kind, unmerged and merged."
 EXAMPLES = """models are the tiny ones of the zoo, with random weights, on a larger latent. Their channels are few, so
-attention is most of their time where tokens are many, and matching where they are few: the speed-up tells that merging
-works in a kind of model, not what a full-sized one gains. Writes families.md and families.json.
+attention is most of their time where tokens are many, and matching where they are few: the speed-up shows that merging
+works in a kind of model; a full-sized one has another. Writes families.md and families.json.
 
 examples:
   ppdiffusers-tome bench families
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     files = ResultFiles(args.output, "families", overwrite=args.overwrite)
     chosen = [each for each in specimens() if each.reason is None and each.name in (args.only or [each.name])]
     if not chosen:
-        raise UserError(f"--only {' '.join(args.only)}: nothing merges in these; ppdiffusers-tome doctor tells why")
+        raise UserError(f"--only {' '.join(args.only)}: nothing merges in these; ppdiffusers-tome doctor says why")
     with quiet_libraries():
         absent = [each for each in chosen if not each.is_there]
         if args.only and absent:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
         about = {"side": args.side, "ratio": args.ratio, "repeats": args.repeats, **measured_on()}
         notes = [
             described(about),
-            "tiny models of the zoo, of few channels: shows that merging works, not what a full-sized model gains",
+            "tiny models of the zoo, of few channels: shows that merging works; full-sized models gain differently",
         ]
         page = Page("What merging saves in every kind of model", notes, [_table(rows)])
         files.write(page, {"run": about, "rows": [asdict(row) for row in rows]})

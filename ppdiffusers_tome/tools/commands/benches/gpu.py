@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome bench gpu``: what every preset saves on this machine's GPU, beside the estimate."""
+"""``ppdiffusers-tome bench gpu``: what every preset saves on this machine's GPU, compared with the estimate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ppdiffusers_tome.tools.console.output import one_line_warnings
 from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
 
-HELP = "Measure on this machine's GPU what each preset saves, beside the estimate of docs/en/guides/gpu.md."
+HELP = "Measure on this machine's GPU what each preset saves, compared with the estimate of docs/en/guides/gpu.md."
 EXAMPLES = """whole calls of the denoiser with random weights in the real shapes, so nothing is downloaded: unmerged and
 with every preset, which take turns, timed by CUDA events after a warm-up. What does not fit into the GPU's memory is a
 cell of the table. Writes gpu.md and gpu.json, and gpu-*.jsonl line by line: stopped, the same command resumes where it

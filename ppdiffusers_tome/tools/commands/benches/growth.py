@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.tools.bench.growth import Row
 
-HELP = "Measure how the cost of match, merge and unmerge grows with the tokens, beside ppdiffusers' own port."
+HELP = "Measure how the cost of match, merge and unmerge grows with the tokens, compared with ppdiffusers' own port."
 EXAMPLES = """one block on square grids of several sizes; all contenders alternate in one process a size, and one that
 runs out of memory is left out. Writes growth.md, growth.json and growth.png.
 

@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome bench overhead``: what merging itself costs, beside the port."""
+"""``ppdiffusers-tome bench overhead``: what merging itself costs, compared with the port."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.bench.block_memory import Peak
     from ppdiffusers_tome.tools.bench.overhead import Spreads
 
-HELP = "Measure what match, merge and unmerge cost, beside ppdiffusers' own port."
+HELP = "Measure what match, merge and unmerge cost, compared with ppdiffusers' own port."
 EXAMPLES = """one block's match, merge and unmerge and one denoising step of several blocks, all contenders
 alternating in one process; medians with their spread, and the memory that tensors take beyond the input.
 Writes overhead.md and overhead.json.

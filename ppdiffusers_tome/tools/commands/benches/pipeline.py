@@ -9,7 +9,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.bench.arguments import add_sweep_arguments, plan_from
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_model
 
-HELP = "Measure whole pictures: unmerged, with the port, with ours, and with tokens dropped for free."
+HELP = "Measure whole pictures: unmerged, with the port, with this package, and with tokens dropped at no cost."
 EXAMPLES = """seconds per image are those of a whole pipeline call, text encoder and decoding included;
 contenders take turns in one process. Running out of memory is a cell of the table. Writes pipeline.md, pipeline.json
 and pipeline.png, and pipeline.jsonl line by line: stopped, the same command resumes where it was.

@@ -18,10 +18,10 @@ from ppdiffusers_tome.tools.console.results import Page
 from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
 
 HELP = "Measure the table of docs/en/results/index.md here: Stable Diffusion 1.5's shape at 512, 768 and 1024."
-EXAMPLES = """one call of the UNet, random weights, one row: unmerged, exact, in tiles, every preset, ppdiffusers' port,
-and tokens dropped for free; with --torch-python also tomesd, beside its own unmerged UNet. All take turns. On 2 cores
-it takes less than half an hour. Writes results.md, results.json and results.png, and results.jsonl line by line:
-stopped, the same command resumes where it was, and with more --repeats it adds rounds.
+EXAMPLES = """one call of the UNet, random weights, one row: unmerged, matched globally, in tiles, every preset,
+ppdiffusers' port, and tokens dropped at no cost; with --torch-python also tomesd, compared with its own unmerged UNet.
+All take turns. On 2 cores it takes less than half an hour. Writes results.md, results.json and results.png, and
+results.jsonl line by line: stopped, the same command resumes where it was, and with more --repeats it adds rounds.
 
 examples:
   ppdiffusers-tome bench results --torch-python ~/torch-env/bin/python
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, nargs="+", default=REPEATS, metavar="N",
                         help="rounds at each of the sizes; the last counts for all that follow (default: 3 2 1)")
     parser.add_argument("--attention", choices=ATTENTIONS, default=CHUNKED, metavar="NAME",
-                        help=f"{', '.join(ATTENTIONS)}, for merged and unmerged alike (default: {CHUNKED}; plain "
+                        help=f"{', '.join(ATTENTIONS)}, for both merged and unmerged (default: {CHUNKED}; plain "
                         "takes 20 GiB at 1024; the last two need a GPU)")
     parser.add_argument("--torch-python", type=Path, metavar="FILE",
                         help="python of an environment with torch, diffusers 0.29 and tomesd, for a row of theirs")

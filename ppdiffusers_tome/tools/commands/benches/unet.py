@@ -8,7 +8,7 @@ from ppdiffusers_tome.tools.bench.arguments import add_sweep_arguments, plan_fro
 from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_model
 
-HELP = "Measure a UNet: unmerged, with the port, with ours, and with tokens dropped for free."
+HELP = "Measure a UNet: unmerged, with the port, with this package, and with tokens dropped at no cost."
 EXAMPLES = """the seconds of a UNet call are the mean over a short schedule of steps; contenders take turns in one
 process. Running out of memory is a cell of the table. Writes unet.md, unet.json and unet.png, and unet.jsonl line by
 line: stopped, the same command resumes where it was. The models with random weights have Stable Diffusion 1.5's shape,

@@ -12,5 +12,5 @@ SPECIMEN = Specimen(
         inputs.picture(4), inputs.timestep, encoder_hidden_states=inputs.text(),
         encoder_attention_mask=inputs.rows([1] * TEXT_TOKENS),
     ),
-    broken="its timestep embedding fails, and its attention has no `heads`, which its processor asks for",
+    broken="its timestep embedding fails, and its attention has no `heads`, which its processor needs",
 )  # fmt: skip
