@@ -1,4 +1,4 @@
-"""Keys and values of groups of tokens (``methods/keys.py``, ``methods/pool.py``): a matching that leaves queries alone."""
+"""Keys and values of groups of tokens (``methods/keys.py``, ``methods/pool.py``): a matching; queries stay whole."""
 
 from __future__ import annotations
 
