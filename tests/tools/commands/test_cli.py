@@ -55,14 +55,17 @@ def test_parsing_imports_nothing_slow(arguments):
     assert done.stdout.splitlines()[-1] == "SLOW"
 
 
-def test_help_answers_within_a_second():
-    def seconds() -> float:
-        command = [sys.executable, "-m", "ppdiffusers_tome", "generate", "--help"]
-        start = time.perf_counter()
-        subprocess.run(command, capture_output=True, check=True)
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(3)) < 1  # the best of three: other programs may be busy
+def test_help_waits_for_no_framework():
+    """It answers at once: what takes seconds to import is imported by what needs it."""
+    code = (
+        "import sys; from ppdiffusers_tome.tools.cli import main\n"
+        "try: main(['generate', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'matplotlib', 'paddle', 'paddlenlp', 'ppdiffusers', 'scipy', 'skimage'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--prompt" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_version_is_the_packages(capsys):
