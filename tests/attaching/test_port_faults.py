@@ -29,6 +29,8 @@ from ppdiffusers_tome.tools.doctor.coverage import coverage
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
 from ppdiffusers_tome.tools.measuring.random_state import untouched_random_state
 
+pytestmark = pytest.mark.once
+
 PADDLE_2 = paddle.__version__.startswith("2.")
 MERGES, NOTHING, RAISES = "merges", "does nothing", "raises"
 

@@ -22,6 +22,8 @@ from ppdiffusers_tome.tools.doctor import environment, importing
 from ppdiffusers_tome.tools.doctor.environment import findings
 from ppdiffusers_tome.tools.doctor.importing import without_private
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[3]
 SECRET = "hf-7351-secret"
 GIVEN = {
