@@ -18,6 +18,12 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
+# Processors whose keys are made by ``to_k`` of the attention's own tokens, each image's for itself.
+_OF_OWN_KEYS = {
+    "AttnProcessor", "AttnProcessor2_5", "ChunkedAttnProcessor", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor",
+    "SlicedAttnProcessor", "XFormersAttnProcessor",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Site:
@@ -70,6 +76,15 @@ def attention_with_mask(block: Layer, section: Section) -> Any:
 def takes_sizes(attention: Any) -> bool:
     """Whether an attention's mask is for the block's own keys, not also for a text's that it makes by other layers."""
     return attention is not None and getattr(attention, "add_k_proj", None) is None
+
+
+def is_told_sizes(attention: Any, config: ToMeConfig) -> bool:
+    """Whether an attention is to be told how many tokens each key stands for.
+
+    Unless settings ask for it, processors that are not known are not: their keys may be others than the block's.
+    """
+    known = type(getattr(attention, "processor", None)).__name__ in _OF_OWN_KEYS
+    return config.counts_sizes and takes_sizes(attention) and (known or config.proportional is True)
 
 
 def find_sites(model: Layer) -> list[Site]:

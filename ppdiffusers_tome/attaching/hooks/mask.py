@@ -13,15 +13,9 @@ from ppdiffusers_tome.attaching.calls.call import BlockCall
 from ppdiffusers_tome.attaching.calls.matching import MatchingOrKeys
 from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.hooks.section import keeps_maps
-from ppdiffusers_tome.attaching.sites import takes_sizes
+from ppdiffusers_tome.attaching.sites import is_told_sizes
 from ppdiffusers_tome.merging.keys.fewer import FewerKeys
 from ppdiffusers_tome.merging.masks import of_heads, with_sizes
-
-# Processors whose keys are made by ``to_k`` of the attention's own tokens, each image's for itself.
-_OF_OWN_KEYS = {
-    "AttnProcessor", "AttnProcessor2_5", "ChunkedAttnProcessor", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor",
-    "SlicedAttnProcessor", "XFormersAttnProcessor",
-}  # fmt: skip
 
 
 class MaskMerger(Hooks):
@@ -56,7 +50,7 @@ class MaskMerger(Hooks):
         self, mask: paddle.Tensor | None, target_length: int, batch_size: int, out_dim: int = 4, *args: Any,
         **kwargs: Any,
     ) -> paddle.Tensor | None:
-        proportional = self._tells_sizes()
+        proportional = is_told_sizes(self.attention, self.attachment.config)
         block = None if mask is None and not proportional else self.attachment.block()
         matching = None if block is None else block.match()
         if block is not None and matching is not None and not keeps_maps(self.attachment, ATTENTION, self.attention):
@@ -72,15 +66,6 @@ class MaskMerger(Hooks):
         if self.own is not None:
             return self.own(*given, **kwargs)
         return getattr(type(self.attention), self.NAME)(self.attention, *given, **kwargs)
-
-    def _tells_sizes(self) -> bool:
-        """Whether the attention is to be told how many tokens each key stands for.
-
-        Unless settings ask for it, processors that are not known are not: their keys may be others than the block's.
-        """
-        config = self.attachment.config
-        known = type(getattr(self.attention, "processor", None)).__name__ in _OF_OWN_KEYS
-        return config.counts_sizes and takes_sizes(self.attention) and (known or config.proportional is True)
 
     def _is_of_keys(
         self, mask: paddle.Tensor | None, target_length: int, block: BlockCall, matching: MatchingOrKeys

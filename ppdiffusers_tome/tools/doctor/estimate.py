@@ -13,7 +13,7 @@ from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.attaching.calls.matching import matcher_for
 from ppdiffusers_tome.attaching.layers import layer_at
 from ppdiffusers_tome.attaching.models import models_of
-from ppdiffusers_tome.attaching.sites import Site, find_sites, reached
+from ppdiffusers_tome.attaching.sites import Site, attention_with_mask, find_sites, is_told_sizes, reached
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.keys.pooled import pooling
@@ -165,7 +165,7 @@ def _timed(estimate: Estimate, site: Site, config: ToMeConfig) -> Estimate:
     def with_fewer_keys() -> Any:
         keys = match(x)
         tokens, sizes = keys.keys_of(x), None
-        if config.counts_sizes and site.weighs(section, config):
+        if is_told_sizes(attention_with_mask(site.block, section), config):
             sizes = with_sizes(None, keys, 0, weight.dtype, others_first=False)
         own = vars(attention).get("prepare_attention_mask")
         hooks = [

@@ -26,9 +26,7 @@ Part = tuple[str, list[str]]
 
 def plan(output: Path) -> tuple[list[Part], list[list[Part]]]:
     """What comes first, and then the lines that run side by side; each part a name, a script and its arguments."""
-    text, vae, polished, unet, dit, controlnet = (
-        str(output / name) for name in ("text", "vae", "vae-polished", "unet", "dit", "controlnet")
-    )
+    text, vae, unet, dit, controlnet = (str(output / name) for name in ("text", "vae", "unet", "dit", "controlnet"))
     first = [
         ("autoencoder", ["train_vae", "--output", vae, "--minutes", "40"]),
         ("text encoder", ["train_text_encoder", "--output", text, "--minutes", "1"]),
@@ -37,11 +35,8 @@ def plan(output: Path) -> tuple[list[Part], list[list[Part]]]:
         ("unet", ["train_unet", "--text", text, "--vae", vae, "--output", unet]),
         ("controlnet", ["train_controlnet", "--text", text, "--vae", vae, "--unet", unet, "--output", controlnet]),
     ]
-    on_latents = [
-        ("dit", ["train_dit", "--vae", vae, "--output", dit]),
-        ("decoder", ["train_vae", "--start", vae, "--output", polished, "--minutes", "40"]),
-    ]
-    return first, [on_unet, on_latents]
+    on_labels = [("dit", ["train_dit", "--vae", vae, "--output", dit])]
+    return first, [on_unet, on_labels]
 
 
 def run_line(line: list[Part], output: Path, log: TextIO) -> bool:
