@@ -1,4 +1,4 @@
-"""A node between a loader and a sampler of PaddleMIX's ComfyUI_ppdiffusers: a pipeline goes in, and comes out merged."""
+"""A node between a loader and the samplers of PaddleMIX's ComfyUI_ppdiffusers: returns the pipeline merged."""
 
 from dataclasses import replace
 
@@ -34,12 +34,8 @@ class PaddleTokenMerging:
                     },
                 ),
                 "method": (list(methods()), {"default": "tome", "tooltip": f"With '{OWN}' only. {about}."}),
-                "start": (
-                    "FLOAT", {**progress, "default": 0.0, "tooltip": "Merge from here: 0 is pure noise. Not with 'off'."}
-                ),
-                "end": (
-                    "FLOAT", {**progress, "default": 1.0, "tooltip": "To here: 1 is the finished picture. Not with 'off'."}
-                ),
+                "start": ("FLOAT", {**progress, "default": 0.0, "tooltip": "Merge from here on: 0 is pure noise."}),
+                "end": ("FLOAT", {**progress, "default": 1.0, "tooltip": "Merge up to here: 1 is the picture."}),
             }
         }  # fmt: skip
 
