@@ -13,6 +13,7 @@ from ppdiffusers_tome.version import __version__
 if TYPE_CHECKING:
     from ppdiffusers_tome.api import ToMeMixin, apply_patch, apply_tome, remove_patch
     from ppdiffusers_tome.attaching.applying import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
+    from ppdiffusers_tome.attaching.sharing import shared_copy
     from ppdiffusers_tome.cpu.chunked_attention import (
         ChunkedAttnProcessor,
         disable_chunked_attention,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "attaching.applying": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
+    "attaching.sharing": ("shared_copy",),
     "cpu.chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
     "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch"),
     "tools.tuning.tuning": ("Target", "Trial", "Tuned", "tune"),
@@ -51,6 +53,7 @@ __all__ = [
     "let_mkl_use_avx2",
     "remove_patch",
     "remove_tome",
+    "shared_copy",
     "tune",
     "uninstall",
 ]

@@ -20,7 +20,8 @@ def remove_port(model: Layer) -> None:
         if info is None:
             continue
         for hook in info["hooks"]:
-            hook.remove()
+            # Not by remove(): in a deep copy that would take it off the model which was copied.
+            layer._forward_pre_hooks.pop(hook._hook_id, None)
         if type(layer).__name__.startswith("ToMe") and "_parent" in vars(type(layer)):
             layer.__class__ = vars(type(layer))["_parent"]
         del layer._tome_info

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 import tiny
@@ -28,6 +30,15 @@ def test_remove_leaves_nothing_of_the_apply_port() -> None:
     apply_port(unet, ratio=0.6, max_downsample=2)
     apply_tome(unet, 0.5)
     assert tiny.snapshot(remove_tome(unet)) == before
+
+
+def test_removing_it_from_a_copy_leaves_the_first_one_as_it_is() -> None:
+    unet = apply_port(tiny.unet(), ratio=0.6, max_downsample=2, use_rand=False)
+    ported, before = tiny.run_unet(unet), tiny.snapshot(unet)
+    other = remove_tome(copy.deepcopy(unet))
+    assert tiny.snapshot(unet) == before
+    assert np.array_equal(tiny.run_unet(other), tiny.run_unet(tiny.unet()))
+    assert np.array_equal(tiny.run_unet(unet), ported)
 
 
 def test_remove_from_a_pipeline_leaves_nothing_of_the_apply_port() -> None:
