@@ -3,3 +3,5 @@
 from pathlib import Path
 
 MODEL, CONTROLNET, DIT = (Path(__file__).parent / name for name in ("model", "controlnet", "dit"))
+# What is drawn where nothing is asked for.
+PROMPTS = ("a purple triangle above a green circle on a white background", "a yellow triangle on a blue background")

@@ -1,0 +1,68 @@
+"""The notebooks of ``examples``: one in each language, with the same code.
+
+    python tests/house/notebooks.py        # runs the code and writes what it shows into both; about three minutes
+
+Run it on a quiet machine, as the notebooks show seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGLISH, CHINESE = (ROOT / "examples" / f"token_merging{language}.ipynb" for language in ("", ".zh-CN"))
+
+
+def read(path: Path) -> NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(book: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in book.cells if cell.cell_type == "code"]
+
+
+def ran(book: NotebookNode, parameters: str = "") -> NotebookNode:
+    """A notebook with what its code shows.
+
+    Args:
+        book: it is left as it is.
+        parameters: code that runs behind the cell with the tag ``parameters``.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell raised.
+    """
+    book = deepcopy(book)
+    for cell in code_cells(book):
+        if "parameters" in cell.metadata.get("tags", ()):
+            cell.source += f"\n{parameters}"
+    client = NotebookClient(book, timeout=1800, resources={"metadata": {"path": str(ENGLISH.parent)}})
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
+    client.execute(env={**os.environ, "PYTHONPATH": path})
+    return book
+
+
+def shown_by(cell: NotebookNode) -> list[NotebookNode]:
+    """What a cell shows that is the same on any machine: not its warnings, which name paths."""
+    return [output for output in cell.outputs if output.get("name") != "stderr"]
+
+
+def write_outputs() -> None:
+    """Run the code, and keep in both notebooks what it shows."""
+    shown = code_cells(ran(read(ENGLISH)))
+    for path in (ENGLISH, CHINESE):
+        book = read(path)
+        for cell, other in zip(code_cells(book), shown, strict=True):
+            cell.outputs, cell.execution_count = shown_by(other), other.execution_count
+        nbformat.write(book, path)
+        print(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    sys.exit(write_outputs())
