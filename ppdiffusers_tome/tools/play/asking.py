@@ -103,7 +103,7 @@ def prompt_from(given: Any, labels: ClassLabels | None) -> str:
         try:
             labels.number_of(prompt)
         except ToMeError as error:
-            raise RefusedError("unknown_class", given=prompt[:80], reason=error) from error
+            raise RefusedError("unknown_class", given=prompt[:80], detail=error) from error
     return prompt
 
 
@@ -154,7 +154,7 @@ def tome_from(preset: Any, method: Any, ratio: Any) -> ToMeConfig:
         config = ToMeConfig(method=str(method), ratio=scale("ratio", ratio, 1)) if preset == OWN else None
         config = config or ToMeConfig.named(str(preset))
     except ToMeError as error:
-        raise RefusedError("settings", reason=error) from error
+        raise RefusedError("settings", detail=error) from error
     if config.ratio == 0:
         raise RefusedError("nothing_merges")
     return config

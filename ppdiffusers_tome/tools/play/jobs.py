@@ -86,7 +86,7 @@ class Job:
         except RefusedError as failure:
             self.failure = failure
         except ToMeError as error:
-            self.failure = RefusedError("failed", reason=error)
+            self.failure = RefusedError("failed", detail=error)
         except Exception as error:
             if is_out_of_memory(error):
                 self.failure = RefusedError("out_of_memory")

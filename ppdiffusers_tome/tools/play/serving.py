@@ -11,6 +11,7 @@ import ipaddress
 import os
 import re
 import socket
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -85,6 +86,7 @@ def tell_where(made: socket.socket) -> None:
         warn(f"{whom} can open this page and draw with it, without a password; leave out --host for this one alone")
     shown = "localhost" if address.is_unspecified else f"[{host}]" if address.version == 6 else host
     print_line(f"http://{shown}:{port}/  (Ctrl-C ends it)")
+    sys.stdout.flush()  # somebody may read it through a pipe
 
 
 def application(pages: MutableMapping[str, Any], language: str | None) -> Asgi:
@@ -95,15 +97,14 @@ def application(pages: MutableMapping[str, Any], language: str | None) -> Asgi:
         language: which to begin with; None for the browser's own.
     """
     import gradio
-    from fastapi import FastAPI, Request
+    from fastapi import FastAPI
     from fastapi.responses import RedirectResponse
 
-    app = FastAPI(openapi_url=None)
-
-    @app.get(_FIRST)
-    def first(request: Request) -> RedirectResponse:
+    async def first(request: Any) -> Any:
         return RedirectResponse(f"{language or language_of(request.headers.get('accept-language', ''))}/")
 
+    app = FastAPI(openapi_url=None)
+    app.add_route(_FIRST, first)
     for code, blocks in pages.items():
         gradio.mount_gradio_app(app, blocks, f"/{code}", show_api=False, show_error=False, ssr_mode=False)
     return _Guarded(app)

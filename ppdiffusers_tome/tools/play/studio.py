@@ -128,7 +128,7 @@ class Studio:
             try:
                 check_memory(drawing_of(settings), wanted.height, wanted.width, prefix="")
             except ToMeError as error:
-                raise RefusedError("memory", reason=error) from error
+                raise RefusedError("memory", detail=error) from error
 
     def odd(self, wanted: Wanted) -> dict[str, str]:
         """What a person should know of a picture that is drawn all the same: details by what they are about."""
