@@ -45,13 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if importlib.util.find_spec("gradio") is None:
         raise UserError(f"play needs the package gradio, which is not here; install it with: {INSTALL}")
-    settings = settings_from(args, None, edges_drawn=True)
-    if settings.model.bundled and settings.model.labels is None and args.controlnet is None:
-        args.controlnet = BUNDLED
-        settings = settings_from(args, None, edges_drawn=True)
-    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS[:1]))
-    if len(prompts) > 1:
-        raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
+    settings, prompts = chosen(args)
     from ppdiffusers_tome.tools.play.serving import listen
 
     with listen(args.host, args.port) as listening:
@@ -61,25 +55,35 @@ def run(args: argparse.Namespace) -> None:
             _play(settings, prompts, args.language, listening, default=args.prompt is None)
 
 
+def chosen(args: argparse.Namespace) -> tuple[Settings, list[str]]:
+    """What the page begins with, and the one prompt.
+
+    Raises:
+        UserError, ToMeValueError: something cannot be used; the message says what and what to do.
+    """
+    settings = settings_from(args, None, edges_drawn=True)
+    if settings.model.bundled and settings.model.labels is None and args.controlnet is None:
+        args.controlnet = BUNDLED
+        settings = settings_from(args, None, edges_drawn=True)
+    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS[:1]))
+    if len(prompts) > 1:
+        raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
+    return settings, prompts
+
+
 def _play(
     settings: Settings, prompts: list[str], language: str | None, listening: socket.socket, *, default: bool
 ) -> None:
     from ppdiffusers_tome.tools.play.serving import prepare_gradio
 
     prepare_gradio()
-    from ppdiffusers_tome.tools.play.desks import Desks
-    from ppdiffusers_tome.tools.play.jobs import Line
-    from ppdiffusers_tome.tools.play.page import Room, make_page
-    from ppdiffusers_tome.tools.play.serving import application, serve, tell_where
+    from ppdiffusers_tome.tools.play.page import make_pages, opened
+    from ppdiffusers_tome.tools.play.serving import application, server_of, tell_where
     from ppdiffusers_tome.tools.play.studio import Studio
-    from ppdiffusers_tome.tools.play.words import LANGUAGES
 
     studio = Studio(settings, prompts, default=default)
-    line = Line(studio)
-    room = Room(studio, line, Desks(), PROMPTS if settings.model.bundled else ())
-    try:
-        app = application({code: make_page(room, words) for code, words in LANGUAGES.items()}, language)
+    examples = PROMPTS if settings.model.bundled and studio.plain.labels is None else ()
+    with opened(studio, examples) as room:
+        server = server_of(application(make_pages(room), language))
         tell_where(listening)
-        serve(app, listening)
-    finally:
-        line.close()
+        server.run(sockets=[listening])

@@ -6,7 +6,8 @@ Nothing goes through gradio's files: a picture that a person chooses comes as te
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,19 @@ class Room:
     examples: Sequence[str]
 
 
-def make_page(room: Room, words: Words) -> gr.Blocks:
-    """The page in a language; pages in several share a room."""
-    return _Page(room, words).blocks
+@contextmanager
+def opened(studio: Studio, examples: Sequence[str]) -> Iterator[Room]:
+    """A room for as long as this lasts; at its end, what is being drawn is cancelled."""
+    room = Room(studio, Line(studio), Desks(), examples)
+    try:
+        yield room
+    finally:
+        room.line.close()
+
+
+def make_pages(room: Room) -> dict[str, gr.Blocks]:
+    """The page by the codes of its languages."""
+    return {code: _Page(room, words).blocks for code, words in LANGUAGES.items()}
 
 
 class _Page:
@@ -91,7 +102,7 @@ class _Page:
         gr.HTML(shown.head(words, model, others), padding=False)
         with gr.Row(elem_id="tome-columns"):
             with gr.Column(scale=2, min_width=300, elem_id="tome-asked"):
-                asked = [*self._subject(), *self._merging(), *self._picture(), *self._guide()]
+                asked = [self._subject(), *self._merging(), *self._picture(), *self._guide()]
                 with gr.Row(elem_id="tome-buttons"):
                     draw = gr.Button(words.draw, variant="primary", elem_id="tome-draw")
                     cancel = gr.Button(words.cancel, interactive=False, elem_id="tome-cancel")
@@ -103,37 +114,39 @@ class _Page:
         _on(draw.click, self._draw, asked, [status, result, figures, merged_map, draw, cancel], "draw")
         _on(cancel.click, self._cancel, [], [], "cancel")
 
-    def _subject(self) -> list[Any]:
-        """What to draw: a prompt and what to keep out, or a class; the rest of the inputs follow in this order."""
+    def _subject(self) -> Any:
+        """What to draw: a prompt, or a class."""
         words, labels = self._words, self._studio.plain.labels
         begin = self._studio.prompt
         if labels is not None:
             names = labels.first()
-            prompt = gr.Dropdown(
+            return gr.Dropdown(
                 names, value=begin, allow_custom_value=True, label=words.class_label, info=words.class_hint
             )
-            return [prompt, gr.Textbox("", visible=False)]
         prompt = gr.Textbox(begin, label=words.prompt, lines=2, max_lines=6, elem_id="tome-prompt")
         if self._room.examples:
             with gr.Row(elem_id="tome-examples"):
                 for example in self._room.examples:
                     button = gr.Button(example, size="sm", min_width=0)
                     button.click(_saying(example), None, prompt, show_api=False, show_progress="hidden")
-        negative = self._studio.plain.settings.negative_prompt or ""
-        return [prompt, gr.Textbox(negative, label=words.negative_prompt, lines=1, max_lines=4)]
+        return prompt
 
     def _merging(self) -> list[Any]:
         words, usual = self._words, ToMeConfig()
-        choices = [*((words.presets.get(name, name), name) for name in presets()), (words.own, OWN)]
+        mildest_first = sorted(presets(), key=lambda name: ToMeConfig.named(name).highest_ratio(1))
+        choices = [*((words.presets.get(name, name), name) for name in mildest_first), (words.own, OWN)]
         preset = gr.Radio(choices, value=_FIRST_PRESET, label=words.merging, elem_id="tome-preset")
         with gr.Group(visible=False) as own:
-            names = [(f"{name}: {words.about.get(name, method.about)}", name) for name, method in methods().items()]
-            method = gr.Dropdown(names, value=usual.method, label=words.method)
+            about = {name: words.about.get(name, method.about) for name, method in methods().items()}
+            method = gr.Dropdown(list(about), value=usual.method, label=words.method, info=about[usual.method])
             ratio = gr.Slider(0.05, 0.75, usual.ratio, step=0.05, label=words.ratio, info=words.ratio_hint)
-            with_map = gr.Checkbox(True, label=words.with_map, info=words.with_map_hint)
+            with_map = gr.Checkbox(True, label=words.with_map)
         shows = {"show_api": False, "show_progress": "hidden"}
         preset.change(lambda chosen: gr.update(visible=chosen == OWN), preset, own, **shows)
-        method.change(lambda chosen: gr.update(visible=methods()[chosen].compares), method, with_map, **shows)
+        method.change(
+            lambda chosen: [gr.update(info=about[chosen]), gr.update(visible=methods()[chosen].compares)],
+            method, [method, with_map], **shows,
+        )  # fmt: skip
         return [preset, method, ratio, with_map]
 
     def _picture(self) -> list[Any]:
@@ -149,7 +162,9 @@ class _Page:
                 height = gr.Number(loaded.height, label=words.height, step=SIZE_MULTIPLE, min_width=120)
             if not sized:
                 gr.HTML(shown.note(words.fixed_size.format(width=loaded.width, height=loaded.height)), padding=False)
-        return [seed, width, height, steps, guidance]
+            kept_out = loaded.settings.negative_prompt or ""
+            negative = gr.Textbox(kept_out, label=words.negative_prompt, max_lines=4, visible=sized)
+        return [seed, width, height, steps, guidance, negative]
 
     def _guide(self) -> list[Any]:
         words = self._words
@@ -169,8 +184,8 @@ class _Page:
         return [low, high, strength]
 
     async def _draw(
-        self, prompt: Any, negative: Any, preset: Any, method: Any, ratio: Any, with_map: Any, seed: Any, width: Any,
-        height: Any, steps: Any, guidance: Any, low: Any, high: Any, strength: Any, request: gr.Request,
+        self, prompt: Any, preset: Any, method: Any, ratio: Any, with_map: Any, seed: Any, width: Any, height: Any,
+        steps: Any, guidance: Any, negative: Any, low: Any, high: Any, strength: Any, request: gr.Request,
     ) -> AsyncIterator[list[Any]]:  # fmt: skip
         """Draw both pictures, saying how far they are."""
         desk = self._room.desks.of(_session(request))

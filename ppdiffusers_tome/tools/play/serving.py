@@ -19,18 +19,19 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import print_line, warn
 from ppdiffusers_tome.tools.play.photos import MOST_BYTES
 from ppdiffusers_tome.tools.play.words import LANGUAGES, language_of
+from ppdiffusers_tome.tools.play.words.english import ENGLISH
 
 Scope = MutableMapping[str, Any]
 Asgi = Callable[[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 # What a browser needs of a page, and gradio's client; of gradio's other addresses some read files or call others.
 _NEEDED = re.compile(
-    r"/(en|zh)/("
+    rf"/({'|'.join(LANGUAGES)})/("
     r"config|theme\.css|manifest\.json|favicon\.ico|(assets|static)/[\w./-]+"
     r"|gradio_api/(info|startup-events|queue/(join|data)|heartbeat/\w+|cancel|reset|app_id)"
     r")?"
 )
-_FIRST = "/"
+_FIRST, _ICON = "/", "/favicon.ico"
 _MOST_BODY = 2 * MOST_BYTES  # of a picture as text
 _HEADERS = (
     # Nothing from other hosts: gradio's page asks for a script of one, which it can do without.
@@ -104,7 +105,11 @@ def application(pages: MutableMapping[str, Any], language: str | None) -> Asgi:
         return RedirectResponse(f"{language or language_of(request.headers.get('accept-language', ''))}/")
 
     app = FastAPI(openapi_url=None)
+    async def icon(request: Any) -> Any:
+        return RedirectResponse(f"{ENGLISH.code}{_ICON}")
+
     app.add_route(_FIRST, first)
+    app.add_route(_ICON, icon)
     for code, blocks in pages.items():
         gradio.mount_gradio_app(app, blocks, f"/{code}", show_api=False, show_error=False, ssr_mode=False)
     return _Guarded(app)
@@ -145,7 +150,7 @@ def _refused(scope: Scope) -> tuple[int, str] | None:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     path = scope["path"]
     page = path in (_FIRST, *(f"/{code}/" for code in LANGUAGES))
-    if path != _FIRST and (not _NEEDED.fullmatch(path) or ".." in path):
+    if path not in (_FIRST, _ICON) and (not _NEEDED.fullmatch(path) or ".." in path):
         return 404, "there is nothing here"
     # Browsers say so of their own accord, and no page can make them say otherwise. A link here is no harm.
     if headers.get("sec-fetch-site") == "cross-site" and not page:
@@ -161,12 +166,12 @@ def _refused(scope: Scope) -> tuple[int, str] | None:
     return None
 
 
-def serve(app: Asgi, made: socket.socket) -> None:
-    """Serve until Ctrl-C."""
+def server_of(app: Asgi) -> Any:
+    """What serves a program on a socket until Ctrl-C: a ``uvicorn.Server``."""
     import uvicorn
 
     config = uvicorn.Config(
         app, log_level="error", access_log=False, ws="none", server_header=False, timeout_graceful_shutdown=1,
         proxy_headers=False,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[made])
+    return uvicorn.Server(config)

@@ -25,7 +25,8 @@ from tools.commands.conftest import PROMPT, SMALL, heard
 
 ROOT = Path(__file__).parents[3]
 SLOW_MODULES = {
-    "paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "gradio", "scipy", "numpy", "matplotlib", "rich", "tqdm",
+    "paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "rich", "tqdm",
+    "gradio",
 }  # fmt: skip
 COMMANDS = tuple(commands.commands())
 ANSWERED_AT_ONCE = [

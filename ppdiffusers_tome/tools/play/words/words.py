@@ -27,7 +27,6 @@ class Words:
     class_label: str
     class_hint: str
     negative_prompt: str
-    try_one: str
     merging: str
     own: str
     method: str
@@ -41,7 +40,6 @@ class Words:
     steps: str
     guidance: str
     with_map: str
-    with_map_hint: str
 
     guide: str
     choose: str
@@ -77,7 +75,6 @@ class Words:
     seconds: str
     memory: str
     not_measured: str
-    save: str
     compared: str
     remembered: str
     settings_line: str
