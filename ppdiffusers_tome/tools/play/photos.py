@@ -18,7 +18,7 @@ MOST_BYTES = 20 * 2**20
 _MOST_PIXELS = 50_000_000
 _LEAST_SIDE, _MOST_SIDE = 16, 2048  # the second of what is kept: more than pictures are drawn with
 # Of what Pillow reads; some of the others run programs, and nobody photographs in them.
-_FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF")
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 def read_photo(address: str) -> Image.Image:
@@ -45,6 +45,7 @@ def read_photo(address: str) -> Image.Image:
 def _opened(content: bytes) -> Image.Image:
     from PIL import Image
 
+    Image.init()  # or of these formats it knows the commonest alone
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sizes that are refused here, and of oddities that are none
