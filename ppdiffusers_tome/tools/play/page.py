@@ -316,8 +316,9 @@ class _View:
             str(getattr(words, f"odd_{what}")).format(detail=detail)
             for what, detail in self._studio.odd(job.order.wanted).items()
         ]
+        memory = memory_meaning()
         figures = shown.figures(
-            words, unmerged, merged, settings=job.order.tome.summary, memory=memory_meaning(),
+            words, unmerged, merged, settings=job.order.tome.summary, memory=words.memories.get(memory, memory),
             remembered=job.remembered, odd=odd,
         )  # fmt: skip
         return [shown.pair(words, unmerged.drawn, merged), figures]

@@ -108,4 +108,9 @@ CHINESE = Words(
         "pool": "保留所有 query；每个步幅单元的 key 和 value 取平均值",
         "todo": "key/value 下采样：保留所有 query，只用部分 token 的 key 和 value",
     },
+    memories={
+        "memory of Paddle's tensors": "Paddle 张量占用的内存",
+        "memory of Paddle's tensors on the GPU": "Paddle 张量占用的显存",
+        "resident memory of the process": "进程的常驻内存",
+    },
 )  # fmt: skip

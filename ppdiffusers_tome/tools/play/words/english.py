@@ -103,4 +103,5 @@ ENGLISH = Words(
     },
     presets={},
     about={},
+    memories={},
 )  # fmt: skip

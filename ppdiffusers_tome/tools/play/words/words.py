@@ -14,7 +14,9 @@ class Words:
 
     Attributes:
         fields: names of what a person can enter, as refusals call them.
-        about: what methods do, by name; of those that it lacks, the package's own English is shown.
+        presets: names of presets, where they are other than the package's.
+        about, memories: what methods do, by name, and what is measured as memory, by the package's own English, which
+            is shown where they lack something.
     """
 
     code: str
@@ -118,6 +120,7 @@ class Words:
     fields: Mapping[str, str]
     presets: Mapping[str, str]
     about: Mapping[str, str]
+    memories: Mapping[str, str]
 
     def refusal(self, refused: RefusedError) -> str:
         """Why something cannot be done."""
