@@ -116,8 +116,7 @@ setup(
     extras_require={
         "cpu": ["paddlepaddle>=2.6.2,<=3.3.1"],
         "gpu": ["paddlepaddle-gpu>=2.6.2,<=3.3.1"],
-        # Of later ones this huggingface-hub keeps pip away; playing needs none of what they add.
-        "play": ["gradio>=5.14,<6"],
+        "play": ["gradio>=5.14,<5.15"],  # later ones need a newer huggingface-hub than the one above
         "onnx": ["paddle2onnx>=1.3,<2", "onnxruntime>=1.17,<1.20"],  # with Paddle 2.6; for Paddle 3 nothing converts
     },
     entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.__main__:program"]},

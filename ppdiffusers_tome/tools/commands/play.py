@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import socket
 
 HELP = "Open a page in the browser: the same picture without and with token merging, under one slider."
-INSTALL = 'pip install "gradio>=5.14,<6"'
+INSTALL = 'pip install "gradio>=5.14,<5.15"'
 EXAMPLES = f"""prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
 It needs the package gradio: {INSTALL}
 

@@ -28,7 +28,7 @@ Asgi = Callable[[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[
 _NEEDED = re.compile(
     rf"/({'|'.join(LANGUAGES)})/("
     r"config|theme\.css|manifest\.json|favicon\.ico|(assets|static)/[\w./-]+"
-    r"|gradio_api/(info|startup-events|queue/(join|data)|heartbeat/\w+|cancel|reset|app_id)"
+    r"|gradio_api/(info|startup-events|queue/(join|data)|heartbeat/[\w-]+|cancel|reset|app_id)"
     r")?"
 )
 _FIRST, _ICON = "/", "/favicon.ico"

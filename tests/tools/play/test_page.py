@@ -102,7 +102,7 @@ def test_another_ratio_draws_the_merged_picture_alone(
     ("language", "other", "said"),
     [
         ("en", {"prompt": "  "}, "The prompt is blank"), ("zh", {"prompt": ""}, "提示词为空"),
-        ("en", {"seed": 2**60}, "Seed "), ("zh", {"height": 100}, "请填 8 的倍数，例如 96"),
+        ("en", {"seed": 2**60}, "Seed "), ("zh", {"height": 100}, "请填 8 的倍数"),
         ("en", {"width": None}, "multiple of 8"), ("en", {"ratio": 0.75}, "do not work"),
         ("en", {"preset": OWN, "ratio": 0}, "nothing to compare"), ("en", {"steps": 10**6}, "from 1 to 200"),
         ("zh", {"height": 80_000, "width": 80_000}, "内存不够"), ("en", {"guidance": -1}, "Guidance scale -1"),
@@ -199,7 +199,7 @@ def test_nothing_of_the_disk_and_of_others_is_served(page: Page, path: str) -> N
     assert b"root:" not in content
 
 
-@pytest.mark.parametrize("path", ["/en/gradio_api/upload", "/en/gradio_api/run/draw", "/en/gradio_api/api/draw", "/login"])
+@pytest.mark.parametrize("path", ["/en/gradio_api/upload", "/zh/gradio_api/run/draw", "/login"])
 def test_files_are_not_taken_and_the_line_is_not_passed(page: Page, path: str) -> None:
     assert request(page, "POST", path, b"{}")[0] == 404
 
@@ -274,7 +274,7 @@ class TestCommand:
         assert main(["play"]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
-        assert 'pip install "gradio>=5.14,<6"' in said
+        assert 'pip install "gradio>=5.14,<5.15"' in said
 
     @pytest.mark.parametrize(
         ("arguments", "said"),
