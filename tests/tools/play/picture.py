@@ -2,8 +2,8 @@
 
     python tests/tools/play/picture.py        # draws docs/images/play.png anew; needs gradio, playwright and a Chromium
 
-With a folder as its argument it writes all looks of the page there instead: both languages, light and dark, as wide as a
-desktop and as a phone, before a drawing and after it.
+With a folder as its argument it writes all looks of the page there instead: both languages, light and dark, as wide as
+a desktop and as a phone, before a drawing and after it.
 """
 
 from __future__ import annotations

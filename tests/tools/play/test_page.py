@@ -127,7 +127,7 @@ def test_a_photo_guides_its_person_alone(
     person: Callable[..., Any], draw: Callable[..., list[Any]], bright_square: Image.Image
 ) -> None:
     me, you = person(), person()
-    box, seen, _ = me.predict(png_of(bright_square), 100, 200, api_name="/photo")
+    box, seen = me.predict(png_of(bright_square), 100, 200, api_name="/photo")
     assert box == ""
     photo, edges = pictures_in(seen)
     assert np.array_equal(photo, np.asarray(bright_square))
