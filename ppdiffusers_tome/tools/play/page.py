@@ -136,7 +136,7 @@ class _Page:
         mildest_first = sorted(presets(), key=lambda name: ToMeConfig.named(name).highest_ratio(1))
         choices = [*((words.presets.get(name, name), name) for name in mildest_first), (words.own, OWN)]
         preset = gr.Radio(choices, value=_FIRST_PRESET, label=words.merging, elem_id="tome-preset")
-        with gr.Group(visible=False) as own:
+        with gr.Group(visible=False, elem_id="tome-own") as own:
             about = {name: words.about.get(name, method.about) for name, method in methods().items()}
             method = gr.Dropdown(list(about), value=usual.method, label=words.method, info=about[usual.method])
             ratio = gr.Slider(0.05, 0.75, usual.ratio, step=0.05, label=words.ratio, info=words.ratio_hint)

@@ -60,7 +60,7 @@ def test_a_pair_is_drawn_and_slid(
     assert tab.locator("#tome-draw").inner_text() == draw
     assert tab.locator(".tome-first").is_visible()
     tab.locator("#tome-preset input").last.check()  # settings of one's own, whose map is asked for
-    tab.wait_for_selector("text=0.75", timeout=WAIT)
+    tab.wait_for_selector("#tome-own", timeout=WAIT)
     tab.click("#tome-draw")
     tab.wait_for_selector(".tome-map img", timeout=WAIT)
     slider = tab.locator(".tome-pair input")
@@ -82,7 +82,7 @@ def test_a_drawing_is_cancelled_and_the_next_one_drawn(opened: Callable[..., Any
     steps = tab.get_by_label("Steps")
     steps.fill("200")
     tab.click("#tome-draw")
-    tab.wait_for_selector("text=step 1 of 200", timeout=WAIT)
+    tab.wait_for_selector(".tome-status progress[max='200']", timeout=WAIT)
     assert tab.locator("#tome-draw").is_disabled()
     tab.click("#tome-cancel")
     tab.wait_for_selector("text=Cancelled.", timeout=WAIT)
