@@ -86,6 +86,7 @@ setup(
         "ppdiffusers_tome.settings.presets": ["*.json"],
         "ppdiffusers_tome.tools.bench.gpu": ["*.json"],
         "ppdiffusers_tome.tools.evaluation": ["*.jsonl"],
+        "ppdiffusers_tome.tools.play": ["*.css"],
         # The weights too: what comes with the package can be tried and tested where no hub can be reached, and pip's
         # checksum covers it. They are far below the 100 MB that package indexes take; .ci/wheel.py looks.
         "ppdiffusers_tome.tools.bundled": ["model/**/*", "controlnet/**/*", "dit/**/*"],
@@ -115,6 +116,7 @@ setup(
     extras_require={
         "cpu": ["paddlepaddle>=2.6.2,<=3.3.1"],
         "gpu": ["paddlepaddle-gpu>=2.6.2,<=3.3.1"],
+        "play": ["gradio>=5.14,<5.15"],  # later ones need a newer huggingface-hub than the one above
         "onnx": ["paddle2onnx>=1.3,<2", "onnxruntime>=1.17,<1.20"],  # with Paddle 2.6; for Paddle 3 nothing converts
     },
     entry_points={"console_scripts": ["ppdiffusers-tome=ppdiffusers_tome.__main__:program"]},

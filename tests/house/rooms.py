@@ -49,13 +49,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tools.figures", "tools.bench",
     },
     "tools.many_prompts": {"errors", "settings", "exporting", "tools.measuring", "tools.console", "tools.drawing"},
+    "tools.play": {
+        "errors", "merging", "settings", "attaching", "tools.measuring", "tools.console", "tools.drawing",
+        "tools.figures", "tools.evaluation",
+    },
     "tools.training": {
         "cpu.chunked_attention", "api", "exporting", "tools.measuring", "tools.bundled", "tools.drawing",
     },
     "tools.commands": {
         "errors", "merging", "settings", "attaching", "cpu.chunked_attention", "api", "exporting", "tools.measuring",
         "tools.console", "tools.bundled", "tools.drawing", "tools.tuning", "tools.figures", "tools.doctor",
-        "tools.bench", "tools.evaluation", "tools.many_prompts",
+        "tools.bench", "tools.evaluation", "tools.many_prompts", "tools.play",
     },
     "tools.cli": {"version", "errors", "tools.measuring", "tools.console", "tools.many_prompts", "tools.commands"},
     "__main__": {"tools.cli"},

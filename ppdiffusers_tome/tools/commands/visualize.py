@@ -118,7 +118,7 @@ def _visualize(
 
     loaded, (prompt,) = load_with_settings(settings, [prompt], default=args.prompt is None)
     loaded.apply_ratio(settings.tome.ratio)
-    calls = _calls(loaded)
+    calls = loaded.calls()
     blocks, shown = _blocks(loaded, args.blocks), _shown(args.at, calls)
     picture, records, by_ratio = _draw_all(loaded, prompt, ratios)
     run = loaded.describe(prompt, 0, settings.tome.ratio)
@@ -133,17 +133,12 @@ def _visualize(
         print_line(str(path))
 
 
-def _calls(loaded: LoadedPipeline) -> int:
-    """How often the denoiser is going to be called; Heun's scheduler, for one, does it twice a step."""
-    scheduler = loaded.pipe.scheduler
-    scheduler.set_timesteps(loaded.settings.steps)
-    return len(scheduler.timesteps)
-
-
 def _shown(wanted: list[int] | None, calls: int) -> list[int]:
     """The calls of the denoiser to show, from 0."""
+    from ppdiffusers_tome.tools.figures.merged_sheets import spread_calls
+
     if wanted is None:
-        return sorted({round(row * (calls - 1) / (ROWS - 1)) for row in range(ROWS)})
+        return spread_calls(calls, ROWS)
     if max(wanted) > calls:
         raise UserError(
             f"--at {max(wanted)} must be at most {calls}: that is how often the denoiser is called for this picture"
@@ -154,13 +149,11 @@ def _shown(wanted: list[int] | None, calls: int) -> list[int]:
 def _blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[MergingBlock]:
     """The blocks to show."""
     from ppdiffusers_tome.attaching.watching import merging_blocks
+    from ppdiffusers_tome.tools.figures.merged_sheets import first_of_levels
 
     blocks = merging_blocks(loaded.pipe)
     if wanted is None:
-        first: dict[tuple[str, int], MergingBlock] = {}
-        for block in blocks:
-            first.setdefault((block.denoiser, block.level), block)
-        return list(first.values())
+        return first_of_levels(blocks)
     names = [f"{block.denoiser}.{block.path}" for block in blocks]
     for part in wanted:
         if part != ALL and not any(part in name for name in names):
@@ -178,14 +171,10 @@ def _draw_all(
     """The picture with the settings, how it merged, and the picture at every ratio; all from the same noise."""
     from tqdm import tqdm
 
-    from ppdiffusers_tome.attaching.watching import watched
-
     edges = None if loaded.settings.edges is None else loaded.load_edges(loaded.settings.edges)
     by_ratio: dict[float, DrawnPicture] = {}
     with tqdm(total=1 + len(ratios), desc="pictures", position=0, disable=None) as bar:
-        # The prompted one of the two halves with guidance, which stands first in a DiTPipeline, elsewhere last.
-        with watched(loaded.pipe, image=-1 if loaded.labels is None else 0) as records:
-            own = loaded.draw(prompt, 0, edges)
+        own, records = loaded.draw_watched(prompt, 0, edges)
         bar.update()
         for ratio in ratios:
             drawn = own

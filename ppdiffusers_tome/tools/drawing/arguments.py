@@ -60,9 +60,7 @@ def add_size_arguments(group: Any) -> None:
 def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     """What holds the picture to given edges."""
     group = parser.add_argument_group("ControlNet")
-    group.add_argument("--controlnet", metavar="MODEL",
-                       help=f"a folder, a hub name such as lllyasviel/sd-controlnet-canny, or '{BUNDLED}' (which is "
-                       "what the bundled model uses when edges are given)")
+    add_controlnet_argument(group)
     group.add_argument("--image", type=Path, metavar="FILE",
                        help="a photo; its Canny edges guide the picture. What is transparent in it counts as white, or "
                        "as black where the rest is light")
@@ -75,6 +73,13 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--canny-high", type=float, default=200, metavar="X", help="upper threshold (default: 200)")
     group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X",
                        help="how strongly the edges guide (default: 1)")
+
+
+def add_controlnet_argument(group: Any) -> None:
+    """Which ControlNet."""
+    group.add_argument("--controlnet", metavar="MODEL",
+                       help=f"a folder, a hub name such as lllyasviel/sd-controlnet-canny, or '{BUNDLED}' (which is "
+                       "what the bundled model uses when edges are given)")
 
 
 def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:

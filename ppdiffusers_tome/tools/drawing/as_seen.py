@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ BLACK, SHOWING = "black", "showing"
 _WHITES = (1.0, 255.0, 1023.0, 4095.0, 16_383.0, 65_535.0)
 
 
-def as_seen(file: ImageFile, path: Path, *, behind: str) -> Image.Image:
+def as_seen(file: ImageFile, read: Callable[[], bytes], *, behind: str) -> Image.Image:
     """A picture in RGB.
 
     More than 8 bits are scaled by the range in use, where Pillow would cut them off: cameras of 12 bits write files of
@@ -23,7 +23,7 @@ def as_seen(file: ImageFile, path: Path, *, behind: str) -> Image.Image:
 
     Args:
         file: as Pillow opened it.
-        path: of the same file.
+        read: gives all bytes of the same file.
         behind: what becomes of what is transparent: ``BLACK``, or with ``SHOWING`` white, and black where the rest is
             light, so that whatever was drawn on nothing can be seen.
 
@@ -33,7 +33,7 @@ def as_seen(file: ImageFile, path: Path, *, behind: str) -> Image.Image:
     import numpy as np
     from PIL import Image, ImageOps
 
-    picture = ImageOps.exif_transpose(_with_all_bits(file, path))
+    picture = ImageOps.exif_transpose(_with_all_bits(file, read))
     if picture.mode.startswith("I") or picture.mode == "F":
         return Image.fromarray(_in_8_bits(np.asarray(picture))).convert("RGB")
     if picture.mode not in ("RGBA", "LA", "PA") and "transparency" not in picture.info:
@@ -43,7 +43,7 @@ def as_seen(file: ImageFile, path: Path, *, behind: str) -> Image.Image:
     return Image.alpha_composite(ground, seen).convert("RGB")
 
 
-def _with_all_bits(file: ImageFile, path: Path) -> Image.Image:
+def _with_all_bits(file: ImageFile, read: Callable[[], bytes]) -> Image.Image:
     """A file of colours with 16 bits each as OpenCV reads it; Pillow keeps the upper 8 of them. Others as they are."""
     import cv2
     import numpy as np
@@ -53,7 +53,7 @@ def _with_all_bits(file: ImageFile, path: Path) -> Image.Image:
     if file.mode not in ("RGB", "RGBA", "LA") or ";16" not in stored:
         return file
     file.load()  # which tells of files that are not whole
-    values = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_UNCHANGED)
+    values = cv2.imdecode(np.frombuffer(read(), np.uint8), cv2.IMREAD_UNCHANGED)
     if values is None or values.dtype != np.uint16 or values.ndim < 3:
         return file
     picture = Image.fromarray(_in_8_bits(values[..., 2::-1]))  # OpenCV's colours are blue, green, red

@@ -125,14 +125,9 @@ class EdgeSource:
 
     def _fitted(self, height: int, width: int) -> Image.Image:
         """What is used of the file, at the size of the picture, or inside it where black is to be added."""
-        from PIL import Image, ImageOps
-
         with self._opened() as file:
-            picture = as_seen(file, self.path, behind=SHOWING if self.is_photo else BLACK)
-        if self.fit == CROP:
-            return ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)
-        size = _inside(picture.size, (width, height)) if self.fit == PAD else (width, height)
-        return picture.resize(size, Image.Resampling.LANCZOS)
+            picture = as_seen(file, self.path.read_bytes, behind=SHOWING if self.is_photo else BLACK)
+        return fitted(picture, height, width, self.fit)
 
     @contextmanager
     def _opened(self) -> Iterator[ImageFile]:
@@ -168,6 +163,16 @@ def _inside(size: tuple[int, int], into: tuple[int, int]) -> tuple[int, int]:
     """Width and height of a picture that is made as large as fits into another, in its own proportions."""
     scale = min(into[0] / size[0], into[1] / size[1])
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def fitted(picture: Image.Image, height: int, width: int, fit: str = CROP) -> Image.Image:
+    """What is used of a picture of another shape, at that size, or inside it where black is to be added (``PAD``)."""
+    from PIL import Image, ImageOps
+
+    if fit == CROP:
+        return ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)
+    size = _inside(picture.size, (width, height)) if fit == PAD else (width, height)
+    return picture.resize(size, Image.Resampling.LANCZOS)
 
 
 def canny(picture: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ppdiffusers_tome.tools.drawing.settings import Settings, usual_guidance
 if TYPE_CHECKING:
     from PIL import Image
 
+    from ppdiffusers_tome.attaching.watching import MergeRecord
     from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
     from ppdiffusers_tome.tools.drawing.class_labels import ClassLabels
     from ppdiffusers_tome.tools.drawing.edges import EdgeSource
@@ -57,19 +59,48 @@ class LoadedPipeline:
         else:
             apply_tome(self.pipe, tome)
 
+    def calls(self) -> int:
+        """How often the denoiser is called for a picture; Heun's scheduler, for one, does it twice a step."""
+        self.pipe.scheduler.set_timesteps(self.settings.steps)
+        return len(self.pipe.scheduler.timesteps)
+
+    def draw_watched(
+        self, prompt: str, number: int, edges: Image.Image | None, *, after_call: Callable[[], None] = lambda: None
+    ) -> tuple[DrawnPicture, list[MergeRecord]]:
+        """The same as ``draw``, and how its tokens merged; ToMe must be applied. Its seconds hold the watching."""
+        from ppdiffusers_tome.attaching.watching import watched
+
+        # The prompted one of the two halves with guidance, which stands first in a DiTPipeline, elsewhere last.
+        with watched(self.pipe, image=-1 if self.labels is None else 0) as records:
+            drawn = self.draw(prompt, number, edges, after_call=after_call)
+        return drawn, records
+
     def draw(
-        self, prompt: str, number: int, edges: Image.Image | None, *, steps: int | None = None
-    ) -> DrawnPicture:
-        """Draw picture ``number`` (from 0), which has the seed of the settings plus that number, and measure it."""
+        self, prompt: str, number: int, edges: Image.Image | None, *, steps: int | None = None,
+        after_call: Callable[[], None] = lambda: None,
+    ) -> DrawnPicture:  # fmt: skip
+        """Draw picture ``number`` (from 0), which has the seed of the settings plus that number, and measure it.
+
+        Args:
+            prompt: what to draw, or of a DiTPipeline a class.
+            number: of the picture.
+            edges: what guides a ControlNet; None where there is none.
+            steps: in place of the settings'.
+            after_call: called whenever the denoiser was called; what it raises ends the picture.
+        """
         from ppdiffusers_tome.tools.drawing.sampling import draw
         from ppdiffusers_tome.tools.measuring.measure import Meter
 
         settings, peaks, meter = self.settings, [], Meter()
+
+        def step_ended() -> None:
+            peaks.append(meter.peak_bytes())
+            after_call()
+
         picture = draw(
-            self.pipe, prompt, after_step=lambda: peaks.append(meter.peak_bytes()), height=self.height,
-            width=self.width, seed=settings.seed + number, steps=steps or settings.steps,
-            guidance_scale=self.guidance_scale, negative_prompt=settings.negative_prompt, edges=edges,
-            controlnet_scale=settings.controlnet_scale,
+            self.pipe, prompt, after_step=step_ended, height=self.height, width=self.width,
+            seed=settings.seed + number, steps=steps or settings.steps, guidance_scale=self.guidance_scale,
+            negative_prompt=settings.negative_prompt, edges=edges, controlnet_scale=settings.controlnet_scale,
         )  # fmt: skip
         return DrawnPicture(picture, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
 

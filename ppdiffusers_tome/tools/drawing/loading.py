@@ -53,6 +53,20 @@ def load_pipeline(
     return pipe
 
 
+def without_controlnet(pipe: Any) -> Any:
+    """A pipeline that draws from prompts alone, of the very parts of one that ``load_pipeline`` made with a ControlNet.
+
+    It has a progress bar of its own. Its denoiser is shared, so ToMe is applied to both or neither.
+    """
+    import ppdiffusers
+
+    plain = next(name for name, other in _CONTROLNET_PIPELINES.items() if other == type(pipe).__name__)
+    cls = getattr(ppdiffusers, plain)
+    parts = {name: part for name, part in pipe.components.items() if name != "controlnet"}
+    checks = {} if "safety_checker" not in parts else {"requires_safety_checker": parts["safety_checker"] is not None}
+    return cls(**parts, **checks)
+
+
 def load_unet(model: Source, *, dtype: str = "float32") -> Any:
     """Load the UNet of a pipeline alone, so that the rest takes no memory.
 

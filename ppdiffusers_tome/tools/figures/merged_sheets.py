@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,19 @@ class MergedPicture:
         share = merged_share(records, self.calls)
         caption = f"{share.mean():.0%} of the tokens on average"
         return Cell(share_picture(self.picture, records[0].grid, share), caption)
+
+
+def first_of_levels(blocks: Iterable[MergingBlock]) -> list[MergingBlock]:
+    """The first block of each denoiser and level, which stand for the others where not all can be shown."""
+    first: dict[tuple[str, int], MergingBlock] = {}
+    for block in blocks:
+        first.setdefault((block.denoiser, block.level), block)
+    return list(first.values())
+
+
+def spread_calls(calls: int, most: int) -> list[int]:
+    """So many of the calls of the denoiser at most, from 0, evenly: the first and the last, and others between."""
+    return sorted({round(place * (calls - 1) / max(1, most - 1)) for place in range(most)})
 
 
 def ratios_sheet(run: Mapping[str, Any], by_ratio: Mapping[float, DrawnPicture]) -> Image.Image:

@@ -26,6 +26,7 @@ from tools.commands.conftest import PROMPT, SMALL, heard
 ROOT = Path(__file__).parents[3]
 SLOW_MODULES = {
     "paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "rich", "tqdm",
+    "gradio",
 }  # fmt: skip
 COMMANDS = tuple(commands.commands())
 ANSWERED_AT_ONCE = [
@@ -78,6 +79,7 @@ ARGUMENTS = {
     "generate": DRAWING, "compare": DRAWING, "bench": ("--channels", "--ratio", "--repeats", "--output"),
     "doctor": ("--model", "--height", "--ratio", "--tile", "--markdown"),
     "visualize": (*DRAWING, "--ratio", "--ratios", "--at", "--blocks", "--visualdl"),
+    "play": ("--host", "--port", "--language", "--model", "--controlnet", "--dtype", "--chunked-attention"),
     "tune": ("--model", "--prompt", "--target-psnr", "--target-speedup", "--max-memory", "--output"),
     "evaluate": ("--prompts", "--seeds", "--ratios", "--port-ratios", "--configs", "--suite", "--clip", "--output"),
     "export": ("--model", "--controlnet", "--height", "--rows", "--ratio", "--onnx", "--tolerance", "--output"),

@@ -1,0 +1,337 @@
+"""The layout of the page and what its buttons do: all of gradio that there is here, but for the server.
+
+Nothing goes through gradio's files: a picture that a person chooses comes as text, and drawn pictures leave in HTML.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.tools.drawing.device import device_name
+from ppdiffusers_tome.tools.drawing.settings import SIZE_MULTIPLE
+from ppdiffusers_tome.tools.measuring.measure import memory_meaning
+from ppdiffusers_tome.tools.play import shown
+from ppdiffusers_tome.tools.play.asking import (
+    MOST_SEED,
+    MOST_STEPS,
+    OWN,
+    Order,
+    RefusedError,
+    Wanted,
+    guide_from,
+    prompt_from,
+    scale,
+    side,
+    tome_from,
+    whole_number,
+)
+from ppdiffusers_tome.tools.play.desks import Desks
+from ppdiffusers_tome.tools.play.jobs import WAITING, Job, Line
+from ppdiffusers_tome.tools.play.photos import MOST_BYTES, read_photo
+from ppdiffusers_tome.tools.play.studio import MAP, MERGED, UNMERGED, WARMING_UP, Studio, edges_of
+from ppdiffusers_tome.tools.play.words import LANGUAGES
+from ppdiffusers_tome.tools.play.words.words import Words
+
+_FIRST_PRESET = "balanced"
+_LOOK = 0.1  # seconds between two looks at a drawing
+
+@dataclass(frozen=True)
+class Room:
+    """What all pages share, in whatever language: what draws, who waits, and who is there.
+
+    Attributes:
+        studio, line, desks: one of each.
+        examples: prompts to try.
+    """
+
+    studio: Studio
+    line: Line
+    desks: Desks
+    examples: Sequence[str]
+
+
+@contextmanager
+def opened(studio: Studio, examples: Sequence[str]) -> Iterator[Room]:
+    """A room for as long as this lasts; at its end, what is being drawn is cancelled."""
+    room = Room(studio, Line(studio), Desks(), examples)
+    try:
+        yield room
+    finally:
+        room.line.close()
+
+
+def make_pages(room: Room) -> dict[str, gr.Blocks]:
+    """The page by the codes of its languages."""
+    return {code: _Page(room, words).blocks for code, words in LANGUAGES.items()}
+
+
+class _Page:
+    """One language's page; its methods are what buttons do."""
+
+    def __init__(self, room: Room, words: Words) -> None:
+        self._room, self._words, self._studio = room, words, room.studio
+        theme = gr.themes.Default(
+            primary_hue="blue", neutral_hue="slate", radius_size="md",
+            font=[gr.themes.Font("system-ui"), gr.themes.Font("sans-serif")],  # others would come from elsewhere
+            font_mono=[gr.themes.Font("ui-monospace"), gr.themes.Font("monospace")],
+        )  # fmt: skip
+        css = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+        self.blocks = gr.Blocks(theme=theme, css=css, title=words.title, analytics_enabled=False)
+        # Whoever draws waits in the room's own line, so no button waits for another here.
+        self.blocks.queue(default_concurrency_limit=None, api_open=False)
+        with self.blocks:
+            self._lay_out()
+            self.blocks.unload(self._leave)
+
+    def _lay_out(self) -> None:
+        words, loaded = self._words, self._studio.plain
+        model = words.model_line.format(
+            model=loaded.settings.model.name, device=device_name(), dtype=loaded.settings.dtype
+        )
+        others = [other for other in LANGUAGES.values() if other is not words]
+        gr.HTML(shown.head(words, model, others), padding=False)
+        with gr.Row(elem_id="tome-columns"):
+            with gr.Column(scale=2, min_width=300, elem_id="tome-asked"):
+                asked = [self._subject(), *self._merging(), *self._picture(), *self._guide()]
+                with gr.Row(elem_id="tome-buttons"):
+                    draw = gr.Button(words.draw, variant="primary", elem_id="tome-draw")
+                    cancel = gr.Button(words.cancel, interactive=False, elem_id="tome-cancel")
+            with gr.Column(scale=3, min_width=300):
+                status = gr.HTML(elem_id="tome-status", padding=False)
+                result = gr.HTML(shown.first_state(words), elem_id="tome-result", padding=False)
+                figures = gr.HTML(elem_id="tome-figures", padding=False)
+                merged_map = gr.HTML(elem_id="tome-map", padding=False)
+        _on(draw.click, self._draw, asked, [status, result, figures, merged_map, draw, cancel], "draw")
+        _on(cancel.click, self._cancel, [], [], "cancel")
+
+    def _subject(self) -> Any:
+        """What to draw: a prompt, or a class."""
+        words, labels = self._words, self._studio.plain.labels
+        begin = self._studio.prompt
+        if labels is not None:
+            names = labels.first()
+            return gr.Dropdown(
+                names, value=begin, allow_custom_value=True, label=words.class_label, info=words.class_hint
+            )
+        prompt = gr.Textbox(begin, label=words.prompt, lines=2, max_lines=6, elem_id="tome-prompt")
+        if self._room.examples:
+            with gr.Row(elem_id="tome-examples"):
+                for example in self._room.examples:
+                    button = gr.Button(example, size="sm", min_width=0)
+                    button.click(_saying(example), None, prompt, show_api=False, show_progress="hidden")
+        return prompt
+
+    def _merging(self) -> list[Any]:
+        words, usual = self._words, ToMeConfig()
+        mildest_first = sorted(presets(), key=lambda name: ToMeConfig.named(name).highest_ratio(1))
+        choices = [*((words.presets.get(name, name), name) for name in mildest_first), (words.own, OWN)]
+        preset = gr.Radio(choices, value=_FIRST_PRESET, label=words.merging, elem_id="tome-preset")
+        with gr.Group(visible=False, elem_id="tome-own") as own:
+            about = {name: words.about.get(name, method.about) for name, method in methods().items()}
+            method = gr.Dropdown(list(about), value=usual.method, label=words.method, info=about[usual.method])
+            ratio = gr.Slider(0.05, 0.75, usual.ratio, step=0.05, label=words.ratio, info=words.ratio_hint)
+            with_map = gr.Checkbox(True, label=words.with_map)
+        shows = {"show_api": False, "show_progress": "hidden"}
+        preset.change(lambda chosen: gr.update(visible=chosen == OWN), preset, own, **shows)
+        method.change(
+            lambda chosen: [gr.update(info=about[chosen]), gr.update(visible=methods()[chosen].compares)],
+            method, [method, with_map], **shows,
+        )  # fmt: skip
+        return [preset, method, ratio, with_map]
+
+    def _picture(self) -> list[Any]:
+        words, loaded = self._words, self._studio.plain
+        sized = loaded.labels is None
+        with gr.Accordion(words.picture, open=False):
+            with gr.Row():
+                seed = gr.Number(loaded.settings.seed, label=words.seed, precision=None, min_width=120)
+                steps = gr.Number(loaded.settings.steps, label=words.steps, precision=None, min_width=120)
+                guidance = gr.Number(loaded.guidance_scale, label=words.guidance, step=0.5, min_width=120)
+            with gr.Row(visible=sized):
+                width = gr.Number(loaded.width, label=words.width, step=SIZE_MULTIPLE, min_width=120)
+                height = gr.Number(loaded.height, label=words.height, step=SIZE_MULTIPLE, min_width=120)
+            if not sized:
+                gr.HTML(shown.note(words.fixed_size.format(width=loaded.width, height=loaded.height)), padding=False)
+            kept_out = loaded.settings.negative_prompt or ""
+            negative = gr.Textbox(kept_out, label=words.negative_prompt, max_lines=4, visible=sized)
+        return [seed, width, height, steps, guidance, negative]
+
+    def _guide(self) -> list[Any]:
+        words = self._words
+        with gr.Accordion(words.guide, open=False, visible=self._studio.guided is not None, elem_id="tome-guide"):
+            gr.HTML(shown.chooser(words, MOST_BYTES), padding=False)
+            box = gr.Textbox("", elem_id="tome-photo", show_label=False, container=False)
+            said = gr.HTML(padding=False)
+            remove = gr.Button(words.remove, size="sm", visible=False)
+            with gr.Row():
+                low = gr.Number(100, label=words.low, step=10, min_width=120)
+                high = gr.Number(200, label=words.high, step=10, min_width=120)
+                strength = gr.Number(1, label=words.strength, step=0.1, min_width=120)
+        _on(box.input, self._take, [box, low, high], [box, said, remove], "photo")
+        _on(remove.click, self._remove, [], [said, remove], "remove")
+        for threshold in (low, high):
+            _on(threshold.change, self._preview, [low, high], [said], False)
+        return [low, high, strength]
+
+    async def _draw(
+        self, prompt: Any, preset: Any, method: Any, ratio: Any, with_map: Any, seed: Any, width: Any, height: Any,
+        steps: Any, guidance: Any, negative: Any, low: Any, high: Any, strength: Any, request: gr.Request,
+    ) -> AsyncIterator[list[Any]]:  # fmt: skip
+        """Draw both pictures, saying how far they are."""
+        desk = self._room.desks.of(_session(request))
+        if desk.job is not None:
+            desk.job.cancel()
+        try:
+            labels = self._studio.plain.labels
+            prompt, kept_out = prompt_from(prompt, labels), str(negative or "").strip() or None
+            guide = None
+            if desk.photo is not None and self._studio.guided is not None:
+                guide = guide_from(desk.photo, low, high, strength)
+            wanted = Wanted(
+                prompt, kept_out, whole_number("seed", seed, 0, MOST_SEED), side("height", height),
+                side("width", width), whole_number("steps", steps, 1, MOST_STEPS), scale("guidance", guidance), guide,
+            )  # fmt: skip
+            order = Order(wanted, tome_from(preset, method, ratio), preset == OWN and bool(with_map))
+            self._studio.check(order)
+            job = Job(order, desk.unmerged(wanted))
+            self._room.line.add(job)
+        except RefusedError as refused:
+            yield [shown.message(self._words.refusal(refused), "wrong"), *[gr.skip()] * 5]
+            return
+        desk.job = job
+        try:
+            async for parts in self._watch(job):
+                yield parts
+        finally:
+            job.cancel()  # the browser may be gone
+
+    async def _watch(self, job: Job) -> AsyncIterator[list[Any]]:
+        """What the page shows of a job: status, pictures, figures, map and both buttons, as they change."""
+        view = _View(self._words, self._studio, job, self._room.line)
+        running = [gr.update(interactive=False), gr.update(interactive=True)]
+        while not (job.ended or job.cancelled):
+            parts = await asyncio.to_thread(view.changes)
+            if parts is not None:
+                yield [*parts, *running]
+                running = [gr.skip()] * 2
+            await asyncio.sleep(_LOOK)
+        last = await asyncio.to_thread(view.last)
+        yield [*last, gr.update(interactive=True), gr.update(interactive=False)]
+
+    def _cancel(self, request: gr.Request) -> None:
+        desk = self._room.desks.of(_session(request))
+        if desk.job is not None:
+            desk.job.cancel()
+
+    def _take(self, box: Any, low: Any, high: Any, request: gr.Request) -> list[Any]:
+        """Keep a picture that was chosen, and show its edges; the box is empty again, for the next."""
+        desk = self._room.desks.of(_session(request))
+        try:
+            if box == shown.LARGE:
+                raise RefusedError("large_file", most=MOST_BYTES // 2**20)
+            desk.photo = read_photo(str(box))
+        except RefusedError as refused:
+            said = shown.message(self._words.refusal(refused), "wrong")
+            return ["", said, gr.update(visible=desk.photo is not None)]
+        return ["", self._edges(desk.photo, low, high), gr.update(visible=True)]
+
+    def _remove(self, request: gr.Request) -> list[Any]:
+        self._room.desks.of(_session(request)).photo = None
+        return ["", gr.update(visible=False)]
+
+    def _preview(self, low: Any, high: Any, request: gr.Request) -> list[Any]:
+        photo = self._room.desks.of(_session(request)).photo
+        return [gr.skip() if photo is None else self._edges(photo, low, high)]
+
+    def _edges(self, photo: Any, low: Any, high: Any) -> str:
+        """A picture that was chosen, beside its edges as a picture of the model's size has them."""
+        try:
+            edges = edges_of(guide_from(photo, low, high, 1), self._studio.plain.height, self._studio.plain.width)
+        except RefusedError as refused:
+            return shown.message(self._words.refusal(refused), "wrong")
+        return shown.guide(self._words, photo, edges)
+
+    def _leave(self, request: gr.Request) -> None:
+        self._room.desks.forget(_session(request))
+
+
+class _View:
+    """What changes on the page while a job is on its way; pictures are sent once."""
+
+    def __init__(self, words: Words, studio: Studio, job: Job, line: Line) -> None:
+        self._words, self._studio, self._job, self._line = words, studio, job, line
+        self._seen: tuple[int, int] | None = None
+        self._showing = (False, False)  # whether the unmerged picture is, and the merged one
+
+    def changes(self) -> list[Any] | None:
+        """Status, pictures, figures and map; None where nothing is new."""
+        seen = self._job.version, self._line.before(self._job)
+        if seen == self._seen:
+            return None
+        self._seen = seen
+        return [self._status(seen[1]), *self._pictures(), gr.skip()]
+
+    def last(self) -> list[Any]:
+        """The same when all is over."""
+        job, words = self._job, self._words
+        if job.failure is not None:
+            status = shown.message(words.refusal(job.failure), "wrong")
+        else:
+            status = shown.message(words.done if job.finished else words.cancelled)
+        asked = job.finished and job.order.with_map
+        return [status, *self._pictures(), shown.map_of(words, job.map) if asked else gr.skip()]
+
+    def _status(self, before: int) -> str:
+        job, words = self._job, self._words
+        if job.stage == WAITING:
+            return shown.progress(words, words.waiting.format(before=before), 0, 0)
+        said = {
+            WARMING_UP: words.warming_up, UNMERGED: words.drawing_unmerged, MERGED: words.drawing_merged,
+            MAP: words.drawing_map,
+        }  # fmt: skip
+        return shown.progress(words, said[job.stage], job.done, job.calls)
+
+    def _pictures(self) -> list[Any]:
+        """Pictures and figures, as far as they are there; those of the job before stay until there are any."""
+        job, words = self._job, self._words
+        unmerged, merged = job.unmerged, job.merged
+        # Of a remembered picture the page shows the pair it was in, until there is the new one.
+        showing = unmerged is not None and not (job.remembered and merged is None), merged is not None
+        if showing == self._showing or unmerged is None:
+            return [gr.skip(), gr.skip()]
+        self._showing = showing
+        if merged is None:
+            return [shown.pair(words, unmerged.drawn, None), ""]
+        odd = [
+            str(getattr(words, f"odd_{what}")).format(detail=detail)
+            for what, detail in self._studio.odd(job.order.wanted).items()
+        ]
+        memory = memory_meaning()
+        figures = shown.figures(
+            words, unmerged, merged, settings=job.order.tome.summary, memory=words.memories.get(memory, memory),
+            remembered=job.remembered, odd=odd,
+        )  # fmt: skip
+        return [shown.pair(words, unmerged.drawn, merged), figures]
+
+
+def _on(event: Any, do: Callable[..., Any], inputs: list[Any], outputs: list[Any], name: str | bool) -> None:
+    """Have something done on an event, which programs can ask for too, by its name."""
+    event(do, inputs, outputs, api_name=name, show_progress="hidden", trigger_mode="multiple")
+
+
+def _saying(text: str) -> Callable[[], str]:
+    return lambda: text
+
+
+def _session(request: gr.Request) -> str:
+    return str(request.session_hash)

@@ -1,0 +1,107 @@
+"""The page in a real browser, as wide as a desktop and as a phone: opens, draws, cancels, survives a bad file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tools.play.conftest import Page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here; on Debian: apt-get install chromium"),
+]
+DESKTOP, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
+WAIT = 120_000  # milliseconds
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    driver = pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium: Any, page: Page) -> Iterator[Callable[..., Any]]:
+    """Opens the page; afterwards nothing has gone wrong in it, and it has asked no other host for anything."""
+    contexts, wrong, hosts = [], [], set()
+
+    def open_page(size: dict[str, int], locale: str = "en-US") -> Any:
+        context = chromium.new_context(viewport=size, locale=locale, has_touch=size == PHONE)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        tab.on("response", lambda answer: hosts.add(answer.url.split("/")[2]))
+        tab.goto(page.address)
+        tab.wait_for_selector("#tome-draw", timeout=WAIT)
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+    assert {host for host in hosts if host} == {f"127.0.0.1:{page.port}"}
+
+
+@pytest.mark.parametrize(("size", "locale", "draw"), [(DESKTOP, "en-US", "Draw"), (PHONE, "zh-CN", "生成")])
+def test_a_pair_is_drawn_and_slid(
+    opened: Callable[..., Any], size: dict[str, int], locale: str, draw: str
+) -> None:
+    tab = opened(size, locale)
+    assert tab.locator("#tome-draw").inner_text() == draw
+    assert tab.locator(".tome-first").is_visible()
+    tab.locator("#tome-preset input").last.check()  # settings of one's own, whose map is asked for
+    tab.wait_for_selector("#tome-own", timeout=WAIT)
+    tab.click("#tome-draw")
+    tab.wait_for_selector(".tome-map img", timeout=WAIT)
+    slider = tab.locator(".tome-pair input")
+    assert slider.get_attribute("aria-label")
+    slider.focus()
+    for _ in range(4):
+        slider.press("ArrowRight")
+    assert tab.locator(".tome-pair").evaluate("pair => pair.style.getPropertyValue('--at')") == "52%"
+    steps = tab.locator(".tome-map > input")
+    steps.evaluate("input => {input.value = input.max; input.dispatchEvent(new Event('input'))}")
+    assert tab.locator(".tome-map section:visible").count() == 1
+    assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out"
+    assert tab.locator("#tome-draw").is_enabled()
+
+
+def test_a_drawing_is_cancelled_and_the_next_one_drawn(opened: Callable[..., Any]) -> None:
+    tab = opened(DESKTOP)
+    tab.locator(".label-wrap").first.click()
+    steps = tab.get_by_label("Steps")
+    steps.fill("200")
+    tab.click("#tome-draw")
+    tab.wait_for_selector(".tome-status progress[max='200']", timeout=WAIT)
+    assert tab.locator("#tome-draw").is_disabled()
+    tab.click("#tome-cancel")
+    tab.wait_for_selector("text=Cancelled.", timeout=WAIT)
+    steps.fill("1")
+    tab.click("#tome-draw")
+    tab.wait_for_selector("text=Done.", timeout=WAIT)
+
+
+def test_bad_files_are_survived(opened: Callable[..., Any], tmp_path: Path, bright_square: Image.Image) -> None:
+    (tmp_path / "picture.png").write_text("just a text")
+    bright_square.save(tmp_path / "photo.jpg")
+    tab = opened(PHONE)
+    tab.locator("#tome-guide .label-wrap").click()
+    chooser = tab.locator(".tome-choose input")
+    chooser.set_input_files(tmp_path / "picture.png")
+    tab.wait_for_selector("text=cannot be read as a picture", timeout=WAIT)
+    chooser.set_input_files(tmp_path / "photo.jpg")
+    tab.wait_for_selector(".tome-guide figure", timeout=WAIT)
+    assert tab.locator(".tome-guide img").count() == 2
+    assert tab.locator("text=cannot be read as a picture").count() == 0
+    tab.click("#tome-draw")
+    tab.wait_for_selector("text=Done.", timeout=WAIT)
