@@ -14,7 +14,7 @@ from pathlib import Path
 
 _PROCESSOR, _QUOTA = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup/cpu.max")
 _MKL_PATH, _AVX2 = "MKL_DEBUG_CPU_TYPE", "5"
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 _kept = False  # of the whole process, as its memory is
 
 
@@ -23,8 +23,8 @@ def keep_freed_memory() -> bool:
 
     Otherwise large blocks go back to the system and are fetched and zeroed again in every layer of a model, which takes
     up to a third of the time of a picture on a CPU, merged or not. The process then holds its peak memory for as long
-    as it runs, so leave it on a machine that is short of memory and shared. May be called at any time; GPUs' memory is
-    not concerned.
+    as it runs, so leave it on a machine that is short of memory and shared. May be called at any time, for a program
+    that draws in threads before it starts them; GPUs' memory is not concerned.
 
     Returns:
         True where it is kept now; False where the system's C library has no such setting (all but glibc, Linux').
@@ -33,8 +33,10 @@ def keep_freed_memory() -> bool:
     if platform.libc_ver()[0] == "glibc":
         with suppress(OSError, AttributeError):
             libc = ctypes.CDLL(None)
-            # Every block from the heap, and of the heap nothing given back.
-            _kept = bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, -1))
+            # Every block from the heap, of the heap nothing given back, and one heap for all threads: those of other
+            # threads are small, and given back whatever the threshold.
+            wanted = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_ARENA_MAX: 1}
+            _kept = all(libc.mallopt(setting, value) for setting, value in wanted.items())
     return _kept
 
 

@@ -43,6 +43,35 @@ print(kept, {RESIDENT})
 
 
 @LINUX
+def test_freed_memory_is_kept_for_threads_too() -> None:
+    """Of a block that is freed and asked for again, nothing is fetched from the system a second time."""
+    code = """
+import resource, threading
+import numpy as np
+from ppdiffusers_tome import keep_freed_memory
+kept = keep_freed_memory()
+
+def fetched():
+    def fill():
+        blocks = [np.ones(size, np.uint8) for size in (10**7, 4 * 10**7, 10**8)]
+    for _ in range(3):
+        fill()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(3):
+        fill()
+    print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+thread = threading.Thread(target=fetched)
+thread.start()
+thread.join()
+"""
+    kept, fetched = run(code).split()
+    if kept == "False":
+        pytest.skip("this C library keeps nothing")
+    assert int(fetched) < 100
+
+
+@LINUX
 @pytest.mark.parametrize("there", [{}, {"MKL_DEBUG_CPU_TYPE": "4"}])
 def test_mkl_takes_the_path_for_avx2_on_amd_unless_told_otherwise(there: dict[str, str]) -> None:
     code = """
