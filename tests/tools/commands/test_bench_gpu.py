@@ -31,7 +31,7 @@ NAMES = ["none", *PRESETS.values()]
 needs_cpu = pytest.mark.skipif(paddle.get_device() != "cpu", reason="there is a GPU")
 
 
-@pytest.mark.once
+@pytest.mark.sweep
 def test_check_on_a_cpu_goes_through_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CHECK, "--output", str(tmp_path)]) == 0
     findings = json.loads((tmp_path / "gpu.json").read_text())["findings"]

@@ -81,6 +81,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
     return stand_in
 
 
+@pytest.mark.sweep
 def test_unet_is_measured_and_more_rounds_are_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["--contenders", "ratio-0", "port", "ours", "ours-fast", "free"]
     assert bench(tmp_path, *chosen, "--repeats", "1") == 0

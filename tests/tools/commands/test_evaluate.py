@@ -148,7 +148,7 @@ def test_everything_is_measured_and_written(whole: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("pictures", [2, 4])
+@pytest.mark.parametrize("pictures", [2, pytest.param(4, marks=pytest.mark.sweep)])
 def test_stopped_run_resumes_and_finds_the_same(
     pictures: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -337,7 +337,7 @@ def pid_of_rank(launcher: subprocess.Popen, rank: int) -> int:
     raise AssertionError(f"there is no rank {rank}")
 
 
-@pytest.mark.once
+@pytest.mark.sweep
 def test_two_ranks_share_the_lines_and_the_next_run_finishes_a_killed_ones(many, tmp_path):
     # Rank 1 has the second batch of every two.
     lines = [{"prompt": f"a {colour} star on a black background"} for colour in COLOURS * 2]

@@ -14,7 +14,7 @@ from tools.play.conftest import Page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
-    pytest.mark.once,
+    pytest.mark.sweep,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here; on Debian: apt-get install chromium"),
 ]
 DESKTOP, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
