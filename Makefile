@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 CHOSEN := tests
 ifneq ($(filter 2.6.%,$(PADDLE)),)
 CHOSEN := $(addprefix tests/,api attaching denoisers exporting merging newer pipelines) tests/tools/test_bundled_model.py \
-	$(wildcard tests/tools/commands/test_export*.py tests/tools/commands/test_generate.py tests/tools/test_sampling*.py) \
+	tests/tools/commands/test_export.py \
 	-m "not sweep and not once"
 endif
 

@@ -286,7 +286,12 @@ def projected_tokens(pipe: Any) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("builder", BUILDERS, ids=lambda builder: builder.__name__)
+def _marked(builder: Callable[[Path], Ready]) -> Any:
+    """The first time that sound is made of spectrograms, code is compiled for half a minute."""
+    return pytest.param(builder, marks=pytest.mark.sweep) if builder is spectrograms else builder
+
+
+@pytest.mark.parametrize("builder", map(_marked, BUILDERS), ids=lambda builder: builder.__name__)
 def test_pipeline_merges_and_comes_back(builder: Callable[[Path], Ready], tmp_path: Path) -> None:
     with untouched_random_state():  # some constructors seed the global generators
         pipe, call = builder(tmp_path)
