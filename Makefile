@@ -18,12 +18,12 @@ JOBS ?= 2
 # The folder of a ppdiffusers' source that tests import instead of the installed one.
 PPDIFFUSERS ?=
 BIN := $(VENV)/bin
-# What Paddle's version has no part in is tested with the newest alone. Of the tools, what draws and exports stands for all.
+# What Paddle's version has no part in is tested with the newest alone; of the tools the bundled model and the exports
+# stand for the rest, which test-all runs.
 CHOSEN := tests
 ifneq ($(filter 2.6.%,$(PADDLE)),)
-CHOSEN := $(addprefix tests/,api attaching denoisers exporting merging newer pipelines) tests/tools/test_bundled_model.py \
-	tests/tools/commands/test_export.py \
-	-m "not sweep and not once"
+CHOSEN := $(addprefix tests/,api attaching denoisers exporting merging newer pipelines) \
+	tests/tools/test_bundled_model.py tests/tools/commands/test_export.py -m "not sweep and not once"
 endif
 
 ifneq ($(PPDIFFUSERS),)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.bundled import PROMPTS
 from ppdiffusers_tome.tools.drawing.arguments import (
     add_controlnet_arguments,
     add_output_arguments,
@@ -34,12 +35,7 @@ examples:
   ppdiffusers-tome compare --ratios 0.5 --configs quality balanced fast
 """
 
-# Three that the bundled model never saw in training, and, for a ControlNet, three ways to colour the same shapes.
-PROMPTS = (
-    "a yellow triangle on a blue background",
-    "a purple triangle above a green circle on a white background",
-    "an orange square right of a red circle on a white background",
-)
+# Three ways to colour the same shapes.
 CONTROLNET_PROMPTS = (
     "a red star left of a blue circle on a white background",
     "a yellow star left of a green circle on a purple background",

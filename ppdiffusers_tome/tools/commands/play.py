@@ -7,7 +7,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.commands.compare import PROMPTS
+from ppdiffusers_tome.tools.bundled import PROMPTS
 from ppdiffusers_tome.tools.drawing.arguments import add_controlnet_argument, add_picture_arguments
 from ppdiffusers_tome.tools.drawing.class_labels import asked_for
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.tools.bundled import PROMPTS
 from ppdiffusers_tome.tools.drawing.arguments import (
     add_controlnet_arguments,
     add_output_arguments,
@@ -37,7 +38,6 @@ examples:
   ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompt "a cat" --max-memory 8GiB
   ppdiffusers-tome generate --config outputs/tome.json --prompt "a red circle on a blue background"
 """
-PROMPTS = ("a yellow triangle on a blue background", "a purple triangle above a green circle on a white background")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = settings_from(args, 0.0)  # whatever ratio is chosen
-    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS))
+    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS[:2]))
     memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
     kept = kept_settings(args.config, given_tome(args))
     candidates(settings=kept)  # if nothing is left to try, it says so before anything is loaded

@@ -104,10 +104,10 @@ def application(pages: MutableMapping[str, Any], language: str | None) -> Asgi:
     async def first(request: Any) -> Any:
         return RedirectResponse(f"{language or language_of(request.headers.get('accept-language', ''))}/")
 
-    app = FastAPI(openapi_url=None)
     async def icon(request: Any) -> Any:
         return RedirectResponse(f"{ENGLISH.code}{_ICON}")
 
+    app = FastAPI(openapi_url=None)
     app.add_route(_FIRST, first)
     app.add_route(_ICON, icon)
     for code, blocks in pages.items():

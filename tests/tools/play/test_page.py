@@ -22,6 +22,7 @@ from PIL import Image
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.commands import play
 from ppdiffusers_tome.tools.play.asking import OWN
+from ppdiffusers_tome.tools.play.jobs import Job
 from ppdiffusers_tome.tools.play.studio import Studio
 from tools.commands.conftest import SMALL
 from tools.play.conftest import Page, data_of, pictures_in, png_of, until
@@ -47,7 +48,29 @@ def person(page: Page) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def draw(studio: Studio) -> Callable[..., list[Any]]:
+def unhurried(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing waits at each step until the page has shown it: pictures of this size are drawn between two looks."""
+    from ppdiffusers_tome.tools.play.page import _View
+
+    changes, report = _View.changes, Job.report
+    looked: dict[Job, int] = {}
+
+    def look(view: Any) -> Any:
+        version = view._job.version
+        parts = changes(view)
+        looked[view._job] = version
+        return parts
+
+    def wait(job: Job, stage: str, done: int, calls: int) -> None:
+        report(job, stage, done, calls)
+        until(lambda: job.cancelled or looked.get(job, 0) >= job.version)
+
+    monkeypatch.setattr(_View, "changes", look)
+    monkeypatch.setattr(Job, "report", wait)
+
+
+@pytest.fixture
+def draw(studio: Studio, unhurried: None) -> Callable[..., list[Any]]:
     """Presses the button with the form as it is, other than as is said; returns all that the page showed."""
 
     def press(client: Any, **other: Any) -> list[Any]:
