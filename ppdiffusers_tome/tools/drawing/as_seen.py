@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
 BLACK, SHOWING = "black", "showing"
+_ROWS = 64  # that are made 8 bits of at once
 # What stands for white in numbers of any kind: shares, and 8, 10, 12, 14 and 16 bits.
 _WHITES = (1.0, 255.0, 1023.0, 4095.0, 16_383.0, 65_535.0)
 
@@ -67,16 +68,21 @@ def _in_8_bits(values: np.ndarray) -> np.ndarray:
     """Numbers of any kind as uint8: the next of those that stand for white in files, or the highest, becomes 255."""
     import numpy as np
 
-    values = np.nan_to_num(values.astype(np.float64))
-    highest = float(values.max())
+    # A few rows at a time: the whole in float64 takes gigabytes.
+    bands = np.array_split(values, range(_ROWS, len(values), _ROWS))
+    highest = max(float(np.nan_to_num(band.astype(np.float64)).max()) for band in bands)
     white = next((white for white in _WHITES if highest <= white), highest)
-    return np.clip(values * (255 / white), 0, 255).round().astype(np.uint8)
+    seen = np.empty(values.shape, np.uint8)
+    for band, into in zip(bands, np.array_split(seen, range(_ROWS, len(seen), _ROWS)), strict=True):
+        into[...] = np.clip(np.nan_to_num(band.astype(np.float64)) * (255 / white), 0, 255).round()
+    return seen
 
 
 def _is_light(picture: Image.Image) -> bool:
     """Whether what is there of an RGBA picture is rather light than dark."""
     import numpy as np
 
-    share = np.asarray(picture.getchannel("A"), np.float64)
-    brightness = float((np.asarray(picture.convert("L")) * share).sum() / max(1.0, share.sum()))
-    return brightness > 127
+    share, brightness = np.asarray(picture.getchannel("A")), np.asarray(picture.convert("L"))
+    # Without pictures in float64, which einsum sums up in pieces.
+    total = float(np.einsum("ij,ij->", brightness, share, dtype=np.float64, casting="unsafe"))
+    return total / max(1.0, float(share.sum())) > 127

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import threading
 import warnings
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ _MOST_PIXELS = 50_000_000
 _LEAST_SIDE, _MOST_SIDE = 16, 2048  # the second of what is kept: more than pictures are drawn with
 # Of what Pillow reads; some of the others run programs, and nobody photographs in them.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+_READING = threading.Lock()  # one at a time, as one of the most pixels takes a GiB while it is read
 
 
 def read_photo(address: str) -> Image.Image:
@@ -49,14 +51,14 @@ def _opened(content: bytes) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sizes that are refused here, and of oddities that are none
-            with Image.open(io.BytesIO(content), formats=_FORMATS) as file:
+            with _READING, Image.open(io.BytesIO(content), formats=_FORMATS) as file:
                 _check_size(*file.size)
                 picture = as_seen(file, lambda: content, behind=SHOWING)
+                picture.thumbnail((_MOST_SIDE, _MOST_SIDE))
     except RefusedError:
         raise
     except Exception as error:  # decoders of broken files raise whatever they come upon
         raise RefusedError("no_picture", formats=", ".join(_FORMATS)) from error
-    picture.thumbnail((_MOST_SIDE, _MOST_SIDE))
     return picture
 
 
