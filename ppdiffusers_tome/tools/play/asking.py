@@ -152,7 +152,7 @@ def tome_from(preset: Any, method: Any, ratio: Any) -> ToMeConfig:
     """
     try:
         config = ToMeConfig(method=str(method), ratio=scale("ratio", ratio, 1)) if preset == OWN else None
-        config = config or ToMeConfig.named(str(preset))
+        config = config or ToMeConfig.preset(preset)  # never named(), which reads files
     except ToMeError as error:
         raise RefusedError("settings", detail=error) from error
     if config.ratio == 0:

@@ -98,6 +98,12 @@ def test_settings_that_do_not_work_are_refused(preset: Any, method: Any, ratio: 
     assert said in words_of(tome_from, preset, method, ratio)
 
 
+def test_a_preset_is_never_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text('{"ratio": 0.5}')
+    assert "there is no preset" in words_of(tome_from, str(path), "tome", 0.5)
+
+
 @pytest.mark.parametrize("name", [field.name for field in fields(ENGLISH) if field.type == "str"])
 def test_both_languages_fill_in_the_same(name: str) -> None:
     def filled(text: str) -> set[str]:
