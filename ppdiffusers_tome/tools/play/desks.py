@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.tools.play.studio import Remembered
 
-_MOST = 32  # people at once; of whoever was away the longest everything is forgotten
+_MOST = 32  # people at once; of whoever was away the longest, and waits for nothing, everything is forgotten
 
 
 @dataclass
@@ -48,7 +48,9 @@ class Desks:
         with self._lock:
             desk = self._desks.setdefault(session, Desk())
             self._desks.move_to_end(session)
-            oldest = next(iter(self._desks)) if len(self._desks) > _MOST else None
+            # The line is shorter than this, so there is always somebody who waits for nothing.
+            idle = (name for name, each in self._desks.items() if each.job is None or each.job.over)
+            oldest = next(idle) if len(self._desks) > _MOST else None
         if oldest is not None:
             self.forget(oldest)
         return desk

@@ -60,6 +60,11 @@ class Job:
         """Whether it was told to end."""
         return self._cancelled.is_set()
 
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for it: all is done, or it was told to end."""
+        return self.ended or self.cancelled
+
     def report(self, stage: str, done: int, calls: int) -> None:
         """Note how far it is.
 
@@ -86,7 +91,8 @@ class Job:
         except RefusedError as failure:
             self.failure = failure
         except ToMeError as error:
-            self.failure = RefusedError("failed", detail=error)
+            # In words: the error itself holds on to all that was there when it was raised, tensors too.
+            self.failure = RefusedError("failed", detail=str(error))
         except Exception as error:
             if is_out_of_memory(error):
                 self.failure = RefusedError("out_of_memory")
@@ -121,6 +127,7 @@ class Line:
             RefusedError: too many are waiting.
         """
         with self._changed:
+            self._drop_cancelled()
             if len(self._jobs) > _MOST_WAITING:
                 raise RefusedError("full", waiting=len(self._jobs) - 1)
             self._jobs.append(job)
@@ -129,6 +136,7 @@ class Line:
     def before(self, job: Job) -> int:
         """How many are drawn before a job begins."""
         with self._changed:
+            self._drop_cancelled()
             return self._jobs.index(job) if job in self._jobs else 0
 
     def close(self) -> None:
@@ -139,6 +147,12 @@ class Line:
                 job.cancel()
             self._changed.notify()
         self._thread.join()
+
+    def _drop_cancelled(self) -> None:
+        """Let nobody wait for what nobody waits for; the first is being drawn, and ends after its step."""
+        for job in [job for job in self._jobs if job.cancelled and job is not self._jobs[0]]:
+            self._jobs.remove(job)
+            job.end()
 
     def _work(self) -> None:
         while True:

@@ -154,6 +154,33 @@ def test_only_so_many_wait(studio: Studio, order: Callable[..., Order]) -> None:
     assert not any(job.finished for job in jobs)
 
 
+def test_nobody_waits_for_what_was_cancelled(studio: Studio, order: Callable[..., Order]) -> None:
+    line = Line(studio)
+    drawn, *given_up = (Job(order(steps=200)) for _ in range(9))
+    last = Job(order(steps=200))
+    try:
+        for job in (drawn, *given_up):
+            line.add(job)
+        for job in given_up:
+            job.cancel()
+        line.add(last)
+        assert line.before(last) == 1
+        assert all(job.ended for job in given_up)
+        assert not drawn.over
+    finally:
+        line.close()
+
+
+def test_a_failure_holds_words_alone(studio: Studio, order: Callable[..., Order]) -> None:
+    job = Job(order(tome=ToMeConfig(ratio=0.5, st=2)))
+    job.carry_out(studio)
+    assert job.failure is not None
+    assert job.failure.reason == "failed"
+    detail = job.failure.values["detail"]
+    assert isinstance(detail, str), "an error would hold the tensors that were there when it was raised"
+    assert "several frames" in detail
+
+
 def test_what_fails_is_a_refusal_and_the_next_is_drawn(
     studio: Studio, order: Callable[..., Order], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,4 +229,15 @@ def test_nothing_is_remembered_of_who_left(studio: Studio, order: Callable[..., 
     assert desks.of("me") is not desk
     for number in range(40):
         desks.of(str(number))
+    assert len(desks) == 32
+
+
+def test_whoever_waits_for_a_drawing_is_not_forgotten_for_others(order: Callable[..., Order]) -> None:
+    desks = Desks()
+    desk = desks.of("me")
+    desk.job = Job(order())
+    for number in range(40):
+        desks.of(str(number))
+    assert desks.of("me") is desk
+    assert not desk.job.cancelled
     assert len(desks) == 32
