@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       help=f"where it is served (default: {HOST}, this machine alone); 0.0.0.0: everywhere, without a "
                       "password")
     page.add_argument("--port", type=int, default=PORT, metavar="N", help=f"0: any that is free (default: {PORT})")
+    page.add_argument("--allow-host", action="append", default=[], metavar="NAME",
+                      help="a name by which a proxy in front of the page shows it, such as draw.example.org; may be "
+                      "repeated. On this machine alone the page answers to no other names than these and its own")
     page.add_argument("--language", choices=("en", "zh"), help="default: the browser's")
     add_picture_arguments(parser)
     add_controlnet_argument(parser.add_argument_group("ControlNet"))
@@ -46,13 +49,14 @@ def run(args: argparse.Namespace) -> None:
     if importlib.util.find_spec("gradio") is None:
         raise UserError(f"play needs the package gradio, which is not here; install it with: {INSTALL}")
     settings, prompts = chosen(args)
-    from ppdiffusers_tome.tools.play.serving import listen
+    from ppdiffusers_tome.tools.play.serving import listen, names_for
 
     with listen(args.host, args.port) as listening:
         from ppdiffusers_tome.tools.console.output import quiet_libraries
 
         with quiet_libraries():
-            _play(settings, prompts, args.language, listening, default=args.prompt is None)
+            names = names_for(listening, args.host, args.allow_host)
+            _play(settings, prompts, args.language, listening, names, default=args.prompt is None)
 
 
 def chosen(args: argparse.Namespace) -> tuple[Settings, list[str]]:
@@ -72,8 +76,9 @@ def chosen(args: argparse.Namespace) -> tuple[Settings, list[str]]:
 
 
 def _play(
-    settings: Settings, prompts: list[str], language: str | None, listening: socket.socket, *, default: bool
-) -> None:
+    settings: Settings, prompts: list[str], language: str | None, listening: socket.socket,
+    names: frozenset[str] | None, *, default: bool,
+) -> None:  # fmt: skip
     from ppdiffusers_tome.tools.play.serving import prepare_gradio
 
     prepare_gradio()
@@ -84,6 +89,6 @@ def _play(
     studio = Studio(settings, prompts, default=default)
     examples = PROMPTS if settings.model.bundled and studio.plain.labels is None else ()
     with opened(studio, examples) as room:
-        server = server_of(application(make_pages(room), language))
+        server = server_of(application(make_pages(room), language, names))
         tell_where(listening)
         server.run(sockets=[listening])

@@ -35,7 +35,7 @@ from ppdiffusers_tome.tools.play.asking import (
     tome_from,
     whole_number,
 )
-from ppdiffusers_tome.tools.play.desks import Desks
+from ppdiffusers_tome.tools.play.desks import Desk, Desks
 from ppdiffusers_tome.tools.play.jobs import WAITING, Job, Line
 from ppdiffusers_tome.tools.play.photos import MOST_BYTES, read_photo
 from ppdiffusers_tome.tools.play.studio import MAP, MERGED, UNMERGED, WARMING_UP, Studio, edges_of
@@ -173,28 +173,31 @@ class _Page:
             box = gr.Textbox("", elem_id="tome-photo", show_label=False, container=False)
             said = gr.HTML(padding=False)
             remove = gr.Button(words.remove, size="sm", visible=False)
+            showing = gr.Checkbox(False, visible=False)  # whether this page shows a picture that was chosen
             with gr.Row():
                 low = gr.Number(100, label=words.low, step=10, min_width=120)
                 high = gr.Number(200, label=words.high, step=10, min_width=120)
                 strength = gr.Number(1, label=words.strength, step=0.1, min_width=120)
-        _on(box.input, self._take, [box, low, high], [box, said, remove], "photo")
-        _on(remove.click, self._remove, [], [said, remove], "remove")
+        # Not through gradio's queue, which keeps all that it was ever given.
+        _on(box.input, self._take, [box, low, high], [box, said, remove, showing], "photo", queue=False)
+        _on(remove.click, self._remove, [], [said, remove, showing], "remove")
         for threshold in (low, high):
             _on(threshold.change, self._preview, [low, high], [said], False)
-        return [low, high, strength]
+        return [low, high, strength, showing]
 
     async def _draw(
         self, prompt: Any, preset: Any, method: Any, ratio: Any, with_map: Any, seed: Any, width: Any, height: Any,
-        steps: Any, guidance: Any, negative: Any, low: Any, high: Any, strength: Any, request: gr.Request,
+        steps: Any, guidance: Any, negative: Any, low: Any, high: Any, strength: Any,
+        showing: Any, request: gr.Request,
     ) -> AsyncIterator[list[Any]]:  # fmt: skip
         """Draw both pictures, saying how far they are."""
         desk = self._room.desks.of(_session(request))
-        if desk.job is not None:
-            desk.job.cancel()
         try:
             labels = self._studio.plain.labels
             prompt, kept_out = prompt_from(prompt, labels), str(negative or "").strip() or None
             guide = None
+            if showing and desk.photo is None:
+                raise RefusedError("lost_photo")
             if desk.photo is not None and self._studio.guided is not None:
                 guide = guide_from(desk.photo, low, high, strength)
             wanted = Wanted(
@@ -203,6 +206,8 @@ class _Page:
             )  # fmt: skip
             order = Order(wanted, tome_from(preset, method, ratio), preset == OWN and bool(with_map))
             self._studio.check(order)
+            if desk.job is not None:
+                desk.job.cancel()
             job = Job(order, desk.unmerged(wanted))
             self._room.line.add(job)
         except RefusedError as refused:
@@ -210,22 +215,27 @@ class _Page:
             return
         desk.job = job
         try:
-            async for parts in self._watch(job):
+            async for parts in self._watch(job, desk):
                 yield parts
         finally:
             job.cancel()  # the browser may be gone
 
-    async def _watch(self, job: Job) -> AsyncIterator[list[Any]]:
-        """What the page shows of a job: status, pictures, figures, map and both buttons, as they change."""
+    async def _watch(self, job: Job, desk: Desk) -> AsyncIterator[list[Any]]:
+        """What the page shows of a job: status, pictures, figures, map and both buttons, as they change.
+
+        Where another press of the button has put a job in its place, the page shows that one's alone.
+        """
         view = _View(self._words, self._studio, job, self._room.line)
         running = [gr.update(interactive=False), gr.update(interactive=True)]
-        while not (job.ended or job.cancelled):
+        while not job.over:
             parts = await asyncio.to_thread(view.changes)
-            if parts is not None:
+            if parts is not None and desk.job is job:
                 yield [*parts, *running]
                 running = [gr.skip()] * 2
             await asyncio.sleep(_LOOK)
         last = await asyncio.to_thread(view.last)
+        if desk.job is not job:
+            return
         yield [*last, gr.update(interactive=True), gr.update(interactive=False)]
 
     def _cancel(self, request: gr.Request) -> None:
@@ -242,12 +252,12 @@ class _Page:
             desk.photo = read_photo(str(box))
         except RefusedError as refused:
             said = shown.message(self._words.refusal(refused), "wrong")
-            return ["", said, gr.update(visible=desk.photo is not None)]
-        return ["", self._edges(desk.photo, low, high), gr.update(visible=True)]
+            return ["", said, gr.update(visible=desk.photo is not None), desk.photo is not None]
+        return ["", self._edges(desk.photo, low, high), gr.update(visible=True), True]
 
     def _remove(self, request: gr.Request) -> list[Any]:
         self._room.desks.of(_session(request)).photo = None
-        return ["", gr.update(visible=False)]
+        return ["", gr.update(visible=False), False]
 
     def _preview(self, low: Any, high: Any, request: gr.Request) -> list[Any]:
         photo = self._room.desks.of(_session(request)).photo
@@ -279,7 +289,7 @@ class _View:
         if seen == self._seen:
             return None
         self._seen = seen
-        return [self._status(seen[1]), *self._pictures(), gr.skip()]
+        return [self._status(seen[1]), *self._pictures()]
 
     def last(self) -> list[Any]:
         """The same when all is over."""
@@ -288,8 +298,10 @@ class _View:
             status = shown.message(words.refusal(job.failure), "wrong")
         else:
             status = shown.message(words.done if job.finished else words.cancelled)
-        asked = job.finished and job.order.with_map
-        return [status, *self._pictures(), shown.map_of(words, job.map) if asked else gr.skip()]
+        pictures = self._pictures()
+        if job.finished and job.order.with_map:
+            pictures[-1] = shown.map_of(words, job.map)
+        return [status, *pictures]
 
     def _status(self, before: int) -> str:
         job, words = self._job, self._words
@@ -302,16 +314,16 @@ class _View:
         return shown.progress(words, said[job.stage], job.done, job.calls)
 
     def _pictures(self) -> list[Any]:
-        """Pictures and figures, as far as they are there; those of the job before stay until there are any."""
+        """Pictures, figures and no map, as far as they are there; what the job before had stays until there are any."""
         job, words = self._job, self._words
         unmerged, merged = job.unmerged, job.merged
         # Of a remembered picture the page shows the pair it was in, until there is the new one.
         showing = unmerged is not None and not (job.remembered and merged is None), merged is not None
         if showing == self._showing or unmerged is None:
-            return [gr.skip(), gr.skip()]
+            return [gr.skip()] * 3
         self._showing = showing
         if merged is None:
-            return [shown.pair(words, unmerged.drawn, None), ""]
+            return [shown.pair(words, unmerged.drawn, None), "", ""]
         odd = [
             str(getattr(words, f"odd_{what}")).format(detail=detail)
             for what, detail in self._studio.odd(job.order.wanted).items()
@@ -321,12 +333,14 @@ class _View:
             words, unmerged, merged, settings=job.order.tome.summary, memory=words.memories.get(memory, memory),
             remembered=job.remembered, odd=odd,
         )  # fmt: skip
-        return [shown.pair(words, unmerged.drawn, merged), figures]
+        return [shown.pair(words, unmerged.drawn, merged), figures, ""]
 
 
-def _on(event: Any, do: Callable[..., Any], inputs: list[Any], outputs: list[Any], name: str | bool) -> None:
+def _on(
+    event: Any, do: Callable[..., Any], inputs: list[Any], outputs: list[Any], name: str | bool, *, queue: bool = True
+) -> None:
     """Have something done on an event, which programs can ask for too, by its name."""
-    event(do, inputs, outputs, api_name=name, show_progress="hidden", trigger_mode="multiple")
+    event(do, inputs, outputs, api_name=name, show_progress="hidden", trigger_mode="multiple", queue=queue)
 
 
 def _saying(text: str) -> Callable[[], str]:

@@ -12,8 +12,9 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import print_line, warn
@@ -28,11 +29,12 @@ Asgi = Callable[[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[
 _NEEDED = re.compile(
     rf"/({'|'.join(LANGUAGES)})/("
     r"config|theme\.css|manifest\.json|favicon\.ico|(assets|static)/[\w./-]+"
-    r"|gradio_api/(info|startup-events|queue/(join|data)|heartbeat/[\w-]+|cancel|reset|app_id)"
+    # run/ is for what passes the line; gradio refuses it for the rest.
+    r"|gradio_api/(info|startup-events|queue/(join|data)|run/(predict|photo)|heartbeat/[\w-]+|cancel|reset|app_id)"
     r")?"
 )
 _FIRST, _ICON = "/", "/favicon.ico"
-_MOST_BODY = 2 * MOST_BYTES  # of a picture as text
+_MOST_BODY, _MOST_QUEUED = 2 * MOST_BYTES, 2**20  # of a picture as text; of the rest, which gradio keeps for good
 _HEADERS = (
     # Nothing from other hosts: gradio's page asks for a script of one, which it can do without.
     ("content-security-policy", "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
@@ -90,12 +92,30 @@ def tell_where(made: socket.socket) -> None:
     sys.stdout.flush()  # somebody may read it through a pipe
 
 
-def application(pages: MutableMapping[str, Any], language: str | None) -> Asgi:
+def names_for(made: socket.socket, host: str, others: Iterable[str]) -> frozenset[str] | None:
+    """The names that browsers may know the page by; None for any. Addresses and ``localhost`` need no naming.
+
+    A web site can lead its own name to this machine's address, and its pages would be this one's to the browser. So
+    where only this machine may open the page, it answers to no other name. Where others may, they use names of which
+    nothing is known here.
+
+    Args:
+        made: from ``listen``.
+        host: what was asked to listen on.
+        others: names that a proxy in front of the page goes by.
+    """
+    names = frozenset(name.lower() for name in others)
+    address = ipaddress.ip_address(made.getsockname()[0].partition("%")[0])
+    return names | {host.lower()} if names or address.is_loopback else None
+
+
+def application(pages: MutableMapping[str, Any], language: str | None, names: frozenset[str] | None) -> Asgi:
     """The pages as a program that a server runs.
 
     Args:
         pages: gradio's blocks by the code of their language.
         language: which to begin with; None for the browser's own.
+        names: from ``names_for``.
     """
     import gradio
     from fastapi import FastAPI
@@ -112,14 +132,14 @@ def application(pages: MutableMapping[str, Any], language: str | None) -> Asgi:
     app.add_route(_ICON, icon)
     for code, blocks in pages.items():
         gradio.mount_gradio_app(app, blocks, f"/{code}", show_api=False, show_error=False, ssr_mode=False)
-    return _Guarded(app)
+    return _Guarded(app, names)
 
 
 class _Guarded:
     """Refuses what the page does not need, and adds headers to all answers."""
 
-    def __init__(self, app: Asgi) -> None:
-        self._app = app
+    def __init__(self, app: Asgi, names: frozenset[str] | None) -> None:
+        self._app, self._names = app, names
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -135,7 +155,7 @@ class _Guarded:
                 message = {**message, "headers": [*message.get("headers", ()), *own]}
             await send(message)
 
-        refused = _refused(scope)
+        refused = _refused(scope, self._names)
         if refused is None:
             await self._app(scope, receive, with_headers)
             return
@@ -145,25 +165,60 @@ class _Guarded:
         await with_headers({"type": "http.response.body", "body": f"{said}\n".encode()})
 
 
-def _refused(scope: Scope) -> tuple[int, str] | None:
+def _refused(scope: Scope, names: frozenset[str] | None) -> tuple[int, str] | None:
     """The status and a sentence where a request is refused."""
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    host = _host_in(headers.get("host", ""))
+    if names is not None and host not in names and not _is_address(host):
+        return 403, f"this page does not go by the name {host[:80]!r}; if it is to, start it with --allow-host"
     path = scope["path"]
     page = path in (_FIRST, *(f"/{code}/" for code in LANGUAGES))
     if path not in (_FIRST, _ICON) and (not _NEEDED.fullmatch(path) or ".." in path):
         return 404, "there is nothing here"
-    # Browsers say so of their own accord, and no page can make them say otherwise. A link here is no harm.
-    if headers.get("sec-fetch-site") == "cross-site" and not page:
+    if not page and _is_of_another_site(headers, names):  # a link to the page is no harm
         return 403, "pages of other sites cannot use this one"
     if scope["method"] not in ("GET", "HEAD", "POST"):
         return 405, "this is not taken here"
     if scope["method"] == "POST":
         length = headers.get("content-length", "")
-        if not length.isdecimal() or len(length) > 12:
+        most = _MOST_BODY if "/run/" in path else _MOST_QUEUED
+        # A body in chunks has any length, whatever else is said of it.
+        if not length.isdecimal() or len(length) > 12 or "transfer-encoding" in headers:
             return 411, "say how long it is"
-        if int(length) > _MOST_BODY:
-            return 413, f"more than {_MOST_BODY // 2**20} MiB"
+        if int(length) > most:
+            return 413, f"more than {most // 2**20} MiB"
     return None
+
+
+def _is_of_another_site(headers: Mapping[str, str], names: frozenset[str] | None) -> bool:
+    """Whether a page of another site asks; what browsers say of that, no page can make them say otherwise."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    if origin is None:
+        return False
+    # Without https browsers say less, of other machines than their own. A proxy may have changed the name.
+    theirs, first = origin.partition("://")[2], headers.get("x-forwarded-host", "").partition(",")[0].strip()
+    return theirs not in {headers.get("host"), first} - {""} and _host_in(theirs) not in (names or ())
+
+
+def _host_in(given: str) -> str:
+    """A host without its port; "" where it is none."""
+    try:
+        return (urlsplit(f"//{given}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _is_address(host: str) -> bool:
+    """Whether a host is an address, or this machine's own name for itself: nobody else can lead these anywhere."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def server_of(app: Asgi) -> Any:

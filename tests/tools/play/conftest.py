@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import io
 import re
 import threading
@@ -44,6 +45,12 @@ def pictures_in(html: str) -> list[np.ndarray]:
         with Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))) as picture:
             found.append(np.asarray(picture.convert("RGB")))
     return found
+
+
+def is_held(text: str) -> bool:
+    """Whether a list or a dictionary of this process holds a text, as it holds what it was sent."""
+    held = (each.values() if isinstance(each, dict) else each for each in gc.get_objects() if type(each) in (list, dict))
+    return any(isinstance(each, str) and each == text for some in held for each in tuple(some))
 
 
 @pytest.fixture(scope="session")
@@ -94,11 +101,12 @@ class Page:
 def page(studio: Studio, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     pytest.importorskip("gradio", reason="the page needs gradio")
     from ppdiffusers_tome.tools.play.page import make_pages, opened
-    from ppdiffusers_tome.tools.play.serving import application, listen, prepare_gradio, server_of
+    from ppdiffusers_tome.tools.play.serving import application, listen, names_for, prepare_gradio, server_of
 
     prepare_gradio()
     with opened(studio, ["first", "second"]) as room, listen("127.0.0.1", 0) as listening:
-        server = server_of(application(make_pages(room), None))
+        names = names_for(listening, "127.0.0.1", ["Draw.example.org"])
+        server = server_of(application(make_pages(room), None, names))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         until(lambda: server.started)

@@ -25,7 +25,7 @@ from ppdiffusers_tome.tools.play.asking import OWN
 from ppdiffusers_tome.tools.play.jobs import Job
 from ppdiffusers_tome.tools.play.studio import Studio
 from tools.commands.conftest import SMALL
-from tools.play.conftest import Page, data_of, pictures_in, png_of, until
+from tools.play.conftest import Page, data_of, is_held, pictures_in, png_of, until
 
 pytestmark = pytest.mark.once
 STATUS, RESULT, FIGURES, MAP = range(4)
@@ -78,7 +78,7 @@ def draw(studio: Studio, unhurried: None) -> Callable[..., list[Any]]:
         form = {
             "prompt": studio.prompt, "preset": OWN, "method": "tome", "ratio": 0.5, "with_map": False, "seed": 0,
             "width": begin.width, "height": begin.height, "steps": 1, "guidance": begin.guidance_scale, "negative": "",
-            "low": 100, "high": 200, "strength": 1,
+            "low": 100, "high": 200, "strength": 1, "showing": False,
         }  # fmt: skip
         job = client.submit(*{**form, **other}.values(), api_name="/draw")
         job.result(timeout=120)
@@ -122,6 +122,29 @@ def test_another_ratio_draws_the_merged_picture_alone(
     assert any("without token merging" in str(state[STATUS]) for state in draw(person(), seed=2)), "of somebody else"
 
 
+def test_the_map_of_another_picture_does_not_stay(
+    person: Callable[..., Any], draw: Callable[..., list[Any]]
+) -> None:
+    client = person()
+    assert "tome-map" in last_of(draw(client, with_map=True, seed=8), MAP)
+    assert "" in [state[MAP] for state in draw(client, ratio=0.3, seed=8)]
+
+
+def test_of_two_presses_the_page_shows_the_last(person: Callable[..., Any], studio: Studio) -> None:
+    client = person()
+    first, second = (
+        client.submit(
+            studio.prompt, "balanced", "tome", 0.5, False, seed, 64, 64, steps, 3, "", 100, 200, 1, False,
+            api_name="/draw",
+        )
+        for seed, steps in ((7, 200), (8, 1))
+    )  # fmt: skip
+    for each in (first, second):
+        each.result(timeout=120)
+    assert "Cancelled." not in str(first.outputs())
+    assert "Done." in last_of(second.outputs(), STATUS)
+
+
 @pytest.mark.parametrize(
     ("language", "other", "said"),
     [
@@ -151,8 +174,8 @@ def test_a_photo_guides_its_person_alone(
     person: Callable[..., Any], draw: Callable[..., list[Any]], bright_square: Image.Image
 ) -> None:
     me, you = person(), person()
-    box, seen = me.predict(png_of(bright_square), 100, 200, api_name="/photo")
-    assert box == ""
+    box, seen, showing = me.predict(png_of(bright_square), 100, 200, api_name="/photo")
+    assert (box, showing) == ("", True)
     photo, edges = pictures_in(seen)
     assert np.array_equal(photo, np.asarray(bright_square))
     assert edges.max() == 255
@@ -160,6 +183,27 @@ def test_a_photo_guides_its_person_alone(
     assert not np.array_equal(mine, yours)
     me.predict(api_name="/remove")
     assert np.array_equal(pictures_in(last_of(draw(me, seed=4), RESULT))[1], yours)
+
+
+def test_a_photo_that_was_forgotten_is_not_passed_over(
+    page: Page, person: Callable[..., Any], draw: Callable[..., list[Any]], bright_square: Image.Image
+) -> None:
+    client = person()
+    assert client.predict(png_of(bright_square), 100, 200, api_name="/photo")[-1] is True
+    page.room.desks.forget(client.session_hash)  # as where the connection broke off, and the page is still open
+    (shown,) = draw(client, showing=True)
+    assert "Your picture is no longer kept" in shown[STATUS]
+    assert client.predict(api_name="/remove")[-1] is False
+
+
+def test_a_photo_is_kept_by_the_room_alone(page: Page, bright_square: Image.Image) -> None:
+    address = png_of(bright_square.rotate(90))  # that no other test sends
+    body = json.dumps({"data": [address, 100, 200], "session_hash": "somebody"}).encode()
+    status, answer = request(page, "POST", "/en/gradio_api/run/photo", body, Content_Type="application/json")
+    assert status == 200
+    assert len(pictures_in(json.loads(answer)["data"][1])) == 2
+    assert page.room.desks.of("somebody").photo is not None
+    assert not is_held(address)
 
 
 def test_bad_files_are_refused_in_words(person: Callable[..., Any]) -> None:
@@ -175,7 +219,7 @@ def test_bad_files_are_refused_in_words(person: Callable[..., Any]) -> None:
 def test_a_drawing_can_be_cancelled(person: Callable[..., Any], studio: Studio) -> None:
     client = person()
     job = client.submit(
-        studio.prompt, "balanced", "tome", 0.5, False, 7, 64, 64, 200, 3, "", 100, 200, 1, api_name="/draw"
+        studio.prompt, "balanced", "tome", 0.5, False, 7, 64, 64, 200, 3, "", 100, 200, 1, False, api_name="/draw"
     )
     until(lambda: any('max="200"' in str(state) for state in job.outputs()))
     client.predict(api_name="/cancel")
@@ -239,6 +283,47 @@ def test_pages_of_other_sites_can_do_nothing(page: Page) -> None:
     assert request(page, "GET", "/en/config", Sec_Fetch_Site="cross-site")[0] == 403
     assert request(page, "GET", "/en/", Sec_Fetch_Site="cross-site")[0] == 200, "a link to the page"
     assert request(page, "POST", join, b"{}", Sec_Fetch_Site="same-origin")[0] == 422
+    assert request(page, "POST", join, b"{}", Sec_Fetch_Site="same-site")[0] == 403, "another port, or subdomain"
+
+
+@pytest.mark.parametrize(
+    ("origin", "others", "status"),
+    [
+        ("http://evil.example", {}, 403), ("null", {}, 403), ("http://192.168.1.5", {}, 403), ("http://[", {}, 403),
+        ("http://192.168.1.5:7860", {}, 422), ("http://draw.example.org", {}, 422),
+        ("http://shown.example", {"X_Forwarded_Host": "shown.example, inner.example"}, 422),
+    ],
+)  # fmt: skip
+def test_without_https_the_origin_tells_pages_of_other_sites(
+    page: Page, origin: str, others: dict[str, str], status: int
+) -> None:
+    """Browsers say Sec-Fetch-Site of other machines by https alone."""
+    join, host = "/en/gradio_api/queue/join", "192.168.1.5:7860"
+    assert request(page, "POST", join, b"{}", Host=host, Origin=origin, **others)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("evil.example", False), ("evil.example:7860", False), ("127.0.0.1.evil.example", False), ("", False),
+        ("localhost.evil.example", False), ("[", False), ("localhost:8000", True), ("a.localhost", True),
+        ("127.0.0.1", True), ("[::1]:7860", True), ("draw.example.org", True), ("DRAW.example.org.:80", True),
+    ],
+)  # fmt: skip
+def test_another_sites_name_that_leads_here_opens_nothing(page: Page, host: str, known: bool) -> None:
+    for method, path in (("GET", "/"), ("GET", "/en/config"), ("POST", "/en/gradio_api/queue/join")):
+        status, said = request(page, method, path, b"{}" if method == "POST" else None, Host=host)
+        assert (status != 403) is known
+        assert (b"--allow-host" in said) is not known
+
+
+def test_where_others_may_open_the_page_any_name_leads_to_it() -> None:
+    from ppdiffusers_tome.tools.play.serving import listen, names_for
+
+    with listen("0.0.0.0", 0) as everywhere, listen("localhost", 0) as here:
+        assert names_for(everywhere, "0.0.0.0", []) is None
+        assert names_for(everywhere, "0.0.0.0", ["A.example"]) == {"a.example", "0.0.0.0"}
+        assert names_for(here, "localhost", []) == {"localhost"}
 
 
 def test_bodies_have_an_end(page: Page) -> None:
@@ -250,6 +335,8 @@ def test_bodies_have_an_end(page: Page) -> None:
     assert connection.getresponse().status == 413
     connection.close()
     assert request(page, "DELETE", join)[0] == 405
+    assert request(page, "POST", join, b"0\r\n\r\n", Content_Length="5", Transfer_Encoding="chunked")[0] == 411
+    assert request(page, "POST", join, b" " * 2**21)[0] == 413, "what gradio keeps is short"
 
 
 def test_nothing_is_asked_of_other_hosts(page: Page) -> None:

@@ -89,6 +89,7 @@ CHINESE = Words(
     refused_memory="图太大，本机内存不够：{detail}。",
     refused_large_file="文件超过 {most} MiB，请换一个小一些的。",
     refused_no_picture="无法作为图片读取，请选择以下格式的文件：{formats}。",
+    refused_lost_photo="与本页的连接曾中断，或使用者过多，您的图片已不再保存；请重新选择，或将其移除。",
     refused_large_picture="图片为 {width}x{height} 像素，请选择不超过 {most} 百万像素的图片。",
     refused_small_picture="图片为 {width}x{height} 像素，请选择每边不少于 {least} 像素的图片。",
     refused_full="已有 {waiting} 张图在排队，请稍后再试。",

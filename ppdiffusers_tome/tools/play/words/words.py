@@ -110,6 +110,7 @@ class Words:
     refused_memory: str
     refused_large_file: str
     refused_no_picture: str
+    refused_lost_photo: str
     refused_large_picture: str
     refused_small_picture: str
     refused_full: str
