@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tools.play.conftest import Page
+from tools.play.conftest import Page, data_of, is_held
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -93,7 +93,7 @@ def test_a_drawing_is_cancelled_and_the_next_one_drawn(opened: Callable[..., Any
 
 def test_bad_files_are_survived(opened: Callable[..., Any], tmp_path: Path, bright_square: Image.Image) -> None:
     (tmp_path / "picture.png").write_text("just a text")
-    bright_square.save(tmp_path / "photo.jpg")
+    bright_square.transpose(Image.Transpose.TRANSVERSE).save(tmp_path / "photo.jpg", quality=61)
     tab = opened(PHONE)
     tab.locator("#tome-guide .label-wrap").click()
     chooser = tab.locator(".tome-choose input")
@@ -103,5 +103,6 @@ def test_bad_files_are_survived(opened: Callable[..., Any], tmp_path: Path, brig
     tab.wait_for_selector(".tome-guide figure", timeout=WAIT)
     assert tab.locator(".tome-guide img").count() == 2
     assert tab.locator("text=cannot be read as a picture").count() == 0
+    assert not is_held(data_of((tmp_path / "photo.jpg").read_bytes(), "image/jpeg")), "read, and not kept as it came"
     tab.click("#tome-draw")
     tab.wait_for_selector("text=Done.", timeout=WAIT)

@@ -91,8 +91,8 @@ ENGLISH = Words(
     refused_memory="The picture is too large for this machine: {detail}.",
     refused_large_file="The file is larger than {most} MiB; choose a smaller one.",
     refused_no_picture="The file cannot be read as a picture; choose one of {formats}.",
-    refused_lost_photo="Your picture is no longer kept, as the connection to this page broke off, or others came; choose it again, "
-    "or remove it.",
+    refused_lost_photo="Your picture is no longer kept, as the connection to this page was lost or many others came; "
+    "choose it again, or remove it.",
     refused_large_picture="The picture has {width}x{height} pixels; choose one of {most} megapixels at most.",
     refused_small_picture="The picture has {width}x{height} pixels; choose one with {least} or more on each side.",
     refused_full="{waiting} pictures are waiting already; try again later.",
