@@ -23,7 +23,8 @@ from ppdiffusers_tome.tools.play.words import LANGUAGES, language_of
 from ppdiffusers_tome.tools.play.words.english import ENGLISH
 
 Scope = MutableMapping[str, Any]
-Asgi = Callable[[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
+Send = Callable[[Any], Awaitable[None]]
+Asgi = Callable[[Scope, Callable[[], Awaitable[Any]], Send], Awaitable[None]]
 
 # What a browser needs of a page, and gradio's client; of gradio's other addresses some read files or call others.
 _NEEDED = re.compile(
@@ -34,6 +35,9 @@ _NEEDED = re.compile(
     r")?"
 )
 _FIRST, _ICON = "/", "/favicon.ico"
+_PAGES = tuple(f"/{code}/" for code in LANGUAGES)
+# gradio guesses the page's address from the request, wrongly behind most proxies; the browser knows it.
+_ROOT = b'<script>window.gradio_config.root = location.origin + location.pathname.replace(/[/]+$/, "")</script>'
 _MOST_BODY, _MOST_QUEUED = 2 * MOST_BYTES, 2**20  # of a picture as text; of the rest, which gradio keeps for good
 _HEADERS = (
     # Nothing from other hosts: gradio's page asks for a script of one, which it can do without.
@@ -136,7 +140,7 @@ def application(pages: MutableMapping[str, Any], language: str | None, names: fr
 
 
 class _Guarded:
-    """Refuses what the page does not need, and adds headers to all answers."""
+    """Refuses what the page does not need, adds headers to all answers, and tells pages where they are."""
 
     def __init__(self, app: Asgi, names: frozenset[str] | None) -> None:
         self._app, self._names = app, names
@@ -157,12 +161,37 @@ class _Guarded:
 
         refused = _refused(scope, self._names)
         if refused is None:
-            await self._app(scope, receive, with_headers)
+            if scope["path"] in _PAGES and scope["method"] == "GET":
+                plain = [each for each in scope["headers"] if each[0] != b"accept-encoding"]  # not to be compressed
+                await self._app({**scope, "headers": plain}, receive, _telling_where(with_headers))
+            else:
+                await self._app(scope, receive, with_headers)
             return
         status, said = refused
         headers = [(b"content-type", b"text/plain; charset=utf-8")]
         await with_headers({"type": "http.response.start", "status": status, "headers": headers})
         await with_headers({"type": "http.response.body", "body": f"{said}\n".encode()})
+
+
+def _telling_where(send: Send) -> Send:
+    """Sends a page with ``_ROOT`` at the end of its head."""
+    begun: MutableMapping[str, Any] = {}
+    content = b""
+
+    async def send_told(message: Any) -> None:
+        nonlocal content
+        if message["type"] == "http.response.start":
+            begun.update(message)
+            return
+        content += message.get("body", b"")
+        if message.get("more_body"):
+            return
+        told = content.replace(b"</head>", _ROOT + b"</head>", 1)
+        headers = [(name, value) for name, value in begun["headers"] if name.lower() != b"content-length"]
+        await send({**begun, "headers": [*headers, (b"content-length", str(len(told)).encode())]})
+        await send({"type": "http.response.body", "body": told})
+
+    return send_told
 
 
 def _refused(scope: Scope, names: frozenset[str] | None) -> tuple[int, str] | None:
@@ -172,11 +201,11 @@ def _refused(scope: Scope, names: frozenset[str] | None) -> tuple[int, str] | No
     if names is not None and host not in names and not _is_address(host):
         return 403, f"this page does not go by the name {host[:80]!r}; if it is to, start it with --allow-host"
     path = scope["path"]
-    page = path in (_FIRST, *(f"/{code}/" for code in LANGUAGES))
+    page = path in (_FIRST, *_PAGES)
     if path not in (_FIRST, _ICON) and (not _NEEDED.fullmatch(path) or ".." in path):
         return 404, "there is nothing here"
     if not page and _is_of_another_site(headers, names):  # a link to the page is no harm
-        return 403, "pages of other sites cannot use this one"
+        return 403, "pages of other sites cannot use this one; behind a proxy, start it with --allow-host and its name"
     if scope["method"] not in ("GET", "HEAD", "POST"):
         return 405, "this is not taken here"
     if scope["method"] == "POST":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import ppdiffusers
 import pytest
 from PIL import Image
 
+import tiny
 from ppdiffusers_tome.tools.cli import main
 
 PROMPT = "a red circle on a blue background"
@@ -59,3 +62,13 @@ def photo(tmp_path: Path) -> Path:
 def pixels_of(path: Path) -> np.ndarray:
     with Image.open(path) as picture:
         return np.asarray(picture.convert("RGB"))
+
+
+def write_dit(folder: Path, names: dict[str, str]) -> None:
+    """Write a small DiTPipeline as ppdiffusers saves it, and its labels, by number, where ppdiffusers reads them."""
+    pipe = ppdiffusers.DiTPipeline(
+        transformer=tiny.dit(num_embeds_ada_norm=1000, out_channels=8), vae=tiny.vae(), scheduler=tiny.scheduler()
+    )
+    pipe.save_pretrained(str(folder))
+    index = folder / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"id2label": names}))

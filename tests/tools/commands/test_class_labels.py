@@ -26,7 +26,7 @@ from ppdiffusers_tome.tools.drawing.loading import load_pipeline
 from ppdiffusers_tome.tools.drawing.sampling import draw, draw_together, initial_noise, native_size
 from ppdiffusers_tome.tools.drawing.schedulers import make_scheduler
 from ppdiffusers_tome.tools.tuning.candidates import FAMILIES
-from tools.commands.conftest import pixels_of
+from tools.commands.conftest import pixels_of, write_dit
 
 NAMES = {"0": "cat", "1": "coffee, cup of coffee", "7": "brick wall"}
 SIDE = 32
@@ -37,12 +37,7 @@ DRAWING: dict[str, Any] = dict(height=SIDE, width=SIDE, steps=2, guidance_scale=
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small DiTPipeline, saved as ppdiffusers saves it, and its labels written where ppdiffusers reads them."""
     folder = tmp_path_factory.mktemp("dit")
-    pipe = ppdiffusers.DiTPipeline(
-        transformer=tiny.dit(num_embeds_ada_norm=1000, out_channels=8), vae=tiny.vae(), scheduler=tiny.scheduler()
-    )
-    pipe.save_pretrained(str(folder))
-    index = folder / "model_index.json"
-    index.write_text(json.dumps(json.loads(index.read_text()) | {"id2label": NAMES}))
+    write_dit(folder, NAMES)
     return folder
 
 

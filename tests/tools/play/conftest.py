@@ -54,12 +54,17 @@ def is_held(text: str) -> bool:
     return any(type(each) is str and each == text for some in held for each in some)
 
 
-@pytest.fixture(scope="session")
-def studio() -> Studio:
+def studio_of(*arguments: str) -> Studio:
+    """What draws for the command with these arguments."""
     parser = Parser()
     play.add_arguments(parser)
-    settings, prompts = play.chosen(parser.parse_args(SMALL))
+    settings, prompts = play.chosen(parser.parse_args(arguments))
     return Studio(settings, prompts, default=True)
+
+
+@pytest.fixture(scope="session")
+def studio() -> Studio:
+    return studio_of(*SMALL)
 
 
 @pytest.fixture

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import http.server
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +93,44 @@ def test_a_drawing_is_cancelled_and_the_next_one_drawn(opened: Callable[..., Any
     steps.fill("1")
     tab.click("#tome-draw")
     tab.wait_for_selector("text=Done.", timeout=WAIT)
+
+
+class _Proxy(http.server.BaseHTTPRequestHandler):
+    """Shows a server's page below a path of its own, and says by which name it was asked."""
+
+    behind: str
+
+    def do_GET(self) -> None:
+        headers = {**self.headers, "X-Forwarded-Host": self.headers["Host"], "Host": self.behind, "Connection": "close"}
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        connection = http.client.HTTPConnection(self.behind, timeout=WAIT / 1000)
+        connection.request(self.command, self.path.removeprefix("/below"), body or None, headers)
+        answer = connection.getresponse()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() != "transfer-encoding":
+                self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):  # the browser has closed the page
+            while part := answer.read1():
+                self.wfile.write(part)
+        connection.close()
+
+    do_POST = do_GET  # noqa: N815
+
+
+def test_a_proxy_shows_the_page_below_a_path(chromium: Any, page: Page) -> None:
+    proxy = type("Proxy", (_Proxy,), {"behind": page.address.removeprefix("http://")})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), proxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        tab = chromium.new_page(locale="en-US")
+        tab.goto(f"http://127.0.0.1:{server.server_port}/below/")
+        tab.wait_for_selector("#tome-draw", timeout=WAIT)
+        assert "/below/en/" in tab.url
+        tab.click("#tome-draw")
+        tab.wait_for_selector("text=Done.", timeout=WAIT)
+        tab.close()
+        server.shutdown()
 
 
 def test_bad_files_are_survived(opened: Callable[..., Any], tmp_path: Path, bright_square: Image.Image) -> None:

@@ -339,6 +339,12 @@ def test_bodies_have_an_end(page: Page) -> None:
     assert request(page, "POST", join, b" " * 2**21)[0] == 413, "what gradio keeps is short"
 
 
+def test_pages_tell_themselves_where_they_are_whatever_the_browser_can_unpack(page: Page) -> None:
+    content = request(page, "GET", "/en/", Accept_Encoding="gzip, br, zstd")[1]
+    assert content.count(b"window.gradio_config.root = location.origin") == 1
+    assert content.index(b"window.gradio_config =") < content.index(b"window.gradio_config.root =")
+
+
 def test_nothing_is_asked_of_other_hosts(page: Page) -> None:
     """The browser keeps to the policy, whatever gradio's page asks for; test_browser.py looks."""
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=60)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.play.asking import Guide, Order, RefusedError
+from ppdiffusers_tome.tools.play.asking import Guide, Order, RefusedError, Wanted
 from ppdiffusers_tome.tools.play.desks import Desk, Desks
 from ppdiffusers_tome.tools.play.jobs import WAITING, Job, Line
 from ppdiffusers_tome.tools.play.studio import MAP, MERGED, UNMERGED, WARMING_UP, Studio
-from tools.play.conftest import until
+from tools.commands.conftest import write_dit
+from tools.play.conftest import studio_of, until
 
 HALF = ToMeConfig(ratio=0.5)
 
@@ -197,6 +199,40 @@ def test_what_fails_is_a_refusal_and_the_next_is_drawn(
     assert memory.failure is not None
     assert memory.failure.reason == "out_of_memory"
     done(none, studio)
+
+
+def test_a_dit_draws_classes_also_after_one_was_cancelled(tmp_path: Path) -> None:
+    write_dit(tmp_path, {"0": "cat", "1": "coffee"})
+    studio = studio_of("--model", str(tmp_path), "--steps", "2")
+    begin = studio.plain
+    assert (studio.guided, studio.prompt) == (None, "cat")
+
+    def ordered(what: str) -> Order:
+        return Order(Wanted(what, None, 3, begin.height, begin.width, 2, 3.0), HALF, with_map=True)
+
+    studio.check(ordered("coffee"))
+    assert studio.odd(ordered("coffee").wanted) == {}
+    report = Job.report
+    for stage in (UNMERGED, MERGED, MAP):
+        given_up = Job(ordered("cat"))
+
+        def cancel_at(at: str, done: int, calls: int, job: Job = given_up, last: str = stage) -> None:
+            if (at, done) == (last, 1):
+                job.cancel()
+            report(job, at, done, calls)
+
+        given_up.report = cancel_at  # type: ignore[method-assign]
+        given_up.carry_out(studio)
+        assert (given_up.stage, given_up.finished, given_up.failure) == (stage, False, None)
+    drawn = done(Job(ordered("coffee")), studio)
+    assert drawn.unmerged is not None
+    assert drawn.merged is not None
+    assert drawn.map is not None
+    assert list(drawn.map.by_call) == [1, 2]
+    alone = replace(begin, guidance_scale=3.0, settings=replace(begin.settings, seed=3))
+    for tome, picture in ((None, drawn.unmerged.drawn.image), (HALF, drawn.merged.image)):
+        alone.apply(tome)
+        assert np.array_equal(pixels(picture), pixels(alone.draw("1", 0, None).image))
 
 
 def _no_memory(*_: object, **__: object) -> None:
