@@ -6,6 +6,7 @@ nothing here. What gradio could do besides is refused before gradio hears of it.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import os
@@ -13,6 +14,7 @@ import re
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -161,16 +163,23 @@ class _Guarded:
 
         refused = _refused(scope, self._names)
         if refused is None:
-            if scope["path"] in _PAGES and scope["method"] == "GET":
-                plain = [each for each in scope["headers"] if each[0] != b"accept-encoding"]  # not to be compressed
-                await self._app({**scope, "headers": plain}, receive, _telling_where(with_headers))
-            else:
-                await self._app(scope, receive, with_headers)
+            await self._passed_on(scope, receive, with_headers)
             return
         status, said = refused
         headers = [(b"content-type", b"text/plain; charset=utf-8")]
         await with_headers({"type": "http.response.start", "status": status, "headers": headers})
         await with_headers({"type": "http.response.body", "body": f"{said}\n".encode()})
+
+    async def _passed_on(self, scope: Scope, receive: Any, send: Send) -> None:
+        try:
+            if scope["path"] in _PAGES and scope["method"] == "GET":
+                plain = [each for each in scope["headers"] if each[0] != b"accept-encoding"]  # not to be compressed
+                await self._app({**scope, "headers": plain}, receive, _telling_where(send))
+            else:
+                await self._app(scope, receive, send)
+        except asyncio.CancelledError:  # the server ends, and an open page's answers would go on for ever
+            with suppress(Exception):
+                await send({"type": "http.response.body", "body": b""})
 
 
 def _telling_where(send: Send) -> Send:
@@ -254,8 +263,14 @@ def server_of(app: Asgi) -> Any:
     """What serves a program on a socket until Ctrl-C: a ``uvicorn.Server``."""
     import uvicorn
 
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            for task in list(self.server_state.tasks):
+                task.cancel()  # or it waits for each open page, and tells of each at length
+            await super().shutdown(sockets)
+
     config = uvicorn.Config(
         app, log_level="error", access_log=False, ws="none", server_header=False, timeout_graceful_shutdown=1,
         proxy_headers=False,
     )  # fmt: skip
-    return uvicorn.Server(config)
+    return Server(config)

@@ -133,7 +133,9 @@ def test_a_proxy_shows_the_page_below_a_path(chromium: Any, page: Page) -> None:
         server.shutdown()
 
 
-def test_bad_files_are_survived(opened: Callable[..., Any], tmp_path: Path, bright_square: Image.Image) -> None:
+def test_bad_files_are_survived(
+    opened: Callable[..., Any], page: Page, tmp_path: Path, bright_square: Image.Image
+) -> None:
     (tmp_path / "picture.png").write_text("just a text")
     bright_square.transpose(Image.Transpose.TRANSVERSE).save(tmp_path / "photo.jpg", quality=61)
     tab = opened(PHONE)
@@ -148,3 +150,7 @@ def test_bad_files_are_survived(opened: Callable[..., Any], tmp_path: Path, brig
     assert not is_held(data_of((tmp_path / "photo.jpg").read_bytes(), "image/jpeg")), "read, and not kept as it came"
     tab.click("#tome-draw")
     tab.wait_for_selector("text=Done.", timeout=WAIT)
+    for session in tuple(page.room.desks._desks):
+        page.room.desks.forget(session)  # as where the connection broke off
+    tab.click("#tome-draw")
+    tab.wait_for_selector("text=Your picture is no longer kept", timeout=WAIT)

@@ -438,9 +438,14 @@ class TestCommand:
                 address = program.stdout.readline().split()[0]
                 served = Page(None, int(address.rstrip("/").rpartition(":")[2]))
                 assert request(served, "GET", "/zh/")[0] == 200
+                heart = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+                heart.request("GET", "/zh/gradio_api/heartbeat/somebody")
+                assert heart.getresponse().read(5) == b"data:", "a page is open"
                 program.send_signal(signal.SIGINT)
                 assert program.wait(timeout=60) == 130
             finally:
                 program.kill()
             assert program.stderr is not None
-            assert "Traceback" not in program.stderr.read()
+            said = program.stderr.read()
+            assert "Traceback" not in said
+            assert "ERROR" not in said
