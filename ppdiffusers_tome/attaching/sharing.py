@@ -21,7 +21,8 @@ def shared_copy(model_or_pipe: T) -> T:
 
     What is applied to either is not applied to the other, so one draws merged pictures and the other unmerged ones,
     in turns or in threads. Of a pipeline the denoisers and the schedulers are new; the VAE, the text encoders and the
-    rest are those of the first. Whatever writes to a weight (training, fusing LoRA, another dtype) is seen by both.
+    rest are those of the first. Whatever writes to a weight (training, fusing LoRA, another dtype) is seen by both, so
+    do it before copying.
 
     Args:
         model_or_pipe: as for ``apply_tome``; it is left as it is, with its ToMe where it has one.

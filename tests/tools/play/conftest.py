@@ -49,6 +49,7 @@ def pictures_in(html: str) -> list[np.ndarray]:
 
 def is_held(text: str) -> bool:
     """Whether a list or a dictionary of this process holds a text, as it holds what it was sent."""
+    gc.collect()
     holders = [each for each in gc.get_objects() if type(each) in (list, dict)]
     held = (list(each.values()) if isinstance(each, dict) else list(each) for each in holders)
     return any(type(each) is str and each == text for some in held for each in some)
