@@ -72,6 +72,11 @@ def chosen(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS[:1]))
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
+    from ppdiffusers_tome.tools.play.asking import MOST_SEED, MOST_STEPS
+
+    for name, value, most in (("--steps", settings.steps, MOST_STEPS), ("--seed", settings.seed, MOST_SEED)):
+        if value > most:
+            raise UserError(f"{name} {value} is more than the page draws with; give {most} or less")
     return settings, prompts
 
 

@@ -403,6 +403,7 @@ class TestCommand:
             (["--host", "no such host"], "--host no such host is not an address of this machine"),
             (["--port", "70000"], "--port 70000 must be from 0 to 65535"),
             (["--prompt", "a", "--prompt", "b"], "2 prompts were given"), (["--steps", "0"], "--steps 0"),
+            (["--steps", "201"], "--steps 201 is more than"), (["--seed", str(2**53)], "--seed 9007199254740992 is"),
             (["--prompt", " "], "is empty"), (["--model", "./nowhere"], "does not exist"),
         ],
     )  # fmt: skip
