@@ -1,20 +1,25 @@
-"""The bundled model: whole, small, in ppdiffusers' format, and showing what is asked."""
+"""The bundled models: whole, small, in ppdiffusers' format, and showing what is asked."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
-from ppdiffusers import ControlNetModel, StableDiffusionPipeline
+from PIL import Image
+from ppdiffusers import ControlNetModel, DiTPipeline, StableDiffusionPipeline
 
-from ppdiffusers_tome.tools.bundled import MODEL, checker, scenes
+from ppdiffusers_tome.tools.bundled import DIT, MODEL, checker, scenes
+from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, Subject, prompt_of
+from ppdiffusers_tome.tools.bundled.recognition import nearest_subject
+from ppdiffusers_tome.tools.cli import main
 
 DEMO = MODEL.parent
 
 
-@pytest.mark.parametrize("folder", ["model", "controlnet"])
+@pytest.mark.parametrize("folder", ["model", "controlnet", "dit"])
 def test_files_match_their_sums(folder: str) -> None:
     sums = dict(reversed(line.split("  ")) for line in (DEMO / folder / "SHA256SUMS").read_text().splitlines())
     files = {str(p.relative_to(DEMO / folder)) for p in (DEMO / folder).rglob("*") if p.is_file()} - {"SHA256SUMS"}
@@ -23,9 +28,10 @@ def test_files_match_their_sums(folder: str) -> None:
         assert hashlib.sha256((DEMO / folder / name).read_bytes()).hexdigest() == expected, name
 
 
-def test_files_are_small_and_hold_no_pickle() -> None:
-    files = [path for folder in ("model", "controlnet") for path in (DEMO / folder).rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 25_000_000
+@pytest.mark.parametrize(("folders", "most"), [(("model", "controlnet"), 25_000_000), (("dit",), 15_000_000)])
+def test_files_are_small_and_hold_no_pickle(folders: tuple[str, ...], most: int) -> None:
+    files = [path for folder in folders for path in (DEMO / folder).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= most
     assert {path.suffix for path in files} <= {".json", ".txt", ".safetensors", ""}
 
 
@@ -67,3 +73,36 @@ def test_pictures_have_the_asked_shapes_colours_and_background(
         showing += adherence.shapes and adherence.background
     pipe.remove_tome()
     assert showing >= least
+
+
+class TestTransformer:
+    @pytest.fixture(scope="class")
+    def dit(self) -> DiTPipeline:
+        pipe = DiTPipeline.from_pretrained(str(DIT))
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+    def test_pictures_are_512_with_1024_tokens(self, dit: DiTPipeline) -> None:
+        config = dit.transformer.config
+        assert config.sample_size * 8 == 512
+        assert (config.sample_size // config.patch_size) ** 2 == 1024
+        assert dit.apply_tome(0.5).tome.blocks == {"transformer": config.num_layers}
+        dit.remove_tome()
+
+    def test_weights_are_used_in_float32(self, dit: DiTPipeline) -> None:
+        assert {p.dtype for layer in (dit.transformer, dit.vae) for p in layer.parameters()} == {paddle.float32}
+
+    def test_labels_are_the_subjects(self, dit: DiTPipeline) -> None:
+        assert [dit.labels[subject.name] for subject in SUBJECTS] == list(range(len(SUBJECTS)))
+
+    @pytest.mark.parametrize(
+        "subjects", [SUBJECTS[1:3], pytest.param(SUBJECTS, marks=pytest.mark.sweep)], ids=["two", "all"]
+    )
+    def test_pictures_show_the_asked_photograph_merged(
+        self, subjects: tuple[Subject, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """With the settings of the command line, as a user gets them."""
+        prompts = [word for subject in subjects for word in ("--prompt", prompt_of(subject))]
+        assert main(["generate", "--model", "bundled-dit", *prompts, "--ratio", "0.5", "--output", str(tmp_path)]) == 0
+        pictures = [np.asarray(Image.open(path)) for path in sorted(tmp_path.glob("*.png"))]
+        assert {nearest_subject(picture) for picture in pictures} == set(subjects)

@@ -19,11 +19,16 @@ from ppdiffusers_tome.tools import bundled
 from ppdiffusers_tome.tools.bundled.sums import SUMS, check_sums
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing import finding
-from ppdiffusers_tome.tools.drawing.finding import find_controlnet, find_model
+from ppdiffusers_tome.tools.drawing.finding import BUNDLED_DIT, Source, find_controlnet, find_model
 from ppdiffusers_tome.tools.drawing.loading import load_pipeline
 from tools.commands.conftest import PROMPT, SMALL
 
-FOLDERS = {"model": find_model, "controlnet": find_controlnet}
+
+def find_dit(name: str) -> Source:
+    return find_model(BUNDLED_DIT if name == "bundled" else name, class_labels=True)
+
+
+FOLDERS = {"model": find_model, "controlnet": find_controlnet, "dit": find_dit}
 DEMO = bundled.MODEL.parent
 FILES = [
     (each, path.relative_to(DEMO / each).as_posix())
@@ -59,6 +64,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copytree(DEMO / each, tmp_path / each)
     monkeypatch.setattr(finding, "MODEL", tmp_path / "model")
     monkeypatch.setattr(finding, "CONTROLNET", tmp_path / "controlnet")
+    monkeypatch.setattr(finding, "DIT", tmp_path / "dit")
     return tmp_path
 
 

@@ -17,6 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from PIL import Image
 
+WIDTH = 0.25  # how much the views differ that the bundled models draw: the narrower, the sooner outlines are sharp
 MOST_CUT = 0.1  # a view of width 1 leaves out this share of the square's side at most
 MOST_LIGHTER, MOST_WARMER = 0.05, 0.03  # and changes brightness, and red against blue, by at most these shares
 

@@ -38,10 +38,14 @@ def average(averaged: nn.Module, model: nn.Module, steps: int) -> None:
     torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), 1 - keep)
 
 
+def warmed(peak: float, run: Run, warmup_steps: int = 100) -> float:
+    """Linear warm-up to the peak."""
+    return peak * min(1.0, (run.steps + 1) / warmup_steps)
+
+
 def decayed(peak: float, run: Run, warmup_steps: int = 100) -> float:
     """Linear warm-up, then a cosine over the run's minutes down to a fiftieth of the peak."""
-    warm = min(1.0, (run.steps + 1) / warmup_steps)
-    return peak * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, run.progress))))
+    return warmed(peak, run, warmup_steps) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, run.progress))))
 
 
 def step(loss: torch.Tensor, optimiser: torch.optim.Optimizer, rate: float) -> None:

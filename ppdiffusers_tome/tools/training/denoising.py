@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from diffusers import AutoencoderKL, DDIMScheduler
 from torch import nn
 from torch.nn import functional as F
 
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS
+from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, WIDTH
 from ppdiffusers_tome.tools.training.common import (
     autocast,
     average,
@@ -24,6 +24,7 @@ from ppdiffusers_tome.tools.training.common import (
     save,
     step,
 )
+from ppdiffusers_tome.tools.training.grown import CheapFinestLevel
 from ppdiffusers_tome.tools.training.latents import Latents, make_latents
 from ppdiffusers_tome.tools.training.run import Run
 from ppdiffusers_tome.tools.training.sheets import to_pictures, write_sheet
@@ -44,26 +45,30 @@ Predict = Callable[[nn.Module, torch.Tensor, torch.Tensor, np.ndarray, int], tor
 
 @dataclass(frozen=True)
 class Stage:
-    """So many minutes at a picture's size in pixels, with so many pictures a step, at a rate of learning."""
+    """So many minutes at a picture's size in pixels, with so many pictures a step, at a rate of learning.
+
+    With a window the finest level is the cheap one of ``grown.CheapFinestLevel``.
+    """
 
     size: int
     minutes: float
     batch: int
     rate: float
+    window: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Stage:
-        size, minutes, batch, rate = text.split(":")
-        return cls(int(size), float(minutes), int(batch), float(rate))
+        size, minutes, batch, rate, *window = text.split(":")
+        return cls(int(size), float(minutes), int(batch), float(rate), *map(int, window))
 
 
 def denoiser_parser(doc: str, stages: str, *folders: str) -> argparse.ArgumentParser:
     """A parser with what every denoiser's training takes."""
     parser = make_parser(doc, "vae", *folders)
     parser.add_argument("--latents", type=Path, help="folder where latents are kept; next to the output by default")
-    parser.add_argument("--stages", default=stages, help="size:minutes:batch:rate, one after another")
-    parser.add_argument("--views", type=int, default=32, help="of each subject")
-    parser.add_argument("--width", type=float, default=0.6, help="how much views differ: 1 is crops of 0.9 to 1")
+    parser.add_argument("--stages", default=stages, help="size:minutes:batch:rate, perhaps :window, one after another")
+    parser.add_argument("--views", type=int, default=16, help="of each subject")
+    parser.add_argument("--width", type=float, default=WIDTH, help="how much views differ: 1 is crops of 0.9 to 1")
     parser.add_argument("--mirror", action="store_true", help="mirror every second view, and say so in its prompt")
     parser.add_argument("--focus", type=float, default=0.3, help="share of timesteps from the middle of the schedule")
     return parser
@@ -94,9 +99,19 @@ def noised(
 
 
 def train(
-    args: argparse.Namespace, model: nn.Module, latents: Latents, predict: Predict, unprompted: float = 0.1
+    args: argparse.Namespace, model: nn.Module, latents: Latents, predict: Predict, unprompted: float = 0.1,
+    frozen: Sequence[nn.Module] = (),
 ) -> None:
-    """Train a denoiser, or what guides one, through its stages, and save the average of its weights."""
+    """Train a denoiser, or what guides one, through its stages, and save the average of its weights.
+
+    Args:
+        args: the command's.
+        model: what learns.
+        latents: of what.
+        predict: how it is called.
+        unprompted: share of the pictures without words.
+        frozen: what it is trained with, and whose finest level is cheap when its own is.
+    """
     scheduler = DDIMScheduler(**SCHEDULE)
     averaged = averaged_copy(model)
     model = model.to(memory_format=torch.channels_last)  # faster on a CPU; what is saved stays contiguous
@@ -106,7 +121,14 @@ def train(
         run = Run(args.output, f"{number + 1}: {stage.size} pixels", stage.minutes, args.seed,
                   model=model, averaged=averaged, optimiser=optimiser)
         if not run.finished:
+            cheap = CheapFinestLevel((model, averaged, *frozen), stage.window)
             _train_stage(run, stage, scheduler, latents, predict, args, unprompted)
+            cheap.end()
+            save(averaged, run.output)
+            scheduler.save_pretrained(run.output / "scheduler")
+            run.finish(size=stage.size, batch=stage.batch, rate=stage.rate, window=stage.window)
+            model.load_state_dict(averaged.state_dict())
+            run.save()
 
 
 def _train_stage(
@@ -132,11 +154,6 @@ def _train_stage(
             looked = run.spent_minutes
             look(run, averaged, scheduler, latents, predict, stage.size, args.vae)
     look(run, averaged, scheduler, latents, predict, stage.size, args.vae)
-    save(averaged, run.output)
-    scheduler.save_pretrained(run.output / "scheduler")
-    run.finish(size=stage.size, batch=stage.batch, rate=stage.rate)
-    model.load_state_dict(averaged.state_dict())
-    run.save()
 
 
 @torch.no_grad()

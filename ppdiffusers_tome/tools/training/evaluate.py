@@ -30,15 +30,14 @@ from tqdm import tqdm
 
 from ppdiffusers_tome.api import apply_tome, remove_tome
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, Subject, draw, held_out_views, prompt_of
+from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, WIDTH, Subject, draw, held_out_views, prompt_of
 from ppdiffusers_tome.tools.bundled.recognition import edges_followed, nearest_subject
 from ppdiffusers_tome.tools.drawing import sampling
 from ppdiffusers_tome.tools.drawing.edges import canny
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
 from ppdiffusers_tome.tools.drawing.loading import load_pipeline
+from ppdiffusers_tome.tools.drawing.settings import usual_guidance
 from ppdiffusers_tome.tools.measuring.ledger import Ledger
-
-WIDTH = 0.6  # of the views whose edges are asked for, as the denoisers saw them
 
 
 def subject_of_picture(number: int, *, shuffled: bool = False) -> Subject:
@@ -101,7 +100,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60, help="pictures, of the subjects in turn, each with a new seed")
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.0, 0.5])
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--guidance-scale", type=float, default=3.0)
+    parser.add_argument("--guidance-scale", type=float, help="default: as ppdiffusers-tome generate has it")
     parser.add_argument("--controlnet", action="store_true")
     parser.add_argument("--unprompted", action="store_true", help="leave the words out; needs --controlnet")
     parser.add_argument("--overwrite", action="store_true", help="start over, whatever is there")
@@ -111,6 +110,7 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     model = find_model(args.model, class_labels=True)
     controlnet = find_controlnet(BUNDLED) if args.controlnet else None
+    guidance_scale = usual_guidance(model, model.labels) if args.guidance_scale is None else args.guidance_scale
     pipe = load_pipeline(model, controlnet, class_labels=True)
     pipe.set_progress_bar_config(disable=True)
     enable_chunked_attention(pipe)  # the same pictures to rounding, in half the time on a CPU
@@ -118,7 +118,7 @@ def main() -> None:
     kind = "unprompted" if args.unprompted else "controlled" if args.controlnet else "pictures"
     identity = {
         "models": [[each.name, checksum(each)] for each in (model, controlnet) if each is not None],
-        "steps": args.steps, "guidance scale": args.guidance_scale,
+        "steps": args.steps, "guidance scale": guidance_scale,
     }  # fmt: skip
     with Ledger(args.output / f"{kind}.jsonl", identity, overwrite=args.overwrite) as ledger:
         work = [(number, ratio) for number in range(args.count) for ratio in args.ratios]
@@ -131,7 +131,7 @@ def main() -> None:
             prompt = "" if args.unprompted else prompt_of(subject_of_picture(number))
             picture = sampling.draw(
                 pipe, prompt, height=height, width=width, seed=number, steps=args.steps,
-                guidance_scale=args.guidance_scale, edges=view_edges(number) if args.controlnet else None,
+                guidance_scale=guidance_scale, edges=view_edges(number) if args.controlnet else None,
             )  # fmt: skip
             picture.save(args.output / f"{kind}-{number:03d}-{ratio:g}.png")
             found = judged(np.asarray(picture), number, controlled=args.controlnet)

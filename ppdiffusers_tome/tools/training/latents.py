@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from diffusers import AutoencoderKL
+from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, View, draw, random_view
@@ -44,7 +45,7 @@ def make_latents(vae_folder: Path, folder: Path, views: int, width: float, mirro
     rng = np.random.default_rng(0)
     chosen = [random_view(rng, width, mirror) for _ in range(views * len(SUBJECTS))]
     subjects = np.arange(len(chosen)) % len(SUBJECTS)
-    weights = hashlib.sha256((vae_folder / "diffusion_pytorch_model.safetensors").read_bytes()).hexdigest()[:8]
+    weights = _sum_of_encoder(vae_folder)
     squares = hashlib.sha256(repr(SUBJECTS).encode()).hexdigest()[:8]
     file = folder / f"latents-{weights}-{squares}-{views}-{width:g}{'-mirrored' if mirror else ''}.pt"
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,6 +54,15 @@ def make_latents(vae_folder: Path, folder: Path, views: int, width: float, mirro
         if not file.exists():
             _make(vae_folder, file, subjects, chosen)
     return Latents(torch.load(file, weights_only=True), subjects, chosen)
+
+
+def _sum_of_encoder(vae_folder: Path) -> str:
+    """Latents are the encoder's alone, so they stay right while the decoder goes on learning."""
+    held = load_file(vae_folder / "diffusion_pytorch_model.safetensors")
+    sums = hashlib.sha256()
+    for name in sorted(name for name in held if name.startswith(("encoder.", "quant_conv."))):
+        sums.update(name.encode() + held[name].numpy().tobytes())
+    return sums.hexdigest()[:8]
 
 
 def _make(vae_folder: Path, file: Path, subjects: np.ndarray, views: list[View]) -> None:

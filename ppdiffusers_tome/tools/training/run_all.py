@@ -4,7 +4,7 @@
 
 Each part is a script of this folder with a time budget, and a folder of its own under the output. What is finished is
 skipped, what was interrupted resumes from its checkpoint, so the command is the same after a kill. Once there are
-latents, the UNet with its ControlNet and the DiT are trained side by side.
+latents, the UNet with its ControlNet, the DiT and the decoder are trained side by side.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ def plan(output: Path) -> tuple[list[Part], list[list[Part]]]:
     """What comes first, and then the lines that run side by side; each part a name, a script and its arguments."""
     text, vae, unet, dit, controlnet = (str(output / name) for name in ("text", "vae", "unet", "dit", "controlnet"))
     first = [
-        ("autoencoder", ["train_vae", "--output", vae, "--minutes", "40"]),
         ("text encoder", ["train_text_encoder", "--output", text, "--minutes", "1"]),
+        ("encoder", ["train_vae", "--output", vae, "--part", "encoder", "--minutes", "15"]),
     ]
     on_unet = [
         ("unet", ["train_unet", "--text", text, "--vae", vae, "--output", unet]),
         ("controlnet", ["train_controlnet", "--text", text, "--vae", vae, "--unet", unet, "--output", controlnet]),
     ]
     on_labels = [("dit", ["train_dit", "--vae", vae, "--output", dit])]
-    return first, [on_unet, on_labels]
+    on_latents = [("decoder", ["train_vae", "--output", vae, "--part", "decoder", "--minutes", "20"])]
+    return first, [on_unet, on_labels, on_latents]
 
 
 def run_line(line: list[Part], output: Path, log: TextIO) -> bool:

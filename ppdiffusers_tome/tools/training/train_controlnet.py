@@ -21,7 +21,7 @@ from ppdiffusers_tome.tools.training.latents import Latents
 from ppdiffusers_tome.tools.training.train_unet import Prompts
 
 EDGE_CHANNELS = (8, 16, 32, 64)
-STAGES = "256:15:12:1e-3,512:20:4:5e-4"
+STAGES = "512:20:4:1e-3:16,512:15:4:5e-4"
 # Unprompted more often than the denoiser is: without words, only the edges are left to learn from.
 UNPROMPTED = 0.25
 
@@ -78,7 +78,7 @@ def main() -> None:
             down_block_additional_residuals=down, mid_block_additional_residual=mid,
         )[0]
 
-    train(args, controlnet, latents, predict, UNPROMPTED)
+    train(args, controlnet, latents, predict, UNPROMPTED, frozen=[unet])
 
 
 if __name__ == "__main__":

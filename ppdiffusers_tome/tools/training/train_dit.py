@@ -28,7 +28,7 @@ CONFIG = dict(
     norm_type="ada_norm_zero",
     norm_elementwise_affine=False,
 )
-STAGES = "256:30:24:1e-3,512:40:8:5e-4,512:60:8:3e-4"
+STAGES = "256:18:12:1.5e-3,512:38:6:7e-4"
 
 
 def initialise(model: DiTTransformer2DModel) -> None:
