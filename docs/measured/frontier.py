@@ -2,16 +2,16 @@
 
     python docs/measured/frontier.py docs/measured/fidelity/bundled-dit.json --plot docs/images/fidelity.png
 
-It takes the ``evaluate.json`` of one model or of several, and needs numpy and matplotlib alone. Likeness is the PSNR
-to the unmerged picture in dB, speed the speed-up of the whole picture; both are medians over the pictures. What is
-compared is the best of each family at a speed: the one with most PSNR of those that are at least as fast.
+It takes the ``evaluate.json`` of one model or of several, and needs numpy and matplotlib alone. Fidelity is the PSNR
+to the unmerged picture in dB, speed the speed-up; both are medians over the pictures. The port is among them where
+``evaluate`` was given ``--port-ratios``. Between two settings of a family its line is straight: with other ratios one
+gets there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,13 @@ import numpy as np
 
 SPEEDS = [round(1.2 + 0.1 * number, 1) for number in range(14)]  # 1.2 to 2.5
 PLAIN_TOME, PLAIN_TODO, PORT = "tome", "todo", "port"
-GROUPS = {PORT: "ppdiffusers' port", PLAIN_TOME: "plain ToMe", PLAIN_TODO: "plain ToDo", "": "best of this package"}
+OURS = "best of this package"
+MOST = 80.0  # dB, in place of the infinite PSNR of pictures that are identical
 
 
 @dataclass(frozen=True)
 class Point:
-    """A configuration: speed-up of the whole picture and of its blocks, and PSNR in dB, infinite for equal pictures."""
+    """A configuration: speed-up of the whole picture, of the blocks that merge, and PSNR in dB."""
 
     name: str
     family: str
@@ -35,125 +36,134 @@ class Point:
     psnr: float
 
 
+Speed = Callable[[Point], float]
+
+
 def read(path: Path) -> tuple[str, list[Point]]:
     """The model of an evaluation, and its configurations but the unmerged one."""
     found = json.loads(path.read_text())
     return found["run"]["model"], [
         Point(
             row["configuration"]["name"], row["configuration"]["family"], row["speed_up"]["median"],
-            row["block_speed_up"]["median"], _psnr(row),
+            row["block_speed_up"]["median"], _finite(row["psnr_db"]["median"]),
         )
         for row in found["configurations"]
         if row["psnr_db"] is not None
     ]  # fmt: skip
 
 
-def _psnr(row: dict[str, Any]) -> float:
-    median = row["psnr_db"]["median"]
-    return math.inf if median is None else median
+def _finite(psnr: Any) -> float:
+    return MOST if psnr is None else float(psnr)
 
 
-def best_at(points: Sequence[Point], least: float, speed: Callable[[Point], float]) -> Point | None:
-    """The one with most PSNR of those that reach a speed; None where none does."""
-    return max((point for point in points if speed(point) >= least), key=lambda point: point.psnr, default=None)
-
-
-def fastest_at(points: Sequence[Point], least: float, speed: Callable[[Point], float]) -> Point | None:
-    """The fastest of those that reach a PSNR; None where none does."""
-    return max((point for point in points if point.psnr >= least), key=speed, default=None)
-
-
-def group(points: Sequence[Point], name: str) -> list[Point]:
-    """The configurations of a family; of the name "" all that are this package's."""
-    return [point for point in points if point.family == name or (not name and point.family != PORT)]
+def of_picture(point: Point) -> float:
+    return point.speed
 
 
 def of_blocks(point: Point) -> float:
     return point.block_speed
 
 
-def of_whole(point: Point) -> float:
-    return point.speed
+def frontier(points: Sequence[Point], speed: Speed) -> list[Point]:
+    """Those that no other beats in both, the slowest first."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda each: (-speed(each), -each.psnr)):
+        if not best or point.psnr > best[-1].psnr:
+            best.append(point)
+    return best[::-1]
+
+
+def psnr_at(points: Sequence[Point], asked: float, speed: Speed) -> float | None:
+    """PSNR of the frontier's line at a speed; None beyond its end."""
+    line = frontier(points, speed)
+    if not line or asked > speed(line[-1]):
+        return None
+    return float(np.interp(asked, [speed(point) for point in line], [point.psnr for point in line]))
+
+
+def fastest_at(points: Sequence[Point], psnr: float, speed: Speed) -> Point | None:
+    """The fastest of those that reach a PSNR; None where none does."""
+    return max((point for point in points if point.psnr >= psnr), key=speed, default=None)
+
+
+def best_at(points: Sequence[Point], asked: float, speed: Speed) -> Point | None:
+    """The one with most PSNR of those that reach a speed; None where none does."""
+    return max((point for point in points if speed(point) >= asked), key=lambda point: point.psnr, default=None)
+
+
+def family(points: Sequence[Point], name: str) -> list[Point]:
+    return [point for point in points if point.family == name]
+
+
+def ours(points: Sequence[Point]) -> list[Point]:
+    """What this package adds to the port, ToMe and ToDo as they were published."""
+    return [point for point in points if point.family not in (PORT, PLAIN_TOME, PLAIN_TODO)]
 
 
 def goals(points: Sequence[Point]) -> list[str]:
     """A line a goal, with the figures."""
-    ours = group(points, "")
-    lines = []
-    reference = next((point for point in group(points, PORT) if point.name == "port 0.5"), None)
-    if reference is not None:
-        lines += against(reference, ours)
+    reference = next((point for point in points if point.name == "port 0.5"), None)
+    lines = ["the port at 0.5 was not evaluated"] if reference is None else against(reference, ours(points))
     lines += [
         "",
-        "| at least this fast | best of ours | dB | above plain ToMe | above plain ToDo |",
+        "| speed-up of the picture | best of ours there or faster | dB | above plain ToMe | above plain ToDo |",
         "|---|---|---:|---:|---:|",
     ]
     for speed in SPEEDS:
-        best = best_at(ours, speed, of_whole)
-        if best is None:
+        psnr, best = psnr_at(ours(points), speed, of_picture), best_at(ours(points), speed, of_picture)
+        if psnr is None or best is None:
             lines.append(f"| {speed:.1f}x | none | - | - | - |")
             continue
-        above = [_above(best, best_at(group(points, name), speed, of_whole)) for name in (PLAIN_TOME, PLAIN_TODO)]
-        lines.append(f"| {speed:.1f}x | {best.name} | {best.psnr:.1f} | {' | '.join(above)} |")
+        others = [psnr_at(family(points, name), speed, of_picture) for name in (PLAIN_TOME, PLAIN_TODO)]
+        above = ["not so fast" if other is None else f"{psnr - other:+.1f}" for other in others]
+        lines.append(f"| {speed:.1f}x | {best.name} | {psnr:.1f} | {' | '.join(above)} |")
     return lines
 
 
-def against(reference: Point, ours: Sequence[Point]) -> list[str]:
-    """What this package reaches at the port's likeness, and at its speed."""
+def against(reference: Point, points: Sequence[Point]) -> list[str]:
+    """What these reach at the port's PSNR, and at its speed."""
     lines = [
         f"the port at 0.5: {reference.psnr:.1f} dB, blocks {reference.block_speed:.2f}x, picture {reference.speed:.2f}x"
     ]
-    for word, speed in (("blocks", of_blocks), ("picture", of_whole)):
-        alike, fast = fastest_at(ours, reference.psnr, speed), best_at(ours, speed(reference), speed)
+    for word, speed in (("blocks", of_blocks), ("picture", of_picture)):
+        saved = 1 - 1 / speed(reference)
+        alike = fastest_at(points, reference.psnr, speed)
         if alike is not None:
-            own, its = _saved(speed(alike)), _saved(speed(reference))
-            lines.append(
-                f"at its likeness, {word}: {alike.name} saves {own:.0%} of the time, the port {its:.0%}: "
-                f"{own / its:.1f} times as much ({alike.psnr:.1f} dB, {speed(alike):.2f}x)"
+            own = 1 - 1 / speed(alike)
+            line = (
+                f"at its PSNR, {word}: {alike.name} ({alike.psnr:.1f} dB, {speed(alike):.2f}x) saves {own:.0%} of the "
+                f"time, the port {saved:.0%}"
             )
-        if fast is not None:
-            lines.append(
-                f"at its speed, {word}: {fast.name} has {fast.psnr - reference.psnr:+.1f} dB ({fast.psnr:.1f} dB, "
-                f"{speed(fast):.2f}x)"
-            )
+            times = f"; {own / saved:.1f} times as much, of {1 / saved:.1f} that are possible" if saved > 0 else ""
+            lines.append(line + times)
+        psnr = psnr_at(points, speed(reference), speed)
+        if psnr is not None:
+            lines.append(f"at its speed, {word}: {psnr - reference.psnr:+.1f} dB ({psnr:.1f} dB)")
     return lines
 
 
-def _saved(speed_up: float) -> float:
-    return 1 - 1 / speed_up
-
-
-def _above(best: Point, other: Point | None) -> str:
-    return "it is not so fast" if other is None else f"{best.psnr - other.psnr:+.1f}"
-
-
 def plot(evaluations: Sequence[tuple[str, list[Point]]], path: Path) -> None:
-    """A panel a model: every configuration as a dot, and the best of each group at every speed as a line."""
+    """A panel a model: every configuration as a dot, and the frontier of each group as a line."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(
-        1, len(evaluations), figsize=(6.4 * len(evaluations), 4.6), squeeze=False, constrained_layout=True
+        1, len(evaluations), figsize=(7.2 * len(evaluations), 4.8), squeeze=False, constrained_layout=True
     )
     for axes, (model, points) in zip(panels[0], evaluations, strict=True):
-        finite = [point for point in points if math.isfinite(point.psnr)]
-        for number, (name, label) in enumerate(GROUPS.items()):
-            own = group(finite, name)
-            if not own:
-                continue
-            colour = f"C{number}"
-            if name:
-                axes.plot([p.speed for p in own], [p.psnr for p in own], "o", color=colour, markersize=4, alpha=0.6)
-            else:
-                axes.plot([p.speed for p in own], [p.psnr for p in own], ".", color="0.75", markersize=5, zorder=0)
-            speeds = np.unique([min(p.speed for p in own), *(p.speed for p in own)])
-            best = [best_at(own, speed, of_whole) for speed in speeds]
-            axes.plot(
-                speeds, [each.psnr for each in best if each is not None], drawstyle="steps-pre", color=colour,
-                label=label,
-            )  # fmt: skip
+        groups = {
+            OURS: ours(points), "plain ToDo": family(points, PLAIN_TODO), "plain ToMe": family(points, PLAIN_TOME),
+            "ppdiffusers' port": family(points, PORT),
+        }  # fmt: skip
+        for number, (label, own) in enumerate(groups.items()):
+            line = frontier(own, of_picture)
+            axes.plot([p.speed for p in own], [p.psnr for p in own], ".", color=f"C{number}", alpha=0.4)
+            if line:
+                axes.plot([p.speed for p in line], [p.psnr for p in line], "o-", color=f"C{number}", label=label)
+        for point in frontier(ours(points), of_picture):
+            axes.annotate(point.name, (point.speed, point.psnr), (4, 4), textcoords="offset points", fontsize=7)
         axes.set(title=model, xlabel="speed-up of the whole picture", ylabel="PSNR to the unmerged picture (dB)")
         axes.xaxis.set_major_formatter("{x:g}x")
         axes.grid(alpha=0.3)

@@ -11,7 +11,7 @@ from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.values import LEVELS, NOT_GIVEN
 from ppdiffusers_tome.tools.drawing.edges import CROP, FITS
-from ppdiffusers_tome.tools.drawing.finding import BUNDLED, BUNDLED_DIT, bundled_pipelines
+from ppdiffusers_tome.tools.drawing.finding import BUNDLED, BUNDLED_DIT
 from ppdiffusers_tome.tools.drawing.loading import DTYPES
 from ppdiffusers_tome.tools.drawing.schedulers import SCHEDULERS
 
@@ -42,12 +42,10 @@ def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: boo
 
 def add_model_argument(group: Any, *, class_labels: bool = False) -> None:
     """Which pipeline; with ``class_labels`` a DiTPipeline too."""
-    dit = ""
-    if class_labels and BUNDLED_DIT in bundled_pipelines():
-        dit = f", '{BUNDLED_DIT}' (a small transformer that comes with this package and draws classes)"
+    dit = f", '{BUNDLED_DIT}' (a small transformer that comes with this package and draws classes)"
     group.add_argument("--model", default=BUNDLED, metavar="MODEL",
                        help="a folder in ppdiffusers' or diffusers' format, or a hub name such as "
-                       f"runwayml/stable-diffusion-v1-5{dit} (default: the small "
+                       f"runwayml/stable-diffusion-v1-5{dit if class_labels else ''} (default: the small "
                        "text-to-image model that comes with this package)")
 
 

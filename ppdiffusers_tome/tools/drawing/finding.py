@@ -54,11 +54,6 @@ class Source:
         return str(self.folder or self.name), keywords
 
 
-def bundled_pipelines() -> dict[str, Path]:
-    """The folders of the pipelines that come with this package, by the words for them."""
-    return {BUNDLED: MODEL} | ({BUNDLED_DIT: DIT} if DIT.is_dir() else {})
-
-
 def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False) -> Source:
     """Find a pipeline.
 
@@ -71,7 +66,7 @@ def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False)
         UserError: there is no such folder, a part of the pipeline is missing from it, or loading it would run more
             than its name says.
     """
-    source = _find(name, "--model", bundled_pipelines(), "a pipeline's", "model_index.json")
+    source = _find(name, "--model", {BUNDLED: MODEL, BUNDLED_DIT: DIT}, "a pipeline's", "model_index.json")
     if source.folder is None:
         return source
     index = read_json(source.folder / "model_index.json")

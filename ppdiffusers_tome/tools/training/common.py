@@ -32,6 +32,7 @@ def averaged_copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).requires_grad_(False)
 
 
+@torch.no_grad()
 def average(averaged: nn.Module, model: nn.Module, steps: int) -> None:
     """Move the average towards the model: over about 500 steps, fewer at the beginning."""
     keep = min(0.998, steps / (steps + 10))
@@ -60,8 +61,12 @@ def step(loss: torch.Tensor, optimiser: torch.optim.Optimizer, rate: float) -> N
 
 
 def save(model: nn.Module, folder: Path) -> None:
-    """Save a copy whose memory lies as files want it."""
-    copy.deepcopy(model).to(memory_format=torch.contiguous_format).save_pretrained(folder)
+    """Save a copy whose memory lies as files want it; each file is replaced whole, as others may be reading it."""
+    new = folder / "new"
+    copy.deepcopy(model).to(memory_format=torch.contiguous_format).save_pretrained(new)
+    for file in new.iterdir():
+        file.replace(folder / file.name)
+    new.rmdir()
 
 
 def millions(model: nn.Module) -> float:

@@ -100,7 +100,7 @@ def noised(
 
 def train(
     args: argparse.Namespace, model: nn.Module, latents: Latents, predict: Predict, unprompted: float = 0.1,
-    frozen: Sequence[nn.Module] = (),
+    frozen: Sequence[nn.Module] = (), pooled: int = 1,
 ) -> None:
     """Train a denoiser, or what guides one, through its stages, and save the average of its weights.
 
@@ -111,6 +111,8 @@ def train(
         predict: how it is called.
         unprompted: share of the pictures without words.
         frozen: what it is trained with, and whose finest level is cheap when its own is.
+        pooled: side of the squares over whose mean it sees noisy latents; 1 for all of them. Other than in latents of
+            smaller pictures the noise is then as weak as in the coarser levels of a larger model.
     """
     scheduler = DDIMScheduler(**SCHEDULE)
     averaged = averaged_copy(model)
@@ -122,18 +124,17 @@ def train(
                   model=model, averaged=averaged, optimiser=optimiser)
         if not run.finished:
             cheap = CheapFinestLevel((model, averaged, *frozen), stage.window)
-            _train_stage(run, stage, scheduler, latents, predict, args, unprompted)
+            _train_stage(run, stage, scheduler, latents, predict, args, unprompted, pooled)
             cheap.end()
             save(averaged, run.output)
             scheduler.save_pretrained(run.output / "scheduler")
+            model.load_state_dict(averaged.state_dict())  # the next stage begins with it
             run.finish(size=stage.size, batch=stage.batch, rate=stage.rate, window=stage.window)
-            model.load_state_dict(averaged.state_dict())
-            run.save()
 
 
 def _train_stage(
     run: Run, stage: Stage, scheduler: DDIMScheduler, latents: Latents, predict: Predict, args: argparse.Namespace,
-    unprompted: float,
+    unprompted: float, pooled: int,
 ) -> None:
     model, averaged, optimiser = (run.held[name] for name in ("model", "averaged", "optimiser"))
     scaled = latents.at(stage.size)
@@ -143,6 +144,8 @@ def _train_stage(
         chosen = rng.integers(0, len(scaled), stage.batch)
         noisy, timesteps, velocity = noised(scheduler, scaled[torch.from_numpy(chosen)], args.focus)
         places = np.where(rng.random(stage.batch) < unprompted, -1 - chosen, chosen)
+        if pooled > 1:
+            noisy, velocity = (F.avg_pool2d(each, pooled) for each in (noisy, velocity))
         noisy = noisy.contiguous(memory_format=torch.channels_last)
         with autocast():
             predicted = predict(model, noisy, timesteps, places, stage.size).float()
@@ -152,21 +155,21 @@ def _train_stage(
         run.step(size=stage.size, loss=loss.item())
         if run.spent_minutes - looked > LOOK_MINUTES:
             looked = run.spent_minutes
-            look(run, averaged, scheduler, latents, predict, stage.size, args.vae)
-    look(run, averaged, scheduler, latents, predict, stage.size, args.vae)
+            look(run, averaged, scheduler, latents, predict, stage.size, args.vae, pooled)
+    look(run, averaged, scheduler, latents, predict, stage.size, args.vae, pooled)
 
 
 @torch.no_grad()
 def look(
     run: Run, model: nn.Module, scheduler: DDIMScheduler, latents: Latents, predict: Predict, size: int, vae: Path,
-    steps: int = 10,
+    pooled: int = 1, steps: int = 10,
 ) -> None:
     """Draw every subject once, unguided, and write the pictures below those of the latents that stand for them."""
     count = len(SUBJECTS)
     places = np.arange(count)
     generator = torch.Generator().manual_seed(0)
-    asked = latents.at(size)[:count]
-    drawn = torch.randn(asked.shape, generator=generator)
+    whole = latents.at(size)[:count]
+    asked, drawn = (F.avg_pool2d(each, pooled) for each in (whole, torch.randn(whole.shape, generator=generator)))
     scheduler.set_timesteps(steps)
     for timestep in scheduler.timesteps:
         with autocast():

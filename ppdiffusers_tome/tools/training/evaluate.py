@@ -8,9 +8,9 @@ Every picture is judged by the photograph that it is most like (``bundled.recogn
 its prompt names, and, as a check of the judge, whether it is the one which another picture's prompt names.
 
 With ``--controlnet`` the edges are those of a held-out view. Reported are the share of them that the picture has an
-edge near of, and the same share for the edges of another view of the same subject and of another subject's. Views are
-alike, so a picture that words alone have made follows most edges of any view: ``--unprompted`` leaves the words out,
-and nothing but the edges tells what to draw.
+edge near of, and the same share for the edges of another subject's view. Views are alike, so a picture that words alone
+have made follows most edges of any view of its subject: ``--unprompted`` leaves the words out, and nothing but the
+edges tells what to draw.
 
 A line a picture goes to a file in the output; started again with the same models, steps and guidance, the command goes
 on where it stopped, perhaps with more pictures or ratios. The summary is printed as a Markdown table.
@@ -46,9 +46,9 @@ def subject_of_picture(number: int, *, shuffled: bool = False) -> Subject:
     return SUBJECTS[(number + moved) % len(SUBJECTS)]
 
 
-def view_edges(number: int, *, another: bool = False) -> Image.Image:
-    """The edges of a view of picture ``number``'s subject, or of another view of it, white on black."""
-    view = held_out_views(number + 2, WIDTH)[number + another]
+def view_edges(number: int) -> Image.Image:
+    """The edges of a view of picture ``number``'s subject, white on black."""
+    view = held_out_views(number + 1, WIDTH)[number]
     return canny((draw(subject_of_picture(number), view) * 255).round().astype(np.uint8))
 
 
@@ -61,10 +61,7 @@ def judged(picture: np.ndarray, number: int, *, controlled: bool) -> dict[str, A
         "by another's prompt": nearest is subject_of_picture(number, shuffled=True),
     }
     if controlled:
-        asked = {
-            "edges followed": view_edges(number), "another view's": view_edges(number, another=True),
-            "another subject's": view_edges(number + 1),
-        }  # fmt: skip
+        asked = {"edges followed": view_edges(number), "another subject's": view_edges(number + 1)}
         seen = np.asarray(canny(picture))[..., 0]
         found |= {name: edges_followed(np.asarray(edges)[..., 0], seen) for name, edges in asked.items()}
     return found

@@ -52,6 +52,7 @@ class Run:
         self.finished = stage in finished_stages(output)
         if not self.finished:
             self._load()
+            self._drop_lost_rows()
         self._began, self._saved = time.process_time(), time.time()
         self._row_began = self._began
 
@@ -111,7 +112,6 @@ class Run:
                 each.load_state_dict(kept["states"][name])
         if same:
             self.steps, self._spent = kept["steps"], kept["minutes"]
-            self._drop_lost_rows()
         print(f"resumed from stage {kept['stage']}, step {kept['steps']}; {_now()}", flush=True)
 
     def _drop_lost_rows(self) -> None:

@@ -2,8 +2,8 @@
 
     python -m ppdiffusers_tome.tools.training.train_unet --text runs/text --vae runs/vae --output runs/unet
 
-A model that grows: three levels learn on pictures of 256x256 pixels, and the fourth, finest, on 512x512 with them
-(latents of 32x32 and 64x64), as progressive GANs do (Karras et al. 2018, section 2).
+A model that grows, as progressive GANs do (Karras et al. 2018, section 2): three levels learn on noisy latents of 64x64
+that are pooled to 32x32, and the fourth, finest, with them on the whole.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ppdiffusers_tome.tools.training.grown import grow
 from ppdiffusers_tome.tools.training.latents import Latents
 from ppdiffusers_tome.tools.training.train_text_encoder import encode
 
-# Three levels of 32x32 to 8x8 learn first, at 256x256 pixels: what words mean and where things lie. Then a finest level
-# is put before them. Its attention, of which merging saves most, learns before its convolutions do, and the model leans
-# on it: what merging costs is to be seen.
+# Three levels of 32x32 to 8x8 learn first what words mean and where things lie. Then a finest level is put before them.
+# Its attention, of which merging saves most, learns before its convolutions do, and the model leans on it: what merging
+# costs is to be seen.
 SMALL = dict(
     sample_size=32,
     in_channels=4,
@@ -45,7 +45,8 @@ CONFIG = SMALL | dict(
     up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
     attention_head_dim=(2, 2, 4, 4),
 )
-SMALL_STAGES = "256:40:12:1e-3"
+POOLED = 2
+SMALL_STAGES = "512:40:12:1e-3"
 STAGES = "512:60:8:7e-4:16,512:25:4:4e-4"
 
 
@@ -81,7 +82,7 @@ def main() -> None:
         return unet(noisy, timesteps, prompts(places), return_dict=False)[0]
 
     small_args = argparse.Namespace(**vars(args) | {"output": args.output / "small", "stages": args.small_stages})
-    train(small_args, UNet2DConditionModel(**SMALL), latents, predict)
+    train(small_args, UNet2DConditionModel(**SMALL), latents, predict, pooled=POOLED)
     unet = UNet2DConditionModel(**CONFIG)
     grow(UNet2DConditionModel.from_pretrained(small_args.output), unet)
     train(args, unet, latents, predict)

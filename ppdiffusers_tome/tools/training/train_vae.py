@@ -34,6 +34,7 @@ from ppdiffusers_tome.tools.training.common import (
 )
 from ppdiffusers_tome.tools.training.run import Run
 from ppdiffusers_tome.tools.training.sheets import psnr, to_pictures, to_pixels, write_sheet
+from ppdiffusers_tome.tools.training.stages import finished_stages
 
 CONFIG = dict(
     block_out_channels=(16, 32, 64, 128),
@@ -144,6 +145,9 @@ def main() -> None:
     vae = vae.to(memory_format=torch.channels_last)
     settled = args.part == "decoder"
     if settled:
+        encoder = finished_stages(args.output).get("encoder")
+        if encoder is None:
+            raise SystemExit(f"the encoder in {args.output} is not finished; begin with --part encoder")
         for each in (vae.encoder, vae.quant_conv):
             each.requires_grad_(False)
     learning = [p for p in vae.parameters() if p.requires_grad]
@@ -167,12 +171,12 @@ def main() -> None:
         if not settled:
             vae.load_state_dict(averaged.state_dict())
             scale, deviations = scale_of(averaged)
-            averaged.register_to_config(scaling_factor=scale)
             print("scaling_factor", scale, "deviation by channel", deviations)
         else:
-            averaged.register_to_config(scaling_factor=AutoencoderKL.load_config(args.output)["scaling_factor"])
+            scale = encoder["scaling_factor"]
+        averaged.register_to_config(scaling_factor=scale)
         save(averaged, run.output)
-        run.finish(psnr_db=found, million_parameters=millions(vae))
+        run.finish(psnr_db=found, million_parameters=millions(vae), scaling_factor=scale)
 
 
 def note_psnr(run: Run, found: dict[str, float]) -> None:
