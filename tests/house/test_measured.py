@@ -1,0 +1,130 @@
+"""The scripts in docs/measured read evaluations rightly, and the evaluations kept there are of today's suite."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.evaluation.configurations import from_suite
+
+ROOT = Path(__file__).parents[2]
+MEASURED = ROOT / "docs" / "measured"
+SUITE = ROOT / "ppdiffusers_tome" / "tools" / "evaluation" / "fidelity.jsonl"
+EVALUATIONS = sorted((MEASURED / "fidelity").glob("*.json"))
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, MEASURED / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where its dataclasses look for what their annotations name
+    spec.loader.exec_module(module)
+    return module
+
+
+frontier, choose_presets = load("frontier"), load("choose_presets")
+
+
+def point(name: str, speed: float, psnr: float, family: str | None = None, blocks: float | None = None) -> Any:
+    return frontier.Point(name, family or name, speed, blocks or speed, psnr)
+
+
+def row(name: str, psnr: list[float | None], speed: float, settings: dict[str, Any]) -> dict[str, Any]:
+    """A configuration as ``evaluate.json`` has it, as far as it is read."""
+    return {
+        "configuration": {"name": name, "tome": ToMeConfig(**settings).to_dict()},
+        "speed_up": {"median": speed},
+        "samples": [{"prompt": "cat", "seed": seed, "psnr_db": value} for seed, value in enumerate(psnr)],
+    }
+
+
+class TestFrontier:
+    def test_its_line_is_straight_between_settings_and_ends_with_the_fastest(self) -> None:
+        points = [point("a", 1.2, 40), point("beaten", 1.3, 30), point("b", 1.6, 36), point("equal", 1.6, 36)]
+        assert frontier.psnr_at(points, 1.4, frontier.of_picture) == pytest.approx(38)
+        assert frontier.psnr_at(points, 1.0, frontier.of_picture) == 40
+        assert frontier.psnr_at(points, 1.7, frontier.of_picture) is None
+        assert [each.name for each in frontier.frontier(points, frontier.of_picture)] == ["a", "b"]
+
+    def test_published_methods_are_none_of_ours(self) -> None:
+        points = [point("tome", 2, 20), point("todo", 2, 50), point("keys", 2, 30)]
+        (line,) = [line for line in frontier.goals(points) if line.startswith("| 1.5x")]
+        assert line == "| 1.5x | keys | 30.0 | +10.0 | -20.0 |"
+
+    def test_what_is_not_reached_is_said(self) -> None:
+        lines = frontier.goals([point("tome", 1.3, 20), point("keys", 1.6, 30)])
+        assert lines[0] == "the port at 0.5 was not evaluated"
+        assert "| 1.5x | keys | 30.0 | not so fast | not so fast |" in lines
+        assert "| 1.7x | none | - | - | - |" in lines
+
+    def test_at_the_ports_fidelity_and_speed(self) -> None:
+        port = point("port 0.5", 1.5, 30, "port", blocks=2.0)
+        lines = frontier.goals([port, point("keys", 2, 31, blocks=4.0), point("pool", 1.5, 34, blocks=2.0)])
+        assert "keys (31.0 dB, 4.00x) saves 75% of the time, the port 50%; 1.5 times as much, of 2.0" in lines[1]
+        assert lines[2] == "at its speed, blocks: +4.0 dB (34.0 dB)"
+
+    @pytest.mark.parametrize("speed", [0.9, 1.0])
+    def test_a_port_that_saves_nothing(self, speed: float) -> None:
+        lines = frontier.goals([point("port 0.5", speed, 30, "port"), point("keys", 2, 31)])
+        assert lines[1].endswith("%")
+
+    def test_pictures_that_are_identical_have_no_nan(self) -> None:
+        values = {"speed_up": {"median": 2.0}, "block_speed_up": {"median": 2.0}, "psnr_db": {"median": None}}
+        assert frontier._finite(values["psnr_db"]["median"]) == frontier.MOST
+
+
+class TestPresets:
+    def test_the_fastest_that_reaches_the_aim_is_taken(self) -> None:
+        settings = {"sx": 4, "sy": 4, "ratio": 0.9375, "method": "pool"}
+        rows = [
+            row("tome 0.5", [30.0] * 8, 1.2, {}),
+            row("mild", [37.0] * 8, 1.3, {"ratio": 0.75, "method": "pool"}),
+            row("middle", [34.0] * 8, 1.5, {"ratio": 0.75, "method": "todo"}),
+            row("strong", [30.5] * 4 + [None] * 4, 1.8, settings),
+            row("matched", [60.0] * 8, 2.5, {"ratio": 0.75, "method": "keys"}),
+        ]
+        found = choose_presets.candidates([{"run": {"model": "a"}, "configurations": rows}])
+        presets = choose_presets.chosen(found)
+        assert {name: preset.name for name, preset in presets.items()} == {
+            "quality": "mild", "balanced": "middle", "fast": "strong"
+        }  # fmt: skip
+        assert presets["fast"].settings == settings
+
+    def test_pictures_are_paired_and_the_lower_end_counts(self) -> None:
+        reference = row("tome 0.5", [20.0, 40.0, 30.0, 25.0, 35.0, 28.0], 1.2, {})
+        other = row("pool", [22.0, 42.0, 32.0, 27.0, 37.0, 30.0], 1.2, {"method": "pool", "ratio": 0.75})
+        other["samples"].reverse()
+        assert choose_presets.above_reference(other, reference) == pytest.approx(2.0)
+        other["samples"][0]["psnr_db"] = 10.0
+        assert choose_presets.above_reference(other, reference) < 2.0
+
+    def test_too_few_pictures_choose_nothing(self) -> None:
+        few = row("tome 0.5", [20.0] * 5, 1.2, {})
+        with pytest.raises(ValueError, match="5 pictures are too few"):
+            choose_presets.above_reference(few, few)
+
+    def test_an_aim_that_nothing_reaches_is_named(self) -> None:
+        rows = [row("tome 0.5", [30.0] * 8, 1.2, {}), row("a", [31.0] * 8, 1.5, {"method": "pool", "ratio": 0.75})]
+        with pytest.raises(ValueError, match=r"no settings are 6 dB above tome 0\.5 .* as quality is to be"):
+            choose_presets.chosen(choose_presets.candidates([{"run": {"model": "a"}, "configurations": rows}]))
+
+
+@pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)
+def test_evaluations_are_of_the_suite_as_it_is(path: Path) -> None:
+    rows = json.loads(path.read_text())["configurations"]
+    found = {each["configuration"]["name"]: each["configuration"] for each in rows}
+    suite = {each.name: each.to_dict() for each in from_suite(SUITE)}
+    assert {name: found.get(name) for name in suite} == suite
+    assert any("| 1.2x | " in line for line in frontier.goals(frontier.read(path)[1]))
+
+
+def test_there_are_evaluations() -> None:
+    assert EVALUATIONS
