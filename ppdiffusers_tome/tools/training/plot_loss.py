@@ -26,19 +26,19 @@ def main() -> None:
         title, _, path = run.partition("=")
         file = Path(path) / "loss.jsonl" if Path(path).is_dir() else Path(path)
         rows = [json.loads(line) for line in file.read_text().splitlines()]
-        # Steps count from 0 again at each stage of growing size.
+        # Steps count from 0 again at each stage. The trainings of the model of shapes named their sizes alone.
         total, previous, xs = 0, 0, []
         for row in rows:
             total += previous if row["step"] <= previous else 0
             previous = row["step"]
             xs.append(total + row["step"])
-        sizes = [row.get("size") for row in rows]
-        for size in dict.fromkeys(sizes):
-            points = [(x, row["loss"]) for x, row, s in zip(xs, rows, sizes, strict=True) if s == size]
-            axis.plot(*zip(*points, strict=True), label=f"{size:.0f} pixels" if size else None)
+        stages = [row.get("stage") or (f"{row['size']:.0f} pixels" if "size" in row else None) for row in rows]
+        for stage in dict.fromkeys(stages):
+            points = [(x, row["loss"]) for x, row, own in zip(xs, rows, stages, strict=True) if own == stage]
+            axis.plot(*zip(*points, strict=True), label=stage)
         axis.set(title=title, xlabel="step", ylabel="loss", yscale="log")
         axis.grid(alpha=0.3, which="both")
-        if any(sizes):
+        if any(stages):
             axis.legend()
     args.output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(args.output, dpi=110)
