@@ -158,6 +158,7 @@ def plot(evaluations: Sequence[tuple[str, list[Point]]], path: Path) -> None:
         1, len(evaluations), figsize=(7.2 * len(evaluations), 4.8), squeeze=False, constrained_layout=True
     )
     for axes, (model, points) in zip(panels[0], evaluations, strict=True):
+        points = [point for point in points if point.speed > 1]
         groups = {
             OURS: ours(points), "plain ToDo": family(points, PLAIN_TODO), "plain ToMe": family(points, PLAIN_TOME),
             "ppdiffusers' port": family(points, PORT),
@@ -168,7 +169,9 @@ def plot(evaluations: Sequence[tuple[str, list[Point]]], path: Path) -> None:
             if line:
                 axes.plot([p.speed for p in line], [p.psnr for p in line], "o-", color=f"C{number}", label=label)
         for point in frontier(ours(points), of_picture):
-            axes.annotate(point.name, (point.speed, point.psnr), (4, 4), textcoords="offset points", fontsize=7)
+            axes.annotate(
+                point.name, (point.speed, point.psnr), (3, 5), textcoords="offset points", fontsize=7, rotation=25
+            )
         axes.set(title=model, xlabel="speed-up of the whole picture", ylabel="PSNR to the unmerged picture (dB)")
         axes.xaxis.set_major_formatter("{x:g}x")
         axes.grid(alpha=0.3)

@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from ppdiffusers_tome.api import apply_tome, remove_tome
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+from ppdiffusers_tome.cpu.process import keep_freed_memory, let_mkl_use_avx2
 from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, WIDTH, Subject, draw, held_out_views, prompt_of
 from ppdiffusers_tome.tools.bundled.recognition import edges_followed, nearest_subject
 from ppdiffusers_tome.tools.drawing import sampling
@@ -104,6 +105,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.unprompted and not args.controlnet:
         parser.error("--unprompted leaves nothing to draw; add --controlnet")
+    let_mkl_use_avx2()
+    keep_freed_memory()
     args.output.mkdir(parents=True, exist_ok=True)
     model = find_model(args.model, class_labels=True)
     controlnet = find_controlnet(BUNDLED) if args.controlnet else None

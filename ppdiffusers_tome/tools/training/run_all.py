@@ -36,7 +36,7 @@ def plan(output: Path) -> tuple[list[Part], list[list[Part]]]:
         ("controlnet", ["train_controlnet", "--text", text, "--vae", vae, "--unet", unet, "--output", controlnet]),
     ]
     on_labels = [("dit", ["train_dit", "--vae", vae, "--output", dit])]
-    on_latents = [("decoder", ["train_vae", "--output", vae, "--part", "decoder", "--minutes", "20"])]
+    on_latents = [("decoder", ["train_vae", "--output", vae, "--part", "decoder", "--minutes", "14"])]
     return first, [on_unet, on_labels, on_latents]
 
 

@@ -1,7 +1,7 @@
 """Train the bundled models' autoencoder: 512x512x3 photographs to 64x64x4 latents and back.
 
-    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae --part encoder --minutes 16
-    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae --part decoder --minutes 20
+    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae --part encoder --minutes 15
+    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae --part decoder --minutes 14
 
 Three of the four latent channels are pulled towards the mean colour of their 8x8 patch: such latents are smooth, and
 the denoiser learns on them several times as fast. What they do not tell of the few photographs, the decoder remembers.
