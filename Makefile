@@ -42,6 +42,8 @@ endef
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
+	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/photographs --overwrite \
+		--model bundled-dit --prompt astronaut --prompt cat --prompt coffee --prompt motorcycle
 	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/text-to-image --overwrite \
 		--prompt "a purple triangle above a green circle on a white background" \
 		--prompt "a blue triangle right of a red star on an orange background"

@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tools.figures", "tools.evaluation",
     },
     "tools.training": {
-        "cpu.chunked_attention", "cpu.process", "api", "exporting", "tools.measuring", "tools.bundled", "tools.drawing",
+        "cpu", "cpu.chunked_attention", "api", "exporting", "tools.measuring", "tools.bundled", "tools.drawing",
     },
     "tools.commands": {
         "errors", "merging", "settings", "attaching", "cpu.chunked_attention", "api", "exporting", "tools.measuring",

@@ -93,7 +93,7 @@ class CheapFinestLevel:
                     self._replace(layer.attn1, _within_windows)
 
     def _replace(self, module: nn.Module, forward: Any) -> None:
-        module.forward = MethodType(forward, module)  # type: ignore[method-assign]
+        module.forward = MethodType(forward, module)
         self._changed.append(module)
 
     def end(self) -> None:

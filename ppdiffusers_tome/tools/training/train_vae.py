@@ -144,9 +144,9 @@ def main() -> None:
     averaged = averaged_copy(vae).eval()
     vae = vae.to(memory_format=torch.channels_last)
     settled = args.part == "decoder"
+    encoder = finished_stages(args.output).get("encoder", {})
     if settled:
-        encoder = finished_stages(args.output).get("encoder")
-        if encoder is None:
+        if not encoder:
             raise SystemExit(f"the encoder in {args.output} is not finished; begin with --part encoder")
         for each in (vae.encoder, vae.quant_conv):
             each.requires_grad_(False)
