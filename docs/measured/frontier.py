@@ -1,6 +1,6 @@
 """What the evaluations of the methods say of the goals, and the plot of them.
 
-    python docs/measured/frontier.py docs/measured/fidelity/bundled-dit.json --plot docs/images/fidelity.png
+    python docs/measured/frontier.py docs/measured/fidelity/bundled-dit.json --plot docs/images/frontier-dit.png
 
 It takes the ``evaluate.json`` of one model or of several, and needs numpy and matplotlib alone. Fidelity is the PSNR
 to the unmerged picture in dB, speed the speed-up; both are medians over the pictures. The port is among them where

@@ -194,8 +194,7 @@ class Processor:
             x = hidden_states.numpy()
             query_groups = own.queries(layer, x)
             key_groups = query_groups if own.keys is None else own.keys(layer, x)
-        queries = keys = hidden_states
-        bias = None
+        keys, bias = hidden_states, None
         if key_groups is not None:
             hot = one_hot(key_groups)
             keys = means(hidden_states, hot)
@@ -203,7 +202,7 @@ class Processor:
         if query_groups is not None:
             hot = one_hot(query_groups)
             return paddle.matmul(hot, self._attend(attn, means(hidden_states, hot), keys, bias))
-        return self._attend(attn, queries, keys, bias)
+        return self._attend(attn, hidden_states, keys, bias)
 
     def _attend(
         self, attn: Any, queries: paddle.Tensor, keys: paddle.Tensor, bias: paddle.Tensor | None
@@ -231,9 +230,8 @@ def put_on(layers: Sequence[Any], prototype: Prototype, seed: int) -> Iterator[N
             layer.set_processor(processor)
 
 
-TOME = Prototype("tome 0.5", merge(0.5))
 PROTOTYPES = (
-    TOME,
+    Prototype("tome 0.5", merge(0.5)),
     Prototype("representatives (ReToM, SiTo)", merge(0.5, representatives)),
     Prototype("destinations within 1 cell (CoReDiT)", merge(0.5, near=1)),
     Prototype("destinations within 3 cells (CoReDiT)", merge(0.5, near=3)),
