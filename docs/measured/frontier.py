@@ -2,10 +2,10 @@
 
     python docs/measured/frontier.py docs/measured/fidelity/bundled-dit.json --plot docs/images/frontier-dit.png
 
-It takes the ``evaluate.json`` of one model or of several, and needs numpy and matplotlib alone. Fidelity is the PSNR
-to the unmerged picture in dB, speed the speed-up; both are medians over the pictures. The port is among them where
-``evaluate`` was given ``--port-ratios``. Between two settings of a family its line is straight: with other ratios one
-gets there.
+It takes the ``evaluate.json`` of one model or of several. Fidelity is the PSNR to the unmerged picture in dB, speed
+the speed-up; both are medians over the pictures. The port is among them where ``evaluate`` was given
+``--port-ratios``. Between two settings of a family its line is straight: with other ratios one gets there. Run it from
+the repository, with the package installed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ppdiffusers_tome.tools.evaluation.frontier import on_frontier
 
 SPEEDS = [round(1.2 + 0.1 * number, 1) for number in range(14)]  # 1.2 to 2.5
 PLAIN_TOME, PLAIN_TODO, PORT = "tome", "todo", "port"
@@ -71,11 +73,8 @@ def of_blocks(point: Point) -> float:
 
 def frontier(points: Sequence[Point], speed: Speed) -> list[Point]:
     """Those that no other beats in both, the slowest first."""
-    best: list[Point] = []
-    for point in sorted(points, key=lambda each: (-speed(each), -each.psnr)):
-        if not best or point.psnr > best[-1].psnr:
-            best.append(point)
-    return best[::-1]
+    unbeaten = on_frontier([(speed(point), point.psnr) for point in points])
+    return sorted((point for point, best in zip(points, unbeaten, strict=True) if best), key=speed)
 
 
 def psnr_at(points: Sequence[Point], asked: float, speed: Speed) -> float | None:

@@ -52,7 +52,7 @@ class TestFrontier:
         assert frontier.psnr_at(points, 1.4, frontier.of_picture) == pytest.approx(38)
         assert frontier.psnr_at(points, 1.0, frontier.of_picture) == 40
         assert frontier.psnr_at(points, 1.7, frontier.of_picture) is None
-        assert [each.name for each in frontier.frontier(points, frontier.of_picture)] == ["a", "b"]
+        assert [each.name for each in frontier.frontier(points, frontier.of_picture)] == ["a", "b", "equal"]
 
     def test_published_methods_are_none_of_ours(self) -> None:
         points = [point("tome", 2, 20), point("todo", 2, 50), point("keys", 2, 30)]
