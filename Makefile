@@ -42,13 +42,12 @@ endef
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
-	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/photographs --overwrite \
-		--model bundled-dit --prompt astronaut --prompt cat --prompt coffee --prompt motorcycle
 	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/text-to-image --overwrite \
-		--prompt "a purple triangle above a green circle on a white background" \
-		--prompt "a blue triangle right of a red star on an orange background"
+		--prompt "a photo of an astronaut" --prompt "a photo of a cat" --prompt "a photo of a cup of coffee"
 	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/controlnet --overwrite \
-		--controlnet bundled --prompt "a red star left of a blue circle on a white background"
+		--controlnet bundled --prompt "a photo of a motorcycle"
+	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/transformer --overwrite \
+		--model bundled-dit --prompt astronaut --prompt cat
 
 test: lint
 	OMP_NUM_THREADS=1 $(FROM_SOURCE) $(BIN)/python -m pytest $(CHOSEN) -n $(JOBS) --dist loadfile

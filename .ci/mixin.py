@@ -17,7 +17,7 @@ class Pipeline(ppdiffusers_tome.ToMeMixin, StableDiffusionPipeline):
 
 def draw() -> np.ndarray:
     paddle.seed(0)
-    return pipe("a red circle", height=128, width=128, num_inference_steps=2, output_type="np").images[0]
+    return pipe("a photo of a cat", height=128, width=128, num_inference_steps=2, output_type="np").images[0]
 
 
 assert ppdiffusers_tome.__version__ == metadata.version("ppdiffusers-tome")

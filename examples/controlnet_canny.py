@@ -16,12 +16,12 @@ from PIL import Image, ImageOps
 from ppdiffusers import ControlNetModel, StableDiffusionControlNetPipeline
 
 from ppdiffusers_tome.tools import bundled
-from ppdiffusers_tome.tools.bundled.scenes import Scene, Shape, render
+from ppdiffusers_tome.tools.bundled.photographs import View, draw, subject_of
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--offline", action="store_true", help="use the bundled models instead of Stable Diffusion 1.5")
-parser.add_argument("--image", type=Path, help="photo whose edges guide the picture (default: a drawn scene)")
-parser.add_argument("--prompt", default="a yellow star left of a green circle on a purple background")
+parser.add_argument("--image", type=Path, help="photo whose edges guide the picture (default: a cat)")
+parser.add_argument("--prompt", default="a photo of a cat")
 parser.add_argument("--output", type=Path, default=Path("controlnet_canny.png"))
 parser.add_argument("--size", type=int, default=512, help="height and width in pixels, a multiple of 8")
 parser.add_argument("--steps", type=int, default=20)
@@ -32,12 +32,11 @@ if args.image:
     upright = ImageOps.exif_transpose(Image.open(args.image)).convert("RGB")
     photo = np.array(ImageOps.fit(upright, (args.size, args.size)))
 else:
-    shapes = (Shape("star", "red", x=0.27), Shape("circle", "blue", x=0.74))
-    photo = (render(Scene(shapes, "white", "left of"), args.size) * 255).astype(np.uint8)
+    photo = (draw(subject_of("cat"), View(), args.size) * 255).astype(np.uint8)  # comes with scikit-image
 edges = Image.fromarray(cv2.cvtColor(cv2.Canny(photo, 100, 200), cv2.COLOR_GRAY2RGB))
 
 if args.offline:
-    model, controlnet, guidance_scale = bundled.MODEL, bundled.CONTROLNET, 3.0
+    model, controlnet, guidance_scale = bundled.MODEL, bundled.CONTROLNET, 1.5
 else:
     model, controlnet, guidance_scale = "runwayml/stable-diffusion-v1-5", "lllyasviel/sd-controlnet-canny", 7.5
 

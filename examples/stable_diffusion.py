@@ -22,7 +22,7 @@ args = parser.parse_args()
 
 if args.offline:
     model = bundled.MODEL
-    prompt, guidance_scale = "a red circle above a blue square on a green background", 3.0
+    prompt, guidance_scale = "a photo of a cat", 1.5
 else:
     model = "runwayml/stable-diffusion-v1-5"
     prompt, guidance_scale = "a photo of an astronaut riding a horse on mars", 7.5

@@ -30,8 +30,8 @@ class TinyPipeline(StableDiffusionPipeline):
 
 @pytest.mark.parametrize("module", WITH_EXAMPLES)
 def test_examples_do_what_they_say(module: str) -> None:
-    encoder = tiny.text_encoder(vocab_size=259, max_position_embeddings=32)
     tokenizer = CLIPTokenizer.from_pretrained(str(MODEL / "tokenizer"))
+    encoder = tiny.text_encoder(vocab_size=len(tokenizer), max_position_embeddings=32)
     pipe = tiny.pipeline(TinyPipeline, text_encoder=encoder, tokenizer=tokenizer)
     tested = doctest.testmod(
         importlib.import_module(f"ppdiffusers_tome.{module}"), extraglobs={"pipe": pipe, "unet": pipe.unet}

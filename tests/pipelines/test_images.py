@@ -71,9 +71,11 @@ def clip_text(kind: str = "CLIPTextModel", width: int = tiny.CROSS_DIM, **settin
     """A text encoder that goes with ``tokenizer``."""
     from ppdiffusers import transformers
 
+    reads = tokenizer()
     config = transformers.CLIPTextConfig(
-        vocab_size=259, hidden_size=width, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=32, projection_dim=width, bos_token_id=257, eos_token_id=258, **settings,
+        vocab_size=len(reads), hidden_size=width, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=32, projection_dim=width, bos_token_id=reads.bos_token_id,
+        eos_token_id=reads.eos_token_id, **settings,
     )  # fmt: skip
     return built(getattr(transformers, kind), config=config)
 
@@ -365,7 +367,7 @@ def kandinsky() -> Made:
     from ppdiffusers.pipelines.kandinsky.text_encoder import MCLIPConfig, MultilingualCLIP
 
     config = MCLIPConfig(
-        vocab_size=259, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=len(tokenizer()), hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
         max_position_embeddings=100, transformerDimSize=8, imageDimSize=IMAGE_DIM,
     )  # fmt: skip
     unet = kandinsky_unet("text_image", encoder_hid_dim=8, cross_attention_norm=None)

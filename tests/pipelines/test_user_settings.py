@@ -29,12 +29,14 @@ SIDE = 48  # larger than one tile of the VAE
 def pipeline() -> Any:
     from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
+    tokenizer = CLIPTokenizer.from_pretrained(str(TOKENIZER))
     config = CLIPTextConfig(
-        vocab_size=259, hidden_size=tiny.CROSS_DIM, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=32, bos_token_id=257, eos_token_id=258,
+        vocab_size=len(tokenizer), hidden_size=tiny.CROSS_DIM, intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=32, bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
     text_encoder = built(CLIPTextModel, config=config)
-    return tiny.pipeline(text_encoder=text_encoder, tokenizer=CLIPTokenizer.from_pretrained(str(TOKENIZER)))
+    return tiny.pipeline(text_encoder=text_encoder, tokenizer=tokenizer)
 
 
 def run(pipe: Any, **given: Any) -> np.ndarray:

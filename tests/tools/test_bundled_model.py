@@ -11,10 +11,15 @@ import pytest
 from PIL import Image
 from ppdiffusers import ControlNetModel, DiTPipeline, StableDiffusionPipeline
 
-from ppdiffusers_tome.tools.bundled import DIT, MODEL, checker, scenes
+from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+from ppdiffusers_tome.tools.bundled import DIT, MODEL
 from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, Subject, prompt_of
 from ppdiffusers_tome.tools.bundled.recognition import nearest_subject
 from ppdiffusers_tome.tools.cli import main
+from ppdiffusers_tome.tools.drawing import sampling
+from ppdiffusers_tome.tools.drawing.edges import photograph_edges
+from ppdiffusers_tome.tools.drawing.finding import find_controlnet, find_model
+from ppdiffusers_tome.tools.drawing.loading import load_pipeline
 
 DEMO = MODEL.parent
 
@@ -28,7 +33,7 @@ def test_files_match_their_sums(folder: str) -> None:
         assert hashlib.sha256((DEMO / folder / name).read_bytes()).hexdigest() == expected, name
 
 
-@pytest.mark.parametrize(("folders", "most"), [(("model", "controlnet"), 25_000_000), (("dit",), 15_000_000)])
+@pytest.mark.parametrize(("folders", "most"), [(("model", "controlnet"), 45_000_000), (("dit",), 15_000_000)])
 def test_files_are_small_and_hold_no_pickle(folders: tuple[str, ...], most: int) -> None:
     files = [path for folder in folders for path in (DEMO / folder).rglob("*") if path.is_file()]
     assert files
@@ -60,20 +65,36 @@ def test_weights_are_used_in_float32(pipe: StableDiffusionPipeline) -> None:
     assert {p.dtype for layer in layers for p in layer.parameters()} == {paddle.float32}
 
 
-@pytest.mark.parametrize(("count", "least"), [(1, 1), pytest.param(3, 2, marks=pytest.mark.sweep)])
-def test_pictures_have_the_asked_shapes_colours_and_background(
-    pipe: StableDiffusionPipeline, count: int, least: int
+@pytest.mark.parametrize("model", ["bundled", "bundled-dit"])
+@pytest.mark.parametrize(
+    "subjects", [SUBJECTS[1:3], pytest.param(SUBJECTS, marks=pytest.mark.sweep)], ids=["two", "all"]
+)
+def test_pictures_show_the_asked_photograph_merged(
+    model: str, subjects: tuple[Subject, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Held-out prompts, merged: enough to notice a broken model, scheduler or merge."""
-    pipe.apply_tome(ratio=0.5)
-    showing = 0
-    for scene in scenes.held_out_scenes(count):
-        paddle.seed(0)
-        picture = pipe(scene.prompt, height=512, width=512, num_inference_steps=10, guidance_scale=3.0).images[0]
-        adherence = checker.check(np.asarray(picture), scene)
-        showing += adherence.shapes and adherence.background
-    pipe.remove_tome()
-    assert showing >= least
+    """With the settings of the command line, as a user gets them."""
+    prompts = [word for subject in subjects for word in ("--prompt", prompt_of(subject))]
+    assert main(["generate", "--model", model, *prompts, "--ratio", "0.5", "--output", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == ""
+    shown = {path.name: nearest_subject(np.asarray(Image.open(path))) for path in tmp_path.glob("*.png")}
+    assert [shown[name] for name in sorted(shown)] == list(subjects)
+
+
+@pytest.mark.parametrize(
+    "subject", [SUBJECTS[0], *(pytest.param(subject, marks=pytest.mark.sweep) for subject in SUBJECTS[1:])],
+    ids=lambda subject: subject.name,
+)  # fmt: skip
+def test_edges_alone_tell_the_controlnet_what_to_draw(subject: Subject) -> None:
+    """Without a word, merged: nothing but the edges names the subject."""
+    guided = load_pipeline(find_model("bundled"), find_controlnet("bundled"))
+    guided.set_progress_bar_config(disable=True)
+    guided.apply_tome(0.5)
+    enable_chunked_attention(guided)
+    edges = photograph_edges(prompt_of(subject), 512, 512)
+    picture = np.asarray(
+        sampling.draw(guided, "", height=512, width=512, seed=0, steps=10, guidance_scale=1.5, edges=edges)
+    )
+    assert nearest_subject(picture) is subject
 
 
 class TestTransformer:
@@ -95,15 +116,3 @@ class TestTransformer:
 
     def test_labels_are_the_subjects(self, dit: DiTPipeline) -> None:
         assert [dit.labels[subject.name] for subject in SUBJECTS] == list(range(len(SUBJECTS)))
-
-    @pytest.mark.parametrize(
-        "subjects", [SUBJECTS[1:3], pytest.param(SUBJECTS, marks=pytest.mark.sweep)], ids=["two", "all"]
-    )
-    def test_pictures_show_the_asked_photograph_merged(
-        self, subjects: tuple[Subject, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """With the settings of the command line, as a user gets them."""
-        prompts = [word for subject in subjects for word in ("--prompt", prompt_of(subject))]
-        assert main(["generate", "--model", "bundled-dit", *prompts, "--ratio", "0.5", "--output", str(tmp_path)]) == 0
-        shown = {path.name: nearest_subject(np.asarray(Image.open(path))) for path in tmp_path.glob("*.png")}
-        assert [shown[name] for name in sorted(shown)] == list(subjects)

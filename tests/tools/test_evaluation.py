@@ -61,7 +61,7 @@ def drawing(bundled: Any) -> Callable[[], DrawnPicture]:
     def drawn() -> DrawnPicture:
         meter = Meter()
         picture = draw(
-            bundled, "a red circle on a blue background", height=64, width=64, seed=0, steps=1, guidance_scale=3.0
+            bundled, "a photo of a cat", height=64, width=64, seed=0, steps=1, guidance_scale=1.5
         )
         return DrawnPicture(picture, meter.seconds(), meter.peak_bytes(), None)
 

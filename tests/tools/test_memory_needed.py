@@ -50,8 +50,8 @@ def test_what_fits_is_let_through(free, height, width):
         (100_000, 100_000, "--", r"--height 100000 and --width 100000: .* alone takes at .*; draw a smaller picture$"),
         (8, 80_000_000, "", r"height 8 and width 80000000: .*, and 8\.0 GiB are free; draw a smaller picture$"),
         (None, 16_000, "--", r"--width 16000: .* alone takes at least"),
-        # 180 * 180 tokens, two rows: 2 * 2 * 4 * 180**4 bytes.
-        (1440, 1440, "--", r".*: the attention of the UNet alone .* 15\.6 GiB .*, or give --chunked-attention$"),
+        # 180 * 180 tokens, two rows, two heads: 2 * 2 * 2 * 4 * 180**4 bytes.
+        (1440, 1440, "--", r".*: the attention of the UNet alone .* 31\.3 GiB .*, or give --chunked-attention$"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_and_the_cause_named(height, width, prefix, words, free):
@@ -167,7 +167,7 @@ def test_a_group_that_is_full_leaves_nothing_and_garbage_is_no_limit(system):
 
 @pytest.mark.parametrize("ratio", ["0", "0.5"])
 def test_it_is_less_than_what_is_measured(ratio, tmp_path, monkeypatch):
-    given = ["--height", "256", "--width", "256", "--steps", "1", "--prompt", "a red circle on a blue background"]
+    given = ["--height", "256", "--width", "256", "--steps", "1", "--prompt", "a photo of a cat"]
     arguments = ["compare", *given, "--ratios", "0.5", "--output", str(tmp_path)]
     assert main(arguments) == 0
     rows = json.loads((tmp_path / "compare.json").read_text())["configurations"]

@@ -14,7 +14,7 @@ from ppdiffusers_tome.tools.drawing.device import check_device
 from ppdiffusers_tome.tools.drawing.finding import find_model
 
 TEXT_TOKENS = 77
-PROMPT = "a red circle on a blue background"
+PROMPT = "a photo of a cat"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ SUMS = "SHA256SUMS"
 
 @lru_cache(maxsize=8)
 def check_sums(folder: Path) -> None:
-    """Compare every file of a bundled model with its sum, once a process (0.1 s for 24 MB).
+    """Compare every file of a bundled model with its sum, once a process.
 
     Raises:
         UserError: a file is missing, differs, or is none of the model's; files whose names begin with a dot are none

@@ -26,21 +26,16 @@ if TYPE_CHECKING:
 
 HELP = "Draw the same pictures without and with token merging; compare speed, memory and similarity."
 EXAMPLES = """writes compare.png (a sheet of all pictures), compare.md and compare.json (the table); with a ControlNet
-they are called compare-controlnet.*. With '--controlnet bundled' and no picture, the edges of a drawn scene are used.
+they are called compare-controlnet.*. With '--controlnet bundled' and no picture, the edges are those of the
+photograph that a prompt names, an astronaut's where it names none.
 
 examples:
   ppdiffusers-tome compare
-  ppdiffusers-tome compare --ratios 0.5 --steps 5 --prompt "a yellow star on a purple background"
+  ppdiffusers-tome compare --ratios 0.5 --steps 5 --prompt "a photo of a motorcycle"
   ppdiffusers-tome compare --controlnet bundled
   ppdiffusers-tome compare --ratios 0.5 --configs quality balanced fast
 """
 
-# Three ways to colour the same shapes.
-CONTROLNET_PROMPTS = (
-    "a red star left of a blue circle on a white background",
-    "a yellow star left of a green circle on a purple background",
-    "a white star left of an orange circle on a black background",
-)
 RATIOS = (0.25, 0.5, 0.7)
 
 
@@ -58,8 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     settings = settings_from(args, 0.0, edges_drawn=args.controlnet is not None)
     configurations = _configurations(args)
-    default = PROMPTS if settings.controlnet is None else CONTROLNET_PROMPTS
-    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, default))
+    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS))
     from ppdiffusers_tome.exporting.files import prepare_folder
 
     stem = "compare" if settings.controlnet is None else "compare-controlnet"
@@ -104,12 +98,12 @@ def _compare(
     write_table(paths, title, lines, found, {"run": run}, overwrite=overwrite)
 
 
-def _edges(loaded: LoadedPipeline, prompts: list[str]) -> Image.Image | None:
-    """The edges that all pictures share; those of the first prompt's scene where none were given."""
-    from ppdiffusers_tome.tools.drawing.edges import scene_edges
+def _edges(loaded: LoadedPipeline, prompts: list[str]) -> list[Image.Image] | None:
+    """The edges for each prompt: those that were given, or of the photograph that it names; the first where none."""
+    from ppdiffusers_tome.tools.drawing.edges import photograph_edges
 
     if loaded.settings.controlnet is None:
         return None
     if loaded.settings.edges is None:
-        return scene_edges(prompts[0], loaded.height, loaded.width)
-    return loaded.load_edges(loaded.settings.edges)
+        return [photograph_edges(prompt, loaded.height, loaded.width) for prompt in prompts]
+    return [loaded.load_edges(loaded.settings.edges)] * len(prompts)

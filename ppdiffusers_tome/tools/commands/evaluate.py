@@ -32,23 +32,20 @@ a suite is a file with one configuration a line; besides the settings it may nam
   {"name": "tiles 0.5", "family": "tiles", "ratio": 0.5, "tile": 16}
 
 examples:
-  ppdiffusers-tome evaluate --ratios 0.3 0.5 0.7 --port-ratios 0.3 0.5 0.7 --held-out 20
-  ppdiffusers-tome evaluate --configs fast.json careful.json --prompt "a yellow star on a purple background"
+  ppdiffusers-tome evaluate --ratios 0.3 0.5 0.7 --port-ratios 0.3 0.5 0.7 --seeds 0 1
+  ppdiffusers-tome evaluate --configs fast.json careful.json --prompt "a photo of a motorcycle"
   ppdiffusers-tome evaluate --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompts prompts.txt --seeds 0 1 \\
       --ratios 0.3 0.5 --clip clip-vit-large-patch14 --real photos
 """
 
 RATIOS = (0.25, 0.5, 0.7)
-HELD_OUT = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_picture_arguments(parser, several_seeds=True)
     group = parser.add_argument_group("more prompts")
-    group.add_argument("--prompts", type=Path, metavar="FILE", help="one prompt a line")
-    group.add_argument("--held-out", type=int, metavar="N",
-                       help="N prompts that the bundled model never saw in training (default without any other "
-                       f"prompt: {HELD_OUT}; for a DiTPipeline: classes)")
+    group.add_argument("--prompts", type=Path, metavar="FILE",
+                       help="one prompt a line (default without any prompt, for bundled models: all that they draw)")
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
                        help="shares of the tokens to merge, with the settings below (default where nothing else is "
@@ -109,7 +106,7 @@ def _configurations(args: argparse.Namespace) -> list[Configuration]:
 
 
 def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
-    """Every prompt once: those named, those of a file, and of a bundled model held-out ones, or all its classes."""
+    """Every prompt once: those named, those of a file; of a bundled model without either all that it draws."""
     prompts = list(args.prompt or [])
     if args.prompts is not None:
         try:
@@ -125,18 +122,11 @@ def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
         if not any(map(str.strip, lines)):
             raise UserError(f"--prompts {args.prompts} holds no prompt; write one a line")
         prompts += [line.strip() for line in lines if line.strip()]
-    count, labels = args.held_out, settings.model.labels
+    labels = settings.model.labels
     if not prompts and settings.model.bundled:
-        if labels is not None:
-            prompts = labels.first()
-        elif count is None:
-            count = HELD_OUT
-    if count is not None:
-        if count < 1 or not settings.model.bundled or labels is not None:
-            raise UserError(f"--held-out {count} must be 1 or more, and is for the bundled model of prompts")
-        from ppdiffusers_tome.tools.bundled.scenes import held_out_scenes
+        from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, prompt_of
 
-        prompts += [scene.prompt for scene in held_out_scenes(count)]
+        prompts = [prompt_of(subject) for subject in SUBJECTS] if labels is None else labels.first()
     return asked_for(labels, check_prompts(list(dict.fromkeys(prompts))), ())
 
 
@@ -144,7 +134,7 @@ def _evaluate(
     settings: Settings, configurations: Sequence[Configuration], cases: Sequence[Case], networks: Networks,
     store: PictureStore, paths: Sequence[Path], *, overwrite: bool,
 ) -> None:  # fmt: skip
-    from ppdiffusers_tome.tools.bundled.adherence import judge_of
+    from ppdiffusers_tome.tools.bundled.recognition import shows_subject
     from ppdiffusers_tome.tools.drawing.loaded_pipeline import load_with_settings
     from ppdiffusers_tome.tools.evaluation.block_clock import merging_levels
     from ppdiffusers_tome.tools.evaluation.running import Evaluation
@@ -164,7 +154,7 @@ def _evaluate(
         evaluation = Evaluation(
             loaded.pipe, lambda case, steps: loaded.draw(case.prompt, case.seed, None, steps=steps), configurations,
             ranks.shard(cases), ledger, store,
-            judge_of(classes=loaded.labels is not None) if settings.model.bundled else lambda *_: None,
+            shows_subject if settings.model.bundled else lambda *_: None,
         )  # fmt: skip
         _draw(evaluation)
         if not ranks.is_first:

@@ -21,13 +21,13 @@ HELP = "Draw pictures from prompts with token merging."
 EXAMPLES = """a file of prompts (--prompts) has one picture a line, and each may have its own seed, height, width,
 ratio, image or control_image, negative_prompt and output, the name of its file
 (docs/en/guides/many-prompts.md):
-  {"prompt": "a red circle on a blue background", "seed": 7, "height": 256, "width": 256, "ratio": 0.5}
+  {"prompt": "a photo of a cat", "seed": 7, "ratio": 0.7, "output": "cat.png"}
 manifest.jsonl gets a line for every finished picture; after 5,000 lines a subfolder with its own manifest follows.
 Stopped at any moment, the same command resumes there.
 
 examples:
-  ppdiffusers-tome generate --prompt "a red circle above a blue square on a green background"
-  ppdiffusers-tome generate --prompt "a white star on a black background" --image photo.png
+  ppdiffusers-tome generate --prompt "a photo of a cat"
+  ppdiffusers-tome generate --prompt "a photo of a cat" --image photo.png
   ppdiffusers-tome generate --model runwayml/stable-diffusion-v1-5 --dtype float16 --xformers --prompt "a black cat"
   ppdiffusers-tome generate --prompts prompts.jsonl --batch-size 4 --on-error skip --output outputs/many
   python -m paddle.distributed.launch --nproc_per_node 2 ppdiffusers-tome generate --prompts prompts.csv

@@ -33,10 +33,10 @@ what is looked for.
 
 examples:
   ppdiffusers-tome tune
-  ppdiffusers-tome tune --target-speedup 1.5 --height 256 --width 256
+  ppdiffusers-tome tune --target-speedup 1.5 --prompt "a photo of a rocket"
   ppdiffusers-tome tune --method tofu --tile 16
   ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompt "a cat" --max-memory 8GiB
-  ppdiffusers-tome generate --config outputs/tome.json --prompt "a red circle on a blue background"
+  ppdiffusers-tome generate --config outputs/tome.json --prompt "a photo of a cat"
 """
 
 

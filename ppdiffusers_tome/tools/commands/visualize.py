@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.tools.bundled import PROMPTS
 from ppdiffusers_tome.tools.drawing.arguments import (
     add_controlnet_arguments,
     add_output_arguments,
@@ -31,10 +32,9 @@ PSNR, SSIM and FLIP). Groups have their mean colour and an outline; tokens that 
 
 examples:
   ppdiffusers-tome visualize
-  ppdiffusers-tome visualize --prompt "a white star on a blue background" --max-downsample 4 --at 1 5 10
+  ppdiffusers-tome visualize --prompt "a photo of a rocket" --max-downsample 4 --at 1 5 10
   ppdiffusers-tome visualize --image photo.png --blocks up_blocks --visualdl outputs/visualdl
 """
-PROMPT = "a purple triangle above a green circle on a white background"
 RATIOS = (0.25, 0.5, 0.7)
 ROWS = 3
 ALL = "all"
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _prompt(given: list[str] | None, labels: ClassLabels | None) -> str:
     """The one prompt of the one picture that is shown."""
-    prompts = check_prompts(asked_for(labels, given, [PROMPT]))
+    prompts = check_prompts(asked_for(labels, given, PROMPTS[1:2]))
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one picture; give one --prompt")
     return prompts[0]

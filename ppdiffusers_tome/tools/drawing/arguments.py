@@ -25,7 +25,7 @@ def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: boo
     add_model_argument(group, class_labels=True)
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled models: 10)")
     group.add_argument("--guidance-scale", type=float, metavar="X",
-                       help="default: 7.5, for a DiTPipeline 4; bundled: 3, bundled-dit: 1.5")
+                       help="default: 7.5, for a DiTPipeline 4; the bundled models: 1.5")
     group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME",
                        help=f"{', '.join(SCHEDULERS)} (default: the model's own)")
     add_size_arguments(group)

@@ -1,11 +1,11 @@
-"""The edges that guide a ControlNet: from a photo by Canny, from a file as they are, or from a drawn scene."""
+"""The edges that guide a ControlNet: from a photo by Canny, or from a file as they are."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
     from PIL.ImageFile import ImageFile
-
-    from ppdiffusers_tome.tools.bundled.scenes import Scene
 
 CROP, PAD, STRETCH = "crop", "pad", "stretch"
 # What becomes of a file of another shape than the picture, in words.
@@ -184,31 +182,18 @@ def canny(picture: Image.Image | np.ndarray, low: float = 100, high: float = 200
     return Image.fromarray(np.repeat(cv2.Canny(np.asarray(picture), low, high)[..., None], 3, axis=2))
 
 
-def scene_edges(prompt: str, height: int, width: int) -> Image.Image:
-    """Edges of a scene of the bundled model, drawn from its prompt; of a stock scene for other prompts."""
-    import numpy as np
+def photograph_edges(prompt: str, height: int, width: int) -> Image.Image:
+    """Canny edges of a photograph that scikit-image holds, white on black, RGB.
+
+    Args:
+        prompt: of the photographs that the bundled models draw it is the one that this names, and the first where it
+            names none. The view is not one that they were trained on.
+        height, width: of the edges, in pixels.
+    """
     from PIL import Image
 
-    from ppdiffusers_tome.tools.bundled.scenes import parse_prompt, render
+    from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, WIDTH, draw, held_out_views, subject_of
 
-    try:
-        scene = parse_prompt(prompt)
-    except ValueError:
-        scene = parse_prompt("a white star left of a red circle on a blue background")
-    drawn = (render(_laid_out(scene), max(height, width)) * 255).round().astype(np.uint8)
-    picture = Image.fromarray(drawn).resize((width, height), Image.Resampling.LANCZOS)
-    return canny(picture)
-
-
-def _laid_out(scene: Scene) -> Scene:
-    """Give the shapes of a scene that was read from words a place."""
-    from ppdiffusers_tome.tools.bundled.scenes import RELATIONS
-
-    if scene.relation is None:
-        return replace(scene, shapes=tuple(replace(shape, radius=0.25) for shape in scene.shapes))
-    dx, dy = RELATIONS[scene.relation]
-    placed = [
-        replace(shape, x=0.5 + side * 0.24 * dx, y=0.5 + side * 0.24 * dy, radius=0.18, angle=0.1 * side)
-        for shape, side in zip(scene.shapes, (1, -1), strict=True)
-    ]
-    return replace(scene, shapes=tuple(placed))
+    drawn = draw(subject_of(prompt) or SUBJECTS[0], held_out_views(1, WIDTH)[0], max(height, width))
+    photograph = Image.fromarray((drawn * 255).round().astype("uint8"))
+    return canny(fitted(photograph, height, width))

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.drawing.edges import EdgeSource
     from ppdiffusers_tome.tools.drawing.finding import Source
 
-# The share of a model's native size below which its pictures are no good: the bundled model's fall apart at half of it.
-_LEAST_OF_NATIVE = 0.75
+_SHOWN = 60  # characters of a prompt in a warning
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,9 @@ class LoadedPipeline:
         return DrawnPicture(picture, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
 
     @property
-    def too_small(self) -> str | None:
+    def other_size(self) -> str | None:
         """In words, that its pictures are too small for the model; None where they are not, or it is not known."""
-        return too_small(self.settings.model, self.pipe, self.height, self.width)
+        return other_size(self.settings.model, self.pipe, self.height, self.width)
 
     def load_edges(self, source: EdgeSource, *, tell_fitting: bool = True) -> Image.Image:
         """Edges at the size of the pictures; warns where there are none, and says how another shape was made to fit."""
@@ -130,7 +129,7 @@ class LoadedPipeline:
         """What all pictures of this pipeline have in common."""
         settings, control = self.settings, None
         if settings.controlnet is not None:
-            edges = "drawn scene" if settings.edges is None else settings.edges.to_dict()
+            edges = "photograph of scikit-image" if settings.edges is None else settings.edges.to_dict()
             control = {"model": settings.controlnet.name, "scale": settings.controlnet_scale, "edges": edges}
         return {
             "model": settings.model.name, "controlnet": control, "height": self.height, "width": self.width,
@@ -167,7 +166,7 @@ def load_with_settings(
     for prompt in [*prompts, settings.negative_prompt or ""]:
         if complaint := too_long(loaded.pipe, prompt):
             warn(f"prompt {prompt[:40]!r}... {complaint}; the rest is ignored")
-    for odd in (*(not_understood(settings, prompt) for prompt in prompts), loaded.too_small):
+    for odd in (*(not_understood(settings, prompt) for prompt in prompts), loaded.other_size):
         if odd is not None:
             warn(odd)
     return loaded, prompts
@@ -215,29 +214,31 @@ def too_long(pipe: Any, prompt: str | None) -> str | None:
 
 
 def not_understood(settings: Settings, prompt: str) -> str | None:
-    """In words, why the bundled model was not taught to read a prompt; None where it was, or of another model."""
-    if not settings.model.bundled:
+    """In words, that a prompt names nothing the bundled model draws; None where it does, or of another model."""
+    from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, prompt_of, subject_of
+
+    if not settings.model.bundled or subject_of(prompt) is not None:
         return None
-    from ppdiffusers_tome.tools.bundled.scenes import parse_prompt
-
-    try:
-        parse_prompt(prompt)
-    except ValueError as error:
-        return str(error)
-    return None
+    shown = prompt if len(prompt) <= _SHOWN else f"{prompt[:_SHOWN]}..."
+    return (
+        f"prompt {shown!r} names none of the photographs that the bundled model draws: "
+        f"{', '.join(subject.words for subject in SUBJECTS)}; write for instance '{prompt_of(SUBJECTS[0])}'"
+    )
 
 
-def too_small(model: Source, pipe: Any, height: int, width: int) -> str | None:
-    """In words, that pictures of this size are too small for the bundled model; None where not, or of another model."""
+def other_size(model: Source, pipe: Any, height: int, width: int) -> str | None:
+    """In words, that the bundled model was not made for pictures of this size; None where it was, or of another model.
+
+    It knows places by how far the border is, so in larger pictures parts are missing or stretched, as in smaller ones.
+    """
     from ppdiffusers_tome.tools.drawing.sampling import native_size
 
     native = native_size(pipe)
-    least = [int(_LEAST_OF_NATIVE * side) for side in native]
-    if not model.bundled or (height >= least[0] and width >= least[1]):
+    if not model.bundled or (height, width) == tuple(native):
         return None
     return (
         f"at {width}x{height} the bundled model draws smears: it was made for {native[1]}x{native[0]}; leave out "
-        f"--height and --width, or give {least[0]} or more"
+        "--height and --width"
     )
 
 

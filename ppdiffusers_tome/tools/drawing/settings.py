@@ -33,7 +33,8 @@ class Settings:
 
     Attributes:
         model, controlnet: where they come from; ``controlnet`` is None for text-to-image.
-        edges: where the ControlNet's edges come from; None for text-to-image, or when the command draws a scene.
+        edges: where the ControlNet's edges come from; None for text-to-image, or when the command
+            takes a photograph of its own.
         tome: settings of token merging; ratio 0 stands for the unmerged pipeline.
         height, width: in pixels; None means the model's native size.
         steps, scheduler, seed, negative_prompt, controlnet_scale: as in ppdiffusers' pipelines.
@@ -112,14 +113,14 @@ def drawing_of(settings: Settings) -> Drawing:
 def usual_guidance(model: Source, labels: ClassLabels | None) -> float:
     """The guidance scale where none is given; ``labels`` are what the pipeline draws in place of prompts, or None."""
     if model.bundled:
-        return 3.0 if labels is None else 1.5  # with more, the few photographs it knows get harder and darker
+        return 1.5  # with more, the few photographs that they know get harder and darker
     return 7.5 if labels is None else 4.0  # as the pipelines themselves
 
 
 def check_prompts(prompts: list[str] | None) -> list[str]:
     """At least one prompt, none of them blank."""
     if not prompts:
-        raise UserError("there is no prompt; give one with --prompt 'a red circle on a blue background'")
+        raise UserError("there is no prompt; give one with --prompt 'a photo of a cat'")
     for prompt in prompts:
         if not prompt.strip():
             raise UserError(f"--prompt {prompt!r} is empty; say what to draw")

@@ -18,26 +18,33 @@ from ppdiffusers_tome.tools.measuring.units import format_bytes
 
 
 def draw_all(
-    loaded: LoadedPipeline, prompts: Sequence[str], configurations: Sequence[Configuration], edges: Image.Image | None
+    loaded: LoadedPipeline, prompts: Sequence[str], configurations: Sequence[Configuration],
+    edges: Sequence[Image.Image] | None,
 ) -> dict[str, list[Sample]]:
     """Draw every prompt with all configurations, the unmerged pipeline first, all from the same noise.
 
     All are warmed up before anything is timed, and a prompt is drawn with all before the next one's turn, so that what
     slows the machine down for a while slows all of them.
 
+    Args:
+        loaded: draws them.
+        prompts, configurations: which.
+        edges: one for each prompt; None where there is no ControlNet.
+
     Returns:
         by the configurations' names, a sample a prompt.
     """
+    guides: Sequence[Image.Image | None] = [None] * len(prompts) if edges is None else edges
     for configuration in tqdm(configurations, desc="warming up", position=0, leave=False, disable=None):
         configuration.apply(loaded.pipe)
-        loaded.draw(prompts[0], 0, edges, steps=WARM_UP_STEPS)
+        loaded.draw(prompts[0], 0, guides[0], steps=WARM_UP_STEPS)
     samples: dict[str, list[Sample]] = {configuration.name: [] for configuration in configurations}
     with tqdm(total=len(configurations) * len(prompts), desc="pictures", position=0, disable=None) as bar:
         for number, prompt in enumerate(prompts):
             case = Case(prompt, loaded.settings.seed + number)
             for configuration in configurations:
                 configuration.apply(loaded.pipe)
-                drawn = loaded.draw(prompt, number, edges)
+                drawn = loaded.draw(prompt, number, guides[number])
                 if configuration.name != UNMERGED:
                     drawn = drawn.compared(samples[UNMERGED][number].drawn.image)
                 samples[configuration.name].append(Sample(configuration.name, case, 1, drawn))
@@ -45,13 +52,15 @@ def draw_all(
     return samples
 
 
-def sheet(title: str, notes: Sequence[str], edges: Image.Image | None, rows: Sequence[Row]) -> Image.Image:
+def sheet(
+    title: str, notes: Sequence[str], edges: Sequence[Image.Image] | None, rows: Sequence[Row]
+) -> Image.Image:
     """All pictures: a row a prompt, a column a configuration, and the edges on the left where there are any."""
     columns = [*([] if edges is None else [Label("edges")]), *map(_column, rows)]
     lines = []
     for number, sample in enumerate(rows[0].samples):
         cells = [_cell(row.samples[number]) for row in rows]
-        lines.append((sample.case.prompt, cells if edges is None else [Cell(edges), *cells]))
+        lines.append((sample.case.prompt, cells if edges is None else [Cell(edges[number]), *cells]))
     return make_sheet(Label(title, tuple(notes)), columns, lines)
 
 

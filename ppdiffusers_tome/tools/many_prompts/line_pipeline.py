@@ -135,7 +135,7 @@ class LinePipeline:
             source.check()
             fitting = source.fitting(loaded.height, loaded.width)
         self._tell("words", line, not_understood(self.settings, line.prompt))
-        self._tell("size", line, loaded.too_small)
+        self._tell("size", line, loaded.other_size)
         self._tell("shape", line, fitting)
 
     def draw(self, kind: Kind, lines: Sequence[Line]) -> list[Image.Image]:

@@ -42,7 +42,7 @@ def write_prompts(path: Path, lines: int) -> None:
     """Write a file of so many prompts, all different, about 90 bytes each."""
     with path.open("w") as file:
         for number in range(lines):
-            file.write(f'{{"prompt": "a red circle above a blue square, picture {number}", "seed": {number % 9973}}}\n')
+            file.write(f'{{"prompt": "a photo of a cat, picture {number}", "seed": {number % 9973}}}\n')
 
 
 def simulate(run: Run, size: int, at_once: int, most_turns: int | None = None) -> Simulated:

@@ -22,8 +22,8 @@ from ppdiffusers_tome.tools.drawing.loaded_pipeline import (
     LoadedPipeline,
     load_with_settings,
     not_understood,
+    other_size,
     too_long,
-    too_small,
 )
 from ppdiffusers_tome.tools.drawing.loading import without_controlnet
 from ppdiffusers_tome.tools.drawing.memory import check_memory
@@ -139,7 +139,7 @@ class Studio:
         found = {
             "too_long": too_long(pipe, wanted.prompt),
             "not_understood": not_understood(settings, wanted.prompt),
-            "too_small": too_small(settings.model, pipe, wanted.height, wanted.width),
+            "other_size": other_size(settings.model, pipe, wanted.height, wanted.width),
             "no_edges": "" if edges is not None and edges.getbbox() is None else None,
         }
         return {what: detail for what, detail in found.items() if detail is not None}

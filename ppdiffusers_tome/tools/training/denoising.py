@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, WIDTH
 from ppdiffusers_tome.tools.training.common import (
+    AdamW,
+    Muon,
     autocast,
     average,
     averaged_copy,
@@ -47,7 +49,8 @@ Predict = Callable[[nn.Module, torch.Tensor, torch.Tensor, np.ndarray, int], tor
 class Stage:
     """So many minutes at a picture's size in pixels, with so many pictures a step, at a rate of learning.
 
-    With a window the finest level is the cheap one of ``grown.CheapFinestLevel``.
+    With a window the finest level is the cheap one of ``grown.CheapFinestLevel``; in the first stage new convolutions
+    are passed by too.
     """
 
     size: int
@@ -100,7 +103,7 @@ def noised(
 
 def train(
     args: argparse.Namespace, model: nn.Module, latents: Latents, predict: Predict, unprompted: float = 0.1,
-    frozen: Sequence[nn.Module] = (), pooled: int = 1,
+    frozen: Sequence[nn.Module] = (), pooled: int = 1, adamw: bool = False,
 ) -> None:
     """Train a denoiser, or what guides one, through its stages, and save the average of its weights.
 
@@ -113,17 +116,18 @@ def train(
         frozen: what it is trained with, and whose finest level is cheap when its own is.
         pooled: side of the squares over whose mean it sees noisy latents; 1 for all of them. Other than in latents of
             smaller pictures the noise is then as weak as in the coarser levels of a larger model.
+        adamw: with AdamW rather than Muon.
     """
     scheduler = DDIMScheduler(**SCHEDULE)
     averaged = averaged_copy(model)
     model = model.to(memory_format=torch.channels_last)  # faster on a CPU; what is saved stays contiguous
     print(f"{millions(model)} million parameters", flush=True)
     for number, stage in enumerate(Stage.parse(text) for text in args.stages.split(",")):
-        optimiser = torch.optim.AdamW(model.parameters(), lr=stage.rate, weight_decay=1e-3, betas=(0.9, 0.99))
+        optimiser = AdamW(model.parameters(), stage.rate) if adamw else Muon(model, stage.rate)
         run = Run(args.output, f"{number + 1}: {stage.size} pixels", stage.minutes, args.seed,
                   model=model, averaged=averaged, optimiser=optimiser)
         if not run.finished:
-            cheap = CheapFinestLevel((model, averaged, *frozen), stage.window)
+            cheap = CheapFinestLevel((model, averaged, *frozen), stage.window, asleep=number == 0)
             _train_stage(run, stage, scheduler, latents, predict, args, unprompted, pooled)
             cheap.end()
             save(averaged, run.output)

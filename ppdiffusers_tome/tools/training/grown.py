@@ -68,24 +68,25 @@ def finest_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 class CheapFinestLevel:
-    """While in force, the finest level's self-attention sees windows alone, and new convolutions are passed by.
+    """While in force, the finest level's self-attention sees windows alone, and perhaps convolutions are passed by.
 
     Over 4,096 tokens attention takes most of a step's time, and convolutions as long again as all that is left. A
-    level that learns its attention first leans on it later, and learns it several times as fast. Convolutions that
-    have learned already are part of what the model does, and stay.
+    level that learns its attention first leans on it later, and learns it several times as fast.
     """
 
-    def __init__(self, models: Iterable[nn.Module], window: int) -> None:
+    def __init__(self, models: Iterable[nn.Module], window: int, *, asleep: bool) -> None:
         """Begin.
 
         Args:
             models: UNets, and ControlNets for them; their finest level has attention.
             window: side in tokens, which divides the side of the latents; 0 changes nothing.
+            asleep: pass by the convolutions that ``grow`` left at zero. One that has learned is part of what the model
+                does, and stays.
         """
         self._changed: list[nn.Module] = []
         for block in (block for model in models if window for block in finest_blocks(model)):
             for resnet in block.resnets:
-                if not resnet.conv2.weight.any():
+                if asleep and not resnet.conv2.weight.any():
                     self._replace(resnet, _shortcut_alone)
             for transformer in block.attentions:
                 for layer in transformer.transformer_blocks:

@@ -1,7 +1,8 @@
-"""Draw the loss curves of all training runs into one picture.
+"""Draw the loss curves of training runs into one picture.
 
-    python -m ppdiffusers_tome.tools.training.plot_loss --runs text=runs/text vae=runs/vae unet=runs/unet \
-        controlnet=runs/controlnet --output docs/images/loss.png
+    cd ppdiffusers_tome/tools/training/losses
+    python -m ppdiffusers_tome.tools.training.plot_loss --output loss.png --runs "text encoder=text.jsonl" \
+        "small UNet=unet-small.jsonl" UNet=unet.jsonl ControlNet=controlnet.jsonl
 """
 
 from __future__ import annotations
@@ -26,20 +27,19 @@ def main() -> None:
         title, _, path = run.partition("=")
         file = Path(path) / "loss.jsonl" if Path(path).is_dir() else Path(path)
         rows = [json.loads(line) for line in file.read_text().splitlines()]
-        # Steps count from 0 again at each stage. The trainings of the model of shapes named their sizes alone.
+        # Steps count from 0 again at each stage.
         total, previous, xs = 0, 0, []
         for row in rows:
             total += previous if row["step"] <= previous else 0
             previous = row["step"]
             xs.append(total + row["step"])
-        stages = [row.get("stage") or (f"{row['size']:.0f} pixels" if "size" in row else None) for row in rows]
+        stages = [row["stage"] for row in rows]
         for stage in dict.fromkeys(stages):
             points = [(x, row["loss"]) for x, row, own in zip(xs, rows, stages, strict=True) if own == stage]
             axis.plot(*zip(*points, strict=True), label=stage)
         axis.set(title=title, xlabel="step", ylabel="loss", yscale="log")
         axis.grid(alpha=0.3, which="both")
-        if any(stages):
-            axis.legend()
+        axis.legend()
     args.output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(args.output, dpi=110)
 

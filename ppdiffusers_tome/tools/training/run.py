@@ -23,7 +23,7 @@ from ppdiffusers_tome.tools.training.stages import finished_stages, lock, note_f
 CHECKPOINT_MINUTES = 4.0
 ROW_STEPS = 20  # a row of the loss curve is the mean of so many steps
 CORES = os.cpu_count() or 1
-TRIED_EVERY = 100  # steps after which the number of threads is chosen anew
+TRIED_EVERY = {CORES: 100, 1: 20}  # steps after which the number of threads is chosen anew, by what was chosen
 
 
 class Run:
@@ -70,7 +70,7 @@ class Run:
 
     def chance(self) -> np.random.Generator:
         """Begin a step: its generator. Seeds PyTorch's too."""
-        self._threads.choose(self.steps)
+        self._threads.choose()
         words = [self.seed, zlib.crc32(self.stage.encode()), self.steps]
         torch.manual_seed(zlib.crc32(str(words).encode()))
         return np.random.default_rng(words)
@@ -138,25 +138,28 @@ class Threads:
     """One thread, or one a core, whichever is faster now.
 
     Threads wait for one another many times in a step. Where other programs take a core, all wait for the thread that
-    is kept from it, and one alone is up to twice as fast.
+    is kept from it, and one alone is up to twice as fast. What keeps it is often gone soon.
     """
 
     def __init__(self) -> None:
-        self._began = 0.0
+        self._began, self._steps = 0.0, 0
         self._seconds: dict[int, float] = {}
 
-    def choose(self, steps: int) -> None:
-        """Called as each step begins: two of every ``TRIED_EVERY`` steps are timed with either number."""
+    def choose(self) -> None:
+        """Called as each step begins: now and then two steps are timed with either number."""
         now = time.time()
         tried = [CORES, CORES, 1, 1]
-        at = steps % TRIED_EVERY
+        at, self._steps = self._steps, self._steps + 1
         if at in (2, 4):  # of two steps the second counts: the first may have to make plans for its threads
             self._seconds[tried[at - 1]] = now - self._began
         self._began = now
         if at < len(tried):
             torch.set_num_threads(tried[at])
-        elif self._seconds:
-            torch.set_num_threads(min(self._seconds, key=self._seconds.__getitem__))
+            return
+        best = min(self._seconds, key=self._seconds.__getitem__)
+        torch.set_num_threads(best)
+        if at >= TRIED_EVERY[best]:
+            self._steps = 0
 
 
 def _now() -> str:

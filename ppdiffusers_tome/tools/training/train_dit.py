@@ -57,7 +57,7 @@ def main() -> None:
         labels = np.where(places < 0, UNLABELLED, latents.subjects[np.maximum(places, 0)])
         return dit(noisy, timesteps, torch.from_numpy(labels), return_dict=False)[0][:, :4]
 
-    train(args, model, latents, predict)
+    train(args, model, latents, predict, adamw=True)
 
 
 if __name__ == "__main__":

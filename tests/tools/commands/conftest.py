@@ -14,7 +14,7 @@ from PIL import Image
 import tiny
 from ppdiffusers_tome.tools.cli import main
 
-PROMPT = "a red circle on a blue background"
+PROMPT = "a photo of a cat"
 SMALL = ["--height", "64", "--width", "64", "--steps", "1"]
 
 

@@ -156,7 +156,7 @@ def test_nothing_to_merge_is_the_librarys_sentence(capsys, tmp_path):
 
 
 def test_existing_file_is_refused_before_any_work(capsys, tmp_path, monkeypatch):
-    existing = tmp_path / "0001-a-red-circle-on-a-blue-background.png"
+    existing = tmp_path / "0001-a-photo-of-a-cat.png"
     existing.write_bytes(b"mine")
     monkeypatch.setattr(loading, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     line = complaint_of(["generate", *SMALL, "--prompt", PROMPT, "--output", str(tmp_path)], capsys)

@@ -385,7 +385,6 @@ def test_what_it_does_not_take_is_refused_before_anything_is_loaded(
 
 def test_evaluate_refuses_what_is_for_prompts(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for given, words in (
-        (["--held-out", "3"], "--held-out 3 must be 1 or more, and is for the bundled model of prompts"),
         (["--negative-prompt", "blur", "--prompt", "cat"], "--negative-prompt is for pipelines with prompts"),
         (["--prompt", "dog"], "prompt 'dog' is not a class"),
         ([], "there is no prompt"),

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from ppdiffusers_tome import ToMeConfig
-from ppdiffusers_tome.tools.bundled.scenes import parse_prompt
+from ppdiffusers_tome.tools.bundled import PROMPTS
+from ppdiffusers_tome.tools.bundled.photographs import subject_of
 from ppdiffusers_tome.tools.cli import main
-from ppdiffusers_tome.tools.commands import compare
 from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
 from ppdiffusers_tome.tools.drawing.picture_files import read_settings
 from ppdiffusers_tome.tools.evaluation.configurations import ours, unmerged
@@ -24,8 +24,8 @@ from ppdiffusers_tome.tools.measuring.similarity import Similarity, format_psnr
 from tools.commands.conftest import PROMPT, SMALL, Gone, heard, pixels_of
 
 MIB = 2**20
-STAR = "a white star on a black background"
-FEW = ["--ratios", "0.5", "0.7", "--prompt", PROMPT, "--prompt", STAR]
+ROCKET = "a photo of a rocket"
+FEW = ["--ratios", "0.5", "0.7", "--prompt", PROMPT, "--prompt", ROCKET]
 
 
 def names_in(found: dict) -> list[str]:
@@ -42,7 +42,7 @@ def test_text_to_image_writes_sheet_and_tables(tmp_path, capsys):
     assert unmerged["configuration"]["tome"] is None
     assert [row["configuration"]["tome"]["ratio"] for row in (half, most)] == [0.5, 0.7]
     for row in (unmerged, half, most):
-        assert [(sample["prompt"], sample["seed"]) for sample in row["samples"]] == [(PROMPT, 5), (STAR, 6)]
+        assert [(sample["prompt"], sample["seed"]) for sample in row["samples"]] == [(PROMPT, 5), (ROCKET, 6)]
         assert row["seconds"]["median"] > 0
         assert row["block_seconds"] is None
     assert unmerged["speed_up"]["median"] == 1.0
@@ -61,14 +61,19 @@ def test_controlnet_without_a_picture_draws_its_edges(tmp_path):
     arguments = ["compare", *SMALL, "--ratios", "0.5", "--controlnet", "bundled", "--output", str(tmp_path)]
     assert main(arguments) == 0
     found = json.loads((tmp_path / "compare-controlnet.json").read_text())
-    assert found["run"]["controlnet"] == {"model": "bundled", "scale": 1.0, "edges": "drawn scene"}
+    assert found["run"]["controlnet"] == {"model": "bundled", "scale": 1.0, "edges": "photograph of scikit-image"}
     for row in found["configurations"]:
-        assert [sample["prompt"] for sample in row["samples"]] == list(compare.CONTROLNET_PROMPTS)
+        assert [sample["prompt"] for sample in row["samples"]] == list(PROMPTS)
     # Three columns of pictures, scaled from 64 to 256 pixels: the edges are the first, white on black.
     sheet = pixels_of(tmp_path / "compare-controlnet.png")
     assert sheet.shape[1] == 2 * 28 + 3 * 256 + 2 * 16
     column = sheet[:, 28 : 28 + 256]
     assert (column == 0).all(-1).mean() > 0.3
+    drawn = column[(column == 0).all(-1).mean(1) > 0.1]
+    assert len(drawn) == 3 * 256
+    first, second, third = np.split(drawn, 3)  # a row of the sheet has the edges of what its own prompt names
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(second, third)
 
 
 def test_controlnet_with_a_photo(tmp_path, photo):
@@ -129,19 +134,14 @@ def test_unmerged_column_is_what_generate_draws(tmp_path, generate, monkeypatch)
         (0, 0), (0.5, 0), (0.7, 0), (0, 1), (0.5, 1), (0.7, 1),
     ]  # fmt: skip
     assert [steps for _, _, steps, _ in drawn] == [1] * 3 + [2] * 6
-    files = generate("--ratio", "0", "--steps", "2", prompts=(PROMPT, STAR))
+    files = generate("--ratio", "0", "--steps", "2", prompts=(PROMPT, ROCKET))
     for file, (_, _, _, picture) in zip(files, measured[::3], strict=True):
         with Image.open(file) as generated:
             assert generated.tobytes() == picture.tobytes()
 
 
-@pytest.mark.parametrize("prompt", compare.PROMPTS + compare.CONTROLNET_PROMPTS)
-def test_default_prompts_are_in_the_models_language(prompt):
-    parse_prompt(prompt)
-
-
-def test_default_prompts_are_new_to_the_model():
-    assert all(parse_prompt(prompt).held_out for prompt in compare.PROMPTS)
+def test_default_prompts_name_different_photographs():
+    assert len({subject_of(prompt) for prompt in PROMPTS} - {None}) == len(PROMPTS)
 
 
 def test_results_are_summed_up_by_medians_and_highest_peak():

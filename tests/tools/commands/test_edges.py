@@ -13,7 +13,9 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.drawing.edges import FITS, EdgeSource, scene_edges
+from ppdiffusers_tome.tools.bundled.photographs import View, draw, subject_of
+from ppdiffusers_tome.tools.bundled.recognition import edges_followed
+from ppdiffusers_tome.tools.drawing.edges import FITS, EdgeSource, canny, fitted, photograph_edges
 
 
 def test_edges_of_a_photo_have_the_pictures_size(photo):
@@ -232,11 +234,12 @@ def test_what_stands_behind_a_jpeg_does_not_make_it_cut_off(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(512, 512), (256, 384)])
-def test_scene_edges_show_both_shapes_apart(size):
-    edges = np.asarray(scene_edges("a red star left of a blue circle on a white background", *size))
-    assert edges.shape == (*size, 3)
-    left, middle, right = np.array_split(edges[..., 0] > 0, [size[1] * 48 // 100, size[1] * 56 // 100], axis=1)
-    assert left.any()
-    assert right.any()
-    assert not middle.any()
-    assert np.asarray(scene_edges("a photo of a cat", *size)).any()
+def test_edges_of_the_photograph_that_a_prompt_names(size):
+    cat, rocket, other = (
+        np.asarray(photograph_edges(f"a photo of a {word}", *size))[..., 0] for word in ("cat", "rocket", "dog")
+    )
+    assert cat.shape == size
+    view = draw(subject_of("cat"), View(), max(size))
+    asked = np.asarray(canny(fitted(Image.fromarray((view * 255).astype(np.uint8)), *size)))[..., 0]
+    assert edges_followed(cat, asked) > 0.9 > 0.6 > edges_followed(rocket, asked)
+    assert other.any()

@@ -18,6 +18,7 @@ from PIL import Image
 
 from launching import on_ranks
 from ppdiffusers_tome import ToMeConfig
+from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, prompt_of
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing import sampling
 from ppdiffusers_tome.tools.drawing.finding import find_model
@@ -25,8 +26,8 @@ from ppdiffusers_tome.tools.evaluation.features import Inception
 from ppdiffusers_tome.tools.measuring.json_lines import Writer
 from tools.commands.conftest import PROMPT, SMALL, pixels_of
 
-STAR = "a white star on a black background"
-TWO = ["--prompt", PROMPT, "--prompt", STAR]
+ROCKET = "a photo of a rocket"
+TWO = ["--prompt", PROMPT, "--prompt", ROCKET]
 BOTH = ["--ratios", "0.5", "--port-ratios", "0.5"]
 NAMES = ["unmerged", "ours 0.5", "port 0.5"]
 
@@ -127,7 +128,7 @@ def test_everything_is_measured_and_written(whole: Path, capsys: pytest.CaptureF
     for row in found.values():
         assert row["seconds"]["median"] > row["block_seconds"]["median"] > 0
         assert row["speed_up"]["median"] > 0
-        assert [sample["prompt"] for sample in row["samples"]] == [PROMPT, STAR]
+        assert [sample["prompt"] for sample in row["samples"]] == [PROMPT, ROCKET]
         assert all(set(sample["block_seconds"]) == {"1", "2", "4", "8"} for sample in row["samples"])
         assert 0 <= row["prompt_adherence"] <= 1
     assert found["unmerged"]["block_speed_up"] == {"median": 1, "low": 1, "high": 1, "interval": None}
@@ -171,7 +172,7 @@ def test_stopped_run_resumes_and_finds_the_same(
     assert similarity_in(tmp_path) == similarity_in(whole)
     # The case that was cut off begins with the unmerged picture again, so that seconds are of the same minutes.
     again = drawn_in(tmp_path)[pictures:]
-    assert again[0] == ("unmerged", PROMPT if pictures < 3 else STAR, 0)
+    assert again[0] == ("unmerged", PROMPT if pictures < 3 else ROCKET, 0)
     assert len(again) == {2: 5, 4: 3}[pictures]
     later = len(drawn_in(tmp_path))
     assert evaluate(tmp_path, *TWO, *BOTH) == 0
@@ -261,7 +262,7 @@ def test_overwrite_begins_anew(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     assert evaluate(tmp_path, "--prompt", PROMPT, "--ratios", "0.5", "--steps", "2", "--overwrite") == 0
     assert drawn_in(tmp_path) == [("unmerged", PROMPT, 0), ("ours 0.5", PROMPT, 0)]
-    (reference,) = [path for path in (whole / "references").iterdir() if "red-circle" in path.name]
+    (reference,) = [path for path in (whole / "references").iterdir() if "cat" in path.name]
     # The unmerged picture of two steps is in place of that of one.
     assert (pixels_of(reference) != pixels_of(tmp_path / "references" / reference.name)).any()
 
@@ -316,15 +317,21 @@ def test_pictures_are_resized_for_inception_without_smoothing(tmp_path: Path) ->
 
 
 @pytest.mark.once
-def test_prompts_come_from_files_and_the_models_own(tmp_path: Path) -> None:
+def test_prompts_come_from_files_each_once(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
-    prompts.write_text(f"{STAR}\n\na photo of a cat\n{STAR}\n")
+    prompts.write_text(f"{ROCKET}\n\na photo of a dog\n{ROCKET}\n")
     folder = tmp_path / "outputs"
-    assert evaluate(folder, "--prompts", str(prompts), "--held-out", "1", "--ratios", "0.5") == 0
+    assert evaluate(folder, "--prompts", str(prompts), "--prompt", PROMPT, "--ratios", "0.5") == 0
     samples = found_in(folder)["ours 0.5"]["samples"]
-    assert [sample["prompt"] for sample in samples][:2] == [STAR, "a photo of a cat"]
-    assert len(samples) == 3
-    assert [sample["follows_prompt"] is None for sample in samples] == [False, True, False]
+    assert [sample["prompt"] for sample in samples] == [PROMPT, ROCKET, "a photo of a dog"]
+    assert [sample["follows_prompt"] is None for sample in samples] == [False, False, True]
+
+
+@pytest.mark.once
+def test_all_that_the_bundled_model_draws_is_drawn_where_no_prompt_is_given(tmp_path: Path) -> None:
+    assert main(["evaluate", *SMALL, "--steps", "1", "--ratios", "0.5", "--output", str(tmp_path / "outputs")]) == 0
+    samples = found_in(tmp_path / "outputs")["ours 0.5"]["samples"]
+    assert [sample["prompt"] for sample in samples] == [prompt_of(subject) for subject in SUBJECTS]
 
 
 @pytest.mark.parametrize(
@@ -337,8 +344,6 @@ def test_prompts_come_from_files_and_the_models_own(tmp_path: Path) -> None:
         (["--suite", "nowhere.jsonl"], "--suite nowhere.jsonl cannot be read"),
         (["--suite", __file__], "line 1: "),
         (["--seeds", "-1"], "--seeds -1 must be from 0 to 2**62"),
-        (["--held-out", "0"], "--held-out 0 must be 1 or more"),
-        (["--held-out", "3", "--model", "some/model"], "is for the bundled model"),
         (["--model", "some/model"], "there is no prompt"),
         (["--prompt", " "], "--prompt ' ' is empty"),
         (["--prompts", "nowhere.txt"], "--prompts nowhere.txt cannot be read"),
@@ -398,7 +403,7 @@ def test_networks_that_do_not_fit_are_refused(
         assert evaluate(tmp_path / "outputs", "--prompt", PROMPT, "--ratios", "0.5", *given) == 2
         return capsys.readouterr().err
 
-    real = ["--real", str(photos), "--prompt", STAR]
+    real = ["--real", str(photos), "--prompt", ROCKET]
     damaged = tmp_path / "damaged"
     shutil.copytree(clip, damaged)
     for path in damaged.glob("model*"):
@@ -409,7 +414,7 @@ def test_networks_that_do_not_fit_are_refused(
     saved(Small(), tmp_path / "v1.0", side=8)
     assert "cannot take [batch, 3, 299, 299]" in complaint("--inception", str(tmp_path / "v1.0"), *real)
     (tmp_path / "empty").mkdir()
-    assert "holds 0 pictures" in complaint("--clip", str(clip), "--real", str(tmp_path / "empty"), "--prompt", STAR)
+    assert "holds 0 pictures" in complaint("--clip", str(clip), "--real", str(tmp_path / "empty"), "--prompt", ROCKET)
     assert "add prompts or --seeds" in complaint("--clip", str(clip), "--real", str(photos))
     assert not (tmp_path / "outputs" / "evaluate.jsonl").exists()
 

@@ -9,20 +9,21 @@ import paddle
 import pytest
 
 import ppdiffusers_tome
+from ppdiffusers_tome.tools.bundled.recognition import likeness
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing.finding import find_controlnet, find_model
 from ppdiffusers_tome.tools.drawing.picture_files import read_settings
 from ppdiffusers_tome.tools.drawing.schedulers import SCHEDULERS
 from tools.commands.conftest import PROMPT, SMALL, heard, pixels_of
 
-STAR = "a white star on a black background"
+ROCKET = "a photo of a rocket"
 
 
 def test_files_are_named_by_number_and_prompt(generate, capsys):
-    files = generate(prompts=(PROMPT, STAR))
+    files = generate(prompts=(PROMPT, ROCKET))
     assert [file.name for file in files] == [
-        "0001-a-red-circle-on-a-blue-background.png",
-        "0002-a-white-star-on-a-black-background.png",
+        "0001-a-photo-of-a-cat.png",
+        "0002-a-photo-of-a-rocket.png",
     ]
     assert [pixels_of(file).shape for file in files] == [(64, 64, 3)] * 2
     captured = capsys.readouterr()
@@ -32,11 +33,12 @@ def test_files_are_named_by_number_and_prompt(generate, capsys):
 
 
 def test_settings_come_back_from_the_picture(generate):
-    (file,) = generate("--seed", "7", "--ratio", "0.25", "--negative-prompt", STAR, "--scheduler", "euler", "--no-rand")
+    given = ("--seed", "7", "--ratio", "0.25", "--negative-prompt", ROCKET, "--scheduler", "euler", "--no-rand")
+    (file,) = generate(*given)
     settings = read_settings(file)
     expected = dict(
-        prompt=PROMPT, negative_prompt=STAR, seed=7, ratio=0.25, model="bundled", controlnet=None, height=64, width=64,
-        steps=1, guidance_scale=3.0, scheduler="EulerDiscreteScheduler", dtype="float32", xformers=False,
+        prompt=PROMPT, negative_prompt=ROCKET, seed=7, ratio=0.25, model="bundled", controlnet=None, height=64,
+        width=64, steps=1, guidance_scale=1.5, scheduler="EulerDiscreteScheduler", dtype="float32", xformers=False,
         chunked_attention=False,
     )  # fmt: skip
     assert {name: settings[name] for name in expected} == expected
@@ -63,7 +65,7 @@ def test_same_seed_gives_the_same_bytes(generate):
 @pytest.mark.once
 @pytest.mark.parametrize("scheduler", ["ddim", "euler-a"])
 def test_picture_i_has_seed_plus_i_whatever_else_is_drawn(generate, scheduler):
-    several = generate("--seed", "3", "--scheduler", scheduler, prompts=(STAR, PROMPT), folder="a")
+    several = generate("--seed", "3", "--scheduler", scheduler, prompts=(ROCKET, PROMPT), folder="a")
     (alone,) = generate("--seed", "4", "--scheduler", scheduler, folder="b")
     np.testing.assert_array_equal(pixels_of(several[1]), pixels_of(alone))
 
@@ -76,7 +78,7 @@ def test_ratio_0_equals_the_plain_pipeline(generate):
 
     pipe = StableDiffusionPipeline.from_pretrained(str(find_model("bundled").folder))
     noise = initial_noise(pipe, 64, 64, seed=0)
-    plain = pipe(PROMPT, height=64, width=64, num_inference_steps=2, guidance_scale=3.0, latents=noise).images[0]
+    plain = pipe(PROMPT, height=64, width=64, num_inference_steps=2, guidance_scale=1.5, latents=noise).images[0]
     np.testing.assert_array_equal(pixels_of(file), np.asarray(plain))
     assert read_settings(file)["tome"] is None
 
@@ -110,8 +112,8 @@ def test_chunked_attention_gives_the_same_picture(generate, photo, ratio, monkey
 
 
 def test_prompt_changes_the_picture(generate):
-    red, star = generate(folder="a")[0], generate(prompts=(STAR,), folder="b")[0]
-    assert not np.array_equal(pixels_of(red), pixels_of(star))
+    cat, rocket = generate(folder="a")[0], generate(prompts=(ROCKET,), folder="b")[0]
+    assert not np.array_equal(pixels_of(cat), pixels_of(rocket))
 
 
 def test_existing_file_is_replaced_when_asked(generate):
@@ -121,7 +123,8 @@ def test_existing_file_is_replaced_when_asked(generate):
     assert read_settings(file)["prompt"] == PROMPT
 
 
-LARGER = ("--height", "128", "--width", "128", "--steps", "10")
+CLEAN = 0.8  # a likeness that a rocket in noise, recognised as one, does not have
+NATIVE = ("--height", "512", "--width", "512", "--steps", "6", "--guidance-scale", "1")
 
 
 @pytest.mark.once
@@ -129,23 +132,18 @@ LARGER = ("--height", "128", "--width", "128", "--steps", "10")
     "scheduler",
     [pytest.param(name, marks=[pytest.mark.sweep] * (name not in ("ddim", "euler-a", "pndm"))) for name in SCHEDULERS],
 )
-def test_every_scheduler_draws_a_clean_background(generate, scheduler):
-    (file,) = generate(*LARGER, "--scheduler", scheduler, prompts=(STAR,))
+def test_every_scheduler_draws_the_photograph(generate, scheduler):
+    (file,) = generate(*NATIVE, "--scheduler", scheduler, prompts=(ROCKET,))
     assert read_settings(file)["scheduler"] == SCHEDULERS[scheduler]
-    assert _background_share(pixels_of(file)) > 0.6
+    assert likeness(pixels_of(file))["rocket"] > CLEAN
 
 
 def test_wrong_prediction_type_would_show(generate, monkeypatch):
     from ppdiffusers_tome.tools.drawing import schedulers
 
     monkeypatch.setitem(schedulers._EXTRA, "ddim", {"prediction_type": "epsilon"})
-    (file,) = generate(*LARGER, "--scheduler", "ddim", prompts=(STAR,))
-    assert _background_share(pixels_of(file)) < 0.5
-
-
-def _background_share(pixels: np.ndarray) -> float:
-    """The share of the pixels whose colour is nearly black."""
-    return float((pixels.max(-1) < 50).mean())
+    (file,) = generate(*NATIVE, "--scheduler", "ddim", prompts=(ROCKET,))
+    assert likeness(pixels_of(file))["rocket"] < CLEAN
 
 
 def test_native_size_is_the_models():
@@ -182,7 +180,7 @@ def test_defaults_depend_on_the_model(tmp_path):
     command.add_arguments(parser)
     bundled = settings_from(parser.parse_args([]), 0.5)
     hub = settings_from(parser.parse_args(["--model", "runwayml/stable-diffusion-v1-5"]), 0.5)
-    assert (bundled.steps, bundled.guidance_scale) == (10, 3.0)
+    assert (bundled.steps, bundled.guidance_scale) == (10, 1.5)
     assert (hub.steps, hub.guidance_scale) == (20, None)  # until it is loaded, and known whether it draws classes
     assert usual_guidance(hub.model, None) == 7.5
     assert hub.model.arguments == ("runwayml/stable-diffusion-v1-5", {})
@@ -203,22 +201,22 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
     }
 
 
-def test_pictures_too_small_for_the_bundled_model_are_told_of(generate, capsys):
+def test_pictures_of_another_size_than_the_bundled_models_are_told_of(generate, capsys):
     generate()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: at 64x64 the bundled model draws smears: it was made for 512x512; leave out ")
 
 
-def test_which_pictures_are_too_small():
-    from ppdiffusers_tome.tools.drawing.loaded_pipeline import too_small
+def test_which_pictures_are_of_another_size():
+    from ppdiffusers_tome.tools.drawing.loaded_pipeline import other_size
     from ppdiffusers_tome.tools.drawing.loading import load_pipeline
 
     model = find_model("bundled")
     pipe = load_pipeline(model)
-    assert [too_small(model, pipe, *size) is None for size in ((512, 512), (384, 1024), (376, 512), (512, 376))] == [
-        True, True, False, False,
+    assert [other_size(model, pipe, *size) is None for size in ((512, 512), (448, 448), (640, 512), (512, 640))] == [
+        True, False, False, False,
     ]  # fmt: skip
-    assert too_small(replace(model, bundled=False), pipe, 64, 64) is None
+    assert other_size(replace(model, bundled=False), pipe, 64, 64) is None
 
 
 def test_tome_reaches_the_controlnet(generate, photo, monkeypatch):
@@ -239,7 +237,7 @@ def test_tome_reaches_the_controlnet(generate, photo, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "warning"),
     [
-        (["--prompt", "a cat"], "'a cat' is not in the bundled model's language; write it as"),
+        (["--prompt", "a dog"], "prompt 'a dog' names none of the photographs that the bundled model draws: "),
         (["--prompt", PROMPT, "--negative-prompt", "blue " * 40], "and the model reads 32; the rest is ignored"),
         (["--prompt", PROMPT, "--image", "BLANK"], "is of one colour where it is used, so it has no edges"),
         (["--prompt", PROMPT, "--image", "WIDE"], "is 128x64 and the picture 64x64: its middle is used; --fit pad"),

@@ -95,7 +95,7 @@ def test_letters_that_a_terminal_or_a_file_system_lacks_are_no_traceback() -> No
     "command", [("generate", "--steps", "1"), pytest.param(("export",), marks=pytest.mark.sweep)], ids=" ".join
 )
 def test_libraries_say_nothing(command: tuple[str, ...], tmp_path: Path) -> None:
-    more = ("--prompt", "a red circle on a blue background") if command[0] == "generate" else ()
+    more = ("--prompt", "a photo of a cat") if command[0] == "generate" else ()
     size = ("--height", "64", "--width", "64", "--output", str(tmp_path / "out"))
     done = run("-m", "ppdiffusers_tome", *command, *more, *size, OMP_NUM_THREADS="2")
     assert heard(done.stderr) == []

@@ -12,7 +12,7 @@ from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.tuning.candidates import FAMILIES, candidates
 
-SMALL = ["--height", "64", "--width", "64", "--steps", "1", "--prompt", "a red circle on a blue background"]
+SMALL = ["--height", "64", "--width", "64", "--steps", "1", "--prompt", "a photo of a cat"]
 
 
 def test_the_settings_are_written_and_generate_takes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

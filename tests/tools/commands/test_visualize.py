@@ -74,7 +74,7 @@ def test_one_step_is_no_steps(calls, line):
     record = MergeRecord(block, Grid(1, 4), 0, None, np.array([0, 0, 1, 2], np.int32))
     run = {
         "prompt": PROMPT, "seed": 0, "model": "bundled", "height": 256, "width": 256, "steps": calls,
-        "scheduler": "DDIMScheduler", "guidance_scale": 3.0, "dtype": "float32", "tome": {"method": "tome"},
+        "scheduler": "DDIMScheduler", "guidance_scale": 1.5, "dtype": "float32", "tome": {"method": "tome"},
     }  # fmt: skip
     picture = MergedPicture(Image.new("RGB", (256, 256)), {block: [record]}, calls, [0])
     sheet = np.asarray(picture.sheet(run, "ratio 0.5"))
@@ -113,7 +113,7 @@ def test_groups_drawn_are_those_that_merged(tmp_path):
     pipe = apply_tome(StableDiffusionPipeline.from_pretrained(str(find_model("bundled").folder)), 0.5)
     pipe.set_progress_bar_config(disable=True)
     with watched(pipe) as records:
-        picture = draw(pipe, PROMPT, height=128, width=128, seed=0, steps=2, guidance_scale=3.0)
+        picture = draw(pipe, PROMPT, height=128, width=128, seed=0, steps=2, guidance_scale=1.5)
     pixels = np.asarray(picture).astype(float)
     images = images_of(tmp_path / "records" / "vdlrecords.visualize.log")
     drawn = images[f"groups/unet level 1 {BLOCK}"]
@@ -201,7 +201,7 @@ def test_controlnet_is_a_column_of_its_own(tmp_path, photo):
         (["--at", "0"], "--at 0 must be 1 or more"),
         (["--at", "5", "1"], "--at 5 must be at most 1: that is how often the denoiser is called"),
         (["--blocks", "nowhere"], f"is in the name of no block that merges; those that merge: unet.{BLOCK}"),
-        (["--prompt", "a white star on a black background"], "2 prompts were given, and visualize shows one picture"),
+        (["--prompt", "a photo of a rocket"], "2 prompts were given, and visualize shows one picture"),
         (["--visualdl", __file__], f"--visualdl {__file__} is a file; give a folder"),
         (["--method", "todo"], "choose a --method that does, such as tome"),
         (["--height", "8", "--width", "8"], "none of the blocks to show merged tokens into groups"),

@@ -249,7 +249,7 @@ def test_pictures_that_cannot_fit_are_refused_before_they_wait(studio: Studio, o
 def test_odd_things_are_told(studio: Studio, order: Callable[..., Order]) -> None:
     flat = Guide(Image.new("RGB", (64, 64)), 100, 200, 1.0)
     odd = studio.odd(order(prompt="word " * 200, guide=flat).wanted)
-    assert {"too_long", "too_small", "no_edges"} <= set(odd)
+    assert {"too_long", "other_size", "no_edges"} <= set(odd)
     native = studio.plain.pipe.unet.config.sample_size * 8
     assert studio.odd(order(height=native, width=native).wanted) == {}
 

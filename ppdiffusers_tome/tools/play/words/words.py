@@ -94,7 +94,7 @@ class Words:
 
     odd_too_long: str
     odd_not_understood: str
-    odd_too_small: str
+    odd_other_size: str
     odd_no_edges: str
 
     refused_no_prompt: str
