@@ -1,8 +1,8 @@
 """Attach ToMe to a model and take it off again.
 
-Nothing is stored on the model but hooks and what stands in for one method (``MaskMerger``), each of a small object;
-what is attached is found by looking at them. That is why a deep copy or a pickle of a model carries its own ToMe, and
-why removing it from a part leaves the rest working.
+Nothing is stored on the model but hooks and what stands in for methods of attention (``StandIn``), each of a small
+object; what is attached is found by looking at them. That is why a deep copy or a pickle of a model carries its own
+ToMe, and why removing it from a part leaves the rest working.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.hooks.block import BlockHooks, HostHooks
 from ppdiffusers_tome.attaching.hooks.denoiser import DenoiserHooks, TimestepHooks
 from ppdiffusers_tome.attaching.hooks.mask import MaskMerger
+from ppdiffusers_tome.attaching.hooks.scores import MaskAsChannel
 from ppdiffusers_tome.attaching.hooks.section import SectionHooks
+from ppdiffusers_tome.attaching.hooks.stand_in import StandIn
 from ppdiffusers_tome.attaching.kept_outputs import drop_kept
 from ppdiffusers_tome.attaching.layers import is_a, layer_at
 from ppdiffusers_tome.attaching.paddle_hooks import after, before, remove_hooks
@@ -86,6 +88,8 @@ def _attach_section(
     after(around[-1], hooks.unmerge)
     if role == ATTENTION and attention is not None:
         MaskMerger(attachment, attention).put()
+        if attachment.config.counts_sizes and hasattr(attention, MaskAsChannel.NAME):
+            MaskAsChannel(attachment, attention).put()
 
 
 def _attach_keyword_attention(
@@ -114,8 +118,9 @@ def detach(model: Layer) -> None:
     for layer in model.sublayers(include_self=True):
         remove_hooks(layer, lambda hook: isinstance(getattr(hook, "__self__", None), Hooks))
         drop_kept(layer)
-        while isinstance(merger := vars(layer).get(MaskMerger.NAME), MaskMerger):
-            merger.remove()  # a layer that two denoisers hold has one of each
+        for name in (MaskMerger.NAME, MaskAsChannel.NAME):
+            while isinstance(stand_in := vars(layer).get(name), StandIn):
+                stand_in.remove()  # a layer that two denoisers hold has one of each
 
 
 def attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockHooks]]:

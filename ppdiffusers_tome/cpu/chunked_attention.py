@@ -17,6 +17,7 @@ from ppdiffusers.utils import USE_PEFT_BACKEND
 
 from ppdiffusers_tome.attaching.models import models_of
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.merging.masks import is_for_keys, with_mask_as_channel
 
 T = TypeVar("T")
 
@@ -122,8 +123,8 @@ class ChunkedAttnProcessor:
         Returns:
             ``[batch, heads, tokens, head_dim]``.
         """
-        if mask is not None and _is_for_keys(mask, key):
-            query, key = _with_mask_as_channel(query, key, mask, attn.scale)
+        if mask is not None and is_for_keys(mask, key):
+            query, key = with_mask_as_channel(query, key, mask, attn.scale)
             mask = None
         batch, tokens, rows = max(query.shape[0], key.shape[0]), query.shape[2], self.query_rows
         num_images = max(1, rows // tokens)  # a video's attention over time has thousands of sequences of few tokens
@@ -200,29 +201,6 @@ def _is_plain(processor: Any) -> bool:
     if type(processor) is XFormersAttnProcessor:
         return processor.attention_op is None and paddle.get_device() == "cpu"
     return type(processor) in (AttnProcessor, ChunkedAttnProcessor)
-
-
-def _is_for_keys(mask: paddle.Tensor, key: paddle.Tensor) -> bool:
-    """Whether a mask is the same for all queries, and can be one more channel of the keys."""
-    wide = key.dtype in (paddle.float32, paddle.float64)
-    return wide and mask.shape[2] == 1 and all(mask.shape[axis] in (1, key.shape[axis]) for axis in (0, 1))
-
-
-def _with_mask_as_channel(
-    query: paddle.Tensor, key: paddle.Tensor, mask: paddle.Tensor, scale: float
-) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Queries and keys with one more channel, whose product is the mask: that is cheaper than adding a row to a matrix.
-
-    Args:
-        query, key: ``[batch, heads, tokens or keys, head_dim]``.
-        mask: ``[batch or 1, heads or 1, 1, keys]``.
-        scale: that products are multiplied with.
-    """
-    # The lowest float32 would become infinite.
-    bias = paddle.clip(mask.astype(key.dtype), -1e30, 1e30).transpose([0, 1, 3, 2]) / scale
-    ones = paddle.ones([*query.shape[:3], 1], dtype=query.dtype)
-    key = paddle.concat([key, bias.expand([*key.shape[:3], 1])], axis=3)
-    return paddle.concat([query, ones], axis=3), key
 
 
 def _part(x: paddle.Tensor | None, axis: int, start: int, count: int) -> Any:

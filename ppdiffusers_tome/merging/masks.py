@@ -77,5 +77,32 @@ def of_heads(bias: paddle.Tensor, heads: int, out_dim: int) -> paddle.Tensor:
     return by_head if out_dim == 4 else by_head.flatten(0, 1)
 
 
+def is_for_keys(mask: paddle.Tensor, key: paddle.Tensor) -> bool:
+    """Whether a mask can be one more channel of the keys: it is the same for all queries, and exact as a factor.
+
+    Args:
+        mask: ``[batch or 1, heads or 1, queries or 1, keys]``, or with batch and heads as one axis.
+        key: ``[batch, heads, keys, head_dim]``, or with batch and heads as one axis.
+    """
+    return mask.ndim == key.ndim and mask.shape[-2] == 1 and key.dtype in (paddle.float32, paddle.float64)
+
+
+def with_mask_as_channel(
+    query: paddle.Tensor, key: paddle.Tensor, mask: paddle.Tensor, scale: float
+) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """Queries and keys with one more channel, whose product is the mask: that is cheaper than adding a row to a matrix.
+
+    Args:
+        query, key: ``[..., tokens or keys, head_dim]``.
+        mask: as in ``is_for_keys``.
+        scale: that products are multiplied with.
+    """
+    # The lowest float32 would become infinite.
+    bias = paddle.clip(mask.astype(key.dtype), -1e30, 1e30).swapaxes(-1, -2) / scale
+    # Sums with zeros, as a recorded program knows no shapes to expand to.
+    key = paddle.concat([key, paddle.zeros_like(key[..., :1]) + bias], axis=-1)
+    return paddle.concat([query, paddle.ones_like(query[..., :1])], axis=-1), key
+
+
 def _as_bias(seen: paddle.Tensor) -> paddle.Tensor:
     return (1 - seen.astype("float32")) * _LEFT_OUT

@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import pytest
 from ppdiffusers import Transformer2DModel
-from ppdiffusers.models.attention_processor import AttnProcessor, SlicedAttnProcessor
+from ppdiffusers.models.attention_processor import Attention, AttnProcessor, SlicedAttnProcessor
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
@@ -59,6 +59,24 @@ def test_a_mask_stays_in_force() -> None:
     assert np.abs(plain - run(model, x)).max() >= 1e-3
     proportional = run(apply_tome(model, 0.6, proportional=True), x, attention_mask=mask)
     assert np.abs(proportional - plain).max() <= 1e-5
+
+
+def test_on_a_cpu_no_row_is_added_to_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs more there than fewer keys save; the sizes are one more channel of queries and keys."""
+    added: list[Any] = []
+    scores = Attention.get_attention_scores
+
+    def spied(self: Attention, query: Any, key: Any, attention_mask: Any = None) -> Any:
+        if query.shape[-2] != key.shape[-2] and key.shape[-2] > 5:  # of the grid's keys, fewer than its queries
+            added.append(attention_mask)
+        return scores(self, query, key, attention_mask)
+
+    monkeypatch.setattr(Attention, "get_attention_scores", spied)
+    model = transformer()
+    run(apply_tome(model, 0.5, method="keys", proportional=True), equal_in_cells())
+    assert added == [None, None]  # one a block
+    run(remove_tome(model), equal_in_cells())
+    assert added == [None, None]
 
 
 def test_downsampled_keys_of_self_attention_need_no_sizes() -> None:

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "merging": set(),
     "settings": {"errors", "merging"},
     "attaching": {"errors", "merging", "settings"},
-    "cpu.chunked_attention": {"errors", "attaching"},
+    "cpu.chunked_attention": {"errors", "merging", "attaching"},
     "api": {"errors", "settings", "attaching"},
     "install": {"api", "attaching"},
     "exporting": {"errors", "settings", "attaching"},

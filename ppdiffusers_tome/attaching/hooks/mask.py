@@ -5,46 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import paddle
-from paddle.nn import Layer
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
-from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.attaching.calls.call import BlockCall
 from ppdiffusers_tome.attaching.calls.matching import MatchingOrKeys
-from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.hooks.section import keeps_maps
+from ppdiffusers_tome.attaching.hooks.stand_in import StandIn
 from ppdiffusers_tome.attaching.sites import is_told_sizes
 from ppdiffusers_tome.merging.keys.fewer import FewerKeys
 from ppdiffusers_tome.merging.masks import of_heads, with_sizes
 
 
-class MaskMerger(Hooks):
+class MaskMerger(StandIn):
     """Stands in for ``Attention.prepare_attention_mask``: a self-attention mask must merge with its tokens.
 
     Every attention processor hands its mask to that method. Paddle 2.6 shows hooks no keyword arguments, so it is
     where the mask can be met on every version.
-
-    Args:
-        attachment: of the denoiser.
-        attention: the layer.
     """
 
     NAME = "prepare_attention_mask"
-
-    def __init__(self, attachment: Attachment, attention: Layer) -> None:
-        super().__init__(attachment)
-        self.attention = attention
-        # A user may have put one of their own on the layer: it is called, and put back by ``remove``.
-        self.own = vars(attention).get(self.NAME)
-
-    def put(self) -> None:
-        setattr(self.attention, self.NAME, self)
-
-    def remove(self) -> None:
-        if self.own is None:
-            delattr(self.attention, self.NAME)
-        else:
-            setattr(self.attention, self.NAME, self.own)
 
     def __call__(
         self, mask: paddle.Tensor | None, target_length: int, batch_size: int, out_dim: int = 4, *args: Any,
@@ -62,10 +41,7 @@ class MaskMerger(Hooks):
                 if mask is None and sizes is not None and self.own is None:
                     return of_heads(sizes.unsqueeze(1), self.attention.heads, out_dim)
                 mask, target_length = sizes, matching.num_left
-        given = (mask, target_length, batch_size, out_dim, *args)
-        if self.own is not None:
-            return self.own(*given, **kwargs)
-        return getattr(type(self.attention), self.NAME)(self.attention, *given, **kwargs)
+        return self.stood_in_for(mask, target_length, batch_size, out_dim, *args, **kwargs)
 
     def _is_of_keys(
         self, mask: paddle.Tensor | None, target_length: int, block: BlockCall, matching: MatchingOrKeys
