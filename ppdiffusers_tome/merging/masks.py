@@ -98,7 +98,7 @@ def with_mask_as_channel(
         scale: that products are multiplied with.
     """
     # The lowest float32 would become infinite.
-    bias = paddle.clip(mask.astype(key.dtype), -1e30, 1e30).swapaxes(-1, -2) / scale
+    bias = paddle.clip(mask.astype(key.dtype), -1e30, 1e30).squeeze(-2).unsqueeze(-1) / scale
     # Sums with zeros, as a recorded program knows no shapes to expand to.
     key = paddle.concat([key, paddle.zeros_like(key[..., :1]) + bias], axis=-1)
     return paddle.concat([query, paddle.ones_like(query[..., :1])], axis=-1), key
