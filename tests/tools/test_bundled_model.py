@@ -90,7 +90,7 @@ def test_edges_alone_tell_the_controlnet_what_to_draw(subject: Subject) -> None:
     guided.set_progress_bar_config(disable=True)
     guided.apply_tome(0.5)
     enable_chunked_attention(guided)
-    edges = photograph_edges(prompt_of(subject), 512, 512)
+    edges = photograph_edges(subject, 512, 512)
     picture = np.asarray(
         sampling.draw(guided, "", height=512, width=512, seed=0, steps=10, guidance_scale=1.5, edges=edges)
     )

@@ -66,6 +66,13 @@ def test_subject_of_reads_what_prompt_of_says(subject: Subject) -> None:
     assert subject_of(prompt_of(subject, mirrored=True)) is subject
 
 
+def test_of_two_subjects_the_first_counts() -> None:
+    for prompt, name in (("a rocket above a cat", "rocket"), ("a cat below a rocket", "cat")):
+        subject = subject_of(prompt)
+        assert subject is not None
+        assert subject.name == name
+
+
 @pytest.mark.parametrize("prompt", ["", "a photo of a dog", "concatenated coffeehouses"])
 def test_subject_of_finds_none_in_other_prompts(prompt: str) -> None:
     assert subject_of(prompt) is None

@@ -87,13 +87,14 @@ def prompt_of(subject: Subject, mirrored: bool = False) -> str:
 
 
 def subject_of(prompt: str) -> Subject | None:
-    """The subject that a prompt names, by its noun; None where it names none.
+    """The subject that a prompt names, by its noun, and the first of several; None where it names none.
 
     >>> subject_of("the CAT, please").name
     'cat'
     """
     words = "".join(c if c.isalpha() else " " for c in prompt.lower()).split()
-    return next((subject for subject in SUBJECTS if {subject.name, subject.words.split()[-1]} & set(words)), None)
+    named = {noun: subject for subject in SUBJECTS for noun in (subject.name, subject.words.split()[-1])}
+    return next((named[word] for word in words if word in named), None)
 
 
 def random_view(rng: np.random.Generator, width: float = 1.0, mirror: bool = False) -> View:

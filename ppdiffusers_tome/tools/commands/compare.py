@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.bundled import PROMPTS
+from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, Subject, subject_of
 from ppdiffusers_tome.tools.drawing.arguments import (
     add_controlnet_arguments,
     add_output_arguments,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 HELP = "Draw the same pictures without and with token merging; compare speed, memory and similarity."
 EXAMPLES = """writes compare.png (a sheet of all pictures), compare.md and compare.json (the table); with a ControlNet
 they are called compare-controlnet.*. With '--controlnet bundled' and no picture, the edges are those of the
-photograph that a prompt names, an astronaut's where it names none.
+photograph that a prompt names: a cat, coins, ... (see docs/en/results/bundled-model.md).
 
 examples:
   ppdiffusers-tome compare
@@ -54,6 +55,8 @@ def run(args: argparse.Namespace) -> None:
     settings = settings_from(args, 0.0, edges_drawn=args.controlnet is not None)
     configurations = _configurations(args)
     prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS))
+    if settings.controlnet is not None and settings.edges is None:
+        _subjects(prompts)
     from ppdiffusers_tome.exporting.files import prepare_folder
 
     stem = "compare" if settings.controlnet is None else "compare-controlnet"
@@ -91,6 +94,8 @@ def _compare(
     found = rows(configurations, samples, samples[UNMERGED])
     tomes = {each.name: None if each.tome is None else each.tome.to_dict() for each in configurations}
     described, memory = loaded.describe_run(), memory_meaning()
+    if settings.controlnet is not None and settings.edges is None:
+        described["controlnet"]["edges"] = {"photographs": [subject.name for subject in _subjects(prompts)]}
     run = {**described, "seed": settings.seed, "tome": tomes, "memory": memory}
     lines = notes(run, {"device": device_name(), **described["versions"], "memory": memory}, found)
     title = "Token merging" if settings.controlnet is None else "Token merging with a ControlNet"
@@ -99,11 +104,28 @@ def _compare(
 
 
 def _edges(loaded: LoadedPipeline, prompts: list[str]) -> list[Image.Image] | None:
-    """The edges for each prompt: those that were given, or of the photograph that it names; the first where none."""
+    """The edges for each prompt: those that were given, or of the photograph that it names."""
     from ppdiffusers_tome.tools.drawing.edges import photograph_edges
 
     if loaded.settings.controlnet is None:
         return None
     if loaded.settings.edges is None:
-        return [photograph_edges(prompt, loaded.height, loaded.width) for prompt in prompts]
+        return [photograph_edges(subject, loaded.height, loaded.width) for subject in _subjects(prompts)]
     return [loaded.load_edges(loaded.settings.edges)] * len(prompts)
+
+
+def _subjects(prompts: list[str]) -> list[Subject]:
+    """The photographs that prompts name, for their edges.
+
+    Raises:
+        UserError: one names none.
+    """
+    found = [(prompt, subject_of(prompt)) for prompt in prompts]
+    for prompt, subject in found:
+        if subject is None:
+            raise UserError(
+                f"--controlnet without a picture takes the edges of a photograph that the prompt names, and "
+                f"{prompt[:40]!r} names none; give the picture by --image, or its edges by --control-image, or name "
+                f"one of {', '.join(each.words for each in SUBJECTS)}"
+            )
+    return [subject for _, subject in found if subject is not None]

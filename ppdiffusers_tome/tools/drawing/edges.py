@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from PIL import Image
     from PIL.ImageFile import ImageFile
 
+    from ppdiffusers_tome.tools.bundled.photographs import Subject
+
 CROP, PAD, STRETCH = "crop", "pad", "stretch"
 # What becomes of a file of another shape than the picture, in words.
 FITS = {CROP: "its middle is used", PAD: "all of it is used, padded with black", STRETCH: "it is stretched"}
@@ -182,18 +184,17 @@ def canny(picture: Image.Image | np.ndarray, low: float = 100, high: float = 200
     return Image.fromarray(np.repeat(cv2.Canny(np.asarray(picture), low, high)[..., None], 3, axis=2))
 
 
-def photograph_edges(prompt: str, height: int, width: int) -> Image.Image:
+def photograph_edges(subject: Subject, height: int, width: int) -> Image.Image:
     """Canny edges of a photograph that scikit-image holds, white on black, RGB.
 
     Args:
-        prompt: of the photographs that the bundled models draw it is the one that this names, and the first where it
-            names none. The view is not one that they were trained on.
+        subject: of it; the view is not one that the bundled models were trained on.
         height, width: of the edges, in pixels.
     """
     from PIL import Image
 
-    from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, WIDTH, draw, held_out_views, subject_of
+    from ppdiffusers_tome.tools.bundled.photographs import WIDTH, draw, held_out_views
 
-    drawn = draw(subject_of(prompt) or SUBJECTS[0], held_out_views(1, WIDTH)[0], max(height, width))
+    drawn = draw(subject, held_out_views(1, WIDTH)[0], max(height, width))
     photograph = Image.fromarray((drawn * 255).round().astype("uint8"))
     return canny(fitted(photograph, height, width))

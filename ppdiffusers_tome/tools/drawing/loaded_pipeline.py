@@ -129,7 +129,7 @@ class LoadedPipeline:
         """What all pictures of this pipeline have in common."""
         settings, control = self.settings, None
         if settings.controlnet is not None:
-            edges = "photograph of scikit-image" if settings.edges is None else settings.edges.to_dict()
+            edges = None if settings.edges is None else settings.edges.to_dict()
             control = {"model": settings.controlnet.name, "scale": settings.controlnet_scale, "edges": edges}
         return {
             "model": settings.model.name, "controlnet": control, "height": self.height, "width": self.width,

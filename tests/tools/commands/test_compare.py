@@ -15,6 +15,8 @@ from ppdiffusers_tome.tools.bundled import PROMPTS
 from ppdiffusers_tome.tools.bundled.photographs import subject_of
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
+from ppdiffusers_tome.tools.drawing.edges import photograph_edges
+from ppdiffusers_tome.tools.drawing.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.drawing.picture_files import read_settings
 from ppdiffusers_tome.tools.evaluation.configurations import ours, unmerged
 from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
@@ -57,23 +59,43 @@ def test_text_to_image_writes_sheet_and_tables(tmp_path, capsys):
         assert any(line.strip().startswith(name) for line in captured.out.splitlines())
 
 
-def test_controlnet_without_a_picture_draws_its_edges(tmp_path):
+def test_controlnet_without_a_picture_draws_the_edges_of_what_each_prompt_names(tmp_path, monkeypatch):
+    drawn, draw = {}, LoadedPipeline.draw
+
+    def spied(self, prompt, number, edges, **given):
+        assert np.array_equal(drawn.setdefault(prompt, edges), edges)
+        return draw(self, prompt, number, edges, **given)
+
+    monkeypatch.setattr(LoadedPipeline, "draw", spied)
     arguments = ["compare", *SMALL, "--ratios", "0.5", "--controlnet", "bundled", "--output", str(tmp_path)]
     assert main(arguments) == 0
+    subjects = [subject_of(prompt) for prompt in PROMPTS]
+    assert list(drawn) == list(PROMPTS)
     found = json.loads((tmp_path / "compare-controlnet.json").read_text())
-    assert found["run"]["controlnet"] == {"model": "bundled", "scale": 1.0, "edges": "photograph of scikit-image"}
+    names = [subject.name for subject in subjects]
+    assert found["run"]["controlnet"] == {"model": "bundled", "scale": 1.0, "edges": {"photographs": names}}
     for row in found["configurations"]:
         assert [sample["prompt"] for sample in row["samples"]] == list(PROMPTS)
     # Three columns of pictures, scaled from 64 to 256 pixels: the edges are the first, white on black.
     sheet = pixels_of(tmp_path / "compare-controlnet.png")
     assert sheet.shape[1] == 2 * 28 + 3 * 256 + 2 * 16
     column = sheet[:, 28 : 28 + 256]
-    assert (column == 0).all(-1).mean() > 0.3
-    drawn = column[(column == 0).all(-1).mean(1) > 0.1]
-    assert len(drawn) == 3 * 256
-    first, second, third = np.split(drawn, 3)  # a row of the sheet has the edges of what its own prompt names
-    assert not np.array_equal(first, second)
-    assert not np.array_equal(second, third)
+    shown = column[(column == 0).all(-1).mean(1) > 0.1]
+    assert len(shown) == 3 * 256
+    for subject, used, row in zip(subjects, drawn.values(), np.split(shown, 3), strict=True):
+        edges = photograph_edges(subject, 64, 64)
+        assert np.array_equal(used, edges)
+        assert np.corrcoef(row.ravel(), np.asarray(edges.resize((256, 256))).ravel())[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("prompt", ["a photo of a dog", ""])
+def test_a_controlnet_needs_a_picture_where_a_prompt_names_no_photograph(tmp_path, capsys, prompt):
+    arguments = ["compare", *SMALL, "--controlnet", "bundled", "--prompt", PROMPT, "--prompt", prompt]
+    assert main([*arguments, "--output", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert f"{prompt!r} names none" in said
+    assert "--image" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_controlnet_with_a_photo(tmp_path, photo):
