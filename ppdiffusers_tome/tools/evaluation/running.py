@@ -17,14 +17,15 @@ from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
 from ppdiffusers_tome.tools.measuring.rounds import in_turn
 
 WARM_UP_STEPS = 1
+STRETCH = 8  # pictures after an unmerged one whose seconds are compared with it
 
 
 class Evaluation:
     """What is left to draw.
 
-    A case that is left begins with the unmerged picture, also where that is there from an earlier run: seconds are
-    compared with those of the same minutes, not of another day. Similarity is always to the picture of the first run,
-    which is kept. Who comes next after it changes from case to case.
+    A case that is left is drawn in stretches of ``STRETCH`` pictures. Each begins with the unmerged picture, also where
+    that is there already: seconds are compared with those of the same minutes. Similarity is always to the first
+    unmerged picture, which is kept. Who comes next after it changes from case to case.
 
     Args:
         pipe: the pipeline.
@@ -66,7 +67,7 @@ class Evaluation:
     @property
     def num_pictures(self) -> int:
         """How many there are to draw, warm-ups included."""
-        return len(self._warm_ups) + sum(1 + len(left) for _, _, left in self._left)
+        return len(self._warm_ups) + sum(len(_stretches(left)) + len(left) for _, _, left in self._left)
 
     def run(self, progress: Callable[[str], None]) -> None:
         """Draw what is left.
@@ -82,16 +83,19 @@ class Evaluation:
             configuration.apply(self._pipe)
             self._draw(self._left[0][1], WARM_UP_STEPS)
         for number, case, left in self._left:
-            progress(f"{UNMERGED}, seed {case.seed}")
-            reference = self._reference(case)
-            for configuration in in_turn(left, number):
-                progress(f"{configuration.name}, seed {case.seed}")
-                self._sample(configuration, case, reference)
+            for stretch in _stretches(in_turn(left, number)):
+                progress(f"{UNMERGED}, seed {case.seed}")
+                reference = self._reference(case)
+                for configuration in stretch:
+                    progress(f"{configuration.name}, seed {case.seed}")
+                    self._sample(configuration, case, reference)
+                self._run += 1
 
     def _reference(self, case: Case) -> np.ndarray:
         """Draw the unmerged picture, and return the one that all others of the case are compared with."""
         kept = case in self._drawn[UNMERGED]
         drawn = self._sample(self._unmerged, case, None, keep=not kept)
+        self._drawn[UNMERGED].add(case)
         return self._store.read(UNMERGED, case) if kept else np.asarray(drawn.image)
 
     def _sample(
@@ -104,3 +108,8 @@ class Evaluation:
         drawn = replace(drawn, follows_prompt=self._follows_prompt(np.asarray(drawn.image), case.prompt))
         self._ledger.add_sample(Sample(configuration.name, case, self._run, drawn))
         return drawn
+
+
+def _stretches(left: Sequence[Configuration]) -> list[Sequence[Configuration]]:
+    """What is drawn after an unmerged picture each; one of nobody where that is all that is left."""
+    return [left[start : start + STRETCH] for start in range(0, max(1, len(left)), STRETCH)]

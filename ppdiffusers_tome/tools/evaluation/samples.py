@@ -32,7 +32,8 @@ class Sample:
     Attributes:
         configuration: its name.
         case: what was drawn.
-        run: which run of the program drew it, from 1. Seconds are compared within one run.
+        run: number of the run of pictures that it belongs to, from 1; each begins with the unmerged picture, with whose
+            seconds those of the others are compared.
         drawn: what it took and how it turned out.
     """
 

@@ -22,6 +22,7 @@ from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, prompt_of
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing import sampling
 from ppdiffusers_tome.tools.drawing.finding import find_model
+from ppdiffusers_tome.tools.evaluation import running
 from ppdiffusers_tome.tools.evaluation.features import Inception
 from ppdiffusers_tome.tools.measuring.json_lines import Writer
 from tools.commands.conftest import PROMPT, SMALL, pixels_of
@@ -146,6 +147,23 @@ def test_everything_is_measured_and_written(whole: Path, capsys: pytest.CaptureF
         "evaluate.md", "evaluate.json", "evaluate.jsonl", "evaluate.png", "references",
     }  # fmt: skip
     assert len(list((whole / "references").iterdir())) == 2
+
+
+def test_the_unmerged_picture_is_drawn_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines are faster in one minute than in the next: seconds are compared with the last unmerged picture's."""
+    monkeypatch.setattr(running, "STRETCH", 2)
+    assert evaluate(tmp_path, "--prompt", PROMPT, "--ratios", "0.3", "0.5", "0.7") == 0
+    drawn = ["unmerged", "ours 0.3", "ours 0.5", "unmerged", "ours 0.7"]
+    assert [name for name, _, _ in drawn_in(tmp_path)] == drawn
+    lines = [json.loads(line) for line in (tmp_path / "evaluate.jsonl").read_text().splitlines()]
+    pictures = [line["picture"] for line in lines if "picture" in line]
+    assert [picture["run"] for picture in pictures] == [1, 1, 1, 2, 2]
+    speed_ups = [row["speed_up"]["median"] for row in found_in(tmp_path).values()]
+    first, *others, last, third = (picture["seconds"] for picture in pictures)
+    assert speed_ups == [1, *(first / other for other in others), last / third]
+    # Similarity is to the first, from the same noise; no other is kept.
+    assert pictures[3]["psnr_db"] is None
+    assert len(list((tmp_path / "references").iterdir())) == 1
 
 
 @pytest.mark.once
