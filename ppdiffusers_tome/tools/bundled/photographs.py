@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from PIL import Image
 
 WIDTH = 0.25  # how much the views differ that the bundled models draw: the narrower, the sooner outlines are sharp
@@ -46,10 +45,16 @@ SUBJECTS = (
     Subject("cat", "a cat", "chelsea", (90, 0, 300), "Stefan van der Walt; CC0"),
     Subject("coffee", "a cup of coffee", "coffee", (80, 0, 400), "Rachel Michetti, Pikolo Espresso Bar; CC0"),
     Subject("rocket", "a rocket", "rocket", (156, 95, 325), "SpaceX; public domain"),
-    Subject("motorcycle", "a motorcycle", "stereo_motorcycle", (270, 50, 430),
-            "Middlebury stereo benchmark 2014, Scharstein et al.; free to use and publish"),
-    Subject("galaxies", "galaxies", "hubble_deep_field", (590, 400, 280),
-            "NASA, Hubble eXtreme Deep Field; public domain"),
+    Subject(
+        "motorcycle",
+        "a motorcycle",
+        "stereo_motorcycle",
+        (270, 50, 430),
+        "Middlebury stereo benchmark 2014, Scharstein et al.; free to use and publish",
+    ),
+    Subject(
+        "galaxies", "galaxies", "hubble_deep_field", (590, 400, 280), "NASA, Hubble eXtreme Deep Field; public domain"
+    ),
     Subject("retina", "a retina", "retina", (0, 0, 1411), "Mikael Häggström; CC0"),
     Subject("wall", "a brick wall", "brick", (100, 180, 300), "CC0Textures, Bricks25; CC0"),
     Subject("coins", "coins", "coins", (72, 84, 160), "Brooklyn Museum; no known copyright restrictions"),
@@ -119,13 +124,13 @@ def random_view(rng: np.random.Generator, width: float = 1.0, mirror: bool = Fal
 
 def held_out_views(count: int, width: float = 1.0, mirror: bool = False) -> list[View]:
     """``count`` views from a generator of their own. Views lie in a continuous range, so training drew none of them."""
+    import numpy as np
+
     rng = np.random.default_rng(2**31 + 7)
     return [random_view(rng, width, mirror) for _ in range(count)]
 
 
-def draw(
-    subject: Subject, view: View, size: int = 512, part: Sequence[float] = (0.0, 0.0, 1.0)
-) -> np.ndarray:
+def draw(subject: Subject, view: View, size: int = 512, part: Sequence[float] = (0.0, 0.0, 1.0)) -> np.ndarray:
     """Draw a view of a subject, or a square part of the view.
 
     Args:
@@ -136,6 +141,7 @@ def draw(
     Returns:
         float32 ``[size, size, 3]``, RGB in [0, 1].
     """
+    import numpy as np
     from PIL import Image
 
     whole = subject.square[2]

@@ -88,12 +88,11 @@ def test_controlnet_without_a_picture_draws_the_edges_of_what_each_prompt_names(
         assert np.corrcoef(row.ravel(), np.asarray(edges.resize((256, 256))).ravel())[0, 1] > 0.9
 
 
-@pytest.mark.parametrize("prompt", ["a photo of a dog", ""])
-def test_a_controlnet_needs_a_picture_where_a_prompt_names_no_photograph(tmp_path, capsys, prompt):
-    arguments = ["compare", *SMALL, "--controlnet", "bundled", "--prompt", PROMPT, "--prompt", prompt]
+def test_a_controlnet_needs_a_picture_where_a_prompt_names_no_photograph(tmp_path, capsys):
+    arguments = ["compare", *SMALL, "--controlnet", "bundled", "--prompt", PROMPT, "--prompt", "a photo of a dog"]
     assert main([*arguments, "--output", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert f"{prompt!r} names none" in said
+    assert "'a photo of a dog' names none" in said
     assert "--image" in said
     assert not (tmp_path / "out").exists()
 
