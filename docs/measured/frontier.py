@@ -1,8 +1,9 @@
 """What the evaluations of the methods say of the goals, and the plot of them.
 
-    python docs/measured/frontier.py docs/measured/fidelity/bundled-dit.json --plot docs/images/frontier-dit.png
+    python docs/measured/frontier.py docs/measured/fidelity/*.json --plot docs/images/frontier.png
 
-It takes the ``evaluate.json`` of one model or of several. Fidelity is the PSNR to the unmerged picture in dB, speed
+It takes the ``evaluate.json`` of one model or of several, and prints what docs/en/results/fidelity.md shows: the goals
+of each model and a table of all settings. Fidelity is the PSNR to the unmerged picture in dB, speed
 the speed-up; both are medians over the pictures. The port is among them where ``evaluate`` was given
 ``--port-ratios``. Between two settings of a family its line is straight: with other ratios one gets there. Run it from
 the repository, with the package installed.
@@ -36,6 +37,7 @@ class Point:
     speed: float
     block_speed: float
     psnr: float
+    spread: tuple[float, float] | None = None  # of the median PSNR, dB: the ends of its 95% interval
 
 
 Speed = Callable[[Point], float]
@@ -47,7 +49,7 @@ def read(path: Path) -> tuple[str, list[Point]]:
     return found["run"]["model"], [
         Point(
             row["configuration"]["name"], _family(row["configuration"]), row["speed_up"]["median"],
-            row["block_speed_up"]["median"], _finite(row["psnr_db"]["median"]),
+            row["block_speed_up"]["median"], _finite(row["psnr_db"]["median"]), _spread(row["psnr_db"]),
         )
         for row in found["configurations"]
         if row["psnr_db"] is not None
@@ -61,6 +63,11 @@ def _family(configuration: dict[str, Any]) -> str:
 
 def _finite(psnr: Any) -> float:
     return MOST if psnr is None else float(psnr)
+
+
+def _spread(median: dict[str, Any]) -> tuple[float, float] | None:
+    interval = median.get("interval")
+    return None if interval is None else (_finite(interval[0]), _finite(interval[1]))
 
 
 def of_picture(point: Point) -> float:
@@ -106,7 +113,7 @@ def ours(points: Sequence[Point]) -> list[Point]:
 
 def goals(points: Sequence[Point]) -> list[str]:
     """A line a goal, with the figures."""
-    reference = next((point for point in family(points, PORT) if point.name.split(",")[0] == "port 0.5"), None)
+    reference = next((point for point in family(points, PORT) if _without_level(point.name) == "port 0.5"), None)
     lines = ["the port at 0.5 was not evaluated"] if reference is None else against(reference, ours(points))
     lines += [
         "",
@@ -116,12 +123,35 @@ def goals(points: Sequence[Point]) -> list[str]:
     for speed in SPEEDS:
         psnr, best = psnr_at(ours(points), speed, of_picture), best_at(ours(points), speed, of_picture)
         if psnr is None or best is None:
-            lines.append(f"| {speed:.1f}x | none | - | - | - |")
-            continue
+            lines.append(f"| {speed:.1f}x and more | none | - | - | - |")
+            break
         others = [psnr_at(family(points, name), speed, of_picture) for name in (PLAIN_TOME, PLAIN_TODO)]
         above = ["not so fast" if other is None else f"{psnr - other:+.1f}" for other in others]
         lines.append(f"| {speed:.1f}x | {best.name} | {psnr:.1f} | {' | '.join(above)} |")
     return lines
+
+
+def table(evaluations: Sequence[tuple[str, list[Point]]]) -> list[str]:
+    """All settings as lines of Markdown: speed-up of blocks and picture and PSNR in dB, with its interval, by model."""
+    head = " | ".join(f"{model}: blocks | picture | PSNR, dB" for model, _ in evaluations)
+    lines = [f"| settings | {head} |", "|---|" + "---:|" * (3 * len(evaluations))]
+    found = [{_without_level(point.name): point for point in points} for _, points in evaluations]
+    for name in dict.fromkeys(name for points in found for name in points):
+        cells = []
+        for points in found:
+            point = points.get(name)
+            if point is None:
+                cells += ["-"] * 3
+                continue
+            around = "" if point.spread is None else f" [{point.spread[0]:.1f}, {point.spread[1]:.1f}]"
+            cells += [f"{point.block_speed:.2f}x", f"{point.speed:.2f}x", f"{point.psnr:.1f}{around}"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def _without_level(name: str) -> str:
+    """The port's name without the ``max_downsample`` that it needs on a DiT, so that models share a line."""
+    return name.split(", max_downsample")[0]
 
 
 def against(reference: Point, points: Sequence[Point]) -> list[str]:
@@ -174,6 +204,7 @@ def plot(evaluations: Sequence[tuple[str, list[Point]]], path: Path) -> None:
         axes.set(title=model, xlabel="speed-up of the whole picture", ylabel="PSNR to the unmerged picture (dB)")
         axes.xaxis.set_major_formatter("{x:g}x")
         axes.grid(alpha=0.3)
+        axes.margins(x=0.12, y=0.14)  # for the names beside the dots
         axes.legend()
     figure.savefig(path, dpi=110)
 
@@ -186,6 +217,7 @@ def main() -> None:
     evaluations = [read(path) for path in args.evaluations]
     for model, points in evaluations:
         print(f"## {model}\n\n" + "\n".join(goals(points)) + "\n")
+    print("\n".join(table(evaluations)))
     if args.plot:
         plot(evaluations, args.plot)
 

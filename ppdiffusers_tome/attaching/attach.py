@@ -18,7 +18,7 @@ from ppdiffusers_tome.attaching.hooks.base import Hooks
 from ppdiffusers_tome.attaching.hooks.block import BlockHooks, HostHooks
 from ppdiffusers_tome.attaching.hooks.denoiser import DenoiserHooks, TimestepHooks
 from ppdiffusers_tome.attaching.hooks.mask import MaskMerger
-from ppdiffusers_tome.attaching.hooks.scores import MaskAsChannel
+from ppdiffusers_tome.attaching.hooks.scores import MaskAsChannel, has_plain_scores
 from ppdiffusers_tome.attaching.hooks.section import SectionHooks
 from ppdiffusers_tome.attaching.hooks.stand_in import StandIn
 from ppdiffusers_tome.attaching.kept_outputs import drop_kept
@@ -88,7 +88,7 @@ def _attach_section(
     after(around[-1], hooks.unmerge)
     if role == ATTENTION and attention is not None:
         MaskMerger(attachment, attention).put()
-        if attachment.config.counts_sizes and hasattr(attention, MaskAsChannel.NAME):
+        if attachment.config.counts_sizes and has_plain_scores(attention):
             MaskAsChannel(attachment, attention).put()
 
 

@@ -77,14 +77,22 @@ def of_heads(bias: paddle.Tensor, heads: int, out_dim: int) -> paddle.Tensor:
     return by_head if out_dim == 4 else by_head.flatten(0, 1)
 
 
+@paddle.jit.not_to_static  # recording would make tensors of sizes that it does not know, and branches of them
 def is_for_keys(mask: paddle.Tensor, key: paddle.Tensor) -> bool:
     """Whether a mask can be one more channel of the keys: it is the same for all queries, and exact as a factor.
+
+    It must not be for more images or heads than there are keys of.
 
     Args:
         mask: ``[batch or 1, heads or 1, queries or 1, keys]``, or with batch and heads as one axis.
         key: ``[batch, heads, keys, head_dim]``, or with batch and heads as one axis.
     """
-    return mask.ndim == key.ndim and mask.shape[-2] == 1 and key.dtype in (paddle.float32, paddle.float64)
+    return (
+        mask.ndim == key.ndim
+        and mask.shape[-2] == 1
+        and key.dtype in (paddle.float32, paddle.float64)
+        and all(own in (1, keys) for own, keys in zip(mask.shape[:-2], key.shape[:-2], strict=True))
+    )
 
 
 def with_mask_as_channel(

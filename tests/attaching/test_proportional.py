@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 import numpy as np
 import paddle
 import pytest
+from paddle.nn import functional as F
 from ppdiffusers import Transformer2DModel
 from ppdiffusers.models.attention_processor import Attention, AttnProcessor, SlicedAttnProcessor
 
@@ -77,6 +79,94 @@ def test_on_a_cpu_no_row_is_added_to_the_scores(monkeypatch: pytest.MonkeyPatch)
     assert added == [None, None]  # one a block
     run(remove_tome(model), equal_in_cells())
     assert added == [None, None]
+
+
+def cosine_scores(self: Any, query: Any, key: Any, seen: Any = None, temperature: float = 10.0) -> paddle.Tensor:
+    """Another's scores, which look at all channels and take another argument."""
+    unit = (F.normalize(each, axis=-1) for each in (query, key))
+    scores = temperature * paddle.matmul(*unit, transpose_y=True)
+    return F.softmax(scores if seen is None else scores + seen, axis=-1)
+
+
+class HotProcessor:
+    """Hands ``cosine_scores`` the argument that ppdiffusers' own have not."""
+
+    def __call__(self, attn: Any, hidden_states: paddle.Tensor, attention_mask: Any = None, **_: Any) -> paddle.Tensor:
+        batch, tokens, _ = hidden_states.shape
+        mask = attn.prepare_attention_mask(attention_mask, tokens, batch)
+        query, key, value = (attn.head_to_batch_dim(to(hidden_states)) for to in (attn.to_q, attn.to_k, attn.to_v))
+        seen = paddle.matmul(attn.get_attention_scores(query, key, mask, temperature=3.0), value)
+        return attn.to_out[0](attn.batch_to_head_dim(seen))
+
+
+@pytest.mark.parametrize("settings", [{"proportional": True}, {"method": "keys"}], ids=str)
+@pytest.mark.parametrize("processor", [AttnProcessor, HotProcessor])
+@pytest.mark.parametrize("of_class", [False, True])
+def test_anothers_scores_get_queries_and_keys_as_they_are(of_class: bool, processor: Any, settings: Any) -> None:
+    model, x = transformer(), equal_in_cells()
+    for block in model.transformer_blocks:
+        block.attn1.processor = processor()
+        if of_class:
+            block.attn1.__class__ = type("OwnAttention", (Attention,), {"get_attention_scores": cosine_scores})
+        else:
+            block.attn1.get_attention_scores = MethodType(cosine_scores, block.attn1)
+    before, plain = tiny.snapshot(model), run(model, x)
+    merged = run(apply_tome(model, 0.6, **settings), x)
+    assert np.abs(merged - plain).max() <= 2e-5
+    assert tiny.snapshot(remove_tome(model)) == before
+
+
+class MultiQueryProcessor:
+    """One head of keys and values for all heads of queries."""
+
+    def __call__(self, attn: Any, hidden_states: paddle.Tensor, attention_mask: Any = None, **_: Any) -> paddle.Tensor:
+        batch, tokens, _ = hidden_states.shape
+        mask = attn.prepare_attention_mask(attention_mask, tokens, batch)
+        query = attn.head_to_batch_dim(attn.to_q(hidden_states))
+        key, value = (to(hidden_states)[..., : attn.head_dim].unsqueeze(1) for to in (attn.to_k, attn.to_v))
+        seen = paddle.matmul(attn.get_attention_scores(query, key, mask), value)
+        return attn.to_out[0](attn.batch_to_head_dim(seen))
+
+
+@pytest.mark.parametrize("settings", [{"proportional": True}, {"method": "keys"}], ids=str)
+def test_fewer_heads_of_keys_than_of_the_mask(settings: dict[str, Any]) -> None:
+    model, x = transformer(), equal_in_cells()
+    for block in model.transformer_blocks:
+        block.attn1.processor = MultiQueryProcessor()
+    plain = run(model, x)
+    assert np.abs(run(apply_tome(model, 0.6, **settings), x) - plain).max() <= 1e-5
+
+
+def test_chunks_with_a_mask_for_more_images_than_keys() -> None:
+    attention = Attention(16, heads=2, dim_head=8)
+    attention.eval()
+    attention.prepare_attention_mask = lambda mask, *_: mask
+    given = {"encoder_hidden_states": normal(1, 20, 16, seed=1), "attention_mask": normal(2, 2, 1, 20, seed=2)}
+    outputs = []
+    for processor in (AttnProcessor(), ChunkedAttnProcessor(8)):
+        attention.processor = processor
+        with paddle.no_grad():
+            outputs.append(attention(normal(2, 20, 16), **given).numpy())
+    assert np.abs(outputs[1] - outputs[0]).max() <= 1e-5
+
+
+@pytest.mark.skipif(not paddle.__version__.startswith("2."), reason="Paddle 3 records no mask for any batch")
+@pytest.mark.parametrize("make", PROCESSORS[:2], ids=["plain", "chunked"])
+@pytest.mark.parametrize("settings", [{"proportional": True}, {"method": "keys"}], ids=str)
+def test_a_program_that_takes_a_mask_for_any_batch(settings: dict[str, Any], make: Any) -> None:
+    model, x = transformer(), normal(2, 8, 8, 8)
+    for block in model.transformer_blocks:
+        block.attn1.processor = make()
+    apply_tome(model, 0.5, use_rand=False, **settings)
+    text, mask = normal(2, 5, TEXT_DIM, seed=3), (normal(2, 1, 64, seed=4) > 0).astype("float32") * -10000
+    expected = run(model, x, attention_mask=mask)
+    shapes = [[2, 8, 8, 8], [2, 5, TEXT_DIM], [None, 1, 64]]
+    recorded = paddle.jit.to_static(
+        lambda x, text, mask: model(x, encoder_hidden_states=text, attention_mask=mask).sample,
+        input_spec=[paddle.static.InputSpec(shape, "float32") for shape in shapes],
+    )
+    with paddle.no_grad():
+        assert np.abs(recorded(x, text, mask).numpy() - expected).max() <= 1e-4
 
 
 def test_downsampled_keys_of_self_attention_need_no_sizes() -> None:

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.evaluation.configurations import from_suite
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured"
-SUITE = ROOT / "ppdiffusers_tome" / "tools" / "evaluation" / "fidelity.jsonl"
-EVALUATIONS = sorted((MEASURED / "fidelity").glob("*.json"))
+SUITES = ROOT / "ppdiffusers_tome" / "tools" / "evaluation"
+EVALUATIONS = [MEASURED / "fidelity" / f"{model}.json" for model in ("bundled", "bundled-dit")]
 
 
 def load(name: str) -> ModuleType:
@@ -41,9 +42,13 @@ def row(name: str, psnr: list[float | None], speed: float, settings: dict[str, A
     """A configuration as ``evaluate.json`` has it, as far as it is read."""
     return {
         "configuration": {"name": name, "tome": ToMeConfig(**settings).to_dict()},
-        "speed_up": {"median": speed},
+        "block_speed_up": {"median": speed},
         "samples": [{"prompt": "cat", "seed": seed, "psnr_db": value} for seed, value in enumerate(psnr)],
     }
+
+
+def evaluation(rows: list[dict[str, Any]], model: str = "bundled") -> dict[str, Any]:
+    return {"run": {"model": model}, "configurations": rows}
 
 
 class TestFrontier:
@@ -63,7 +68,7 @@ class TestFrontier:
         lines = frontier.goals([point("tome", 1.3, 20), point("keys", 1.6, 30)])
         assert lines[0] == "the port at 0.5 was not evaluated"
         assert "| 1.5x | keys | 30.0 | not so fast | not so fast |" in lines
-        assert "| 1.7x | none | - | - | - |" in lines
+        assert lines[-1] == "| 1.7x and more | none | - | - | - |"
 
     def test_at_the_ports_fidelity_and_speed(self) -> None:
         port = point("port 0.5", 1.5, 30, "port", blocks=2.0)
@@ -91,20 +96,30 @@ class TestPresets:
             row("strong", [30.5] * 4 + [None] * 4, 1.8, settings),
             row("matched", [60.0] * 8, 2.5, {"ratio": 0.75, "method": "keys"}),
         ]
-        found = choose_presets.candidates([{"run": {"model": "a"}, "configurations": rows}])
-        presets = choose_presets.chosen(found)
-        assert {name: preset.name for name, preset in presets.items()} == {
+        found = choose_presets.candidates([evaluation(rows)])
+        chosen = choose_presets.chosen(found)
+        assert {name: preset.name for name, preset in chosen.items()} == {
             "quality": "mild", "balanced": "middle", "fast": "strong"
         }  # fmt: skip
-        assert presets["fast"].settings == settings
+        assert chosen["fast"].settings == settings
+
+    def test_one_model_chooses_and_others_are_shown(self) -> None:
+        def rows(psnr: float, speed: float) -> list[dict[str, Any]]:
+            milder = row("milder", [38.0] * 8, 1.3, {"ratio": 0.5, "method": "todo"})
+            return [row("tome 0.5", [30.0] * 8, 1.2, {}), row("a", [psnr] * 8, speed, {"method": "pool"}), milder]
+
+        other = evaluation(rows(20.0, 1.1), "bundled-dit")
+        found = choose_presets.candidates([evaluation(rows(37.0, 1.5)), other])
+        assert {preset.name for preset in choose_presets.chosen(found).values()} == {"a"}
+        assert choose_presets.figures(found[0], "bundled-dit") == "1.10x | -10.0 to -10.0"
 
     def test_pictures_are_paired_and_the_lower_end_counts(self) -> None:
         reference = row("tome 0.5", [20.0, 40.0, 30.0, 25.0, 35.0, 28.0], 1.2, {})
         other = row("pool", [22.0, 42.0, 32.0, 27.0, 37.0, 30.0], 1.2, {"method": "pool", "ratio": 0.75})
         other["samples"].reverse()
-        assert choose_presets.above_reference(other, reference) == pytest.approx(2.0)
+        assert choose_presets.above_reference(other, reference) == (pytest.approx(2.0), pytest.approx(2.0))
         other["samples"][0]["psnr_db"] = 10.0
-        assert choose_presets.above_reference(other, reference) < 2.0
+        assert choose_presets.above_reference(other, reference)[0] < 2.0
 
     def test_too_few_pictures_choose_nothing(self) -> None:
         few = row("tome 0.5", [20.0] * 5, 1.2, {})
@@ -113,18 +128,27 @@ class TestPresets:
 
     def test_an_aim_that_nothing_reaches_is_named(self) -> None:
         rows = [row("tome 0.5", [30.0] * 8, 1.2, {}), row("a", [31.0] * 8, 1.5, {"method": "pool", "ratio": 0.75})]
-        with pytest.raises(ValueError, match=r"no settings are 6 dB above tome 0\.5 .* as quality is to be"):
-            choose_presets.chosen(choose_presets.candidates([{"run": {"model": "a"}, "configurations": rows}]))
+        with pytest.raises(ValueError, match=r"no settings are 6 dB above tome 0\.5 on bundled, as quality is to be"):
+            choose_presets.chosen(choose_presets.candidates([evaluation(rows)]))
+
+    def test_they_are_what_the_evaluations_choose(self) -> None:
+        found = choose_presets.candidates([json.loads(path.read_text()) for path in EVALUATIONS])
+        chosen = {name: ToMeConfig.from_dict(preset.settings) for name, preset in choose_presets.chosen(found).items()}
+        assert chosen == {name: ToMeConfig.preset(name) for name in presets()}
 
 
 @pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)
 def test_evaluations_are_of_the_suite_as_it_is(path: Path) -> None:
     rows = json.loads(path.read_text())["configurations"]
     found = {each["configuration"]["name"]: each["configuration"] for each in rows}
-    suite = {each.name: each.to_dict() for each in from_suite(SUITE)}
+    names = ["fidelity.jsonl", "fidelity-levels.jsonl"] if path.stem == "bundled" else ["fidelity.jsonl"]
+    suite = {each.name: each.to_dict() for name in names for each in from_suite(SUITES / name)}
     assert {name: found.get(name) for name in suite} == suite
     assert any("| 1.2x | " in line for line in frontier.goals(frontier.read(path)[1]))
 
 
-def test_there_are_evaluations() -> None:
-    assert EVALUATIONS
+def test_the_page_shows_them() -> None:
+    evaluations = [frontier.read(path) for path in EVALUATIONS]
+    page = (ROOT / "docs" / "en" / "results" / "fidelity.md").read_text().splitlines()
+    shown = [line for _, points in evaluations for line in frontier.goals(points)] + frontier.table(evaluations)
+    assert [line for line in shown if line.startswith("|") and line not in page] == []

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import paddle
+from paddle.nn import Layer
+from ppdiffusers.models.attention_processor import Attention
 
 from ppdiffusers_tome.attaching.hooks.stand_in import StandIn
 from ppdiffusers_tome.merging.masks import is_for_keys, with_mask_as_channel
+
+Scored = tuple[paddle.Tensor, paddle.Tensor, "paddle.Tensor | None"]
 
 
 class MaskAsChannel(StandIn):
@@ -21,9 +25,23 @@ class MaskAsChannel(StandIn):
     def __call__(
         self, query: paddle.Tensor, key: paddle.Tensor, attention_mask: paddle.Tensor | None = None
     ) -> paddle.Tensor:
-        if attention_mask is not None and is_for_keys(attention_mask, key) and paddle.get_device() == "cpu":
-            block = self.attachment.block()
-            if block is not None and block.matching is not None:
-                query, key = with_mask_as_channel(query, key, attention_mask, self.attention.scale)
-                attention_mask = None
+        block = None if attention_mask is None else self.attachment.block()
+        if block is not None and block.matching is not None:
+            query, key, attention_mask = sizes_as_channel(self.attention, query, key, attention_mask)
         return self.stood_in_for(query, key, attention_mask)
+
+
+def has_plain_scores(attention: Layer) -> bool:
+    """Whether a layer makes its scores by ppdiffusers' own method; another's may look at the mask or at channels."""
+    own = vars(attention).get(MaskAsChannel.NAME)
+    inherited = getattr(type(attention), MaskAsChannel.NAME, None)
+    return inherited is Attention.get_attention_scores and (own is None or isinstance(own, MaskAsChannel))
+
+
+def sizes_as_channel(
+    attention: Layer, query: paddle.Tensor, key: paddle.Tensor, mask: paddle.Tensor | None
+) -> Scored:
+    """What ``get_attention_scores`` is to be given in place of these, of which it makes the same sooner."""
+    if mask is not None and paddle.get_device() == "cpu" and is_for_keys(mask, key):
+        return *with_mask_as_channel(query, key, mask, attention.scale), None
+    return query, key, mask

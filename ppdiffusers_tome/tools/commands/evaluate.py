@@ -54,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        help="the same for ppdiffusers' own port of tomesd")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                        help="presets, or JSON files of settings as ToMeConfig.save writes them; called by their names")
-    group.add_argument("--suite", type=Path, metavar="FILE", help="a file with one configuration a line, see below")
+    group.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE",
+                       help="files with one configuration a line, see below")
     add_tome_arguments(parser)
     group = parser.add_argument_group("scores of networks (nothing is ever downloaded)")
     group.add_argument("--clip", type=Path, metavar="FOLDER", help="a CLIPModel of paddlenlp with its processor")
@@ -101,7 +102,7 @@ def _configurations(args: argparse.Namespace) -> list[Configuration]:
     compared = [ours(settings_from(args, ratio).tome) for ratio in ratios]
     compared += [port(ratio, given_tome(args).get("max_downsample")) for ratio in args.port_ratios]
     compared += from_files(args.configs)
-    compared += from_suite(args.suite) if args.suite else []
+    compared += [each for path in args.suite for each in from_suite(path)]
     return distinct(compared, suite=True)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import paddle
 
 from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.attaching.calls.matching import matcher_for
+from ppdiffusers_tome.attaching.hooks.scores import has_plain_scores, sizes_as_channel
 from ppdiffusers_tome.attaching.layers import layer_at
 from ppdiffusers_tome.attaching.models import models_of
 from ppdiffusers_tome.attaching.sites import Site, attention_with_mask, find_sites, is_told_sizes, reached
@@ -167,26 +169,40 @@ def _timed(estimate: Estimate, site: Site, config: ToMeConfig) -> Estimate:
         tokens, sizes = keys.keys_of(x), None
         if is_told_sizes(attention_with_mask(site.block, section), config):
             sizes = with_sizes(None, keys, 0, weight.dtype, others_first=False)
-        own = vars(attention).get("prepare_attention_mask")
+        told: dict[str, Callable[..., Any]] = {}
+        if sizes is not None:
+            told["prepare_attention_mask"] = lambda mask, length, batch, out_dim=4, *_: of_heads(
+                sizes, attention.heads, out_dim
+            )
+            if has_plain_scores(attention):
+                scores = attention.get_attention_scores
+                told["get_attention_scores"] = lambda *given: scores(*sizes_as_channel(attention, *given))
         hooks = [
             layer_at(site.block, path).register_forward_pre_hook(lambda layer, inputs: (tokens,))
             for path in section.keys
         ]
-        if sizes is not None:
-            attention.prepare_attention_mask = lambda mask, length, batch, out_dim=4, *_: of_heads(
-                sizes, attention.heads, out_dim
-            )
         try:
-            return attention(x)
+            with _standing_in(attention, told):
+                return attention(x)
         finally:
-            vars(attention).pop("prepare_attention_mask", None)
-            if own is not None:
-                attention.prepare_attention_mask = own
             for hook in hooks:
                 hook.remove()
 
     timed = with_fewer_keys if methods()[config.method].keys_only else merged
     return replace(estimate, seconds=_best(lambda: attention(x)), merged_seconds=_best(timed))
+
+
+@contextmanager
+def _standing_in(layer: Any, methods: dict[str, Callable[..., Any]]) -> Iterator[None]:
+    """Others in place of a layer's methods; what is on the layer by their names, ToMe's or a user's, is put back."""
+    own = {name: vars(layer)[name] for name in methods if name in vars(layer)}
+    vars(layer).update(methods)
+    try:
+        yield
+    finally:
+        for name in methods:
+            del vars(layer)[name]
+        vars(layer).update(own)
 
 
 def _best(work: Callable[[], Any]) -> float:

@@ -242,16 +242,17 @@ def test_system_that_does_not_tell_cores_evaluates(tmp_path: Path, monkeypatch: 
 @pytest.mark.once
 def test_more_is_added_to_what_is_there(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    suite = tmp_path / "suite.jsonl"
-    suite.write_text('{"name": "tiles", "family": "in tiles", "ratio": 0.5, "tile": 4}\n')
+    suites = [tmp_path / "one.jsonl", tmp_path / "other.jsonl"]
+    suites[0].write_text('{"name": "tiles", "family": "in tiles", "ratio": 0.5, "tile": 4}\n')
+    suites[1].write_text('{"name": "keys", "method": "keys", "ratio": 0.5}\n')
     ToMeConfig(ratio=0.25).save(tmp_path / "quarter.json")
-    more = ["--suite", str(suite), "--configs", str(tmp_path / "quarter.json"), "--seeds", "0", "3"]
+    more = ["--suite", *map(str, suites), "--configs", str(tmp_path / "quarter.json"), "--seeds", "0", "3"]
     assert evaluate(tmp_path, "--prompt", PROMPT, *BOTH, *more) == 0
     new = drawn_in(tmp_path)[len(drawn_in(whole)) :]
-    assert [each[2] for each in new] == [0] * 3 + [3] * 5
-    assert {each[0] for each in new[:3]} == {"unmerged", "quarter", "tiles"}
+    assert [each[2] for each in new] == [0] * 4 + [3] * 6
+    assert {each[0] for each in new[:4]} == {"unmerged", "quarter", "tiles", "keys"}
     found = found_in(tmp_path)
-    assert list(found) == ["unmerged", "ours 0.5", "quarter", "port 0.5", "tiles"]  # by family
+    assert list(found) == ["unmerged", "ours 0.5", "quarter", "port 0.5", "tiles", "keys"]  # by family
     assert [sample["seed"] for sample in found["tiles"]["samples"]] == [0, 3]
     before, after = similarity_in(whole), similarity_in(tmp_path)
     assert after["ours 0.5", PROMPT, 0] == before["ours 0.5", PROMPT, 0]
