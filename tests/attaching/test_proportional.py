@@ -99,10 +99,10 @@ class HotProcessor:
         return attn.to_out[0](attn.batch_to_head_dim(seen))
 
 
-@pytest.mark.parametrize("settings", [{"proportional": True}, {"method": "keys"}], ids=str)
+@pytest.mark.parametrize("method", ["tome", "keys"])
 @pytest.mark.parametrize("processor", [AttnProcessor, HotProcessor])
 @pytest.mark.parametrize("of_class", [False, True])
-def test_anothers_scores_get_queries_and_keys_as_they_are(of_class: bool, processor: Any, settings: Any) -> None:
+def test_anothers_scores_get_queries_and_keys_as_they_are(of_class: bool, processor: Any, method: str) -> None:
     model, x = transformer(), equal_in_cells()
     for block in model.transformer_blocks:
         block.attn1.processor = processor()
@@ -111,7 +111,7 @@ def test_anothers_scores_get_queries_and_keys_as_they_are(of_class: bool, proces
         else:
             block.attn1.get_attention_scores = MethodType(cosine_scores, block.attn1)
     before, plain = tiny.snapshot(model), run(model, x)
-    merged = run(apply_tome(model, 0.6, **settings), x)
+    merged = run(apply_tome(model, 0.6, method=method, proportional=True), x)
     assert np.abs(merged - plain).max() <= 2e-5
     assert tiny.snapshot(remove_tome(model)) == before
 
@@ -128,13 +128,13 @@ class MultiQueryProcessor:
         return attn.to_out[0](attn.batch_to_head_dim(seen))
 
 
-@pytest.mark.parametrize("settings", [{"proportional": True}, {"method": "keys"}], ids=str)
-def test_fewer_heads_of_keys_than_of_the_mask(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("method", ["tome", "keys"])
+def test_fewer_heads_of_keys_than_of_the_mask(method: str) -> None:
     model, x = transformer(), equal_in_cells()
     for block in model.transformer_blocks:
         block.attn1.processor = MultiQueryProcessor()
     plain = run(model, x)
-    assert np.abs(run(apply_tome(model, 0.6, **settings), x) - plain).max() <= 1e-5
+    assert np.abs(run(apply_tome(model, 0.6, method=method, proportional=True), x) - plain).max() <= 1e-5
 
 
 def test_chunks_with_a_mask_for_more_images_than_keys() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import paddle
 from paddle.nn import Layer
-from ppdiffusers.models.attention_processor import Attention
 
 from ppdiffusers_tome.attaching.hooks.stand_in import StandIn
 from ppdiffusers_tome.merging.masks import is_for_keys, with_mask_as_channel
@@ -34,8 +33,9 @@ class MaskAsChannel(StandIn):
 def has_plain_scores(attention: Layer) -> bool:
     """Whether a layer makes its scores by ppdiffusers' own method; another's may look at the mask or at channels."""
     own = vars(attention).get(MaskAsChannel.NAME)
-    inherited = getattr(type(attention), MaskAsChannel.NAME, None)
-    return inherited is Attention.get_attention_scores and (own is None or isinstance(own, MaskAsChannel))
+    holder = next((cls for cls in type(attention).__mro__ if MaskAsChannel.NAME in vars(cls)), None)
+    inherited = None if holder is None else (holder.__module__.split(".")[0], holder.__name__)
+    return inherited == ("ppdiffusers", "Attention") and (own is None or isinstance(own, MaskAsChannel))
 
 
 def sizes_as_channel(
