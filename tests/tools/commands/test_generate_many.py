@@ -77,7 +77,10 @@ def test_a_batch_draws_what_each_line_draws_alone(many, generate, tmp_path, sche
         (alone,) = generate("--seed", str(entry["seed"]), "--scheduler", scheduler, prompts=(entry["prompt"],),
                             folder=f"alone-{number}")  # fmt: skip
         together = tmp_path / "outputs" / entry["file"]
-        np.testing.assert_array_equal(pixels_of(together), pixels_of(alone))
+        # Sums of a batch round otherwise on some processors (AMD EPYC), which a pixel here and there shows.
+        differences = np.abs(pixels_of(together).astype(int) - pixels_of(alone))
+        assert differences.max() <= 1
+        assert np.count_nonzero(differences) <= differences.size / 1000
         settings = read_settings(together)
         assert settings.pop("manifest")["entry"]["batch"] == [1, 2, 3]
         assert settings == read_settings(alone)
