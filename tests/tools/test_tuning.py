@@ -31,7 +31,7 @@ from ppdiffusers_tome import (
 )
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
-from ppdiffusers_tome.tools.tuning.candidates import FAMILIES, candidates, kept_settings
+from ppdiffusers_tome.tools.tuning.candidates import TRIED, candidates, kept_settings
 from ppdiffusers_tome.tools.tuning.tuning import _best, tune_draws
 
 PROMPT = dict(
@@ -142,7 +142,7 @@ class TestOnAPipeline:
     def test_what_was_found_can_be_applied(self) -> None:
         pipe = pipeline()
         found = tune(pipe, PROMPT, memory=NO_LIMIT)
-        assert found.config == FAMILIES["keys"][0] or found.config in (FAMILIES["tofu"][0], FAMILIES["tome"][0])
+        assert found.config in [configs[0] for configs in candidates().values()]
         assert pipe.apply_tome(found.config).tome.config == found.config
         plain = tiny.run_pipeline(remove_tome(pipe))
         nothing = tune(pipe, PROMPT, psnr=500)
@@ -367,8 +367,15 @@ GIVEN = [
 class TestCandidates:
     """Whatever is given holds in all that is tried; what that makes impossible is not tried, and nothing twice."""
 
-    def test_without_settings_they_are_the_families(self) -> None:
-        assert candidates() == {family: list(configs) for family, configs in FAMILIES.items()}
+    def test_without_settings_every_family_goes_from_mild_to_strong(self) -> None:
+        found = candidates()
+        assert {family: len(configs) for family, configs in found.items()} == {
+            "todo": 3, "keys": 2, "tome, proportional": 3, "tome, from 0 to 0.5": 1, "tome": 2
+        }  # fmt: skip
+        assert sorted(flat(found), key=repr) == sorted(TRIED, key=repr)
+
+    def test_the_presets_are_among_them(self) -> None:
+        assert candidates()["todo"] == [ToMeConfig.preset(name) for name in ("quality", "balanced", "fast")]
 
     @pytest.mark.parametrize("given", GIVEN, ids=str)
     def test_all_have_what_is_given(self, given: dict[str, Any]) -> None:
@@ -378,7 +385,7 @@ class TestCandidates:
             assert [getattr(config, name) for name in given] == [getattr(expected, name) for name in given]
         assert len(set(flat(found))) == len(flat(found))
         # Nothing that is possible is missing.
-        for config in flat(FAMILIES):
+        for config in TRIED:
             with contextlib.suppress(ToMeValueError):
                 assert replace(config, **given) in flat(found)
         for configs in found.values():
@@ -421,8 +428,3 @@ class TestCandidates:
         target = Target(np.float32(30), paddle.to_tensor(1.5), np.array([2**30]))
         assert target == Target(30.0, 1.5, 2**30)
         assert {type(value) for value in vars(target).values()} == {float, int}
-
-    def test_every_family_goes_from_mild_to_strong(self) -> None:
-        for configs in FAMILIES.values():
-            ratios = [config.highest_ratio(1) for config in configs]
-            assert ratios == sorted(ratios)

@@ -12,22 +12,16 @@ from ppdiffusers_tome.settings.combining import combined
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.values import LEVELS, plain, shown
 
-# Fewer keys keep the picture best (docs/en/results/fidelity.md); pooled ones need no mask, which some attention on a
-# GPU does not take, and merging also works where blocks have no layers for keys.
-FAMILIES: dict[str, tuple[ToMeConfig, ...]] = {
-    "keys": (
-        ToMeConfig(0.5, method="keys"),
-        ToMeConfig(0.75, method="keys"),
-        ToMeConfig(15 / 16, method="keys", sx=4, sy=4),
-    ),
-    "pool": (
-        ToMeConfig(0.75, method="pool"),
-        ToMeConfig(15 / 16, method="pool", sx=4, sy=4),
-        ToMeConfig({1: 15 / 16, 2: 15 / 16}, method="pool", sx=4, sy=4),
-    ),
-    "tofu": (ToMeConfig(0.3, method="tofu"), ToMeConfig(0.5, method="tofu"), ToMeConfig(0.7, method="tofu")),
-    "tome": (ToMeConfig(0.3), ToMeConfig(0.5), ToMeConfig(0.7)),
-}
+# What keeps most at its speed (docs/en/results/fidelity.md): of a UNet the presets, of a transformer proportional
+# attention and keys, of both the first half of the steps. Plain merging also works where blocks have no layers for keys
+# and attention takes no mask.
+TRIED = (
+    *(ToMeConfig.preset(name) for name in ("quality", "balanced", "fast")),
+    ToMeConfig(0.5, method="keys"), ToMeConfig(0.75, method="keys"),
+    ToMeConfig(0.3, proportional=True), ToMeConfig(0.5, proportional=True), ToMeConfig(0.7, proportional=True),
+    ToMeConfig(0.7, end=0.5),
+    ToMeConfig(0.5), ToMeConfig(0.7),
+)  # fmt: skip
 
 
 def candidates(
@@ -38,7 +32,7 @@ def candidates(
 
     Args:
         config, settings: as for ``kept_settings``; what they make impossible is left out.
-        families: to begin with instead of ``FAMILIES``.
+        families: to begin with instead of ``TRIED``.
 
     Raises:
         ToMeTypeError: a setting is of the wrong type, or is none.
@@ -46,15 +40,14 @@ def candidates(
     """
     kept, refusal = kept_settings(config, settings), None
     chosen: dict[str, list[ToMeConfig]] = {}
-    for family, members in (FAMILIES if families is None else families).items():
-        if families is None and "method" in kept:  # ours differ by their method, so they are one now
-            family = plain(kept["method"])
+    for name, members in ([(None, TRIED)] if families is None else families.items()):
         for member in members:
             try:
                 candidate = replace(member, **kept)
             except ToMeValueError as error:
                 refusal = error
                 continue
+            family = _family(candidate) if name is None else name
             if candidate not in chosen.setdefault(family, []):
                 chosen[family].append(candidate)
     if families is None:
@@ -84,6 +77,13 @@ def kept_settings(
         return settings
     whole = vars(combined(config, {"ratio": 0.0, **settings}))
     return {name: value for name, value in whole.items() if name != "ratio" or name in settings}
+
+
+def _family(config: ToMeConfig) -> str:
+    """What settings have in common that differ by their strength alone."""
+    proportional = ", proportional" if config.proportional else ""
+    part = "" if (config.start, config.end) == (0, 1) else f", from {config.start:g} to {config.end:g}"
+    return f"{plain(config.method)}{proportional}{part}"
 
 
 def _strength(config: ToMeConfig) -> float:

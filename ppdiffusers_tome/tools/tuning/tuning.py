@@ -40,7 +40,7 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``; any kind of pipeline will do, as long as it returns pictures.
 
-    It draws some ten pictures. Nothing is applied: the pipeline keeps the ToMe that it had, or none, and the global
+    It draws some fifteen pictures. Nothing is applied: the pipeline keeps the ToMe that it had, or none, and the global
     random generators stay where they were. Random numbers are those of seed 0 in every picture.
 
     Args:
@@ -50,7 +50,7 @@ def tune(
             PSNR, the fastest settings that reach it are chosen; without, those that are most similar to the unmerged
             picture and reach the rest.
         config: settings to keep, as for ``apply_tome``; only the ratio is looked for.
-        families: what is tried instead of ``candidates.FAMILIES``; each from mild to strong.
+        families: what is tried instead of ``candidates.TRIED``; each from mild to strong.
         tried: called with every trial at once.
         settings: settings to keep by name, as for ``apply_tome``, in place of those of ``config``. All that is
             tried has them; what they make impossible is not tried.

@@ -10,7 +10,7 @@ import pytest
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli import main
-from ppdiffusers_tome.tools.tuning.candidates import FAMILIES, candidates
+from ppdiffusers_tome.tools.tuning.candidates import candidates
 
 SMALL = ["--height", "64", "--width", "64", "--steps", "1", "--prompt", "a photo of a cat"]
 
@@ -24,7 +24,7 @@ def test_the_settings_are_written_and_generate_takes_them(tmp_path: Path, capsys
     assert "| speed-up when tried |" in (folder / "tune.md").read_text()
     assert "chosen" in shown
     found = json.loads((folder / "tune.json").read_text())
-    assert [trial["config"] for trial in found["trials"]] == [configs[0].to_dict() for configs in FAMILIES.values()]
+    assert [trial["config"] for trial in found["trials"]] == [configs[0].to_dict() for configs in candidates().values()]
     assert found["verdict"] in shown
     best = max(found["trials"], key=lambda trial: trial["psnr_db"] or float("inf"))
     assert ToMeConfig.load(folder / "tome.json").to_dict() == best["config"] == found["config"]
