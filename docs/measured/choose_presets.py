@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import FOLDER
-from ppdiffusers_tome.tools.evaluation.intervals import interval
+from ppdiffusers_tome.tools.evaluation.differences import in_psnr
 
 AIMS = {"quality": 6.0, "balanced": 1.0, "fast": -2.0}  # dB above the reference
 MODEL = "bundled"
@@ -75,19 +74,10 @@ def above_reference(row: Mapping[str, Any], reference: Mapping[str, Any]) -> tup
     Raises:
         ValueError: there are too few pictures for an interval.
     """
-    others = {_case(sample): _psnr(sample) for sample in reference["samples"]}
-    around = interval([_psnr(sample) - others[_case(sample)] for sample in row["samples"]])
+    around = in_psnr(row, reference).interval
     if around is None:
-        raise ValueError(f"{len(others)} pictures are too few to choose by; evaluate more prompts or seeds")
+        raise ValueError(f"{len(row['samples'])} pictures are too few to choose by; evaluate more prompts or seeds")
     return around
-
-
-def _case(sample: Mapping[str, Any]) -> tuple[str, int]:
-    return sample["prompt"], sample["seed"]
-
-
-def _psnr(sample: Mapping[str, Any]) -> float:
-    return math.inf if sample["psnr_db"] is None else float(sample["psnr_db"])
 
 
 def chosen(found: Sequence[Candidate]) -> dict[str, Candidate]:
@@ -115,15 +105,21 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the presets' files")
     args = parser.parse_args()
     found = candidates([json.loads(path.read_text()) for path in args.evaluations])
-    models = list(dict.fromkeys(model for each in found for model in each.above))
-    print(f"| settings | {' | '.join(f'{model}: blocks | dB above {REFERENCE}' for model in models)} |")
-    print(f"|---|{'---:|' * (2 * len(models))}")
-    for each in found:
-        print(f"| {each.name} | {' | '.join(figures(each, model) for model in models)} |")
+    print("\n".join(table(found)))
     for name, preset in chosen(found).items():
         print(f"\n{name}: {preset.name}")
         if args.write:
             preset_file(name).write_text(json.dumps(preset.settings) + "\n")
+
+
+def table(found: Sequence[Candidate]) -> list[str]:
+    """All candidates as lines of Markdown: speed-up of the blocks and the interval above the reference, by model."""
+    models = list(dict.fromkeys(model for each in found for model in each.above))
+    return [
+        f"| settings | {' | '.join(f'{model}: blocks | dB above {REFERENCE}' for model in models)} |",
+        f"|---|{'---:|' * (2 * len(models))}",
+        *(f"| {each.name} | {' | '.join(figures(each, model) for model in models)} |" for each in found),
+    ]
 
 
 def figures(candidate: Candidate, model: str) -> str:

@@ -31,7 +31,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-frontier, choose_presets = load("frontier"), load("choose_presets")
+frontier, choose_presets, choices = load("frontier"), load("choose_presets"), load("choices")
 
 
 def point(name: str, speed: float, psnr: float, family: str | None = None, blocks: float | None = None) -> Any:
@@ -147,8 +147,29 @@ def test_evaluations_are_of_the_suite_as_it_is(path: Path) -> None:
     assert any("| 1.2x | " in line for line in frontier.goals(frontier.read(path)[1]))
 
 
+class TestChoices:
+    def test_pictures_are_paired(self) -> None:
+        one = row("keys", [31.0, 42.0, 33.0, None, 30.0, 20.0], 1.2, {"method": "keys"})
+        other = row("tome", [30.0, 40.0, 30.0, None, 25.0, 14.0], 1.2, {})
+        other["samples"].reverse()
+        rows = {"keys": one, "tome": other}
+        assert choices.difference(rows, "keys", "tome").startswith("+2.5 [+0.5, ")
+        assert choices.difference(rows, "tome", "tome") == "+0.0"
+        assert choices.difference(rows, "keys", "pool") == "-"
+        del other["samples"][0]
+        with pytest.raises(KeyError):
+            choices.difference(rows, "keys", "tome")
+
+    def test_each_was_evaluated_on_the_unet(self) -> None:
+        rows = json.loads(EVALUATIONS[0].read_text())["configurations"]
+        assert {name for pair in choices.CHOICES for name in pair} <= {each["configuration"]["name"] for each in rows}
+
+
 def test_the_page_shows_them() -> None:
     evaluations = [frontier.read(path) for path in EVALUATIONS]
-    page = (ROOT / "docs" / "en" / "results" / "fidelity.md").read_text().splitlines()
     shown = [line for _, points in evaluations for line in frontier.goals(points)] + frontier.table(evaluations)
-    assert [line for line in shown if line.startswith("|") and line not in page] == []
+    read = [json.loads(path.read_text()) for path in EVALUATIONS]
+    shown += choices.table(read)
+    presets_table = choose_presets.table(choose_presets.candidates(read))
+    page = (ROOT / "docs" / "en" / "results" / "fidelity.md").read_text().splitlines()
+    assert [line for line in [*shown, *presets_table] if line.startswith("|") and line not in page] == []

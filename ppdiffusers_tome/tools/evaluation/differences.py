@@ -6,6 +6,7 @@ picture on which another loses less tells them apart with far fewer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -83,6 +84,23 @@ def differences(measured: Sequence[tuple[Configuration, Values]]) -> list[Differ
 def _less(values: Sequence[float], others: Sequence[float]) -> Median:
     """Identical pictures have an infinite PSNR; two of them do not differ."""
     return Median.of([0.0 if one == other else one - other for one, other in zip(values, others, strict=True)])
+
+
+def in_psnr(configuration: Mapping[str, Any], other: Mapping[str, Any]) -> Median:
+    """Of two configurations as ``evaluate.json`` has them: the one's PSNR less the other's, in dB.
+
+    Raises:
+        KeyError: the other has no picture of the same prompt and seed.
+    """
+    values, others = _psnr_by_picture(configuration), _psnr_by_picture(other)
+    return _less(list(values.values()), [others[picture] for picture in values])
+
+
+def _psnr_by_picture(configuration: Mapping[str, Any]) -> dict[tuple[str, int], float]:
+    return {
+        (each["prompt"], each["seed"]): math.inf if each["psnr_db"] is None else float(each["psnr_db"])
+        for each in configuration["samples"]
+    }
 
 
 def table(found: Sequence[Difference]) -> Table:

@@ -10,13 +10,14 @@ from typing import Any
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.combining import combined
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
+from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.values import LEVELS, plain, shown
 
 # What keeps most at its speed (docs/en/results/fidelity.md): of a UNet the presets, of a transformer proportional
 # attention and keys, of both the first half of the steps. Plain merging also works where blocks have no layers for keys
 # and attention takes no mask.
 TRIED = (
-    *(ToMeConfig.preset(name) for name in ("quality", "balanced", "fast")),
+    *(ToMeConfig.preset(name) for name in presets()),
     ToMeConfig(0.5, method="keys"), ToMeConfig(0.75, method="keys"),
     ToMeConfig(0.3, proportional=True), ToMeConfig(0.5, proportional=True), ToMeConfig(0.7, proportional=True),
     ToMeConfig(0.7, end=0.5),
