@@ -95,21 +95,24 @@ def _by_numpy(
     best = paddle.empty([batch, num_tiles * num_sources], dtype="int64")
     shape = (batch, num_tiles, num_sources)
     cosines, numbers = _array(cosine).reshape(shape), _array(best).reshape(shape)
-    # Products or, where tiles are small, the sources themselves.
-    tiles = max(1, _PRODUCTS // (num_sources * max(num_destinations, channels)))
+    # Products or, where tiles are small, the tokens themselves.
+    longer, shorter = max(num_sources, num_destinations), min(num_sources, num_destinations)
+    tiles = max(1, _PRODUCTS // (longer * max(shorter, channels)))
     rows = max(_FEWEST_ROWS, _PRODUCTS // num_destinations)
     with np.errstate(all="ignore"):  # latents may overflow, and then nothing is near
         for image in range(batch):
+            inverse_length = _inverse_length(tokens[image])
             for tile in range(0, num_tiles, tiles):
                 some = slice(tile, tile + tiles)
-                ends = _made_unit(tokens[image].take(others[some], axis=0)).transpose(0, 2, 1)
+                ends = tokens[image].take(others[some], axis=0)
+                ends *= inverse_length.take(others[some])[..., None]
                 for row in range(0, num_sources, rows):
                     here = (image, some, slice(row, row + rows))
-                    begins = tokens[image].take(of_tile[some, row : row + rows], axis=0)
-                    products = np.matmul(begins, ends)
+                    some_sources = of_tile[some, row : row + rows]
+                    products = np.matmul(tokens[image].take(some_sources, axis=0), ends.transpose(0, 2, 1))
                     numbers[here] = found = products.argmax(axis=-1)
                     highest = np.take_along_axis(products, found[..., None], axis=-1)[..., 0]
-                    cosines[here] = highest * _inverse_length(begins)
+                    cosines[here] = highest * inverse_length.take(some_sources)
     return cosine, best
 
 
@@ -132,11 +135,6 @@ class _Memory:
         }  # fmt: skip
 
 
-def _made_unit(x: np.ndarray) -> np.ndarray:
-    """Rows ``[..., channels]`` at length one, in their place."""
-    x *= _inverse_length(x)[..., None]
-    return x
-
-
 def _inverse_length(x: np.ndarray) -> np.ndarray:
+    """One over the length of each row, ``[..., channels]`` to ``[...]``."""
     return 1 / np.sqrt(np.einsum("...c,...c->...", x, x) + x.dtype.type(_TINY))

@@ -12,7 +12,7 @@ from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers import exact, tiled
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.partition import Partition
+from ppdiffusers_tome.merging.partition import Partition, regular_partition
 
 TILE = 4
 GRIDS = [Grid(4, 4), Grid(64, 64), Grid(5, 7), Grid(2, 17), Grid(13, 14), Grid(33, 36), Grid(96, 64)]
@@ -33,18 +33,29 @@ class TestTiled(MethodContract):
     match = staticmethod(match_in_tiles)
 
     def may_merge(self, grid: Grid, source: int, destinations: np.ndarray) -> np.ndarray:
-        return tile_numbers(grid, destinations) == tile_numbers(grid, np.array([source]))
+        return in_sight(grid, source, destinations)
 
     @pytest.mark.parametrize("grid", GRIDS)
-    def test_tiles_are_small_and_alike_and_hold_every_number_once(self, grid: Grid) -> None:
-        tiles = tiled.tiles_of(grid, 2, 2, TILE)
-        num_destinations = grid.num_cells(2, 2)
-        num_sources = grid.num_tokens - num_destinations
-        assert sorted(set(tiles.destinations.ravel())) == list(range(num_destinations))
-        assert np.array_equal(np.sort(tiles.sources[~tiles.repeated]), np.arange(num_sources))
-        assert tiles.destinations.shape[1] <= (TILE // 2) ** 2
-        fewest = min(len(set(row)) for row in tiles.destinations)
-        assert fewest >= tiles.destinations.shape[1] // 4
+    def test_tiles_are_small_and_hold_every_source_once_and_the_destinations_in_sight(self, grid: Grid) -> None:
+        tiles, (cells, rest) = tiled.tiles_of(grid, 2, 2, TILE), grid.cells(2, 2)
+        tokens_of = np.concatenate([cells[:, 1:].ravel(), rest])
+        assert np.array_equal(np.sort(tiles.sources[~tiles.repeated]), np.arange(len(tokens_of)))
+        for sources, destinations in zip(tiles.sources, tiles.destinations, strict=True):
+            for source in sources:
+                seen = np.flatnonzero(in_sight(grid, tokens_of[source], cells[:, 0]))
+                assert set(destinations) == set(seen)
+                assert len(seen) <= (TILE // 2 + 2) ** 2
+
+    def test_what_is_beside_a_token_is_never_out_of_reach(self) -> None:
+        """A tile's edge runs between two tokens that are alike, and nothing else is like them."""
+        grid = Grid(8, 8)
+        x = tiny.array((1, grid.num_tokens, 64))
+        partition = regular_partition(grid, 2, 2)
+        # The top left cell of the second tile and, across the edge, a source of the first.
+        destination, source = 4, 3
+        x[0, source] = x[0, destination]
+        matching = match_in_tiles(x, partition, grid, 1)
+        assert matching.owner[source].item() == matching.owner[destination].item()
 
     def test_a_tile_as_large_as_the_grid_is_no_tile(self) -> None:
         assert tiled.tiles_of(Grid(16, 16), 2, 2, 16).number == 1
@@ -58,14 +69,21 @@ class TestTiled(MethodContract):
         assert np.isfinite(tiny.run_unet(unet, 2, height, width)).all()
 
 
-def tile_numbers(grid: Grid, tokens: np.ndarray) -> np.ndarray:
-    """The tile of each token, worked out on its own: whole cells of 2x2, parts as even as can be, the rest beside."""
+def in_sight(grid: Grid, source: int, destinations: np.ndarray) -> np.ndarray:
+    """Which destinations a source is compared with, worked out on its own: of its tile and one cell around it.
 
-    def part(of: np.ndarray, cells: int) -> np.ndarray:
+    Tiles are whole cells of 2x2, as even as can be, the rest beside them.
+    """
+
+    def seen(of: int, others: np.ndarray, cells: int) -> np.ndarray:
         number = -(-cells // (TILE // 2))
         larger, size = cells % number, cells // number
         ends = np.cumsum([size + (index < larger) for index in range(number)])
-        return np.searchsorted(ends, np.minimum(of // 2, cells - 1), side="right")
+        tile = np.searchsorted(ends, min(of // 2, cells - 1), side="right")
+        begin = ends[tile] - size - (tile < larger)
+        return (begin - 1 <= others // 2) & (others // 2 <= ends[tile])
 
-    rows, columns = part(tokens // grid.width, grid.height // 2), part(tokens % grid.width, grid.width // 2)
-    return rows * 1000 + columns
+    row, column = divmod(source, grid.width)
+    return seen(row, destinations // grid.width, grid.height // 2) & seen(
+        column, destinations % grid.width, grid.width // 2
+    )

@@ -1,7 +1,9 @@
 """ToMe's matching inside tiles of the grid: its cost grows with the tokens, not with their square.
 
 What a token resembles most is nearly always near it, so little is lost when it is compared with its own tile alone
-(locality: ToMA, Lu et al., ICML 2025). Which sources merge is still decided over the whole picture.
+(locality: ToMA, Lu et al., ICML 2025). Its tile's sources see one cell beyond the tile as well, so that what is beside
+a token is never out of reach, as in comparing each token with its neighbours (CoReDiT, arXiv 2605.14191). Which sources
+merge is still decided over the whole picture.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from ppdiffusers_tome.merging.partition import Partition
 class Tiles:
     """A grid cut into tiles of whole cells, as numbers of a partition's sources and destinations.
 
-    Tiles hold nearly equal numbers; where one holds fewer than the largest, its last entry is repeated.
+    Tiles hold nearly equal numbers; where one holds fewer than the largest, an entry is repeated.
 
     Attributes:
-        sources: int64 ``[tiles, S of the largest]``, numbers of sources.
-        destinations: int64 ``[tiles, D of the largest]``, numbers of destinations.
+        sources: int64 ``[tiles, S of the largest]``, numbers of sources, each in one tile.
+        destinations: int64 ``[tiles, D of the largest]``, numbers of the destinations that these are compared with,
+            in the tile and in the cells around it.
         repeated: bool ``[tiles, S of the largest]``, which of ``sources`` are there a second time.
     """
 
@@ -83,7 +86,10 @@ def tiles_of(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tiles:
     tile_of = np.minimum(frame // st, times - 1) * (of_place.max() + 1) + of_place
     cells, rest = grid.cells(sx, sy, st)
     sources, repeated = _slots(tile_of[np.concatenate([cells[:, 1:].ravel(), rest])])
-    return Tiles(sources, _slots(tile_of[cells[:, 0]])[0], repeated)
+    near_row, near_column = _with_neighbours(of_row), _with_neighbours(of_column)
+    of_frame = (near_row[:, None, :, None] * columns + near_column[None, :, None, :]).reshape(of_place.max() + 1, -1)
+    destinations = (np.arange(times)[:, None, None] * (rows * columns) + of_frame).reshape(-1, of_frame.shape[1])
+    return Tiles(sources, destinations, repeated)
 
 
 @without_gradients
@@ -143,6 +149,14 @@ def _split(cells: int, at_most: int) -> np.ndarray:
     """The part that each of ``cells`` cells in a line falls into, parts of at most ``at_most``, ``[cells]``."""
     parts = np.array_split(np.arange(cells), -(-cells // at_most))
     return np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+
+
+def _with_neighbours(part_of: np.ndarray) -> np.ndarray:
+    """The cells of each part of a line and one on either side, ``[parts, most]``, the last repeated where it ends."""
+    first = np.flatnonzero(np.diff(part_of, prepend=-1))
+    end = np.append(first[1:], len(part_of))
+    first, last = np.maximum(first - 1, 0), np.minimum(end, len(part_of) - 1)
+    return np.minimum(first[:, None] + np.arange((last - first).max() + 1), last[:, None])
 
 
 def _slots(tile_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
