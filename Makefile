@@ -13,8 +13,10 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 PADDLE ?= 3.3.1
 VENV ?= .venv
 DOCS_VENV ?= .venv-docs
-# Processes that share the tests, a file each at a time.
+# Processes that share the tests, a file each at a time. After one that crashed, xdist would start another and then may
+# wait for ever, so the run ends there and names the test.
 JOBS ?= 2
+SHARED := -n $(JOBS) --dist loadfile --max-worker-restart 0
 # The folder of a ppdiffusers' source that tests import instead of the installed one.
 PPDIFFUSERS ?=
 BIN := $(VENV)/bin
@@ -50,10 +52,10 @@ demo: $(VENV)/ready
 		--model bundled-dit --prompt astronaut --prompt cat
 
 test: lint
-	OMP_NUM_THREADS=1 $(FROM_SOURCE) $(BIN)/python -m pytest $(CHOSEN) -n $(JOBS) --dist loadfile
+	OMP_NUM_THREADS=1 $(FROM_SOURCE) $(BIN)/python -m pytest $(CHOSEN) $(SHARED)
 
 test-all: lint
-	OMP_NUM_THREADS=1 $(FROM_SOURCE) $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile -m ""
+	OMP_NUM_THREADS=1 $(FROM_SOURCE) $(BIN)/python -m pytest tests $(SHARED) -m ""
 
 lint: $(VENV)/ready-for-tests
 	$(BIN)/ruff check .
