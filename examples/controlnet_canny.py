@@ -49,7 +49,7 @@ pipe = StableDiffusionControlNetPipeline.from_pretrained(
 if on_gpu:
     pipe.enable_xformers_memory_efficient_attention()  # before or after apply_tome, both work
 
-pipe.apply_tome(ratio=0.5)  # reaches the UNet and the ControlNet
+pipe.apply_tome("balanced")  # reaches the UNet and the ControlNet; ratio=0.5 for tomesd's result
 paddle.seed(0)
 image = pipe(args.prompt, edges, num_inference_steps=args.steps, guidance_scale=guidance_scale).images[0]
 image.save(args.output)

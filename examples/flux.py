@@ -29,14 +29,14 @@ if not paddle.get_device().startswith("gpu"):
     parser.error("ppdiffusers computes FLUX's attention by a kernel that CPUs lack; run this on a GPU")
 
 pipe = ppdiffusers.FluxPipeline.from_pretrained(args.model, paddle_dtype=paddle.bfloat16)
-# Tokens of the picture merge, those of the prompt never do.
-pipe.apply_tome(ratio=0.5)
+# Keys and values of the picture's tokens become fewer, those of the prompt never do.
+pipe.apply_tome("balanced")
 paddle.seed(0)
 image = pipe(
     "a photo of an astronaut riding a horse on mars", height=args.size, width=args.size,
     num_inference_steps=args.steps, guidance_scale=args.guidance,
 ).images[0]  # fmt: skip
 image.save(args.output)
-print(f"{args.output}: {pipe.tome.num_blocks} blocks merged half of their tokens")
+print(f"{args.output}: {pipe.tome.num_blocks} blocks merged with {pipe.tome.config.summary}")
 
 pipe.remove_tome()  # the pipeline is exactly as before

@@ -1,4 +1,4 @@
-"""Stable Diffusion with token merging: about half the tokens, nearly the same picture.
+"""Stable Diffusion with token merging: less to attend to, nearly the same picture.
 
     python stable_diffusion.py                # Stable Diffusion 1.5, fetched once; best on a GPU
     python stable_diffusion.py --offline      # the small model that comes with ppdiffusers_tome; runs on any CPU
@@ -34,12 +34,12 @@ pipe = StableDiffusionPipeline.from_pretrained(str(model), paddle_dtype=dtype)
 if on_gpu:
     pipe.enable_xformers_memory_efficient_attention()  # before or after apply_tome, both work
 
-pipe.apply_tome(ratio=0.5)  # merge half of the tokens around self-attention; below 0.75
+pipe.apply_tome("balanced")  # or "quality", "fast"; or ratio=0.5 for tomesd's result
 paddle.seed(0)
 image = pipe(
     prompt, height=args.size, width=args.size, num_inference_steps=args.steps, guidance_scale=guidance_scale
 ).images[0]
 image.save(args.output)
-print(f"{args.output}: {pipe.tome.num_blocks} blocks merged half of their tokens")
+print(f"{args.output}: {pipe.tome.num_blocks} blocks merged with {pipe.tome.config.summary}")
 
 pipe.remove_tome()  # the pipeline is exactly as before

@@ -33,7 +33,7 @@ def shared_copy(model_or_pipe: T) -> T:
     Raises:
         ToMeTypeError: it is neither a pipeline nor a model.
         ToMeValueError: a layer runs a function of its own in place of its class's ``forward``, as caches of steps
-            have it: that function would go on to run the first one's layers.
+            have it: that function would run the first one's layers.
 
     Example:
         >>> merged = shared_copy(pipe).apply_tome(ratio=0.5)

@@ -89,7 +89,7 @@ def merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
 
 @contextmanager
 def watched(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[MergeRecord]]:
-    """Record how tokens merge for as long as this lasts; whoever watched before goes on watching.
+    """Record how tokens merge for as long as this lasts; whoever watched before keeps watching.
 
     Blocks that run unmerged leave no record, nor does ``todo``, which makes no groups.
 

@@ -35,7 +35,7 @@ class ChunkedAttnProcessor:
         query_rows: how many queries to attend with at a time, 1 or more.
 
     Raises:
-        ToMeTypeError: it is no whole number (also a ``TypeError``).
+        ToMeTypeError: it is not a whole number (also a ``TypeError``).
         ToMeValueError: it is below 1 (also a ``ValueError``).
 
     Example:
@@ -157,7 +157,7 @@ def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> 
         ``model_or_pipe``, so that calls chain.
 
     Raises:
-        ToMeTypeError: ``query_rows`` is no whole number, or ``model_or_pipe`` neither a pipeline nor a model.
+        ToMeTypeError: ``query_rows`` is not a whole number, or ``model_or_pipe`` neither a pipeline nor a model.
         ToMeValueError: ``query_rows`` is below 1, or no attention layer has a plain processor.
 
     Example:

@@ -60,7 +60,7 @@ class ToMeConfig:
             frames. With 1, each frame merges by itself. More keeps more detail where little moves, and costs more; it
             needs a model whose attention is over all frames at once (Wan, CogVideoX, HunyuanVideo).
         proportional: let a merged token count in attention as many times as it stands for tokens, by adding the
-            logarithm of that to the scores, so that a text or whatever did not merge gains no weight; wherever
+            logarithm of that to the scores, so that what did not merge, such as a text, does not gain weight; wherever
             attention takes a mask. None: as the method does, which is only where keys alone merge or are pooled.
         start, end: merge from ``start`` to ``end`` of the denoising only, ``0 <= start < end <= 1``.
 
@@ -163,7 +163,7 @@ class ToMeConfig:
 
         Raises:
             ToMeValueError: the file cannot be read, or what it holds is not settings.
-            ToMeTypeError: as for the class; or it is no path. What is wrong in a file is told with its path.
+            ToMeTypeError: as for the class; or it is not a path. What is wrong in a file is told with its path.
         """
         if not isinstance(path, str | PathLike):
             raise ToMeTypeError(
@@ -173,7 +173,7 @@ class ToMeConfig:
             settings = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             reason = getattr(error, "strerror", None) or error
-            # os.path says False of what is no path at all, where Path raises: too long, or with a null byte.
+            # os.path says False of what is not a path at all, where Path raises: too long, or with a null byte.
             names = "" if os.path.exists(path) else f"; the presets are {', '.join(presets())}"
             raise ToMeValueError(
                 f"{path} cannot be read as settings of token merging ({reason}){names}"
@@ -194,7 +194,7 @@ class ToMeConfig:
 
         Raises:
             ToMeValueError: there is none of that name.
-            ToMeTypeError: it is no name.
+            ToMeTypeError: it is not a name.
         """
         names = presets()
         if not isinstance(name, str):
@@ -243,7 +243,7 @@ class ToMeConfig:
         """Build a config from plain values.
 
         Raises:
-            ToMeTypeError: a name is not a setting of this class, or it is no mapping of settings.
+            ToMeTypeError: a name is not a setting of this class, or it is not a mapping of settings.
         """
         if not isinstance(settings, Mapping):
             raise ToMeTypeError(

@@ -126,7 +126,10 @@ def test_every_picture_is_shown() -> None:
     assert set((DOCS / "images").iterdir()) <= shown
 
 
-@pytest.mark.parametrize("page", [*ENGLISH, *map(translated, IN_BOTH)], ids=name)
+ALONE = [ROOT / f"{page}.md" for page in ("SECURITY", "CONTRIBUTING", "CHANGELOG")]
+
+
+@pytest.mark.parametrize("page", [*ENGLISH, *map(translated, IN_BOTH), *ALONE], ids=name)
 def test_lines_end_with_a_sentence(page: Path) -> None:
     assert not wrapped_lines(page)
 

@@ -70,6 +70,8 @@ def test_is_valid_small_and_without_warnings_of_a_machine(path: Path) -> None:
     assert path.stat().st_size < MOST_BYTES
     for cell in code_cells(book):
         assert cell.outputs == shown_by(cell)
+        for place in ("/work/", str(ROOT)):
+            assert place not in nbformat.v4.writes(nbformat.v4.new_notebook(cells=[cell]))
 
 
 class TestOfTheRun:

@@ -1,4 +1,4 @@
-"""Block classes whose tokens can be merged. One file a class, each with an ``ADAPTER``; found by this folder."""
+"""Block classes whose tokens can be merged. One file per class, each with an ``ADAPTER``; found by this folder."""
 
 from __future__ import annotations
 

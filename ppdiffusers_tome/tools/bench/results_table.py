@@ -89,7 +89,7 @@ def cell_text(cell: Mapping[str, Any] | None) -> str:
 
 
 def notes(machines: Sequence[Machine]) -> list[str]:
-    """What a reader must know to understand the numbers; a machine a line at the end."""
+    """What a reader must know to understand the numbers; one line per machine at the end."""
     lines = [
         "seconds of one call of the UNet, median of the rounds, in each of which all take turns; in brackets the "
         "speed-up over unmerged, likewise"
@@ -106,9 +106,9 @@ def notes(machines: Sequence[Machine]) -> list[str]:
 def _asked(machine: Machine) -> str:
     run = machine.found
     return (
-        f"{_SHAPES.get(run['model'], run['model'])}, random weights, {run['dtype']}, {run['batch']} row (a picture "
-        f"with guidance takes 2 a step); ratio {run['ratio']:g} where a preset sets none; {run['attention']} "
-        "attention for all on Paddle, unmerged and merged"
+        f"{_SHAPES.get(run['model'], run['model'])}, random weights, {run['dtype']}, batch size "
+        f"{run['batch']} (2 per step with guidance); ratio {run['ratio']:g} where a preset sets none; "
+        f"{run['attention']} attention for all on Paddle, unmerged and merged"
     )
 
 

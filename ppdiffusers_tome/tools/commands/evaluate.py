@@ -27,7 +27,7 @@ EXAMPLES = """writes evaluate.md, evaluate.json and evaluate.png (similarity aga
 references/, and evaluate.jsonl picture by picture: stopped, the same command resumes where it was, and one with more
 prompts, seeds or configurations adds to what is there.
 
-a suite is a file with one configuration a line; besides the settings it may name a family, which is a line of the plot:
+a suite is a file with one configuration per line; besides the settings it may name a family, a line of the plot:
   {"name": "port 0.5", "contender": "port", "ratio": 0.5}
   {"name": "tiles 0.5", "family": "tiles", "ratio": 0.5, "tile": 16}
 
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_picture_arguments(parser, several_seeds=True)
     group = parser.add_argument_group("more prompts")
     group.add_argument("--prompts", type=Path, metavar="FILE",
-                       help="one prompt a line (default without any prompt, for bundled models: all that they draw)")
+                       help="one prompt per line (default without any prompt, for bundled models: all that they draw)")
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
                        help="shares of the tokens to merge, with the settings below (default where nothing else is "
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                        help="presets, or JSON files of settings as ToMeConfig.save writes them; called by their names")
     group.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE",
-                       help="files with one configuration a line, see below")
+                       help="files with one configuration per line, see below")
     add_tome_arguments(parser)
     group = parser.add_argument_group("scores of networks (nothing is ever downloaded)")
     group.add_argument("--clip", type=Path, metavar="FOLDER", help="a CLIPModel of paddlenlp with its processor")
@@ -114,14 +114,14 @@ def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
             content = args.prompts.read_bytes()
         except (OSError, ValueError) as error:
             raise UserError(
-                f"--prompts {args.prompts} cannot be read ({error}); give a text file with one prompt a line"
+                f"--prompts {args.prompts} cannot be read ({error}); give a text file with one prompt per line"
             ) from error
         try:
             lines = text_of(content).splitlines()
         except ValueError as error:
             raise UserError(f"--prompts {args.prompts} {error}") from error
         if not any(map(str.strip, lines)):
-            raise UserError(f"--prompts {args.prompts} holds no prompt; write one a line")
+            raise UserError(f"--prompts {args.prompts} holds no prompt; write one per line")
         prompts += [line.strip() for line in lines if line.strip()]
     labels = settings.model.labels
     if not prompts and settings.model.bundled:

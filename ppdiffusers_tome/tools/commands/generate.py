@@ -18,7 +18,7 @@ from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, set
 from ppdiffusers_tome.tools.many_prompts.line import SKIP, STOP
 
 HELP = "Draw pictures from prompts with token merging."
-EXAMPLES = """a file of prompts (--prompts) has one picture a line, and each may have its own seed, height, width,
+EXAMPLES = """a file of prompts (--prompts) has one picture per line, and each may have its own seed, height, width,
 ratio, image or control_image, negative_prompt and output, the name of its file
 (docs/en/guides/many-prompts.md):
   {"prompt": "a photo of a cat", "seed": 7, "ratio": 0.7, "output": "cat.png"}
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_controlnet_arguments(parser)
     group = parser.add_argument_group("many pictures")
     group.add_argument("--prompts", type=Path, metavar="FILE",
-                       help="one picture a line: .txt (prompts), .csv or .jsonl, see below")
+                       help="one picture per line: .txt (prompts), .csv or .jsonl, see below")
     group.add_argument("--batch-size", type=int, metavar="N", help="draw N at once (default: 1); needs --prompts")
     group.add_argument("--pictures-per-folder", type=int, metavar="N",
                        help="begin a folder in the output folder after every N lines (default: 5000); needs --prompts")

@@ -16,7 +16,7 @@ from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, set
 if TYPE_CHECKING:
     import socket
 
-HELP = "Open a page in the browser: the same picture without and with token merging, under one slider."
+HELP = "Serve a page for the browser: the same picture without and with token merging, under one slider."
 INSTALL = 'pip install "gradio>=5.14,<5.15"'
 EXAMPLES = f"""prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
 It needs the package gradio: {INSTALL}

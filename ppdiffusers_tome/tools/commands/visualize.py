@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.drawing.loaded_pipeline import LoadedPipeline
 
 HELP = "Draw a picture and show which of its tokens merged where, by step and level; and the picture at several ratios."
-EXAMPLES = """writes visualize.png (groups of merged tokens over the picture: a row a step, a column a block),
+EXAMPLES = """writes visualize.png (groups of merged tokens over the picture: one row per step, one column per block),
 visualize-ratios.png (the picture without token merging and at every ratio) and visualize.json (groups in numbers,
 PSNR, SSIM and FLIP). Groups have their mean colour and an outline; tokens that did not merge have no outline.
 

@@ -41,8 +41,8 @@ def given_variables() -> dict[str, str]:
 
 
 def _use_the_cores() -> None:
-    """A thread a core, shared among the ranks of this machine. Paddle's default is one thread."""
+    """One thread per core, shared among the ranks of this machine. Paddle's default is one thread."""
     threads = max(1, usable_cores() // int(os.environ.get("PADDLE_LOCAL_SIZE") or 1))
     os.environ[_THREADS] = str(threads)
     if threads > 1:
-        print(f"using {threads} threads, one a core; {_THREADS} sets another number", file=sys.stderr)
+        print(f"using {threads} threads, one per core; {_THREADS} sets another number", file=sys.stderr)

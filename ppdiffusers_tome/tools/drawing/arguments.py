@@ -42,11 +42,14 @@ def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: boo
 
 def add_model_argument(group: Any, *, class_labels: bool = False) -> None:
     """Which pipeline; with ``class_labels`` a DiTPipeline too."""
-    dit = f", '{BUNDLED_DIT}' (a small transformer that comes with this package and draws classes)"
+    bundled = f"'{BUNDLED}' (the default, the small text-to-image model that comes with this package)"
+    if class_labels:
+        bundled += f" or '{BUNDLED_DIT}' (a small transformer that comes with it and draws classes)"
+    else:
+        bundled = f"or {bundled}"
     group.add_argument("--model", default=BUNDLED, metavar="MODEL",
-                       help="a folder in ppdiffusers' or diffusers' format, or a hub name such as "
-                       f"runwayml/stable-diffusion-v1-5{dit if class_labels else ''} (default: the small "
-                       "text-to-image model that comes with this package)")
+                       help="a folder in ppdiffusers' or diffusers' format, a hub name such as "
+                       f"runwayml/stable-diffusion-v1-5, {bundled}")
 
 
 def add_size_arguments(group: Any) -> None:
@@ -65,8 +68,8 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--control-image", type=Path, metavar="FILE",
                        help="edges in white on black, used as they are; what is transparent counts as black")
     group.add_argument("--fit", choices=list(FITS), default=CROP,
-                       help="of a file of another aspect ratio than the picture use the middle, add black, or stretch "
-                       f"it (default: {CROP})")
+                       help="if the aspect ratios differ: crop to the middle, pad with black, or stretch "
+                       f"(default: {CROP})")
     group.add_argument("--canny-low", type=float, default=100, metavar="X", help="lower threshold (default: 100)")
     group.add_argument("--canny-high", type=float, default=200, metavar="X", help="upper threshold (default: 200)")
     group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X",

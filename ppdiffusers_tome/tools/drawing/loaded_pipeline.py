@@ -197,7 +197,7 @@ def load_settings(settings: Settings) -> LoadedPipeline:
     if labels is not None and scales_latents(pipe.scheduler):
         raise UserError(
             f"{type(pipe.scheduler).__name__} scales the latents that the model is given, and ppdiffusers' DiTPipeline "
-            "would go on with the scaled ones; give --scheduler ddim, dpmsolver++ or pndm"
+            "would continue with the scaled ones; give --scheduler ddim, dpmsolver++ or pndm"
         )
     height, width = native_size(pipe)
     guidance_scale = settings.guidance_scale

@@ -55,7 +55,7 @@ def draw_all(
 def sheet(
     title: str, notes: Sequence[str], edges: Sequence[Image.Image] | None, rows: Sequence[Row]
 ) -> Image.Image:
-    """All pictures: a row a prompt, a column a configuration, and the edges on the left where there are any."""
+    """All pictures: one row per prompt, one column per configuration, and the edges on the left where there are any."""
     columns = [*([] if edges is None else [Label("edges")]), *map(_column, rows)]
     lines = []
     for number, sample in enumerate(rows[0].samples):

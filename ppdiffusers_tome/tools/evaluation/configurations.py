@@ -137,7 +137,7 @@ def from_suite(path: Path) -> list[Configuration]:
             except (ValueError, TypeError) as error:  # of JSON, and ToMe's own
                 raise UserError(f"--suite {path}, line {number}: {error}") from error
     if not found:
-        raise UserError(f"--suite {path} holds no configuration; write one a line, such as {_EXAMPLE}")
+        raise UserError(f"--suite {path} holds no configuration; write one per line, such as {_EXAMPLE}")
     return found
 
 

@@ -29,7 +29,7 @@ def interval(values: Sequence[float]) -> Interval | None:
     either end. The same values have the same interval.
 
     Args:
-        values: one a picture; infinite ones too.
+        values: one per picture; infinite ones too.
 
     Returns:
         Its ends; None for fewer than ``FEWEST`` values, which have none.

@@ -1,4 +1,4 @@
-"""Similarity against speed-up: a line a family of configurations, intervals as bars, the frontier marked."""
+"""Similarity against speed-up: one line per family of configurations, intervals as bars, the frontier marked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an evaluation or a comparison shows: a row a configuration, as a table and as JSON."""
+"""What an evaluation or a comparison shows: one row per configuration, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def notes(run: Mapping[str, Any], on: Mapping[str, Any], rows: Sequence[Row], le
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """A row a configuration, with columns for what was measured."""
+    """One row per configuration, with columns for what was measured."""
     columns: dict[str, Callable[[Row], str]] = {"configuration": lambda row: row.configuration.name}
     timed = any(row.block_seconds is not None for row in rows)
     if timed:

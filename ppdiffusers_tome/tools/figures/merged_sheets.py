@@ -33,7 +33,7 @@ class MergedPicture:
     shown: Sequence[int]
 
     def sheet(self, run: Mapping[str, Any], settings: str) -> Image.Image:
-        """Groups over the picture, a row a step and a column a block; in the last row how often each token merged.
+        """Groups over the picture, one row per step, one column per block; in the last row how often each token merged.
 
         Args:
             run: what the pipeline says of itself and the picture.

@@ -59,7 +59,7 @@ def merged_share(records: Sequence[MergeRecord], calls: int) -> np.ndarray:
 
 
 def _by_pixel(tokens: np.ndarray, picture: Image.Image) -> np.ndarray:
-    """A value a token, ``[height, width]`` of the grid, as one a pixel, ``[height, width]`` of the picture."""
+    """A value per token, ``[height, width]`` of the grid, as one per pixel, ``[height, width]`` of the picture."""
     rows = _token_of_pixel(picture.height, tokens.shape[0])
     columns = _token_of_pixel(picture.width, tokens.shape[1])
     return tokens[rows[:, None], columns]

@@ -134,7 +134,8 @@ def _report_bad_lines(run: Run, chunk: Chunk, bad: Sequence[BadLine]) -> None:
     """Lines that cannot be read stop the run before it begins, or are skipped."""
     if run.on_error == STOP:
         read = f" as far as line {chunk.line + chunk.lines - 1}" if chunk.entries == run.pictures_per_folder else ""
-        more = f" ({len(bad) - 1} more lines are bad{read})" if len(bad) > 1 else ""
+        others = "1 more line is bad" if len(bad) == 2 else f"{len(bad) - 1} more lines are bad"
+        more = f" ({others}{read})" if len(bad) > 1 else ""
         raise UserError(bad[0].stopping(run.prompts) + more)
     for each in bad:
         warn(each.skipping(run.prompts))

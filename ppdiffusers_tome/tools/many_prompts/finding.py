@@ -50,7 +50,7 @@ def find_chunks(
         chunks.append(chunk)
         number, line, offset = number + chunk.entries, line + chunk.lines, offset + chunk.length
     if not chunks:
-        raise UserError(f"--prompts {file.path} holds no prompt; write one a line")
+        raise UserError(f"--prompts {file.path} holds no prompt; write one per line")
     return chunks
 
 

@@ -115,7 +115,7 @@ def with_checksum(entry: Mapping[str, Any], picture: Path) -> dict[str, Any]:
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Replace a file by these objects, one a line.
+    """Replace a file by these objects, one per line.
 
     Raises:
         UserError: it cannot be written.

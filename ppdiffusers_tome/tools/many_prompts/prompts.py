@@ -1,4 +1,4 @@
-"""Files of prompts: one picture a line, as text, CSV or JSON lines. Knows no Paddle.
+"""Files of prompts: one picture per line, as text, CSV or JSON lines. Knows no Paddle.
 
 A file may have any number of lines, so it is taken a piece at a time: ``PromptsFile.piece`` finds where one ends, and
 ``lines_of`` makes lines of its bytes. Whatever a line says is checked, and what cannot be used is reported with the
@@ -56,8 +56,8 @@ class PromptsFile:
     """A file of prompts.
 
     Args:
-        path: ``.txt``: a prompt a line; ``.csv``: columns called as in ``FIELDS``, named in the first line; ``.jsonl``:
-            an object a line with those keys. UTF-8. Everything but the prompt may be left out.
+        path: ``.txt``: one prompt per line; ``.csv``: columns called as in ``FIELDS``, named in the first line;
+            ``.jsonl``: one object per line with those keys. UTF-8. Everything but the prompt may be left out.
 
     Attributes:
         columns: what the first line of a CSV names; nothing elsewhere.

@@ -21,7 +21,7 @@ class Target:
         memory: the most bytes in use during a call.
 
     Raises:
-        ToMeTypeError, ToMeValueError: one is no such number, or all are None.
+        ToMeTypeError, ToMeValueError: one is not such a number, or all are None.
     """
 
     psnr: float | None = None

@@ -44,7 +44,6 @@ def test_example_runs_offline(name, tmp_path):
     assert "merged" in said
 
 
-@pytest.mark.sweep  # both examples run in every commit
 def test_controlnet_example_takes_a_photo_as_people_see_it(tmp_path, photo):
     """The file of a camera that was turned gives what the upright picture gives."""
     tags = Image.Exif()

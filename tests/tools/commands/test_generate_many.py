@@ -205,7 +205,7 @@ def test_what_cannot_be_drawn_is_found_before_anything_is_loaded(many, tmp_path,
         assert many([good, bad, good, bad]) == 2
         captured = capsys.readouterr()
         assert sentence in captured.err
-        assert "(1 more lines are bad)" in captured.err
+        assert "(1 more line is bad)" in captured.err
         assert captured.err.count("\n") == 1
         assert not (tmp_path / "outputs").exists()
 

@@ -38,7 +38,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_all_cores_are_used_and_that_is_said_once() -> None:
     done, cores = run("-c", SHOW), usable_cores()
     assert done.stdout.split()[:2] == [str(cores), "2"]
-    said = f"using {cores} threads, one a core; OMP_NUM_THREADS sets another number\n"
+    said = f"using {cores} threads, one per core; OMP_NUM_THREADS sets another number\n"
     assert done.stderr == (said if cores > 1 else "")
 
 

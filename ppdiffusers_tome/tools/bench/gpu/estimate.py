@@ -74,7 +74,7 @@ def heading(device: str) -> str:
 
 
 def table(device: str) -> Table:
-    """A row a family and a column a size; in every cell the presets, the one that saves least first."""
+    """One row per family and one column per size; in every cell the presets, the one that saves least first."""
     result = Table(["model", *(f"{size}x{size}" for size in SIZES)])
     for family in FAMILIES.values():
         found = [estimated(family.name, size, device) for size in SIZES]

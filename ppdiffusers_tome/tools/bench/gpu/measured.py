@@ -78,7 +78,7 @@ def measure(
 
 
 def table(findings: Sequence[Finding], device: str | None) -> Table:
-    """A row a family, precision, kind of attention and size, and in every preset's column its speed-up.
+    """One row per family, precision, kind of attention and size, and in every preset's column its speed-up.
 
     Args:
         findings: those that failed have no rows.
