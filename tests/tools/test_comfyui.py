@@ -1,4 +1,4 @@
-"""The node for ComfyUI, by ComfyUI's protocol and without ComfyUI: what a node tells of itself, which nodes run again
+"""The nodes for ComfyUI, by ComfyUI's protocol and without ComfyUI: what a node tells of itself, which nodes run again
 when something changes, and that a pipeline goes from node to node by reference and stays for the next run.
 """
 
@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 import paddle
 import pytest
-from ppdiffusers import StableDiffusionPipeline
+from ppdiffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from ppdiffusers.transformers import CLIPTokenizer
 
 import tiny
-from ppdiffusers_tome import NothingToMergeError, ToMeTypeError
+from ppdiffusers_tome import NothingToMergeError, ToMeTypeError, apply_tome
 from ppdiffusers_tome.merging.methods import methods
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.bundled import MODEL
@@ -27,7 +27,8 @@ from ppdiffusers_tome.tools.bundled import MODEL
 pytestmark = pytest.mark.once
 
 FOLDER = tiny.ROOT / "examples" / "comfyui"
-NODE = "PaddleTokenMerging"
+NODE, LOADER = "PaddleTokenMerging", "PaddleBundledModelLoader"
+FILES = ["workflow", "workflow_bundled"]  # .json for ComfyUI's page, _api.json for its /prompt
 OWN = "ratio and method"
 SCHEDULERS = [
     "euler", "euler-ancestral", "pndm", "lms", "heun", "dpm-multi", "dpm-single", "kdpm2-ancestral", "kdpm2",
@@ -61,12 +62,17 @@ def loaded() -> ModuleType:
     return module
 
 
-OURS = loaded().NODE_CLASS_MAPPINGS[NODE]
+NODES = loaded().NODE_CLASS_MAPPINGS
+OURS = NODES[NODE]
+
+
+def written(file: str) -> dict[str, Any]:
+    return json.loads((FOLDER / file).read_text(encoding="utf-8"))
 
 
 def workflow(**settings: Any) -> dict[str, Any]:
     """The file, with small pictures and other settings of our node."""
-    nodes = json.loads((FOLDER / "workflow_api.json").read_text(encoding="utf-8"))
+    nodes = written("workflow_api.json")
     for node in nodes.values():
         if "Text2Image" in node["class_type"]:
             node["inputs"].update(width=32, height=32, steps=2)
@@ -77,26 +83,31 @@ def workflow(**settings: Any) -> dict[str, Any]:
 
 def inputs_of(kind: str) -> dict[str, Any]:
     """Every input of a node, a type or a list to choose from."""
-    if kind == NODE:
-        return {name: told[0] for name, told in OURS.INPUT_TYPES()["required"].items()}
+    if kind in NODES:
+        return {name: told[0] for name, told in NODES[kind].INPUT_TYPES()["required"].items()}
     return PADDLEMIX[kind][0]
 
 
 def outputs_of(kind: str) -> dict[str, str]:
-    return dict(zip(OURS.RETURN_NAMES, OURS.RETURN_TYPES, strict=True)) if kind == NODE else PADDLEMIX[kind][1]
+    if kind in NODES:
+        return dict(zip(NODES[kind].RETURN_NAMES, NODES[kind].RETURN_TYPES, strict=True))
+    return PADDLEMIX[kind][1]
 
 
 def is_link(value: Any) -> bool:
     return isinstance(value, list)
 
 
+def test_nodes_are_found_by_their_names_and_shown_by_others() -> None:
+    module = loaded()
+    assert set(module.NODE_CLASS_MAPPINGS) == set(module.NODE_DISPLAY_NAME_MAPPINGS) == {NODE, LOADER}
+    for node in NODES.values():
+        assert "\N{SHIP}" in node.CATEGORY  # beside PaddleMIX's
+        assert callable(getattr(node(), node.FUNCTION))
+        assert len(node.OUTPUT_TOOLTIPS) == len(node.RETURN_TYPES) == len(node.RETURN_NAMES)
+
+
 class TestOfTheNode:
-    def test_is_found_by_its_name_and_shown_by_another(self) -> None:
-        module = loaded()
-        assert set(module.NODE_CLASS_MAPPINGS) == set(module.NODE_DISPLAY_NAME_MAPPINGS) == {NODE}
-        assert "\N{SHIP}" in OURS.CATEGORY  # beside PaddleMIX's
-        assert callable(getattr(OURS(), OURS.FUNCTION))
-        assert len(OURS.OUTPUT_TOOLTIPS) == len(OURS.RETURN_TYPES) == len(OURS.RETURN_NAMES)
 
     def test_offers_every_preset_and_method_and_tells_of_each_input(self) -> None:
         told = OURS.INPUT_TYPES()["required"]
@@ -144,10 +155,13 @@ assert module.NODE_CLASS_MAPPINGS == {{}}
         assert "ppdiffusers_tome is not installed" in done.stdout
 
 
+@pytest.mark.parametrize("file", FILES)
 class TestOfTheWorkflow:
-    def test_its_inputs_are_those_of_the_nodes(self) -> None:
-        nodes = workflow()
-        assert {node["class_type"] for node in nodes.values()} == {NODE, *PADDLEMIX}
+    def test_its_inputs_are_those_of_the_nodes(self, file: str) -> None:
+        nodes = written(f"{file}_api.json")
+        loader = {"workflow": "PaddleSDCheckpointLoader", "workflow_bundled": LOADER}[file]
+        others = PADDLEMIX.keys() - {"PaddleSDCheckpointLoader"}
+        assert {node["class_type"] for node in nodes.values()} == {NODE, loader, *others}
         for number, node in nodes.items():
             known = inputs_of(node["class_type"])
             assert node["inputs"].keys() == known.keys(), number
@@ -160,9 +174,9 @@ class TestOfTheWorkflow:
                 else:
                     assert isinstance(value, OF_PYTHON[known[name]]), (number, name)
 
-    def test_the_graph_of_the_page_is_the_same_workflow(self) -> None:
+    def test_the_graph_of_the_page_is_the_same_workflow(self, file: str) -> None:
         """As ComfyUI's page makes one of the other; its own widget after a seed says whether that changes."""
-        graph = json.loads((FOLDER / "workflow.json").read_text(encoding="utf-8"))
+        graph = written(f"{file}.json")
         links = {link[0]: link for link in graph["links"]}
         found: dict[str, Any] = {}
         for node in graph["nodes"]:
@@ -182,7 +196,7 @@ class TestOfTheWorkflow:
             for slot, output in enumerate(node["outputs"]):
                 assert output["links"] == [link[0] for link in graph["links"] if link[1:3] == [node["id"], slot]]
             found[str(node["id"])] = {"class_type": node["type"], "inputs": inputs}
-        nodes = json.loads((FOLDER / "workflow_api.json").read_text(encoding="utf-8"))
+        nodes = written(f"{file}_api.json")
         assert found == {
             number: {name: node[name] for name in ("class_type", "inputs")} for number, node in nodes.items()
         }
@@ -207,16 +221,22 @@ def sample(**given: Any) -> tuple[paddle.Tensor]:
     return (latent,)
 
 
+def decode(latent: paddle.Tensor, sd_pipe: Any) -> tuple[np.ndarray]:
+    picture = sd_pipe.vae.decode(latent / sd_pipe.vae.config.scaling_factor, return_dict=False)[0]
+    return ((picture / 2 + 0.5).clip(0, 1).transpose([0, 2, 3, 1]).numpy(),)
+
+
 class Engine:
     """Runs workflows as ComfyUI does: a node runs again where its inputs, or those of a node before it, changed."""
 
     RUNS: ClassVar[dict[str, Callable[..., tuple]]] = {
         "PaddleSDCheckpointLoader": load,
         "PaddleSDText2ImagePipe": sample,
-        "PaddleSDVaeDecoder": lambda latent, sd_pipe: (latent.numpy(),),
+        "PaddleSDVaeDecoder": decode,
         "PromptInput": lambda prompt: (prompt,),
         "PaddleSaveImage": lambda images, filename_prefix, censor: (images,),
         NODE: lambda **given: getattr(OURS(), OURS.FUNCTION)(**given),
+        LOADER: lambda: getattr(NODES[LOADER](), NODES[LOADER].FUNCTION)(),
     }
 
     def __init__(self) -> None:
@@ -261,7 +281,7 @@ def alone() -> Callable[..., np.ndarray]:
             given = next(node["inputs"] for node in nodes.values() if "Text2Image" in node["class_type"])
             texts = [nodes[given[name][0]]["inputs"]["prompt"] for name in ("prompt", "negative_prompt")]
             given = {**given, "sd_pipe": pipe, "prompt": texts[0], "negative_prompt": texts[1]}
-            drawn[told] = sample(**given)[0].numpy()
+            drawn[told] = decode(sample(**given)[0], pipe)[0]
         return drawn[told]
 
     return draw
@@ -298,3 +318,53 @@ def test_a_second_node_takes_the_place_of_the_first() -> None:
     assert (first.tome.config.ratio, second.tome.config.ratio, second.tome.config.method) == (0.5, 0.25, "prune")
     assert said == f"ratio 0.5: {first.tome.num_blocks} blocks of unet"
     assert nothing == "nothing merges"
+
+
+class TestOfTheBundledModel:
+    """Its loader's UNet predicts noise at the timesteps of Stable Diffusion 1.5, as PaddleMIX's samplers want it."""
+
+    @pytest.fixture(scope="class")
+    def pipe(self) -> StableDiffusionPipeline:
+        return Engine.RUNS[LOADER]()[0]
+
+    def test_the_noise_it_tells_is_in_what_it_was_trained_on(self, pipe: StableDiffusionPipeline) -> None:
+        """Of the two timesteps with as much noise, the model is asked at its own one, and answers with v."""
+        model = UNet2DConditionModel.from_pretrained(str(MODEL / "unet"))
+        trained = DDIMScheduler.from_pretrained(str(MODEL / "scheduler")).alphas_cumprod.numpy().astype("float64")
+        asked = pipe.scheduler.alphas_cumprod.numpy().astype("float64")
+        latent, text = tiny.array((2, 4, 8, 8)), tiny.array((2, 7, model.config.cross_attention_dim))
+        for own in (100, 300, 500):
+            timestep = float(np.interp(-trained[own], -asked, range(1000)))
+            velocity = model(latent, own, text, return_dict=False)[0]
+            noise = pipe.unet(latent, paddle.to_tensor(timestep), text).sample
+            # v is the signal's share of the noise less the noise's share of the picture.
+            picture = (latent - (1 - trained[own]) ** 0.5 * noise) / trained[own] ** 0.5
+            expected = trained[own] ** 0.5 * noise - (1 - trained[own]) ** 0.5 * picture
+            np.testing.assert_allclose(velocity.numpy(), expected.numpy(), atol=2e-3)
+            (bare,) = pipe.unet(latent, timestep, text, return_dict=False)
+            np.testing.assert_allclose(bare.numpy(), noise.numpy(), atol=1e-4)
+
+    def test_its_workflow_draws_what_the_model_draws_by_itself(self) -> None:
+        """In small and in few steps. Asked at the wrong timesteps they correlate by less than 0.87."""
+        nodes = written("workflow_bundled_api.json")
+        for node in nodes.values():
+            if "Text2Image" in node["class_type"]:
+                assert [node["inputs"][name] for name in ("width", "height", "steps", "cfg")] == [512, 512, 10, 1.5]
+                node["inputs"].update(width=64, height=64, steps=4)
+        pictures, ran = Engine().run(nodes, ["unmerged", "merged"])
+        assert sorted(ran) == sorted(node["class_type"] for node in nodes.values())
+        usual = StableDiffusionPipeline.from_pretrained(str(MODEL))
+        given = {**nodes["5"]["inputs"], "sd_pipe": usual, "prompt": "a photo of a cat", "negative_prompt": ""}
+        expected = decode(sample(**given)[0], usual)[0]
+        for picture in pictures.values():
+            assert picture.shape == expected.shape == (1, 64, 64, 3)
+            assert np.corrcoef(picture.ravel(), expected.ravel())[0, 1] > 0.9
+        assert np.abs(pictures["merged"] - pictures["unmerged"]).mean() > 1e-3
+
+    def test_as_many_of_its_blocks_merge(self, pipe: StableDiffusionPipeline) -> None:
+        merged, said = OURS().merge(pipe, "balanced", 0.5, "tome", 0.0, 1.0)
+        usual = UNet2DConditionModel.from_pretrained(str(MODEL / "unet"))
+        assert merged.tome.blocks == {"unet": apply_tome(usual, "balanced").tome.num_blocks}
+        assert str(merged.tome.num_blocks) in said
+        assert pipe.tome is None
+        assert merged.unet.conv_in.weight is pipe.unet.conv_in.weight
