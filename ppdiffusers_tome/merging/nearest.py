@@ -22,12 +22,12 @@ _TINY = 1e-12
 def nearest(
     x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int = 1
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Find the destination that each source is most like, among those of its tile.
+    """Find the destination that each source is most like, among those that its tile is compared with.
 
     Args:
         x: ``[batch, tokens, channels]``, any float type.
         sources: int64 ``[num_tiles * S]``, tokens, tile by tile.
-        destinations: int64 ``[num_tiles * D]``, tokens, tile by tile.
+        destinations: int64 ``[num_tiles * D]``, tokens, tile by tile; several tiles may have the same.
         num_tiles: 1 compares all with all.
 
     Returns:
@@ -53,35 +53,42 @@ def _by_paddle(
     x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
     """All at once, as launches count."""
-    batch, _, channels = x.shape
-    of_tile = paddle.index_select(x, sources, axis=1).reshape([-1, sources.shape[0] // num_tiles, channels])
-    others = paddle.index_select(x, destinations, axis=1).reshape([-1, destinations.shape[0] // num_tiles, channels])
+    batch, num_tokens, _ = x.shape
+
+    def by_tile(rows: paddle.Tensor, index: paddle.Tensor) -> paddle.Tensor:
+        return paddle.index_select(rows, index, axis=1).reshape([-1, index.shape[0] // num_tiles, rows.shape[2]])
+
+    inverse_length = _inverse_lengths(x)
+    if destinations.shape[0] < num_tokens:
+        others = _unit(by_tile(x, destinations), by_tile(inverse_length, destinations))
+    else:  # so small tiles that each destination is seen by several
+        others = by_tile(_unit(x, inverse_length), destinations)
+    begins, of_begins = by_tile(x, sources), by_tile(inverse_length, sources)
     # A source's own length does not change which destination is nearest, only how sources rank: scaling the highest
     # products, one number a source, is cheaper than scaling the sources. But products of long float16 could overflow.
     own_length = x.dtype != paddle.float16
-    products = paddle.matmul(of_tile if own_length else _unit(of_tile), _unit(others), transpose_y=True)
+    products = paddle.matmul(begins if own_length else _unit(begins, of_begins), others, transpose_y=True)
     best = products.argmax(axis=-1)
     # Reading the maximum at its place is cheaper than a second pass over all products.
     highest = taken(products, best)
     highest = highest.astype("float32") if x.dtype in HALF else highest
-    cosine = highest * _measured(of_tile)[1].squeeze(-1) if own_length else highest
+    cosine = highest * of_begins.squeeze(-1) if own_length else highest
     shape = [batch, sources.shape[0]]
     return cosine.reshape(shape), best.reshape(shape)
 
 
-def _unit(x: paddle.Tensor) -> paddle.Tensor:
+def _unit(x: paddle.Tensor, inverse_length: paddle.Tensor) -> paddle.Tensor:
     """Tokens ``[groups, tokens, channels]`` at length one, of the same type."""
-    wide, inverse_length = _measured(x)
-    return (wide * inverse_length).astype(x.dtype) if x.dtype in HALF else wide * inverse_length
+    return (x.astype("float32") * inverse_length).astype(x.dtype) if x.dtype in HALF else x * inverse_length
 
 
-def _measured(x: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Tokens in float32 and one over each one's length, ``[groups, tokens, 1]`` float32.
+def _inverse_lengths(x: paddle.Tensor) -> paddle.Tensor:
+    """One over each token's length, ``[batch, tokens, 1]``, in float32 at least.
 
     Squares are summed in float32: 65504, the largest float16, is reached by 256 channels of value 16.
     """
     wide = x.astype("float32") if x.dtype in HALF else x
-    return wide, paddle.rsqrt((wide * wide).sum(axis=-1, keepdim=True) + _TINY)
+    return paddle.rsqrt((wide * wide).sum(axis=-1, keepdim=True) + _TINY)
 
 
 def _by_numpy(

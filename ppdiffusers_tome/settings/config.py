@@ -46,9 +46,10 @@ class ToMeConfig:
         merge_mlp: merge around the feed-forward layer (seldom worth it).
         seed: which random destinations, ``0 <= seed < 2**63``. They depend on the seed, the timestep and the
             grid alone, never on Paddle's or numpy's global generators, and are the same for every image.
-        tile: compare sources with the destinations of their own tile only, about ``tile`` by ``tile`` tokens of the
-            grid. The cost of matching then grows with the tokens, not with their square. ``None`` compares all with
-            all, as the papers do. At least the larger of ``sx`` and ``sy``; 16 is a good size.
+        tile: compare sources with the destinations of their own tile, about ``tile`` by ``tile`` tokens of the grid,
+            and of one cell around it only. The cost of matching then grows with the tokens, not with their square.
+            ``None`` compares all with all, as the papers do. At least the larger of ``sx`` and ``sy``; 16 is a good
+            size.
         reuse_steps: make a matching and keep it for this many denoising steps; 1 makes it anew in every step.
         reuse_blocks: let all blocks on one grid use the matching of the first of them.
         method: what becomes of similar tokens, a file of ``methods``: ``tome``, ``prune`` or ``tofu``; or how keys and

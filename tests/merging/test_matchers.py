@@ -35,16 +35,22 @@ class TestTiled(MethodContract):
     def may_merge(self, grid: Grid, source: int, destinations: np.ndarray) -> np.ndarray:
         return in_sight(grid, source, destinations)
 
+    @pytest.mark.parametrize("sides", [(2, 2), (3, 1), (4, 2)])
     @pytest.mark.parametrize("grid", GRIDS)
-    def test_tiles_are_small_and_hold_every_source_once_and_the_destinations_in_sight(self, grid: Grid) -> None:
-        tiles, (cells, rest) = tiled.tiles_of(grid, 2, 2, TILE), grid.cells(2, 2)
+    def test_tiles_are_small_and_hold_every_source_once_and_the_destinations_in_sight(
+        self, grid: Grid, sides: tuple[int, int]
+    ) -> None:
+        sx, sy = sides
+        if not grid.num_cells(sx, sy):
+            pytest.skip("no cell fits")
+        tiles, (cells, rest) = tiled.tiles_of(grid, sx, sy, TILE), grid.cells(sx, sy)
         tokens_of = np.concatenate([cells[:, 1:].ravel(), rest])
         assert np.array_equal(np.sort(tiles.sources[~tiles.repeated]), np.arange(len(tokens_of)))
         for sources, destinations in zip(tiles.sources, tiles.destinations, strict=True):
             for source in sources:
-                seen = np.flatnonzero(in_sight(grid, tokens_of[source], cells[:, 0]))
+                seen = np.flatnonzero(in_sight(grid, tokens_of[source], cells[:, 0], sx, sy))
                 assert set(destinations) == set(seen)
-                assert len(seen) <= (TILE // 2 + 2) ** 2
+                assert len(seen) <= (TILE // sx + 2) * (TILE // sy + 2)
 
     def test_what_is_beside_a_token_is_never_out_of_reach(self) -> None:
         """A tile's edge runs between two tokens that are alike, and nothing else is like them."""
@@ -69,21 +75,21 @@ class TestTiled(MethodContract):
         assert np.isfinite(tiny.run_unet(unet, 2, height, width)).all()
 
 
-def in_sight(grid: Grid, source: int, destinations: np.ndarray) -> np.ndarray:
+def in_sight(grid: Grid, source: int, destinations: np.ndarray, sx: int = 2, sy: int = 2) -> np.ndarray:
     """Which destinations a source is compared with, worked out on its own: of its tile and one cell around it.
 
-    Tiles are whole cells of 2x2, as even as can be, the rest beside them.
+    Tiles are whole cells, as even as can be, the rest beside them.
     """
 
-    def seen(of: int, others: np.ndarray, cells: int) -> np.ndarray:
-        number = -(-cells // (TILE // 2))
+    def seen(of: int, others: np.ndarray, cells: int, cell: int) -> np.ndarray:
+        number = -(-cells // (TILE // cell))
         larger, size = cells % number, cells // number
         ends = np.cumsum([size + (index < larger) for index in range(number)])
-        tile = np.searchsorted(ends, min(of // 2, cells - 1), side="right")
+        tile = np.searchsorted(ends, min(of // cell, cells - 1), side="right")
         begin = ends[tile] - size - (tile < larger)
-        return (begin - 1 <= others // 2) & (others // 2 <= ends[tile])
+        return (begin - 1 <= others // cell) & (others // cell <= ends[tile])
 
     row, column = divmod(source, grid.width)
-    return seen(row, destinations // grid.width, grid.height // 2) & seen(
-        column, destinations % grid.width, grid.width // 2
+    return seen(row, destinations // grid.width, grid.height // sy, sy) & seen(
+        column, destinations % grid.width, grid.width // sx, sx
     )

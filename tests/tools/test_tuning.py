@@ -374,6 +374,18 @@ class TestCandidates:
         }  # fmt: skip
         assert sorted(flat(found), key=repr) == sorted(TRIED, key=repr)
 
+    def test_what_a_method_does_anyway_is_not_tried_twice(self) -> None:
+        """Keys count sizes whether they are asked to or not, so both would draw the same picture."""
+        found = candidates(settings={"method": "keys"})
+        assert set(found) == {"keys", "keys, from 0 to 0.5"}
+        drawn = [replace(config, proportional=None) for config in flat(found)]
+        assert len(set(drawn)) == len(drawn)
+        assert set(candidates(settings={"method": "keys", "proportional": False})) == {"keys", "keys, from 0 to 0.5"}
+
+    def test_of_one_ratio_larger_cells_are_stronger(self) -> None:
+        cells = [config.sx * config.sy for config in candidates(settings={"ratio": 0.5})["todo"]]
+        assert cells == [4, 9, 16]
+
     def test_the_presets_are_among_them(self) -> None:
         assert candidates()["todo"] == [ToMeConfig.preset(name) for name in ("quality", "balanced", "fast")]
 
@@ -387,7 +399,8 @@ class TestCandidates:
         # Nothing that is possible is missing.
         for config in TRIED:
             with contextlib.suppress(ToMeValueError):
-                assert replace(config, **given) in flat(found)
+                possible = replace(config, **given)
+                assert {possible, replace(possible, proportional=None)} & set(flat(found))
         for configs in found.values():
             ratios = [config.highest_ratio(1) for config in configs]
             assert ratios == sorted(ratios)

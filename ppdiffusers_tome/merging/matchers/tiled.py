@@ -32,7 +32,7 @@ class Tiles:
     Attributes:
         sources: int64 ``[tiles, S of the largest]``, numbers of sources, each in one tile.
         destinations: int64 ``[tiles, D of the largest]``, numbers of the destinations that these are compared with,
-            in the tile and in the cells around it.
+            in the tile and in the cells around it, of the same frames.
         repeated: bool ``[tiles, S of the largest]``, which of ``sources`` are there a second time.
     """
 
@@ -122,7 +122,7 @@ def match(
         min_similarity: the least cosine at which they do; fewer may then merge.
 
     Returns:
-        The matching of the sources with destinations of their tiles; None where none are alike enough.
+        The matching of the sources with destinations in or beside their tiles; None where none are alike enough.
     """
     similarity, best = nearest(x, tiled.sources, tiled.destinations, tiled.num_tiles)
     if tiled.demoted is not None:

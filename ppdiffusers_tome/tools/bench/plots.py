@@ -44,7 +44,9 @@ def plot_sweep(title: str, plan: Plan, results: Sequence[Result]) -> Image.Image
             axes.set_title(setting.name)
             axes.set_xlim(0, 1.5 * longest)  # room for what stands behind the bars
 
-    what = f"speed-up over '{NONE}', and {UNITS[plan.what]}" if plan.repeats else "peak memory"
+    of_process = any(result.resident_peak_bytes is not None for result in results)
+    memory = f"peak memory of {'the whole process' if of_process else 'tensors'}"
+    what = f"speed-up over '{NONE}', and {UNITS[plan.what]}" if plan.repeats else memory
     height = _HEAD + rows * (_PANEL + _BAR * len(plan.variants))
     return draw_plot(title, f"{plan.model} model, {plan.dtype}; {what}", draw, width=columns * _WIDTH, height=height)
 

@@ -176,7 +176,9 @@ def _timed(estimate: Estimate, site: Site, config: ToMeConfig) -> Estimate:
             )
             if has_plain_scores(attention):
                 scores = attention.get_attention_scores
-                told["get_attention_scores"] = lambda *given: scores(*sizes_as_channel(attention, *given))
+                told["get_attention_scores"] = lambda query, key, attention_mask=None: scores(
+                    *sizes_as_channel(attention, query, key, attention_mask)
+                )
         hooks = [
             layer_at(site.block, path).register_forward_pre_hook(lambda layer, inputs: (tokens,))
             for path in section.keys

@@ -106,7 +106,8 @@ def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
     setting("--merge-mlp", action=yes_or_no, help="merge around the feed-forward layers too (default: no)")
     setting("--tome-seed", type=int, metavar="N", help="which random destinations (default: 0)")
     setting("--tile", type=_or_none(int), metavar="N",
-            help="match within tiles of N by N tokens only, or none: all with all (default); 16 is a good size")
+            help="match within tiles of N by N tokens and one cell around, or none: all with all (default); "
+            "16 is a good size")
     setting("--reuse-steps", type=int, metavar="N", help="keep a matching for N denoising steps (default: 1)")
     setting("--reuse-blocks", action=yes_or_no, help="blocks on one grid share their matching (default: no)")
     setting("--min-similarity", type=_or_none(float), metavar="X",

@@ -49,6 +49,8 @@ def candidates(
                 refusal = error
                 continue
             family = _family(candidate) if name is None else name
+            if families is None and "proportional" not in kept:
+                candidate = _plainly(candidate)
             if candidate not in chosen.setdefault(family, []):
                 chosen[family].append(candidate)
     if families is None:
@@ -82,10 +84,16 @@ def kept_settings(
 
 def _family(config: ToMeConfig) -> str:
     """What settings have in common that differ by their strength alone."""
-    proportional = ", proportional" if config.proportional else ""
+    proportional = ", proportional" if _plainly(config).proportional else ""
     part = "" if (config.start, config.end) == (0, 1) else f", from {config.start:g} to {config.end:g}"
     return f"{plain(config.method)}{proportional}{part}"
 
 
-def _strength(config: ToMeConfig) -> float:
-    return max(config.highest_ratio(level) for level in LEVELS)
+def _plainly(config: ToMeConfig) -> ToMeConfig:
+    """The same, without ``proportional`` where it asks for what the method does anyway."""
+    plainly = replace(config, proportional=None)
+    return plainly if plainly.counts_sizes == config.counts_sizes else config
+
+
+def _strength(config: ToMeConfig) -> tuple[float, int]:
+    return max(config.highest_ratio(level) for level in LEVELS), config.sx * config.sy
