@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", required=True, help="TITLE=FOLDER of a run, or TITLE=FILE of its losses")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    figure, axes = plt.subplots(1, len(args.runs), figsize=(4 * len(args.runs), 3.2), constrained_layout=True)
+    figure, axes = plt.subplots(1, len(args.runs), figsize=(4 * len(args.runs), 4), constrained_layout=True)
     for axis, run in zip(axes, args.runs, strict=True):
         title, _, path = run.partition("=")
         file = Path(path) / "loss.jsonl" if Path(path).is_dir() else Path(path)
@@ -39,7 +39,8 @@ def main() -> None:
             axis.plot(*zip(*points, strict=True), label=stage)
         axis.set(title=title, xlabel="step", ylabel="loss", yscale="log")
         axis.grid(alpha=0.3, which="both")
-        axis.legend()
+        if len(set(stages)) > 1:
+            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize="small")  # clear of the lines
     args.output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(args.output, dpi=110)
 
