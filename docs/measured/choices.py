@@ -1,10 +1,12 @@
 """What a choice of settings costs or gains against another, picture by picture.
 
-    python docs/measured/choices.py docs/measured/fidelity/bundled.json docs/measured/fidelity/bundled-dit.json
+    cd docs/measured/fidelity
+    python ../choices.py bundled.json bundled-dit.json bundled-tiles.json
 
 It takes the ``evaluate.json`` of one model or of several, and prints what docs/en/results/fidelity.md shows: the PSNR
-of one configuration less that of the other in dB, as the median over the pictures with its 95% interval. Run it from
-the repository, with the package installed.
+of one configuration less that of the other in dB, as the median over the pictures with its 95% interval. Of several
+evaluations of a model the first that has both configurations counts. Run it from the repository, with the package
+installed.
 """
 
 from __future__ import annotations
@@ -24,45 +26,57 @@ CHOICES = (
     ("todo, random 3x3", "tome 0.5"),
     ("todo, random 4x4, 2 levels", "tome 0.5"),
     ("todo, random 4x4, 2 levels", "todo, random 4x4"),
+    ("todo, random 3x3, 80% of the steps", "todo, random 3x3"),
+    ("todo, random 4x4, 80% of the steps", "todo, random 4x4"),
     ("keys 0.5", "tome 0.5"),
     ("tome 0.7, first half", "tome 0.5"),
     ("tome 0.7, first half", "tome 0.7, second half"),
     ("tome, proportional 0.25", "tome 0.25"),
     ("tome, proportional 0.5", "tome 0.5"),
     ("tome, proportional 0.7", "tome 0.7"),
+    ("tome, proportional 0.74", "tome 0.74"),
     ("tome, proportional 0.5", "todo, random 0.75"),
-    ("tile 4, proportional 0.5", "tile 4, 0.5"),
     ("todo, random 0.75", "todo 0.75"),
     ("pool 0.75", "todo, random 0.75"),
+    ("tile 4, 0.5", "tome 0.5"),
+    ("tile 4, 0.74", "tome 0.74"),
+    ("tile 8, 0.5", "tome 0.5"),
+    ("tile 8, 0.74", "tome 0.74"),
     ("tile 16, 0.5", "tome 0.5"),
     ("tile 16, 0.74", "tome 0.74"),
-    ("tile 4, 0.5", "tome 0.5"),
+    ("tile 8, proportional 0.5", "tome, proportional 0.5"),
+    ("tile 8, proportional 0.74", "tome, proportional 0.74"),
+    ("tile 8, proportional 0.74, 80% of the steps", "tile 8, proportional 0.74"),
+    ("tile 8, proportional 0.74, 80% of the steps", "tome, proportional 0.5"),
+    ("tile 8, proportional 0.74, 90% of the steps", "tile 8, proportional 0.74"),
+    ("keys, tile 8, 0.75", "keys 0.75"),
     ("tiles 0.5", "tile 16, 0.5"),
-    ("tiles 0.74", "tile 16, 0.74"),
     ("reused 0.5", "tiles 0.5"),
-    ("reused 0.74", "tiles 0.74"),
     ("tofu 0.5", "tome 0.5"),
     ("prune 0.5", "tome 0.5"),
 )
 
+Rows = Mapping[str, Mapping[str, Any]]  # of an evaluation, by the name of their configuration
+
 
 def table(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     """As lines of Markdown: a choice a row, a model a column."""
-    models = {
-        each["run"]["model"]: {row["configuration"]["name"]: row for row in each["configurations"]}
-        for each in evaluations
-    }
+    models: dict[str, list[Rows]] = {}
+    for each in evaluations:
+        rows = {row["configuration"]["name"]: row for row in each["configurations"]}
+        models.setdefault(each["run"]["model"], []).append(rows)
     head = " | ".join(f"{model}, dB" for model in models)
-    lines = [f"| settings | less | {head} |", "|---|---|" + "---:|" * len(models)]
+    lines = [f"| settings | compared with | {head} |", "|---|---|" + "---:|" * len(models)]
     for one, other in CHOICES:
-        cells = [difference(rows, one, other) for rows in models.values()]
+        cells = [difference(of_model, one, other) for of_model in models.values()]
         lines.append(f"| {one} | {other} | {' | '.join(cells)} |")
     return lines
 
 
-def difference(rows: Mapping[str, Mapping[str, Any]], one: str, other: str) -> str:
+def difference(evaluations: Sequence[Rows], one: str, other: str) -> str:
     """``+8.1 [+6.6, +9.8]``; a dash where the model was not evaluated with both."""
-    if one not in rows or other not in rows:
+    rows = next((each for each in evaluations if one in each and other in each), None)
+    if rows is None:
         return "-"
     found = in_psnr(rows[one], rows[other])
     return with_interval(found.median, found.interval, MEASURES[PSNR])

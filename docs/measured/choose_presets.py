@@ -1,13 +1,12 @@
 """Choose the presets from evaluations, or say what they would be.
 
     python docs/measured/choose_presets.py docs/measured/fidelity/bundled.json docs/measured/fidelity/bundled-dit.json
-    python docs/measured/choose_presets.py docs/measured/fidelity/*.json --write
 
-A preset is the fastest of the suite's settings whose pictures are at least so many dB closer to the unmerged ones than
-those of ``ratio=0.5``, tomesd's usual setting (``AIMS``), on the text-to-image model: what presets are used on most is
-a UNet. Pictures of the same prompt and seed are compared, and the difference counts with the lower end of its 95%
-interval. Speed is the speed-up of the blocks that merge, which on a busy machine is steadier than that of the whole
-picture. What they come to on other models is printed beside it.
+With ``--write`` it writes their files. A preset is the fastest of the suite's settings whose pictures are at least so
+many dB closer to the unmerged ones than those of ``ratio=0.5``, tomesd's usual setting (``AIMS``), on the text-to-image
+model: what presets are used on most is a UNet. Pictures of the same prompt and seed are compared, and the difference
+counts with the lower end of its 95% interval. Speed is the speed-up of the blocks that merge, which on a busy machine
+is steadier than that of the whole picture. What they come to on other models is printed beside it.
 
 Only settings that compute no similarities are taken: by the estimate for GPUs (docs/en/results/gpu-estimate.md) a
 matching in every block costs more there than it saves. Run it from the repository, with the package installed.
@@ -49,7 +48,14 @@ class Candidate:
 
 
 def candidates(evaluations: Sequence[Mapping[str, Any]]) -> list[Candidate]:
-    """All settings that compute no similarities and were evaluated on ``MODEL``, the fastest first."""
+    """All settings that compute no similarities and were evaluated on ``MODEL``, the fastest first.
+
+    Raises:
+        ValueError: there are two evaluations of a model.
+    """
+    given = [each["run"]["model"] for each in evaluations]
+    if len(set(given)) < len(given):
+        raise ValueError(f"one evaluation of each model is needed; got {', '.join(given)}")
     models = {
         each["run"]["model"]: {row["configuration"]["name"]: row for row in each["configurations"]}
         for each in evaluations

@@ -1,12 +1,14 @@
 """What the evaluations of the methods say of the goals, and the plot of them.
 
-    python docs/measured/frontier.py docs/measured/fidelity/*.json --plot docs/images/frontier.png
+    python docs/measured/frontier.py docs/measured/fidelity/bundled.json docs/measured/fidelity/bundled-dit.json \\
+        --plot docs/images/frontier.png
 
 It takes the ``evaluate.json`` of one model or of several, and prints what docs/en/results/fidelity.md shows: the goals
 of each model and a table of all settings. Fidelity is the PSNR to the unmerged picture in dB, speed
 the speed-up; both are medians over the pictures. The port is among them where ``evaluate`` was given
-``--port-ratios``. Between two settings of a family its line is straight: with other ratios one gets there. Run it from
-the repository, with the package installed.
+``--port-ratios``. ToMe's and ToDo's lines are straight between their settings, as other ratios get there; ours is the
+best of the settings themselves, as nothing lies between two methods. Run it from the repository, with the package
+installed.
 """
 
 from __future__ import annotations
@@ -121,13 +123,13 @@ def goals(points: Sequence[Point]) -> list[str]:
         "|---|---|---:|---:|---:|",
     ]
     for speed in SPEEDS:
-        psnr, best = psnr_at(ours(points), speed, of_picture), best_at(ours(points), speed, of_picture)
-        if psnr is None or best is None:
+        best = best_at(ours(points), speed, of_picture)
+        if best is None:
             lines.append(f"| {speed:.1f}x and more | none | - | - | - |")
             break
         others = [psnr_at(family(points, name), speed, of_picture) for name in (PLAIN_TOME, PLAIN_TODO)]
-        above = ["not so fast" if other is None else f"{psnr - other:+.1f}" for other in others]
-        lines.append(f"| {speed:.1f}x | {best.name} | {psnr:.1f} | {' | '.join(above)} |")
+        above = ["not so fast" if other is None else f"{best.psnr - other:+.1f}" for other in others]
+        lines.append(f"| {speed:.1f}x | {best.name} | {best.psnr:.1f} | {' | '.join(above)} |")
     return lines
 
 
@@ -170,9 +172,10 @@ def against(reference: Point, points: Sequence[Point]) -> list[str]:
             )
             times = f"; {own / saved:.1f} times as much, of {1 / saved:.1f} that are possible" if saved > 0 else ""
             lines.append(line + times)
-        psnr = psnr_at(points, speed(reference), speed)
-        if psnr is not None:
-            lines.append(f"at its speed, {word}: {psnr - reference.psnr:+.1f} dB ({psnr:.1f} dB)")
+        best = best_at(points, speed(reference), speed)
+        if best is not None:
+            apart = best.psnr - reference.psnr
+            lines.append(f"at its speed, {word}: {best.name}, {apart:+.1f} dB ({best.psnr:.1f} dB, {speed(best):.2f}x)")
     return lines
 
 
@@ -196,7 +199,9 @@ def plot(evaluations: Sequence[tuple[str, list[Point]]], path: Path) -> None:
             line = frontier(own, of_picture)
             axes.plot([p.speed for p in own], [p.psnr for p in own], ".", color=f"C{number}", alpha=0.4)
             if line:
-                axes.plot([p.speed for p in line], [p.psnr for p in line], "o-", color=f"C{number}", label=label)
+                drawstyle = "steps-pre" if label == OURS else "default"  # of ours, what is there or faster
+                xs, ys = [point.speed for point in line], [point.psnr for point in line]
+                axes.plot(xs, ys, "o-", color=f"C{number}", label=label, drawstyle=drawstyle)
         for point in frontier(ours(points), of_picture):
             axes.annotate(
                 point.name, (point.speed, point.psnr), (3, 5), textcoords="offset points", fontsize=7, rotation=25
@@ -204,8 +209,8 @@ def plot(evaluations: Sequence[tuple[str, list[Point]]], path: Path) -> None:
         axes.set(title=model, xlabel="speed-up of the whole picture", ylabel="PSNR to the unmerged picture (dB)")
         axes.xaxis.set_major_formatter("{x:g}x")
         axes.grid(alpha=0.3)
-        axes.margins(x=0.12, y=0.14)  # for the names beside the dots
-        axes.legend()
+        axes.margins(x=0.2, y=0.25)  # for the names beside the dots
+        axes.legend(loc="lower left")
     figure.savefig(path, dpi=110)
 
 

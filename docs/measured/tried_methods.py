@@ -3,8 +3,8 @@
     python docs/measured/tried_methods.py --model bundled-dit --seeds 0 1
 
 Every prototype is a processor of self-attention that works on plain assignments of tokens to groups, with numpy's
-matching, so that what is measured is the idea and not an implementation. Each is compared with ``tome`` at the same
-share of merged tokens, picture by picture, from the same noise. Run it from the repository, with the package installed.
+matching, so that what is measured is the idea and not an implementation. Each is compared with ``tome``, or with what
+else is named, picture by picture, from the same noise. Run it from the repository, with the package installed.
 """
 
 from __future__ import annotations
@@ -230,25 +230,38 @@ def put_on(layers: Sequence[Any], prototype: Prototype, seed: int) -> Iterator[N
             layer.set_processor(processor)
 
 
+SIZES_5, SIZES_7, LONGER = "sizes in the scores, 0.5", "sizes in the scores, 0.7", "tome 0.5, 20 steps"
 PROTOTYPES = (
     Prototype("tome 0.5", merge(0.5)),
-    Prototype("representatives (ReToM, SiTo)", merge(0.5, representatives)),
-    Prototype("destinations within 1 cell (CoReDiT)", merge(0.5, near=1)),
-    Prototype("destinations within 3 cells (CoReDiT)", merge(0.5, near=3)),
+    Prototype("representatives", merge(0.5, representatives)),  # ReToM, SiTo
+    Prototype("destinations within 1 cell", merge(0.5, near=1)),  # CoReDiT
+    Prototype("destinations within 3 cells", merge(0.5, near=3)),
     Prototype("importance from guidance, weight 0.1", guided(0.5, 0.1)),
     Prototype("importance from guidance, weight 0.5", guided(0.5, 0.5)),
-    Prototype("log of sizes in the scores (ToMe)", merge(0.5), sizes=True),
-    Prototype("queries 0.25, keys 0.667 (AsymRnR)", merge(0.25), merge(0.667), sizes=True),
     Prototype("keys 0.75, every query", keys_alone, merge(0.75), sizes=True),
-    Prototype("on outputs, every 2nd step whole (DiTo)", merge(0.5), whole_every=2, match_outputs=merge(0.5)),
+    Prototype("queries 0.25, keys 0.667, with sizes", merge(0.25), merge(0.667), sizes=True),  # AsymRnR
+    Prototype("on outputs, every 2nd step whole", merge(0.5), whole_every=2, match_outputs=merge(0.5)),  # DiTo
     Prototype(
-        "the same, a destination's choices penalised (DiTo)", merge(0.5), whole_every=2,
+        "the same, a destination's choices penalised", merge(0.5), whole_every=2,
         match_outputs=merge(0.5, penalty=0.02),
     ),
-    Prototype("tome 0.5, 20 steps", merge(0.5), steps=20),
+    Prototype(SIZES_5, merge(0.5), sizes=True),  # ToMe
+    Prototype(SIZES_7, merge(0.7), sizes=True, reference=SIZES_5),
+    Prototype("destinations within 1 cell, with sizes, 0.5", merge(0.5, near=1), sizes=True, reference=SIZES_5),
+    Prototype("destinations within 1 cell, with sizes, 0.7", merge(0.7, near=1), sizes=True, reference=SIZES_7),
+    Prototype("queries 0.4, keys 0.75, with sizes", merge(0.4), merge(0.75), sizes=True, reference=SIZES_7),
+    Prototype("queries 0.5, keys 0.75, with sizes", merge(0.5), merge(0.75), sizes=True, reference=SIZES_7),
+    *(
+        Prototype(
+            f"on outputs, penalised, every {number} step whole, with sizes, {ratio}", merge(ratio), sizes=True,
+            whole_every=every, match_outputs=merge(ratio, penalty=0.02), reference=SIZES_5,
+        )
+        for every, number, ratio in ((2, "2nd", 0.5), (2, "2nd", 0.7), (5, "5th", 0.5))
+    ),
+    Prototype(LONGER, merge(0.5), steps=20),
     Prototype(
-        "on outputs, every 4th step whole, 20 steps (DiTo)", merge(0.5), whole_every=4,
-        match_outputs=merge(0.5, penalty=0.02), reference="tome 0.5, 20 steps", steps=20,
+        "on outputs, penalised, every 4th step whole, 20 steps", merge(0.5), whole_every=4,
+        match_outputs=merge(0.5, penalty=0.02), reference=LONGER, steps=20,
     ),
 )  # fmt: skip
 
@@ -293,11 +306,11 @@ def main() -> None:
             with put_on(layers, each, seed):
                 found[each.name].append(psnr_of(whole[each.steps], draw(prompt, seed, each.steps)))
     print(f"{args.model}, {len(cases)} pictures; medians with their 95% intervals")
-    print("| method | PSNR, dB | above its reference, dB |\n|---|---:|---:|")
+    print("| method | PSNR, dB | compared with | dB above that |\n|---|---:|---|---:|")
     for each in PROTOTYPES:
         apart = [own - other for own, other in zip(found[each.name], found[each.reference], strict=True)]
         print(
-            f"| {each.name} | {Median.of(found[each.name]).words('{:.1f}'.format)} | "
+            f"| {each.name} | {Median.of(found[each.name]).words('{:.1f}'.format)} | {each.reference} | "
             f"{Median.of(apart).words('{:+.1f}'.format)} |"
         )
 

@@ -18,7 +18,21 @@ from ppdiffusers_tome.tools.evaluation.configurations import from_suite
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured"
 SUITES = ROOT / "ppdiffusers_tome" / "tools" / "evaluation"
-EVALUATIONS = [MEASURED / "fidelity" / f"{model}.json" for model in ("bundled", "bundled-dit")]
+# What is kept, with the suites that were evaluated.
+OF_SUITES = {
+    "bundled": ("fidelity", "fidelity-levels"),
+    "bundled-dit": ("fidelity", "fidelity-tiles"),
+    "bundled-tiles": ("fidelity-tiles",),
+}
+# Of other suites, beside what is compared with them.
+ANCHORS = {
+    "bundled-tiles": (
+        "tome 0.5", "tome 0.74", "tome, proportional 0.5", "keys 0.75", "todo, random 3x3", "todo, random 4x4",
+        "tome 0.5, 2 levels",
+    )
+}  # fmt: skip
+KEPT = {name: MEASURED / "fidelity" / f"{name}.json" for name in OF_SUITES}
+EVALUATIONS = [KEPT["bundled"], KEPT["bundled-dit"]]
 
 
 def load(name: str) -> ModuleType:
@@ -74,16 +88,23 @@ class TestFrontier:
         port = point("port 0.5", 1.5, 30, "port", blocks=2.0)
         lines = frontier.goals([port, point("keys", 2, 31, blocks=4.0), point("pool", 1.5, 34, blocks=2.0)])
         assert "keys (31.0 dB, 4.00x) saves 75% of the time, the port 50%; 1.5 times as much, of 2.0" in lines[1]
-        assert lines[2] == "at its speed, blocks: +4.0 dB (34.0 dB)"
+        assert lines[2] == "at its speed, blocks: pool, +4.0 dB (34.0 dB, 2.00x)"
 
     @pytest.mark.parametrize("speed", [0.9, 1.0])
     def test_a_port_that_saves_nothing(self, speed: float) -> None:
         lines = frontier.goals([point("port 0.5", speed, 30, "port"), point("keys", 2, 31)])
         assert lines[1].endswith("%")
 
-    def test_pictures_that_are_identical_have_no_nan(self) -> None:
-        values = {"speed_up": {"median": 2.0}, "block_speed_up": {"median": 2.0}, "psnr_db": {"median": None}}
-        assert frontier._finite(values["psnr_db"]["median"]) == frontier.MOST
+    def test_pictures_that_are_identical_have_no_nan(self, tmp_path: Path) -> None:
+        """Of them evaluations hold a null, as JSON has no infinity."""
+        configuration = {"name": "all", "family": "all", "contender": "ours"}
+        psnr = {"median": None, "interval": [40.0, None]}
+        speed = {"median": 2.0}
+        row = {"configuration": configuration, "psnr_db": psnr, "speed_up": speed, "block_speed_up": speed}
+        path = tmp_path / "evaluate.json"
+        path.write_text(json.dumps({"run": {"model": "bundled"}, "configurations": [row]}))
+        ((_, points),) = [frontier.read(path)]
+        assert (points[0].psnr, points[0].spread) == (frontier.MOST, (40.0, frontier.MOST))
 
 
 class TestPresets:
@@ -121,6 +142,11 @@ class TestPresets:
         other["samples"][0]["psnr_db"] = 10.0
         assert choose_presets.above_reference(other, reference)[0] < 2.0
 
+    def test_a_model_has_one_evaluation(self) -> None:
+        rows = [row("tome 0.5", [30.0] * 8, 1.2, {})]
+        with pytest.raises(ValueError, match="one evaluation of each model is needed; got bundled, bundled"):
+            choose_presets.candidates([evaluation(rows), evaluation(rows)])
+
     def test_too_few_pictures_choose_nothing(self) -> None:
         few = row("tome 0.5", [20.0] * 5, 1.2, {})
         with pytest.raises(ValueError, match="5 pictures are too few"):
@@ -137,13 +163,25 @@ class TestPresets:
         assert chosen == {name: ToMeConfig.preset(name) for name in presets()}
 
 
-@pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)
-def test_evaluations_are_of_the_suite_as_it_is(path: Path) -> None:
-    rows = json.loads(path.read_text())["configurations"]
+@pytest.mark.parametrize("name", OF_SUITES)
+def test_evaluations_are_of_the_suite_as_it_is(name: str) -> None:
+    rows = json.loads(KEPT[name].read_text())["configurations"]
     found = {each["configuration"]["name"]: each["configuration"] for each in rows}
-    names = ["fidelity.jsonl", "fidelity-levels.jsonl"] if path.stem == "bundled" else ["fidelity.jsonl"]
-    suite = {each.name: each.to_dict() for name in names for each in from_suite(SUITES / name)}
-    assert {name: found.get(name) for name in suite} == suite
+    suites = [SUITES / f"{suite}.jsonl" for suite in OF_SUITES[name]]
+    suite = {each.name: each.to_dict() for path in suites for each in from_suite(path)}
+    beside = {each for each in found if each.split()[0] in ("unmerged", "port")} | set(ANCHORS.get(name, ()))
+    assert {each: found[each] for each in found if each not in beside} == {
+        each: suite[each] for each in suite if each not in beside
+    }
+
+
+def test_blocks_of_the_unet_are_those_of_both_levels_in_both_its_evaluations() -> None:
+    levels = [json.loads(KEPT[name].read_text())["levels"] for name in ("bundled", "bundled-tiles")]
+    assert levels == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)
+def test_the_goals_are_read_off_them(path: Path) -> None:
     assert any("| 1.2x | " in line for line in frontier.goals(frontier.read(path)[1]))
 
 
@@ -152,7 +190,7 @@ class TestChoices:
         one = row("keys", [31.0, 42.0, 33.0, None, 30.0, 20.0], 1.2, {"method": "keys"})
         other = row("tome", [30.0, 40.0, 30.0, None, 25.0, 14.0], 1.2, {})
         other["samples"].reverse()
-        rows = {"keys": one, "tome": other}
+        rows = [{"keys": one}, {"keys": one, "tome": other}]
         assert choices.difference(rows, "keys", "tome").startswith("+2.5 [+0.5, ")
         assert choices.difference(rows, "tome", "tome") == "+0.0"
         assert choices.difference(rows, "keys", "pool") == "-"
@@ -161,15 +199,16 @@ class TestChoices:
             choices.difference(rows, "keys", "tome")
 
     def test_each_was_evaluated_on_the_unet(self) -> None:
-        rows = json.loads(EVALUATIONS[0].read_text())["configurations"]
-        assert {name for pair in choices.CHOICES for name in pair} <= {each["configuration"]["name"] for each in rows}
+        read = [json.loads(KEPT[name].read_text()) for name in ("bundled", "bundled-tiles")]
+        assert [line for line in choices.table(read) if line.endswith("| - |")] == []
 
 
 def test_the_page_shows_them() -> None:
     evaluations = [frontier.read(path) for path in EVALUATIONS]
-    shown = [line for _, points in evaluations for line in frontier.goals(points)] + frontier.table(evaluations)
+    shown = [line for _, points in evaluations for line in frontier.goals(points)]
+    shown += frontier.table(evaluations) + frontier.table([frontier.read(KEPT["bundled-tiles"])])
+    shown += choices.table([json.loads(path.read_text()) for path in KEPT.values()])
     read = [json.loads(path.read_text()) for path in EVALUATIONS]
-    shown += choices.table(read)
     presets_table = choose_presets.table(choose_presets.candidates(read))
     page = (ROOT / "docs" / "en" / "results" / "fidelity.md").read_text().splitlines()
     assert [line for line in [*shown, *presets_table] if line.startswith("|") and line not in page] == []

@@ -14,13 +14,13 @@ from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.values import LEVELS, plain, shown
 
 # What keeps most at its speed (docs/en/results/fidelity.md): of a UNet the presets, of a transformer proportional
-# attention and keys, of both the first half of the steps. Plain merging also works where blocks have no layers for keys
+# attention and keys, of both the first steps alone. Plain merging also works where blocks have no layers for keys
 # and attention takes no mask.
 TRIED = (
     *(ToMeConfig.preset(name) for name in presets()),
     ToMeConfig(0.5, method="keys"), ToMeConfig(0.75, method="keys"),
     ToMeConfig(0.3, proportional=True), ToMeConfig(0.5, proportional=True), ToMeConfig(0.7, proportional=True),
-    ToMeConfig(0.7, end=0.5),
+    ToMeConfig(0.7, end=0.5), ToMeConfig(0.74, tile=8, proportional=True, end=0.8),
     ToMeConfig(0.5), ToMeConfig(0.7),
 )  # fmt: skip
 
