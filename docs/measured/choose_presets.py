@@ -53,13 +53,13 @@ def candidates(evaluations: Sequence[Mapping[str, Any]]) -> list[Candidate]:
     Raises:
         ValueError: there are two evaluations of a model.
     """
-    given = [each["run"]["model"] for each in evaluations]
-    if len(set(given)) < len(given):
-        raise ValueError(f"one evaluation of each model is needed; got {', '.join(given)}")
     models = {
         each["run"]["model"]: {row["configuration"]["name"]: row for row in each["configurations"]}
         for each in evaluations
     }
+    if len(models) < len(evaluations):
+        given = ", ".join(each["run"]["model"] for each in evaluations)
+        raise ValueError(f"one evaluation of each model is needed; got {given}")
     usual = ToMeConfig().to_dict()
     found = []
     for name, row in models[MODEL].items():
