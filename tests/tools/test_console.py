@@ -22,7 +22,13 @@ from tools.commands.conftest import Gone
 def command(name: str) -> ModuleType:
     module = ModuleType(name)
     module.HELP = f"{name}."
-    module.add_arguments = lambda parser: parser.add_argument("--ratios", nargs="+", type=float)
+
+    def add_arguments(parser: Parser) -> None:
+        parser.add_argument("--ratios", nargs="+", type=float)
+        parser.add_argument("--methods", nargs="+", choices=["tome", "todo"])
+        parser.add_argument("--level", type=int, choices=(1, 2, 4))
+
+    module.add_arguments = add_arguments
     module.run = lambda args: args.ratios
     return module
 
@@ -60,6 +66,25 @@ def test_errors_are_a_sentence(parser: Parser, arguments: list[str], sentence: s
     with pytest.raises(UserError) as raised:
         parser.parse_args(arguments)
     assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "end"),
+    [
+        (["darw"], "'darw'", "); did you mean draw?; see program --help"),
+        (["draw", "--methods", "tome", "tood"], "'tood'", "); did you mean todo?; see program draw --help"),
+        (["draw", "--methods", "keys"], "'keys'", "); see program draw --help"),
+        (["draw", "--level", "3"], "3", "); see program draw --help"),
+    ],
+)
+def test_what_is_none_of_the_choices_is_told_the_nearest(
+    parser: Parser, arguments: list[str], given: str, end: str
+) -> None:
+    """Whether argparse quotes the choices depends on Python's version."""
+    with pytest.raises(UserError) as raised:
+        parser.parse_args(arguments)
+    assert f"invalid choice: {given} (choose from" in str(raised.value)
+    assert str(raised.value).endswith(end)
 
 
 def test_a_table_in_markdown() -> None:

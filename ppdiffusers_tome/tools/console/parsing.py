@@ -28,6 +28,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse's, of a value or a command that has to be one of several; its message says which was meant."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            meant = did_you_mean(str(value), map(str, action.choices or ()))
+            raise argparse.ArgumentError(action, f"{error.message}{meant}") from None
+
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         """As argparse's, which hands a command's arguments to the command's parser; but nothing may be unknown."""
         args = sys.argv[1:] if args is None else list(args)
