@@ -34,7 +34,7 @@ ENGLISH_ONLY = {
     f"docs/en/{name}.md"
     for name in (
         "developers/architecture", "developers/documentation", "reference/api", "reference/coverage",
-        "results/bundled-model", "results/fidelity", "results/gpu-estimate", "results/performance",
+        "results/bundled-model", "results/gpu-estimate", "results/performance",
     )
 }  # fmt: skip
 ENGLISH = [README, *sorted((DOCS / "en").rglob("*.md"))]
