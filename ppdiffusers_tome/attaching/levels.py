@@ -66,7 +66,7 @@ def _level(root: Layer, unet: UNetParts, stage: int, number: int) -> int:
 
 def _changes_size(block: Layer) -> bool:
     """True when a block of a UNet halves the resolution, or doubles it on the way up."""
-    if getattr(block, "downsamplers", None) or getattr(block, "upsamplers", None):
+    if any(getattr(block, name, None) for name in ("downsamplers", "upsamplers", "resnet_up")):
         return True
     return any(is_a(layer, "Sequential") for layer in block.children()) or any(
         is_a(layer, "Downsample", "Upsample") for layer in block.sublayers(include_self=True)

@@ -91,10 +91,9 @@ def find_sites(model: Layer) -> list[Site]:
     """Every block of a model, or of a part of one, that an adapter knows. Levels count from ``model``."""
     sites, seen = [], set()
     for path, layer in _layers(model):
-        for adapter in adapters():
-            if not is_a(layer, *adapter.inside):
-                continue
-            for name, block in layer.named_sublayers():
+        inside = [adapter for adapter in adapters() if is_a(layer, *adapter.inside)]
+        for name, block in layer.named_sublayers() if inside else ():  # in the order in which they stand
+            for adapter in inside:
                 if is_a(block, adapter.block_class) and id(block) not in seen and adapter.usable(block):
                     seen.add(id(block))
                     host = block if adapter.own_host else layer

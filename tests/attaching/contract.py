@@ -18,6 +18,8 @@ from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.attaching.attach import attached_blocks
 from ppdiffusers_tome.attaching.calls.attachment import Attachment
 from ppdiffusers_tome.attaching.paddle_hooks import HOOKS_SEE_KEYWORDS
+from ppdiffusers_tome.attaching.sites import execution_order, find_sites
+from ppdiffusers_tome.attaching.watching import watched
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
@@ -129,6 +131,43 @@ class ToMeContract:
         merged = self.output(apply_tome(model, 0.5))
         assert np.isfinite(merged).all()
         assert np.abs(merged - plain).max() > 1e-3
+
+    def test_blocks_run_in_the_order_that_methods_count_in(self, model: tiny.Model) -> None:
+        ran: list[str] = []
+        sites = execution_order(find_sites(model))
+        hooks = [
+            site.block.register_forward_pre_hook(lambda block, inputs, name=site.name: ran.append(name))
+            for site in sites
+        ]
+        try:
+            self.output(model)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        ran = list(dict.fromkeys(ran))
+        assert ran == [site.name for site in sites if site.name in ran] != []
+
+    def test_levels_are_those_of_the_grids(self, model: tiny.Model) -> None:
+        """What is counted from the layers is what becomes of the latent, where it is a picture or a video."""
+        levels = {site.name: site.level for site in find_sites(model)}
+        latents: list[tuple[int, ...]] = []
+
+        def note(layer: Any, inputs: tuple) -> None:
+            latents.extend(tuple(each.shape) for each in inputs[:1] if each.ndim >= 4)
+
+        hook = model.register_forward_pre_hook(note)
+        try:
+            with watched(apply_tome(model, 0.25, max_downsample=8)) as records:
+                self.output(model)
+        finally:
+            hook.remove()
+        if not latents:
+            pytest.skip("its latent is no picture, or is given by keyword")
+        height, width = latents[0][-2:]
+        assert {record.block.path: (record.grid.height, record.grid.width) for record in records} == {
+            record.block.path: (-(-height // level), -(-width // level))
+            for record in records for level in [levels[record.block.path]]
+        }  # fmt: skip
 
     def test_ratio_zero_is_the_identity(self, model: tiny.Model, plain: np.ndarray) -> None:
         apply_tome(model, 0, merge_crossattn=True, merge_mlp=True)

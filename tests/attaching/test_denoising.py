@@ -96,6 +96,13 @@ def test_steps_of_second_order() -> None:
     ]
 
 
+@pytest.mark.parametrize(("begins", "place"), [(2, 2), (4, 4), (1, 2)])
+def test_img2img_of_second_order_begins_with_the_second_of_two(begins: int, place: int) -> None:
+    """Pipelines cut such lists before a whole step, as ppdiffusers' schedulers take for granted too."""
+    schedule = [9.0, 7.0, 7.0, 5.0, 5.0, 3.0, 3.0]
+    assert ScheduledSteps(Scheduler(schedule)).at(schedule[begins]).progress == place / 7
+
+
 def test_several_calls_of_one_step() -> None:
     """Of which nothing then tells whether they are of second order, so calls of one timestep are one step."""
     steps = ScheduledSteps(Scheduler([9.0, 5.0, 5.0, 1.0]))
@@ -152,6 +159,11 @@ class TestGuessed:
     @pytest.mark.parametrize(("timestep", "progress"), [(1000, 0), (250, 0.75), (0, 1), (-0.1, None), (1001, None)])
     def test_progress_is_what_a_timestep_of_training_tells(self, timestep: float, progress: float | None) -> None:
         assert InferredSteps().at(timestep).progress == progress
+
+    @pytest.mark.parametrize("tenths", range(11))
+    def test_progress_is_the_nearest_float(self, tenths: int) -> None:
+        """So that ``start=0.1`` is in and ``end=0.1`` is out: 1 - 900 / 1000 is a little less than 0.1."""
+        assert InferredSteps().at(1000 - 100 * tenths).progress == tenths / 10
 
     def test_some_models_count_from_one(self) -> None:
         assert InferredSteps(noisiest=1).at(0.25).progress == 0.75

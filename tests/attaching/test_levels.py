@@ -9,6 +9,7 @@ import pytest
 import tiny
 from ppdiffusers_tome import NothingToMergeError, applied_tome, apply_tome
 from ppdiffusers_tome.attaching.sites import execution_order, find_sites
+from ppdiffusers_tome.tools.doctor.zoo import unet_score_sde
 
 
 def levels(model: tiny.Model) -> dict[str, int]:
@@ -36,6 +37,19 @@ def test_levels_of_sdxl_and_controlnet_and_dit() -> None:
     }  # fmt: skip
     assert levels(tiny.multi_controlnet())["nets.1.down_blocks.1.attentions.0"] == 2
     assert set(levels(tiny.dit()).values()) == {2}
+
+
+def test_levels_of_a_unet_with_skips_beside_it() -> None:
+    """The score SDE's blocks on the way up double by a layer of another name."""
+    assert set(levels(unet_score_sde.SPECIMEN.build()).values()) == {2}
+    four = dict(
+        block_out_channels=(32,) * 4, down_block_types=("SkipDownBlock2D",) * 3 + ("AttnSkipDownBlock2D",),
+        up_block_types=("SkipUpBlock2D",) * 2 + ("AttnSkipUpBlock2D", "SkipUpBlock2D"),
+    )  # fmt: skip
+    found = levels(unet_score_sde.SPECIMEN.build(**four))
+    assert {path.partition(".attentions")[0]: level for path, level in found.items()} == {
+        "down_blocks.3": 8, "mid_block": 8, "up_blocks.2": 2
+    }  # fmt: skip
 
 
 def test_levels_are_those_of_the_grids() -> None:

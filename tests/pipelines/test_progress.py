@@ -19,7 +19,8 @@ from pipelines import test_video_audio as videos
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.attaching.models import models_of
 from ppdiffusers_tome.attaching.watching import watched
-from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
+from ppdiffusers_tome.tools.doctor.zoo import unidiffuser
+from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs, untouched_random_state
 
 Drawing = Callable[[], Any]
 
@@ -154,6 +155,37 @@ def test_continuous_timesteps_of_video_diffusion(tmp_path: Path) -> None:
     assert calls == {"unet": 2}
     assert early == {"unet": [0]}
     assert merging_calls(pipe, draw, start=0.5)[1] == {"unet": [1]}
+
+
+def test_each_denoiser_of_unclip_is_told_by_the_scheduler_that_is_called_like_it() -> None:
+    """All three begin with the same timestep."""
+    pipe, call = images.unclip()
+    call |= dict(prior_num_inference_steps=4, decoder_num_inference_steps=4, super_res_num_inference_steps=3)
+    calls, early = merging_calls(pipe, lambda: images.run(pipe, call), end=0.7)
+    assert calls == {"decoder": 4, "super_res_first": 2, "super_res_last": 1}
+    assert early == {"decoder": [0, 1, 2], "super_res_first": [0, 1], "super_res_last": [0]}
+
+
+@pytest.mark.parametrize("numbers", [False, True], ids=["tensors", "numbers"])
+@pytest.mark.parametrize("other", [0, 1000, None], ids=["finished", "noise", "both"])
+@pytest.mark.parametrize("picture", [True, False], ids=["picture", "text"])
+def test_unidiffuser_is_told_by_what_it_denoises(picture: bool, other: int | None, numbers: bool) -> None:
+    """It is given two timesteps; of what stays as it is, pipelines say 0 or the highest."""
+    model = apply_tome(unidiffuser.SPECIMEN.build(), 0.5, start=0.5)
+
+    def merges(timestep: int) -> bool:
+        inputs = Inputs(timestep=timestep)
+        told = timestep if numbers else inputs.timesteps
+        still = told if other is None else other
+        image, text = (told, still) if picture else (still, told)
+        with paddle.no_grad(), watched(model) as records:
+            model(
+                latent_image_embeds=inputs.picture(4), image_embeds=inputs.normal(1, unidiffuser.IMAGE_DIM, seed=2),
+                prompt_embeds=inputs.text(seed=3), timestep_img=image, timestep_text=text,
+            )  # fmt: skip
+        return bool(records)
+
+    assert [merges(timestep) for timestep in (900, 501, 500, 100)] == [False, False, True, True]
 
 
 def test_the_settings_of_a_part_that_a_pipeline_holds_are_told_too() -> None:

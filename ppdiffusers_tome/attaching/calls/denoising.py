@@ -101,6 +101,8 @@ class ScheduledSteps:
     def _place_after(self, timestep: float) -> int:
         """The place of the next step; a schedule may come to the same timestep once more later on."""
         places = _places_in(self._schedule, timestep) if self._listed else []
+        if self._place < 0 and len(places) > 1 and places[0] > 0 and places[1] == places[0] + 1:
+            return places[1]  # img2img of second order: the list is cut behind the call that ends a step
         onwards = [place for place in places if place > self._place]
         return next(iter([*onwards, *places, self._place + 1]))
 
@@ -121,7 +123,7 @@ class InferredSteps:
         self._timestep = self._distance = float("nan")
 
     def at(self, timestep: float) -> Step:
-        progress = 1 - timestep / self._noisiest if 0 <= timestep <= self._noisiest else None
+        progress = (self._noisiest - timestep) / self._noisiest if 0 <= timestep <= self._noisiest else None
         if timestep == self._timestep:
             return Step(progress, starts=False, follows=False)
         before, self._distance = self._distance, self._timestep - timestep

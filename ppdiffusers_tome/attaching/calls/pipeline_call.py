@@ -56,7 +56,8 @@ class PipelineCall:
     def denoising(self, denoiser: Denoiser) -> Denoising:
         """That of one denoiser, the same for as long as the call lasts."""
         if denoiser not in self._denoisings:
-            steps = ScheduledSteps(self._schedules) if self._schedules() else InferredSteps(denoiser.noisiest)
+            schedules = functools.partial(self._schedules, self._name_of(denoiser))
+            steps = ScheduledSteps(schedules) if schedules() else InferredSteps(denoiser.noisiest)
             self._denoisings[denoiser] = Denoising(steps, denoiser.config.reuse_steps)
         return self._denoisings[denoiser]
 
@@ -69,12 +70,28 @@ class PipelineCall:
         for action in self._at_end.values():
             action()
 
-    def _schedules(self) -> Sequence[Sequence[float]]:
-        """The timesteps of all schedulers that the pipeline holds now, those of its ``scheduler`` first."""
+    def _name_of(self, denoiser: Denoiser) -> str:
+        """What the pipeline calls a denoiser; "" for one that it holds within something else."""
+        for name, value in dict(vars(self._pipe)).items():
+            hooks = getattr(value, "_forward_pre_hooks", {}).values()
+            if any(getattr(getattr(hook, "__self__", None), "attachment", None) is denoiser for hook in hooks):
+                return name
+        return ""
+
+    def _schedules(self, denoiser: str) -> Sequence[Sequence[float]]:
+        """The timesteps of all schedulers that the pipeline holds now.
+
+        First those of a scheduler that is called like the denoiser, as unCLIP's ``prior_scheduler``,
+        ``decoder_scheduler`` and ``super_res_scheduler`` may all begin with the same timestep; then its ``scheduler``.
+        """
         held = dict(vars(self._pipe))  # another thread may set an attribute meanwhile
-        schedulers = [held.get("scheduler"), *(value for name, value in held.items() if name != "scheduler")]
+
+        def order(name: str) -> int:
+            kind = name.removesuffix("_scheduler")
+            return 0 if kind != name and denoiser.startswith(kind) else 1 if name == "scheduler" else 2
+
         read = {}
-        for scheduler in schedulers:
+        for scheduler in (held[name] for name in sorted(held, key=order)):
             if hasattr(scheduler, "set_timesteps") and getattr(scheduler, "timesteps", None) is not None:
                 timesteps = scheduler.timesteps
                 read[id(timesteps)] = self._read.get(id(timesteps)) or (timesteps, _steps_of(scheduler, timesteps))

@@ -16,6 +16,8 @@ from ppdiffusers_tome.attaching.paddle_hooks import RunningCall, keywords_of
 
 # What denoisers call the argument that is their timestep.
 _TIMESTEPS = ("timestep", "timesteps", "t", "r")
+# UniDiffuser has one of its picture and one of its text.
+_OF_TWO = ("timestep_img", "timestep_text")
 # What is in the names of arguments that bring a ControlNet's or VCtrl's output, of UNets, SD3, CogVideoX and FLUX.
 _OF_A_STEP = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
 
@@ -41,6 +43,7 @@ class DenoiserHooks(Hooks):
         given = {**dict(zip(self.parameters, inputs, strict=False)), **keywords_of(keywords)}
         latents = given.pop(self.parameters[0], None)
         timesteps = [given.pop(name) for name in _TIMESTEPS if name in given]
+        of_two = [given.pop(name) for name in _OF_TWO if name in given]
         call = Call(
             self.attachment,
             latents=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
@@ -49,8 +52,10 @@ class DenoiserHooks(Hooks):
         )
         self.attachment.begin(self, model, call)
         note(self.attachment, call)
-        if self.reads_timestep and timesteps:
-            timestep = timesteps[0]
+        timestep = timesteps[0] if self.reads_timestep and timesteps else None
+        if of_two:
+            timestep = self._denoised(of_two)
+        if timestep is not None:
             if isinstance(timestep, (int, float)):
                 timestep = paddle.to_tensor([timestep])
             if isinstance(timestep, paddle.Tensor) and timestep.ndim <= 1:
@@ -58,6 +63,12 @@ class DenoiserHooks(Hooks):
 
     def end(self, model: Layer, inputs: tuple, output: Any) -> None:
         self.attachment.end(self, failed=output is None)
+
+    def _denoised(self, timesteps: Sequence[Any]) -> Any:
+        """The timestep of what is denoised: pipelines give what is finished 0, and pure noise the highest number."""
+        ends = (0, self.attachment.noisiest)
+        running = [each for each in timesteps if isinstance(each, paddle.Tensor) or each not in ends]
+        return (running or sorted(timesteps))[0]
 
 
 class TimestepHooks(Hooks):
