@@ -1,7 +1,7 @@
 """What a choice of settings costs or gains against another, picture by picture.
 
     cd docs/measured/fidelity
-    python ../choices.py bundled.json bundled-dit.json bundled-tiles.json
+    python ../choices.py bundled.json bundled-dit.json bundled-tiles.json bundled-steps.json
 
 It takes the ``evaluate.json`` of one model or of several, and prints what docs/en/results/fidelity.md shows: the PSNR
 of one configuration less that of the other in dB, as the median over the pictures with its 95% interval. Of several
@@ -26,6 +26,11 @@ CHOICES = (
     ("todo, random 3x3", "tome 0.5"),
     ("todo, random 4x4, 2 levels", "tome 0.5"),
     ("todo, random 4x4, 2 levels", "todo, random 4x4"),
+    ("tome 0.5, 90% of the steps", "tome 0.5"),
+    ("todo, random 0.75, 90% of the steps", "todo, random 0.75"),
+    ("todo, random 3x3, 90% of the steps", "todo, random 3x3"),
+    ("todo, random 4x4, 90% of the steps", "todo, random 4x4"),
+    ("todo, random 3x3, 90% of the steps", "tome 0.5"),
     ("todo, random 3x3, 80% of the steps", "todo, random 3x3"),
     ("todo, random 4x4, 80% of the steps", "todo, random 4x4"),
     ("keys 0.5", "tome 0.5"),
@@ -46,8 +51,11 @@ CHOICES = (
     ("tile 16, 0.74", "tome 0.74"),
     ("tile 8, proportional 0.5", "tome, proportional 0.5"),
     ("tile 8, proportional 0.74", "tome, proportional 0.74"),
+    ("tile 8, proportional 0.5, 80% of the steps", "tile 8, proportional 0.5"),
+    ("tile 8, proportional 0.5, 90% of the steps", "tile 8, proportional 0.5"),
+    ("tile 8, proportional 0.6, 90% of the steps", "tome 0.5"),
+    ("tile 8, 4x4, proportional 0.8, 90% of the steps", "tome 0.5"),
     ("tile 8, proportional 0.74, 80% of the steps", "tile 8, proportional 0.74"),
-    ("tile 8, proportional 0.74, 80% of the steps", "tome, proportional 0.5"),
     ("tile 8, proportional 0.74, 90% of the steps", "tile 8, proportional 0.74"),
     ("keys, tile 8, 0.75", "keys 0.75"),
     ("tiles 0.5", "tile 16, 0.5"),

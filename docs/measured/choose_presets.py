@@ -9,7 +9,9 @@ counts with the lower end of its 95% interval. Speed is the speed-up of the bloc
 is steadier than that of the whole picture. What they come to on other models is printed beside it.
 
 Only settings that compute no similarities are taken: by the estimate for GPUs (docs/en/results/gpu-estimate.md) a
-matching in every block costs more there than it saves. Run it from the repository, with the package installed.
+matching in every block costs more there than it saves. And only those that merge in every step, as a part of the steps
+cannot be exported, nor told where a model does not report its timestep; ``end`` goes with any preset. Run it from the
+repository, with the package installed.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class Candidate:
 
 
 def candidates(evaluations: Sequence[Mapping[str, Any]]) -> list[Candidate]:
-    """All settings that compute no similarities and were evaluated on ``MODEL``, the fastest first.
+    """All settings that can be a preset and were evaluated on ``MODEL``, the fastest first.
 
     Raises:
         ValueError: there are two evaluations of a model.
@@ -64,7 +66,7 @@ def candidates(evaluations: Sequence[Mapping[str, Any]]) -> list[Candidate]:
     found = []
     for name, row in models[MODEL].items():
         given = row["configuration"]["tome"] or {}
-        if given.get("method") not in WITHOUT_MATCHING:
+        if given.get("method") not in WITHOUT_MATCHING or (given["start"], given["end"]) != (0, 1):
             continue
         settings = {setting: value for setting, value in given.items() if value != usual[setting]}
         own = {model: rows for model, rows in models.items() if name in rows}

@@ -6,9 +6,9 @@
 It takes the ``evaluate.json`` of one model or of several, and prints what docs/en/results/fidelity.md shows: the goals
 of each model and a table of all settings. Fidelity is the PSNR to the unmerged picture in dB, speed
 the speed-up; both are medians over the pictures. The port is among them where ``evaluate`` was given
-``--port-ratios``. ToMe's and ToDo's lines are straight between their settings, as other ratios get there; ours is the
-best of the settings themselves, as nothing lies between two methods. Run it from the repository, with the package
-installed.
+``--port-ratios``. ToMe and ToDo are read off straight lines between neighbouring ratios, as other ratios get there;
+ours is the best of the settings themselves, as nothing lies between two methods. Run it from the repository, with the
+package installed.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Point:
     speed: float
     block_speed: float
     psnr: float
+    line: str = ""  # what it shares with settings that differ in their ratio and cells alone
     spread: tuple[float, float] | None = None  # of the median PSNR, dB: the ends of its 95% interval
 
 
@@ -51,7 +52,8 @@ def read(path: Path) -> tuple[str, list[Point]]:
     return found["run"]["model"], [
         Point(
             row["configuration"]["name"], _family(row["configuration"]), row["speed_up"]["median"],
-            row["block_speed_up"]["median"], _finite(row["psnr_db"]["median"]), _spread(row["psnr_db"]),
+            row["block_speed_up"]["median"], _finite(row["psnr_db"]["median"]), _line(row["configuration"]),
+            _spread(row["psnr_db"]),
         )
         for row in found["configurations"]
         if row["psnr_db"] is not None
@@ -61,6 +63,13 @@ def read(path: Path) -> tuple[str, list[Point]]:
 def _family(configuration: dict[str, Any]) -> str:
     """The port is one family, with whatever else it was asked for: on a DiT it needs a ``max_downsample`` of 2."""
     return PORT if configuration["contender"] == PORT else str(configuration["family"])
+
+
+def _line(configuration: dict[str, Any]) -> str:
+    settings = dict(configuration.get("tome") or {})
+    ratio = settings.pop("ratio", None)
+    levels = sorted(ratio) if isinstance(ratio, dict) else None
+    return repr((levels, sorted((name, value) for name, value in settings.items() if name not in ("sx", "sy"))))
 
 
 def _finite(psnr: Any) -> float:
@@ -87,11 +96,16 @@ def frontier(points: Sequence[Point], speed: Speed) -> list[Point]:
 
 
 def psnr_at(points: Sequence[Point], asked: float, speed: Speed) -> float | None:
-    """PSNR of the frontier's line at a speed; None beyond its end."""
-    line = frontier(points, speed)
-    if not line or asked > speed(line[-1]):
-        return None
-    return float(np.interp(asked, [speed(point) for point in line], [point.psnr for point in line]))
+    """The most that settings of one method reach at a speed or faster; None beyond the fastest.
+
+    Between two neighbouring ratios it is on the straight line between them.
+    """
+    reached = [point.psnr for point in points if speed(point) >= asked]
+    for name in {point.line for point in points}:
+        line = sorted((speed(point), point.psnr) for point in points if point.line == name)
+        if line[0][0] <= asked <= line[-1][0]:
+            reached.append(float(np.interp(asked, *zip(*line, strict=True))))
+    return max(reached, default=None)
 
 
 def fastest_at(points: Sequence[Point], psnr: float, speed: Speed) -> Point | None:
@@ -102,6 +116,11 @@ def fastest_at(points: Sequence[Point], psnr: float, speed: Speed) -> Point | No
 def best_at(points: Sequence[Point], asked: float, speed: Speed) -> Point | None:
     """The one with most PSNR of those that reach a speed; None where none does."""
     return max((point for point in points if speed(point) >= asked), key=lambda point: point.psnr, default=None)
+
+
+def best_psnr_at(points: Sequence[Point], asked: float, speed: Speed) -> float | None:
+    best = best_at(points, asked, speed)
+    return None if best is None else best.psnr
 
 
 def family(points: Sequence[Point], name: str) -> list[Point]:
@@ -187,7 +206,7 @@ def plot(evaluations: Sequence[tuple[str, list[Point]]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(
-        1, len(evaluations), figsize=(7.2 * len(evaluations), 4.8), squeeze=False, constrained_layout=True
+        1, len(evaluations), figsize=(7.2 * len(evaluations), 5.6), squeeze=False, constrained_layout=True
     )
     for axes, (model, points) in zip(panels[0], evaluations, strict=True):
         points = [point for point in points if point.speed > 1]
@@ -196,20 +215,21 @@ def plot(evaluations: Sequence[tuple[str, list[Point]]], path: Path) -> None:
             "ppdiffusers' port": family(points, PORT),
         }  # fmt: skip
         for number, (label, own) in enumerate(groups.items()):
-            line = frontier(own, of_picture)
+            best = frontier(own, of_picture)
             axes.plot([p.speed for p in own], [p.psnr for p in own], ".", color=f"C{number}", alpha=0.4)
-            if line:
-                drawstyle = "steps-pre" if label == OURS else "default"  # of ours, what is there or faster
-                xs, ys = [point.speed for point in line], [point.psnr for point in line]
-                axes.plot(xs, ys, "o-", color=f"C{number}", label=label, drawstyle=drawstyle)
+            axes.plot([p.speed for p in best], [p.psnr for p in best], "o", color=f"C{number}")
+            if own:  # as the goals have it: of ours, what is there or faster; of the others, other ratios too
+                reaches = best_psnr_at if label == OURS else psnr_at
+                xs = np.linspace(min(p.speed for p in own), max(p.speed for p in own), 400)
+                axes.plot(xs, [reaches(own, x, of_picture) for x in xs], color=f"C{number}", label=label)
         for point in frontier(ours(points), of_picture):
             axes.annotate(
-                point.name, (point.speed, point.psnr), (3, 5), textcoords="offset points", fontsize=7, rotation=25
+                point.name, (point.speed, point.psnr), (3, 5), textcoords="offset points", fontsize=7, rotation=20
             )
         axes.set(title=model, xlabel="speed-up of the whole picture", ylabel="PSNR to the unmerged picture (dB)")
         axes.xaxis.set_major_formatter("{x:g}x")
         axes.grid(alpha=0.3)
-        axes.margins(x=0.2, y=0.25)  # for the names beside the dots
+        axes.margins(x=0.3, y=0.4)  # for the names beside the dots
         axes.legend(loc="lower left")
     figure.savefig(path, dpi=110)
 

@@ -21,15 +21,20 @@ SUITES = ROOT / "ppdiffusers_tome" / "tools" / "evaluation"
 # What is kept, with the suites that were evaluated.
 OF_SUITES = {
     "bundled": ("fidelity", "fidelity-levels"),
-    "bundled-dit": ("fidelity", "fidelity-tiles"),
+    "bundled-dit": ("fidelity", "fidelity-tiles", "fidelity-steps"),
     "bundled-tiles": ("fidelity-tiles",),
+    "bundled-steps": ("fidelity-steps",),
 }
 # Of other suites, beside what is compared with them.
 ANCHORS = {
     "bundled-tiles": (
         "tome 0.5", "tome 0.74", "tome, proportional 0.5", "keys 0.75", "todo, random 3x3", "todo, random 4x4",
         "tome 0.5, 2 levels",
-    )
+    ),
+    "bundled-steps": (
+        "tome 0.5", "tile 8, proportional 0.5", "todo, random 0.75", "todo, random 3x3", "todo, random 4x4",
+        "todo, random 3x3, 80% of the steps", "todo, random 4x4, 80% of the steps", "todo, random 4x4, 2 levels",
+    ),
 }  # fmt: skip
 KEPT = {name: MEASURED / "fidelity" / f"{name}.json" for name in OF_SUITES}
 EVALUATIONS = [KEPT["bundled"], KEPT["bundled-dit"]]
@@ -49,7 +54,7 @@ frontier, choose_presets, choices = load("frontier"), load("choose_presets"), lo
 
 
 def point(name: str, speed: float, psnr: float, family: str | None = None, blocks: float | None = None) -> Any:
-    return frontier.Point(name, family or name, speed, blocks or speed, psnr)
+    return frontier.Point(name, family or name, speed, blocks or speed, psnr, line=family or name)
 
 
 def row(name: str, psnr: list[float | None], speed: float, settings: dict[str, Any]) -> dict[str, Any]:
@@ -66,12 +71,29 @@ def evaluation(rows: list[dict[str, Any]], model: str = "bundled") -> dict[str, 
 
 
 class TestFrontier:
-    def test_its_line_is_straight_between_settings_and_ends_with_the_fastest(self) -> None:
-        points = [point("a", 1.2, 40), point("beaten", 1.3, 30), point("b", 1.6, 36), point("equal", 1.6, 36)]
-        assert frontier.psnr_at(points, 1.4, frontier.of_picture) == pytest.approx(38)
-        assert frontier.psnr_at(points, 1.0, frontier.of_picture) == 40
-        assert frontier.psnr_at(points, 1.7, frontier.of_picture) is None
-        assert [each.name for each in frontier.frontier(points, frontier.of_picture)] == ["a", "b", "equal"]
+    def test_between_ratios_it_is_on_their_line_and_what_is_faster_counts(self) -> None:
+        def at(points: list[Any], speed: float) -> float | None:
+            return frontier.psnr_at(points, speed, frontier.of_picture)
+
+        tome = [point("a", 1.2, 40, "tome"), point("b", 1.4, 36, "tome"), point("c", 1.6, 32, "tome")]
+        assert at(tome, 1.3) == pytest.approx(38)
+        assert at(tome, 1.5) == pytest.approx(34)
+        assert (at(tome, 1.0), at(tome, 1.6), at(tome, 1.7)) == (40, 32, None)
+        beaten = [point("a", 1.2, 40, "tome"), point("b", 1.4, 30, "tome"), point("c", 1.6, 34, "tome")]
+        assert at(beaten, 1.3) == pytest.approx(35)  # not on the line from a to c, as b was measured
+        assert at(beaten, 1.4) == 34
+        assert at([point("a", 1.2, 40), point("b", 1.6, 36)], 1.4) == 36  # nothing lies between two methods
+        found = frontier.frontier([*beaten, point("equal", 1.6, 34)], frontier.of_picture)
+        assert [each.name for each in found] == ["a", "c", "equal"]
+
+    def test_settings_of_one_line_differ_in_ratio_and_cells_alone(self) -> None:
+        def line(ratio: Any, **settings: Any) -> str:
+            return frontier._line({"tome": ToMeConfig(ratio, **settings).to_dict()})
+
+        assert line(0.5) == line(0.7) == line(0.8, sx=4, sy=4)
+        others = [line({1: 0.5, 2: 0.5}), line(0.5, method="todo"), line(0.5, tile=8), line(0.5, end=0.9)]
+        assert len({line(0.5), *others}) == 5
+        assert line({1: 0.5, 2: 0.5}) == line({1: 0.7, 2: 0.7})
 
     def test_published_methods_are_none_of_ours(self) -> None:
         points = [point("tome", 2, 20), point("todo", 2, 50), point("keys", 2, 30)]
@@ -124,6 +146,12 @@ class TestPresets:
         }  # fmt: skip
         assert chosen["fast"].settings == settings
 
+    def test_what_merges_in_a_part_of_the_steps_is_left_out(self) -> None:
+        mild = {"ratio": 0.75, "method": "todo"}
+        parts = [row(str(part), [60.0] * 8, 2.0, {**mild, **part}) for part in ({"end": 0.9}, {"start": 0.1})]
+        rows = [row("tome 0.5", [30.0] * 8, 1.2, {}), row("whole", [37.0] * 8, 1.3, mild), *parts]
+        assert [each.name for each in choose_presets.candidates([evaluation(rows)])] == ["whole"]
+
     def test_one_model_chooses_and_others_are_shown(self) -> None:
         def rows(psnr: float, speed: float) -> list[dict[str, Any]]:
             milder = row("milder", [38.0] * 8, 1.3, {"ratio": 0.5, "method": "todo"})
@@ -175,9 +203,10 @@ def test_evaluations_are_of_the_suite_as_it_is(name: str) -> None:
     }
 
 
-def test_blocks_of_the_unet_are_those_of_both_levels_in_both_its_evaluations() -> None:
-    levels = [json.loads(KEPT[name].read_text())["levels"] for name in ("bundled", "bundled-tiles")]
-    assert levels == [[1, 2], [1, 2]]
+@pytest.mark.parametrize("name", ["bundled", "bundled-tiles", "bundled-steps"])
+def test_blocks_of_the_unet_are_those_of_both_levels(name: str) -> None:
+    """So that the speed-ups of blocks in its tables are of the same blocks."""
+    assert json.loads(KEPT[name].read_text())["levels"] == [1, 2]
 
 
 @pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)
@@ -199,7 +228,7 @@ class TestChoices:
             choices.difference(rows, "keys", "tome")
 
     def test_each_was_evaluated_on_the_unet(self) -> None:
-        read = [json.loads(KEPT[name].read_text()) for name in ("bundled", "bundled-tiles")]
+        read = [json.loads(KEPT[name].read_text()) for name in ("bundled", "bundled-tiles", "bundled-steps")]
         assert [line for line in choices.table(read) if line.endswith("| - |")] == []
 
 
@@ -207,6 +236,7 @@ def test_the_page_shows_them() -> None:
     evaluations = [frontier.read(path) for path in EVALUATIONS]
     shown = [line for _, points in evaluations for line in frontier.goals(points)]
     shown += frontier.table(evaluations) + frontier.table([frontier.read(KEPT["bundled-tiles"])])
+    shown += frontier.table([frontier.read(KEPT["bundled-steps"])])
     shown += choices.table([json.loads(path.read_text()) for path in KEPT.values()])
     read = [json.loads(path.read_text()) for path in EVALUATIONS]
     presets_table = choose_presets.table(choose_presets.candidates(read))

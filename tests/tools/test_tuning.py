@@ -370,15 +370,15 @@ class TestCandidates:
     def test_without_settings_every_family_goes_from_mild_to_strong(self) -> None:
         found = candidates()
         assert {family: len(configs) for family, configs in found.items()} == {
-            "todo": 3, "keys": 2, "tome, proportional": 3, "tome, from 0 to 0.5": 1,
-            "tome, proportional, from 0 to 0.8": 1, "tome": 2,
+            "todo": 3, "todo, from 0 to 0.9": 1, "keys": 2, "tome, proportional": 2,
+            "tome, proportional, from 0 to 0.9": 2, "tome, from 0 to 0.5": 1, "tome": 2,
         }  # fmt: skip
         assert sorted(flat(found), key=repr) == sorted(TRIED, key=repr)
 
     def test_what_a_method_does_anyway_is_not_tried_twice(self) -> None:
         """Keys count sizes whether they are asked to or not, so both would draw the same picture."""
         found = candidates(settings={"method": "keys"})
-        assert set(found) == {"keys", "keys, from 0 to 0.5", "keys, from 0 to 0.8"}
+        assert set(found) == {"keys", "keys, from 0 to 0.5", "keys, from 0 to 0.9"}
         drawn = [replace(config, proportional=None) for config in flat(found)]
         assert len(set(drawn)) == len(drawn)
         assert set(candidates(settings={"method": "keys", "proportional": False})) == set(found)

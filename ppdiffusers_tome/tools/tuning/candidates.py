@@ -14,14 +14,15 @@ from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.values import LEVELS, plain, shown
 
 # What keeps most at its speed (docs/en/results/fidelity.md): of a UNet the presets, of a transformer proportional
-# attention and keys, of both the first steps alone. Plain merging also works where blocks have no layers for keys
+# attention and keys, of both all but the last steps. Plain merging also works where blocks have no layers for keys
 # and attention takes no mask.
 TRIED = (
-    *(ToMeConfig.preset(name) for name in presets()),
+    *(ToMeConfig.preset(name) for name in presets()), replace(ToMeConfig.preset("balanced"), end=0.9),
     ToMeConfig(0.5, method="keys"), ToMeConfig(0.75, method="keys"),
-    ToMeConfig(0.3, proportional=True), ToMeConfig(0.5, proportional=True), ToMeConfig(0.7, proportional=True),
-    ToMeConfig(0.7, end=0.5), ToMeConfig(0.74, tile=8, proportional=True, end=0.8),
-    ToMeConfig(0.5), ToMeConfig(0.7),
+    ToMeConfig(0.3, proportional=True), ToMeConfig(0.5, proportional=True),
+    ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
+    ToMeConfig(0.8, sx=4, sy=4, tile=8, proportional=True, end=0.9),
+    ToMeConfig(0.7, end=0.5), ToMeConfig(0.5), ToMeConfig(0.7),
 )  # fmt: skip
 
 
