@@ -31,6 +31,7 @@ CHOICES = (
     ("todo, random 3x3, 90% of the steps", "todo, random 3x3"),
     ("todo, random 4x4, 90% of the steps", "todo, random 4x4"),
     ("todo, random 3x3, 90% of the steps", "tome 0.5"),
+    ("todo, random 3x3, 90% of the steps", "todo, random 0.75"),
     ("todo, random 3x3, 80% of the steps", "todo, random 3x3"),
     ("todo, random 4x4, 80% of the steps", "todo, random 4x4"),
     ("keys 0.5", "tome 0.5"),

@@ -163,6 +163,7 @@ class ToMeContract:
             hook.remove()
         if not latents:
             pytest.skip("its latent is no picture, or is given by keyword")
+        assert records
         height, width = latents[0][-2:]
         assert {record.block.path: (record.grid.height, record.grid.width) for record in records} == {
             record.block.path: (-(-height // level), -(-width // level))

@@ -103,6 +103,14 @@ def test_img2img_of_second_order_begins_with_the_second_of_two(begins: int, plac
     assert ScheduledSteps(Scheduler(schedule)).at(schedule[begins]).progress == place / 7
 
 
+@pytest.mark.parametrize("schedule", [[9, 7, 7, 5, 3], [9, 8, 8, 7, 6, 6, 5, 4, 4]], ids=["pndm", "runge-kutta"])
+def test_img2img_begins_with_the_first_of_two_where_not_all_come_twice(schedule: list[float]) -> None:
+    steps = ScheduledSteps(Scheduler(schedule))
+    found = [steps.at(timestep) for timestep in schedule[1:]]
+    assert [each.progress for each in found] == [place / len(schedule) for place in range(1, len(schedule))]
+    assert all(each.starts for each in found)
+
+
 def test_several_calls_of_one_step() -> None:
     """Of which nothing then tells whether they are of second order, so calls of one timestep are one step."""
     steps = ScheduledSteps(Scheduler([9.0, 5.0, 5.0, 1.0]))

@@ -101,8 +101,8 @@ class ScheduledSteps:
     def _place_after(self, timestep: float) -> int:
         """The place of the next step; a schedule may come to the same timestep once more later on."""
         places = _places_in(self._schedule, timestep) if self._listed else []
-        if self._place < 0 and len(places) > 1 and places[0] > 0 and places[1] == places[0] + 1:
-            return places[1]  # img2img of second order: the list is cut behind the call that ends a step
+        if self._place < 0 and len(places) > 1 and places[0] > 0 and _is_of_second_order(self._schedule):
+            return places[1]  # img2img cuts the list behind the call that ends a step
         onwards = [place for place in places if place > self._place]
         return next(iter([*onwards, *places, self._place + 1]))
 
@@ -131,6 +131,11 @@ class InferredSteps:
         # NaN compares as False.
         follows = self._distance > 0 and before / _EVEN <= self._distance <= before * _EVEN
         return Step(progress, starts=True, follows=follows)
+
+
+def _is_of_second_order(schedule: Sequence[float]) -> bool:
+    """Whether all timesteps but the first come twice, as Heun's do; of PNDM's it is the second alone."""
+    return len(schedule) > 2 and schedule[1::2] == schedule[2::2]
 
 
 def _schedule_of(timestep: float, schedules: Sequence[Sequence[float]]) -> Sequence[float]:

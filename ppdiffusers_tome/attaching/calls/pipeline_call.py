@@ -73,7 +73,8 @@ class PipelineCall:
     def _name_of(self, denoiser: Denoiser) -> str:
         """What the pipeline calls a denoiser; "" for one that it holds within something else."""
         for name, value in dict(vars(self._pipe)).items():
-            hooks = getattr(value, "_forward_pre_hooks", {}).values()
+            hooks = getattr(value, "_forward_pre_hooks", None)
+            hooks = list(hooks.values()) if isinstance(hooks, dict) else []  # a thread may attach to it meanwhile
             if any(getattr(getattr(hook, "__self__", None), "attachment", None) is denoiser for hook in hooks):
                 return name
         return ""

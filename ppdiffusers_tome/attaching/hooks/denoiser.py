@@ -65,7 +65,11 @@ class DenoiserHooks(Hooks):
         self.attachment.end(self, failed=output is None)
 
     def _denoised(self, timesteps: Sequence[Any]) -> Any:
-        """The timestep of what is denoised: pipelines give what is finished 0, and pure noise the highest number."""
+        """The timestep of what is denoised.
+
+        For what stays as it is pipelines give a plain number, 0 where it is finished and the highest where it is noise.
+        Of two tensors it is the picture's: to tell them apart would wait for the device.
+        """
         ends = (0, self.attachment.noisiest)
         running = [each for each in timesteps if isinstance(each, paddle.Tensor) or each not in ends]
         return (running or sorted(timesteps))[0]
