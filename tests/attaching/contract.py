@@ -38,6 +38,12 @@ USUAL = {
 }  # fmt: skip
 
 
+# Two transformers work side by side there, and the second runs first.
+SIDE_BY_SIDE = {"versatile"}
+# Its downsampler pads the height by a row more, which is cut off again on the way up.
+PADDED = {"vid2vid_st_unet"}
+
+
 def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
     return [*needs_of(specimen), *([] if specimen.name in USUAL else [pytest.mark.sweep])]
 
@@ -102,6 +108,7 @@ class ToMeContract:
 
     build: ClassVar[Any]
     run: ClassVar[Any]
+    name: ClassVar[str] = ""  # of a specimen
 
     @pytest.fixture(scope="class")
     def models(self) -> tuple[tiny.Model, tiny.Model]:
@@ -133,6 +140,8 @@ class ToMeContract:
         assert np.abs(merged - plain).max() > 1e-3
 
     def test_blocks_run_in_the_order_that_methods_count_in(self, model: tiny.Model) -> None:
+        if self.name in SIDE_BY_SIDE:
+            pytest.skip("some blocks work side by side")
         ran: list[str] = []
         sites = execution_order(find_sites(model))
         hooks = [
@@ -149,6 +158,8 @@ class ToMeContract:
 
     def test_levels_are_those_of_the_grids(self, model: tiny.Model) -> None:
         """What is counted from the layers is what becomes of the latent, where it is a picture or a video."""
+        if self.name in PADDED:
+            pytest.skip("its grids are padded")
         levels = {site.name: site.level for site in find_sites(model)}
         latents: list[tuple[int, ...]] = []
 

@@ -32,7 +32,12 @@ for _specimen in specimens():
         globals()[_name] = type(
             _name,
             (ToMeContract,),
-            {"build": staticmethod(_specimen.build), "run": _numbers(_specimen), "pytestmark": marks_of(_specimen)},
+            {
+                "build": staticmethod(_specimen.build),
+                "run": _numbers(_specimen),
+                "name": _specimen.name,
+                "pytestmark": marks_of(_specimen),
+            },
         )
 
 
