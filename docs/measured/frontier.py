@@ -119,6 +119,7 @@ def best_at(points: Sequence[Point], asked: float, speed: Speed) -> Point | None
 
 
 def best_psnr_at(points: Sequence[Point], asked: float, speed: Speed) -> float | None:
+    """The most PSNR of those that reach a speed; None where none does."""
     best = best_at(points, asked, speed)
     return None if best is None else best.psnr
 

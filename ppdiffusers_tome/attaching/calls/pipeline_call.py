@@ -14,6 +14,7 @@ import numpy as np
 
 from ppdiffusers_tome.attaching.calls.denoising import InferredSteps, ScheduledSteps, Steps
 from ppdiffusers_tome.attaching.calls.reuse import StepReuse
+from ppdiffusers_tome.attaching.models import models_of
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -72,9 +73,8 @@ class PipelineCall:
 
     def _name_of(self, denoiser: Denoiser) -> str:
         """What the pipeline calls a denoiser; "" for one that it holds within something else."""
-        for name, value in dict(vars(self._pipe)).items():
-            hooks = getattr(value, "_forward_pre_hooks", None)
-            hooks = list(hooks.values()) if isinstance(hooks, dict) else []  # a thread may attach to it meanwhile
+        for name, model in models_of(self._pipe):
+            hooks = list(model._forward_pre_hooks.values())  # a thread may attach to it meanwhile
             if any(getattr(getattr(hook, "__self__", None), "attachment", None) is denoiser for hook in hooks):
                 return name
         return ""
