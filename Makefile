@@ -24,7 +24,7 @@ BIN := $(VENV)/bin
 # stand for the rest, which test-all runs.
 CHOSEN := tests
 ifneq ($(filter 2.6.%,$(PADDLE)),)
-CHOSEN := $(addprefix tests/,api attaching denoisers exporting merging newer pipelines) \
+CHOSEN := $(addprefix tests/,api patching denoisers export merging newer pipelines) \
 	tests/tools/test_bundled_model.py tests/tools/commands/test_export.py -m "not sweep and not once"
 endif
 

@@ -12,21 +12,21 @@ from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.api import ToMeMixin, apply_patch, apply_tome, remove_patch
-    from ppdiffusers_tome.attaching.applying import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
-    from ppdiffusers_tome.attaching.sharing import shared_copy
     from ppdiffusers_tome.cpu.chunked_attention import (
         ChunkedAttnProcessor,
         disable_chunked_attention,
         enable_chunked_attention,
     )
-    from ppdiffusers_tome.tools.tuning.tuning import Target, Trial, Tuned, tune
+    from ppdiffusers_tome.patching.apply import AppliedBlocks, AppliedToMe, applied_tome, remove_tome
+    from ppdiffusers_tome.patching.shared_copy import shared_copy
+    from ppdiffusers_tome.tuning import Target, Trial, Tuned, tune
 
 _LAZY = {
-    "attaching.applying": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
-    "attaching.sharing": ("shared_copy",),
+    "patching.apply": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
+    "patching.shared_copy": ("shared_copy",),
     "cpu.chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
     "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch"),
-    "tools.tuning.tuning": ("Target", "Trial", "Tuned", "tune"),
+    "tuning": ("Target", "Trial", "Tuned", "tune"),
 }
 
 __all__ = [

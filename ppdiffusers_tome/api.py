@@ -5,37 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ppdiffusers_tome.attaching.applying import AppliedToMe, applied_tome, apply_config, remove_tome
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
-from ppdiffusers_tome.settings.combining import combined
+from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_config, remove_tome
 from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
+from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.values import NOT_GIVEN, plain, shown
+from ppdiffusers_tome.settings.types import UNSET, to_python, truncated_repr
 
 T = TypeVar("T")
 
 
 def apply_tome(
     model_or_pipe: T,
-    ratio: Ratio | str | ToMeConfig = NOT_GIVEN,
-    max_downsample: int | None = NOT_GIVEN,
-    sx: int = NOT_GIVEN,
-    sy: int = NOT_GIVEN,
-    use_rand: bool = NOT_GIVEN,
-    merge_attn: bool = NOT_GIVEN,
-    merge_crossattn: bool = NOT_GIVEN,
-    merge_mlp: bool = NOT_GIVEN,
-    seed: int = NOT_GIVEN,
+    ratio: Ratio | str | ToMeConfig = UNSET,
+    max_downsample: int | None = UNSET,
+    sx: int = UNSET,
+    sy: int = UNSET,
+    use_rand: bool = UNSET,
+    merge_attn: bool = UNSET,
+    merge_crossattn: bool = UNSET,
+    merge_mlp: bool = UNSET,
+    seed: int = UNSET,
     *,
-    tile: int | None = NOT_GIVEN,
-    reuse_steps: int = NOT_GIVEN,
-    reuse_blocks: bool = NOT_GIVEN,
-    method: str = NOT_GIVEN,
-    min_similarity: float | None = NOT_GIVEN,
-    start: float = NOT_GIVEN,
-    end: float = NOT_GIVEN,
-    st: int = NOT_GIVEN,
-    proportional: bool | None = NOT_GIVEN,
+    tile: int | None = UNSET,
+    reuse_steps: int = UNSET,
+    reuse_blocks: bool = UNSET,
+    method: str = UNSET,
+    min_similarity: float | None = UNSET,
+    start: float = UNSET,
+    end: float = UNSET,
+    st: int = UNSET,
+    proportional: bool | None = UNSET,
     config: ToMeConfig | str | Path | None = None,
 ) -> T:
     """Merge redundant tokens in every denoiser of a pipeline, or in one model. Replaces what was applied before.
@@ -82,8 +82,8 @@ def apply_tome(
         tile=tile, reuse_steps=reuse_steps, reuse_blocks=reuse_blocks, method=method, min_similarity=min_similarity,
         start=start, end=end, st=st, proportional=proportional,
     )  # fmt: skip
-    given = {name: value for name, value in settings.items() if value is not NOT_GIVEN}
-    return apply_config(model_or_pipe, combined(_base(given, config), given))
+    given = {name: value for name, value in settings.items() if value is not UNSET}
+    return apply_config(model_or_pipe, apply_overrides(_base(given, config), given))
 
 
 def apply_patch(
@@ -104,7 +104,7 @@ def apply_patch(
     """
     if isinstance(ratio, str | ToMeConfig):
         raise ToMeTypeError(
-            f"ratio={shown(ratio)} must be a number here, as apply_patch has tomesd's arguments and defaults; give "
+            f"ratio={truncated_repr(ratio)} must be a number here, as apply_patch has tomesd's arguments and defaults; give "
             "presets and configs to apply_tome"
         )
     return apply_tome(model, ratio, max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp)
@@ -120,25 +120,25 @@ class ToMeMixin:
 
     def apply_tome(
         self: T,
-        ratio: Ratio | str | ToMeConfig = NOT_GIVEN,
-        max_downsample: int | None = NOT_GIVEN,
-        sx: int = NOT_GIVEN,
-        sy: int = NOT_GIVEN,
-        use_rand: bool = NOT_GIVEN,
-        merge_attn: bool = NOT_GIVEN,
-        merge_crossattn: bool = NOT_GIVEN,
-        merge_mlp: bool = NOT_GIVEN,
-        seed: int = NOT_GIVEN,
+        ratio: Ratio | str | ToMeConfig = UNSET,
+        max_downsample: int | None = UNSET,
+        sx: int = UNSET,
+        sy: int = UNSET,
+        use_rand: bool = UNSET,
+        merge_attn: bool = UNSET,
+        merge_crossattn: bool = UNSET,
+        merge_mlp: bool = UNSET,
+        seed: int = UNSET,
         *,
-        tile: int | None = NOT_GIVEN,
-        reuse_steps: int = NOT_GIVEN,
-        reuse_blocks: bool = NOT_GIVEN,
-        method: str = NOT_GIVEN,
-        min_similarity: float | None = NOT_GIVEN,
-        start: float = NOT_GIVEN,
-        end: float = NOT_GIVEN,
-        st: int = NOT_GIVEN,
-        proportional: bool | None = NOT_GIVEN,
+        tile: int | None = UNSET,
+        reuse_steps: int = UNSET,
+        reuse_blocks: bool = UNSET,
+        method: str = UNSET,
+        min_similarity: float | None = UNSET,
+        start: float = UNSET,
+        end: float = UNSET,
+        st: int = UNSET,
+        proportional: bool | None = UNSET,
         config: ToMeConfig | str | Path | None = None,
     ) -> T:
         """Merge redundant tokens in every denoiser of this pipeline, or in this model; returns it."""
@@ -161,7 +161,7 @@ ToMeMixin.apply_tome.__doc__, ToMeMixin.remove_tome.__doc__ = apply_tome.__doc__
 
 def _base(given: dict[str, Any], config: ToMeConfig | str | Path | None) -> ToMeConfig | str | Path | None:
     """What the settings begin with; a ratio that is a preset or a config is taken out of those given."""
-    ratio = plain(given.get("ratio"))
+    ratio = to_python(given.get("ratio"))
     if isinstance(ratio, str) and ratio == "auto":
         raise ToMeValueError(
             "ratio='auto' is not a setting: apply_tome does not draw pictures to try settings. Call tune, as in "
@@ -172,7 +172,7 @@ def _base(given: dict[str, Any], config: ToMeConfig | str | Path | None) -> ToMe
         return config
     if config is not None:
         first = "a ToMeConfig" if isinstance(ratio, ToMeConfig) else f"the preset {str(ratio)!r}"
-        second = "another ToMeConfig as config=" if isinstance(config, ToMeConfig) else f"config={shown(config)}"
+        second = "another ToMeConfig as config=" if isinstance(config, ToMeConfig) else f"config={truncated_repr(config)}"
         raise ToMeTypeError(
             f"{first} was given first and {second}; each holds all settings; give one of them, and single settings "
             "with it"

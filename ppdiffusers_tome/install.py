@@ -74,18 +74,18 @@ def _put(cls: type, name: str, value: Any) -> None:
 
 def _track_calls(cls: type) -> None:
     """Let calls of a pipeline class be known for as long as they run, see ``pipeline_call``."""
-    from ppdiffusers_tome.attaching.calls.pipeline_call import is_tracked, tracked
+    from ppdiffusers_tome.patching.state.pipeline_call import is_tracked, track_call
 
     owner = next((base for base in cls.__mro__ if "__call__" in vars(base)), None)
     # One that is inherited from another pipeline is told of there; not so one from a mixin.
     if owner is not None and not is_tracked(vars(owner)["__call__"]):
-        call = tracked(vars(owner)["__call__"])
+        call = track_call(vars(owner)["__call__"])
         call.__dict__["inherited"] = owner is not cls
         cls.__call__ = call  # type: ignore[method-assign]
 
 
 def _untrack_calls(cls: type) -> None:
-    from ppdiffusers_tome.attaching.calls.pipeline_call import is_tracked
+    from ppdiffusers_tome.patching.state.pipeline_call import is_tracked
 
     call: Any = vars(cls).get("__call__")
     if not is_tracked(call):  # the user's own, maybe since

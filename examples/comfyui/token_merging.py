@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ppdiffusers_tome import ToMeConfig, ToMeError, shared_copy
-from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import presets
 
 OWN, OFF = "ratio and method", "off"
@@ -17,7 +17,7 @@ class PaddleTokenMerging:
 
     @classmethod
     def INPUT_TYPES(cls):  # noqa: N802  ComfyUI's name
-        about = "; ".join(f"{name}: {method.about}" for name, method in methods().items())
+        about = "; ".join(f"{name}: {method.about}" for name, method in METHODS.items())
         progress = {"min": 0.0, "max": 1.0, "step": 0.05}
         return {
             "required": {
@@ -33,7 +33,7 @@ class PaddleTokenMerging:
                         "tooltip": f"Share of the tokens to merge away; with '{OWN}' only.",
                     },
                 ),
-                "method": (list(methods()), {"default": "tome", "tooltip": f"With '{OWN}' only. {about}."}),
+                "method": (list(METHODS), {"default": "tome", "tooltip": f"With '{OWN}' only. {about}."}),
                 "start": ("FLOAT", {**progress, "default": 0.0, "tooltip": "Merge from here on: 0 is pure noise."}),
                 "end": ("FLOAT", {**progress, "default": 1.0, "tooltip": "Merge up to here: 1 is the picture."}),
             }

@@ -15,9 +15,9 @@ import paddle
 from ppdiffusers.models.attention_processor import AttnProcessor, XFormersAttnProcessor
 from ppdiffusers.utils import USE_PEFT_BACKEND
 
-from ppdiffusers_tome.attaching.models import models_of
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
-from ppdiffusers_tome.merging.masks import is_for_keys, with_mask_as_channel
+from ppdiffusers_tome.merging.masks import append_mask_channel, is_key_mask
+from ppdiffusers_tome.patching.models import list_models
 
 T = TypeVar("T")
 
@@ -123,8 +123,8 @@ class ChunkedAttnProcessor:
         Returns:
             ``[batch, heads, tokens, head_dim]``.
         """
-        if mask is not None and is_for_keys(mask, key):
-            query, key = with_mask_as_channel(query, key, mask, attn.scale)
+        if mask is not None and is_key_mask(mask, key):
+            query, key = append_mask_channel(query, key, mask, attn.scale)
             mask = None
         batch, tokens, rows = max(query.shape[0], key.shape[0]), query.shape[2], self.query_rows
         num_images = max(1, rows // tokens)  # a video's attention over time has thousands of sequences of few tokens
@@ -164,7 +164,7 @@ def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> 
         >>> pipe = enable_chunked_attention(pipe).apply_tome(ratio=0.5)
     """
     processor = ChunkedAttnProcessor(query_rows)
-    layers = [layer for _, model in models_of(model_or_pipe) for layer in _attention_layers(model)]
+    layers = [layer for _, model in list_models(model_or_pipe) for layer in _attention_layers(model)]
     replaced = [layer for layer in layers if _is_plain(layer.processor)]
     if not replaced:
         raise ToMeValueError(_why_nothing(model_or_pipe, layers))
@@ -186,7 +186,7 @@ def disable_chunked_attention(model_or_pipe: T) -> T:
         ToMeTypeError: it is neither a pipeline nor a model.
     """
     # A VAE may have been given by itself, so everything is looked at, not only what denoises.
-    for _, model in models_of(model_or_pipe, denoisers_only=False):
+    for _, model in list_models(model_or_pipe, denoisers_only=False):
         for layer in _attention_layers(model):
             if type(layer.processor) is ChunkedAttnProcessor:
                 layer.set_processor(AttnProcessor())

@@ -11,7 +11,7 @@ import paddle
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def without_gradients(function: F) -> F:
+def disable_gradients(function: F) -> F:
     """A function that records no gradients.
 
     Paddle's own decorator keeps what was before in one place for all threads, and for calls within calls.

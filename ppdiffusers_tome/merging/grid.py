@@ -29,7 +29,7 @@ class Grid:
         return self.frames * self.height * self.width
 
     @property
-    def of_a_frame(self) -> Grid:
+    def single_frame(self) -> Grid:
         """The grid of one frame."""
         return Grid(self.height, self.width)
 

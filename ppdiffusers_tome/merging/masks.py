@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import paddle
 
-from ppdiffusers_tome.merging.keys.fewer import FewerKeys
+from ppdiffusers_tome.merging.kv_reduction.base import FewerKeys
 from ppdiffusers_tome.merging.matching import Matching
 
 # Added to a score, it leaves nothing of it, and float16 holds it.
 _LEFT_OUT = -1e4
 
 
-def merged_mask(mask: paddle.Tensor, matching: Matching | FewerKeys, *, others_first: bool) -> paddle.Tensor:
+def merge_key_mask(mask: paddle.Tensor, matching: Matching | FewerKeys, *, text_first: bool) -> paddle.Tensor:
     """A mask whose keys merge as the tokens did: a group is left out as soon as one of its tokens is.
 
     Args:
@@ -20,7 +20,7 @@ def merged_mask(mask: paddle.Tensor, matching: Matching | FewerKeys, *, others_f
         others_first: whether those stand before the ones that merge.
     """
     num_others = mask.shape[-1] - matching.num_tokens
-    start = num_others if others_first else 0
+    start = num_others if text_first else 0
     own = mask[..., start : start + matching.num_tokens]
     bias = _as_bias(own) if mask.dtype == paddle.bool else own
     bias = bias.expand([matching.batch, *bias.shape[1:]]) if bias.shape[0] == 1 else bias
@@ -28,14 +28,14 @@ def merged_mask(mask: paddle.Tensor, matching: Matching | FewerKeys, *, others_f
     own = merged == 0 if mask.dtype == paddle.bool else merged
     if num_others == 0:
         return own
-    others = mask[..., :num_others] if others_first else mask[..., matching.num_tokens :]
+    others = mask[..., :num_others] if text_first else mask[..., matching.num_tokens :]
     others = others.expand([own.shape[0], *others.shape[1:]])
-    return paddle.concat([others, own] if others_first else [own, others], axis=3)
+    return paddle.concat([others, own] if text_first else [own, others], axis=3)
 
 
-def with_sizes(
+def add_group_size_bias(
     mask: paddle.Tensor | None, matching: Matching | FewerKeys, num_others: int, dtype: paddle.dtype, *,
-    others_first: bool,
+    text_first: bool,
 ) -> paddle.Tensor | None:  # fmt: skip
     """A mask by which a merged token counts as many times as it stands for tokens: the logarithm of that is added.
 
@@ -43,29 +43,29 @@ def with_sizes(
     Token Merging: Your ViT But Faster, Bolya et al. 2023, section 3).
 
     Args:
-        mask: for the merged tokens already, ``[batch or 1, heads or 1, 1 or queries, keys]``, as in ``merged_mask``;
+        mask: for the merged tokens already, ``[batch or 1, heads or 1, 1 or queries, keys]``, as in ``merge_key_mask``;
             None for none.
         matching: of some of the keys.
         num_others: how many other keys there are.
         dtype: of the result.
-        others_first: as in ``merged_mask``.
+        others_first: as in ``merge_key_mask``.
 
     Returns:
         As ``mask``, with one query where that is None; None where nothing is to be added.
     """
-    if isinstance(matching, FewerKeys) and matching.is_even and num_others == 0:
+    if isinstance(matching, FewerKeys) and matching.uniform_groups and num_others == 0:
         return mask  # all keys stand for equally many, which softmax does not see
-    sizes = matching.log_sizes
+    sizes = matching.log_group_sizes
     if num_others:
         zeros = paddle.zeros([sizes.shape[0], num_others], dtype="float32")
-        sizes = paddle.concat([zeros, sizes] if others_first else [sizes, zeros], axis=1)
+        sizes = paddle.concat([zeros, sizes] if text_first else [sizes, zeros], axis=1)
     bias = sizes.unsqueeze([1, 2])
     if mask is not None:
         bias = bias + (_as_bias(mask) if mask.dtype == paddle.bool else mask.astype("float32"))
     return bias.astype(dtype)
 
 
-def of_heads(bias: paddle.Tensor, heads: int, out_dim: int) -> paddle.Tensor:
+def expand_to_heads(bias: paddle.Tensor, heads: int, out_dim: int) -> paddle.Tensor:
     """A bias ``[batch, 1, queries or 1, keys]`` as ppdiffusers' ``prepare_attention_mask`` makes one of a mask.
 
     It cannot do that itself in a program for any batch.
@@ -78,7 +78,7 @@ def of_heads(bias: paddle.Tensor, heads: int, out_dim: int) -> paddle.Tensor:
 
 
 @paddle.jit.not_to_static  # recording would make tensors of sizes that it does not know, and branches of them
-def is_for_keys(mask: paddle.Tensor, key: paddle.Tensor) -> bool:
+def is_key_mask(mask: paddle.Tensor, key: paddle.Tensor) -> bool:
     """Whether a mask can be one more channel of the keys: it is the same for all queries, and exact as a factor.
 
     It must not be for more images or heads than there are keys of.
@@ -95,14 +95,14 @@ def is_for_keys(mask: paddle.Tensor, key: paddle.Tensor) -> bool:
     )
 
 
-def with_mask_as_channel(
+def append_mask_channel(
     query: paddle.Tensor, key: paddle.Tensor, mask: paddle.Tensor, scale: float
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Queries and keys with one more channel, whose product is the mask: that is cheaper than adding a row to a matrix.
 
     Args:
         query, key: ``[..., tokens or keys, head_dim]``.
-        mask: as in ``is_for_keys``.
+        mask: as in ``is_key_mask``.
         scale: that products are multiplied with.
     """
     # The lowest float32 would become infinite.

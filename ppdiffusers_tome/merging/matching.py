@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import paddle
 
-from ppdiffusers_tome.merging.methods.method import KEEP, MEAN, NORM
+from ppdiffusers_tome.merging.methods import KEEP, MEAN, NORM
 
 HALF = (paddle.float16, paddle.bfloat16)
 _recorded_as_run: ContextVar[bool] = ContextVar("recorded_as_run", default=False)
@@ -61,11 +61,11 @@ class Matching:
         return (self._kept % self.num_tokens).reshape([self.batch, self.num_left])
 
     @property
-    def log_sizes(self) -> paddle.Tensor:
+    def log_group_sizes(self) -> paddle.Tensor:
         """float32 ``[batch, left]``: the logarithm of each group's size."""
         return -paddle.log(self.inverse_count).reshape([self.batch, self.num_left])
 
-    def of_frames(self, frames: int) -> Matching:
+    def unfold_frames(self, frames: int) -> Matching:
         """The same for a sequence of frames, where it was made of each frame as an image of its own."""
         return replace(
             self, batch=self.batch // frames, num_tokens=self.num_tokens * frames,
@@ -74,7 +74,7 @@ class Matching:
 
     def fits(self, x: paddle.Tensor) -> bool:
         """True when ``x`` is ``[batch, tokens, channels]`` with this matching's batch and tokens."""
-        return x.ndim == 3 and may_be(x.shape[0], self.batch) and x.shape[1] == self.num_tokens
+        return x.ndim == 3 and sizes_match(x.shape[0], self.batch) and x.shape[1] == self.num_tokens
 
     def merge(self, x: paddle.Tensor, how: str = MEAN) -> paddle.Tensor:
         """Make one token of each group.
@@ -109,7 +109,7 @@ class Matching:
         rows = paddle.gather(y.reshape([-1, channels]), self.owner)
         return rows.reshape([self.batch, self.num_tokens, channels])
 
-    def merge_mask(self, mask: paddle.Tensor, *, keys_only: bool = False) -> paddle.Tensor:
+    def merge_mask(self, mask: paddle.Tensor, *, keeps_queries: bool = False) -> paddle.Tensor:
         """Merge an attention bias as the tokens were merged: a group is left out when any of its tokens is.
 
         Args:
@@ -118,7 +118,7 @@ class Matching:
             keys_only: whether every query is kept.
 
         Returns:
-            ``[same, 1 or left, left]``; with ``keys_only``, ``[same, same, left]``.
+            ``[same, 1 or left, left]``; with ``keeps_queries``, ``[same, same, left]``.
         """
         repeats = mask.shape[0] // self.batch
         if mask.shape[0] == 1 and self.batch > 1:
@@ -128,7 +128,7 @@ class Matching:
         keys_first = mask.reshape([self.batch, repeats * query_tokens, self.num_tokens]).transpose([0, 2, 1])
         merged = self._strongest(keys_first).transpose([0, 2, 1])
         merged = merged.reshape([self.batch, repeats, query_tokens, self.num_left])
-        if query_tokens == self.num_tokens and not keys_only:
+        if query_tokens == self.num_tokens and not keeps_queries:
             queries_first = merged.transpose([0, 2, 1, 3]).reshape([self.batch, query_tokens, repeats * self.num_left])
             merged = self._strongest(queries_first).reshape([self.batch, self.num_left, repeats, self.num_left])
             merged = merged.transpose([0, 2, 1, 3])
@@ -149,7 +149,7 @@ class Matching:
         """The mean of every group, ``[batch * left, channels]``, float32 for half precision."""
         sums = self._sums(x)
         weights = self.inverse_count.astype("float64") if sums.dtype == paddle.float64 else self.inverse_count
-        return sums.multiply_(weights) if may_write(x) else sums * weights
+        return sums.multiply_(weights) if can_write_in_place(x) else sums * weights
 
     def _sums(self, x: paddle.Tensor) -> paddle.Tensor:
         """The sum of every group, ``[batch * left, channels]``, float32 for half precision."""
@@ -158,7 +158,7 @@ class Matching:
             # A flat background may put thousands of tokens in one group: in half precision the sum would overflow
             # or stop growing.
             rows = rows.astype("float32")
-        return scattered(rows, self.owner, size(self.inverse_count, 0), add=True, in_place=may_write(x))
+        return scatter_rows(rows, self.owner, dim_size(self.inverse_count, 0), add=True, in_place=can_write_in_place(x))
 
     def _strongest(self, bias: paddle.Tensor) -> paddle.Tensor:
         """The bias of every group, no weaker than any of its tokens': a mean would fade out in a large group."""
@@ -167,7 +167,7 @@ class Matching:
         return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])
 
 
-def scattered(
+def scatter_rows(
     updates: paddle.Tensor, index: paddle.Tensor, num_rows: int | paddle.Tensor,
     *, add: bool = False, in_place: bool = False,
 ) -> paddle.Tensor:  # fmt: skip
@@ -182,12 +182,12 @@ def scattered(
     return paddle.scatter(paddle.zeros(shape, dtype=updates.dtype), index, updates, overwrite=not add)
 
 
-def size(x: paddle.Tensor, axis: int) -> int | paddle.Tensor:
+def dim_size(x: paddle.Tensor, axis: int) -> int | paddle.Tensor:
     """How long ``x`` is along an axis; int32 ``[]`` in a program that is recorded for any length of it."""
     return x.shape[axis] if x.shape[axis] >= 0 else paddle.shape(x)[axis]
 
 
-def may_write(x: paddle.Tensor | None = None) -> bool:
+def can_write_in_place(x: paddle.Tensor | None = None) -> bool:
     """True when what is made from ``x`` may be made in place: no gradient and no program is recorded."""
     if not paddle.in_dynamic_mode():
         return _recorded_as_run.get()
@@ -195,7 +195,7 @@ def may_write(x: paddle.Tensor | None = None) -> bool:
 
 
 @contextmanager
-def recorded_as_run() -> Iterator[None]:
+def trace_with_inplace() -> Iterator[None]:
     """Programs recorded meanwhile write in place as a picture's merging does: to count operators, not to be run."""
     token = _recorded_as_run.set(True)
     try:
@@ -204,7 +204,7 @@ def recorded_as_run() -> Iterator[None]:
         _recorded_as_run.reset(token)
 
 
-def may_be(one: int, other: int) -> bool:
+def sizes_match(one: int, other: int) -> bool:
     """Whether two lengths are equal; -1 is one that stays open in a program."""
     return one == other or -1 in (one, other)
 

@@ -32,23 +32,23 @@ class Rotary:
         self.num_text = self._parts[0].shape[0] - num_tokens
 
     @property
-    def of_text(self) -> Turn:
+    def of_text(self) -> Rotation:
         """That of the text's tokens."""
         return self._turn([part[: self.num_text].unsqueeze([0, 1]) for part in self._parts])
 
     @property
-    def of_all(self) -> Turn:
+    def of_all(self) -> Rotation:
         """That of the grid's tokens."""
         return self._turn([part[self.num_text :].unsqueeze([0, 1]) for part in self._parts])
 
-    def of(self, positions: paddle.Tensor) -> Turn:
+    def of(self, positions: paddle.Tensor) -> Rotation:
         """That of some tokens of the grid, int64 ``[batch or 1, some]``."""
         rows = (positions + self.num_text if self.num_text else positions).flatten()
         shape = [-1, 1, positions.shape[1], self._parts[0].shape[1]]
         return self._turn([paddle.gather(part, rows).reshape(shape) for part in self._parts])
 
-    def _turn(self, parts: list[paddle.Tensor]) -> Turn:
-        return Turn(parts, self._is_complex)
+    def _turn(self, parts: list[paddle.Tensor]) -> Rotation:
+        return Rotation(parts, self._is_complex)
 
 
 def num_rows(embedding: Embedding) -> int:
@@ -57,7 +57,7 @@ def num_rows(embedding: Embedding) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class Rotation:
     """How queries or keys are turned.
 
     Attributes:
@@ -73,7 +73,7 @@ class Turn:
         """How many are turned."""
         return self.parts[0].shape[2]
 
-    def turned(self, x: paddle.Tensor, *, others_first: bool = True) -> paddle.Tensor:
+    def turned(self, x: paddle.Tensor, *, text_first: bool = True) -> paddle.Tensor:
         """Queries or keys ``[batch, heads, tokens, channels of a head]``; more tokens than are turned stay as they are.
 
         Args:
@@ -83,7 +83,7 @@ class Turn:
         others = x.shape[2] - self.num_tokens
         if others == 0:
             return self._turned(x)
-        if others_first:
+        if text_first:
             return paddle.concat([x[:, :, :others], self._turned(x[:, :, others:])], axis=2)
         return paddle.concat([self._turned(x[:, :, :-others]), x[:, :, -others:]], axis=2)
 

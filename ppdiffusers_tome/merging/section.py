@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import paddle
 
-from ppdiffusers_tome.merging.keys.fewer import FewerKeys
+from ppdiffusers_tome.merging.kv_reduction.base import FewerKeys
 from ppdiffusers_tome.merging.matching import Matching
 
 
@@ -31,7 +31,7 @@ class Given(NamedTuple):
 Section = Generator[paddle.Tensor | None, Given, None]
 
 
-def on_merged_tokens(matching: Matching, how: str, *, others_first: bool = False) -> Section:
+def on_merged_tokens(matching: Matching, how: str, *, text_first: bool = False) -> Section:
     """Run a stretch of a block, mostly its attention, on merged tokens.
 
     Args:
@@ -45,17 +45,17 @@ def on_merged_tokens(matching: Matching, how: str, *, others_first: bool = False
     """
     given = yield None  # x, and norm(x), are the block's
     while not given.leaves:  # once, or for each of to_q, to_k and to_v
-        given = yield _merged(matching, given.tokens, how, others_first)  # and the block's attention runs on this
-    yield unmerged(matching, given.tokens, others_first=others_first)  # to which the block adds x
+        given = yield _merged(matching, given.tokens, how, text_first)  # and the block's attention runs on this
+    yield unmerged(matching, given.tokens, text_first=text_first)  # to which the block adds x
 
 
-def unmerged(matching: Matching, tokens: paddle.Tensor, *, others_first: bool) -> paddle.Tensor:
+def unmerged(matching: Matching, tokens: paddle.Tensor, *, text_first: bool) -> paddle.Tensor:
     """The result of a stretch that ran on merged tokens, for all tokens."""
-    own, others = _apart(tokens, matching.num_left, others_first)
-    return _together(matching.unmerge(own), others, others_first)
+    own, others = _apart(tokens, matching.num_left, text_first)
+    return _together(matching.unmerge(own), others, text_first)
 
 
-def on_fewer_keys(keys: FewerKeys, *, others_first: bool = False) -> Section:
+def on_fewer_keys(keys: FewerKeys, *, text_first: bool = False) -> Section:
     """Let attention have fewer keys and values. Nothing is unmerged, as all tokens give queries.
 
     Args:
@@ -68,7 +68,7 @@ def on_fewer_keys(keys: FewerKeys, *, others_first: bool = False) -> Section:
     given = yield None
     while True:
         tokens = given.tokens
-        made = [_keys_of(keys, tokens, others_first)]
+        made = [_keys_of(keys, tokens, text_first)]
         given = yield made[0]  # to_k
         if given.tokens is tokens:
             del tokens, given  # attention runs before this goes on, and nobody needs them meanwhile
@@ -78,28 +78,28 @@ def on_fewer_keys(keys: FewerKeys, *, others_first: bool = False) -> Section:
 # What is merged lives in these functions alone: a variable of a section would keep it alive while attention runs.
 
 
-def _merged(matching: Matching, tokens: paddle.Tensor, how: str, others_first: bool) -> paddle.Tensor:
-    own, others = _apart(tokens, matching.num_tokens, others_first)
-    return _together(matching.merge(own, how), others, others_first)
+def _merged(matching: Matching, tokens: paddle.Tensor, how: str, text_first: bool) -> paddle.Tensor:
+    own, others = _apart(tokens, matching.num_tokens, text_first)
+    return _together(matching.merge(own, how), others, text_first)
 
 
-def _keys_of(keys: FewerKeys, tokens: paddle.Tensor, others_first: bool) -> paddle.Tensor:
-    own, others = _apart(tokens, keys.num_tokens, others_first)
-    return _together(keys.keys_of(own), others, others_first)
+def _keys_of(keys: FewerKeys, tokens: paddle.Tensor, text_first: bool) -> paddle.Tensor:
+    own, others = _apart(tokens, keys.num_tokens, text_first)
+    return _together(keys.keys_of(own), others, text_first)
 
 
 def _apart(
-    tokens: paddle.Tensor, num_tokens: int, others_first: bool
+    tokens: paddle.Tensor, num_tokens: int, text_first: bool
 ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
     """The block's own tokens, and those beside them, such as a text's, which stay as they are."""
     if tokens.shape[1] == num_tokens:
         return tokens, None
-    if others_first:
+    if text_first:
         return tokens[:, -num_tokens:], tokens[:, :-num_tokens]
     return tokens[:, :num_tokens], tokens[:, num_tokens:]
 
 
-def _together(own: paddle.Tensor, others: paddle.Tensor | None, others_first: bool) -> paddle.Tensor:
+def _together(own: paddle.Tensor, others: paddle.Tensor | None, text_first: bool) -> paddle.Tensor:
     if others is None:
         return own
-    return paddle.concat([others, own] if others_first else [own, others], axis=1)
+    return paddle.concat([others, own] if text_first else [own, others], axis=1)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
-from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.settings.checking import checked
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import FOLDER, is_preset, presets
-from ppdiffusers_tome.settings.suggesting import did_you_mean
-from ppdiffusers_tome.settings.values import in_words, kind, shown
+from ppdiffusers_tome.settings.suggestions import did_you_mean
+from ppdiffusers_tome.settings.types import describe_type, format_setting, truncated_repr
+from ppdiffusers_tome.settings.validation import validate
 
 # A ratio; or several, evenly spaced over the denoising, with straight lines between them.
 RatioOrRamp = float | Sequence[float]
@@ -104,7 +104,7 @@ class ToMeConfig:
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, value in checked(given, {field.name: field.default for field in fields(self)}).items():
+        for name, value in validate(given, {field.name: field.default for field in fields(self)}).items():
             object.__setattr__(self, name, value)
 
     def ratio_at(self, level: int, progress: float | None = None) -> float:
@@ -112,10 +112,10 @@ class ToMeConfig:
 
         Args:
             level: 1, 2, 4 or 8.
-            progress: of the denoising, 0 to 1; may be None unless ``by_progress``.
+            progress: of the denoising, 0 to 1; may be None unless ``uses_progress``.
         """
         ratio = self._ratio_of(level)
-        if progress is None or not self.by_progress:
+        if progress is None or not self.uses_progress:
             return ratio if isinstance(ratio, float) else ratio[0]
         if not self.start <= progress <= self.end or progress == self.end < 1:
             return 0.0
@@ -135,12 +135,12 @@ class ToMeConfig:
         return ratio if isinstance(ratio, float) else max(ratio)
 
     @property
-    def counts_sizes(self) -> bool:
+    def uses_group_sizes(self) -> bool:
         """Whether a merged token counts as many times as it stands for tokens, see ``proportional``."""
-        return methods()[self.method].proportional if self.proportional is None else self.proportional
+        return METHODS[self.method].proportional if self.proportional is None else self.proportional
 
     @property
-    def by_progress(self) -> bool:
+    def uses_progress(self) -> bool:
         """Whether what merges depends on how far the denoising is."""
         ratios = self.ratio.values() if isinstance(self.ratio, Mapping) else [self.ratio]
         return self.start > 0 or self.end < 1 or not all(isinstance(ratio, float) for ratio in ratios)
@@ -168,7 +168,7 @@ class ToMeConfig:
         """
         if not isinstance(path, str | PathLike):
             raise ToMeTypeError(
-                f"{shown(path)} must be the path of a JSON file of settings, such as 'tome.json'; got {kind(path)}"
+                f"{truncated_repr(path)} must be the path of a JSON file of settings, such as 'tome.json'; got {describe_type(path)}"
             )
         try:
             settings = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -199,10 +199,10 @@ class ToMeConfig:
         """
         names = presets()
         if not isinstance(name, str):
-            raise ToMeTypeError(f"{shown(name)} must be the name of a preset ({', '.join(names)}); got {kind(name)}")
+            raise ToMeTypeError(f"{truncated_repr(name)} must be the name of a preset ({', '.join(names)}); got {describe_type(name)}")
         if name not in names:
             raise ToMeValueError(
-                f"there is no preset {shown(name)}; the presets are {', '.join(names)}{did_you_mean(name, names)}"
+                f"there is no preset {truncated_repr(name)}; the presets are {', '.join(names)}{did_you_mean(name, names)}"
             )
         return cls.load(FOLDER / f"{name}.json")
 
@@ -211,8 +211,8 @@ class ToMeConfig:
         """The settings of a preset, or of a JSON file; the errors are those of ``load``."""
         if not isinstance(name, str | PathLike):
             raise ToMeTypeError(
-                f"{shown(name)} must be the name of a preset ({', '.join(presets())}) or the path of a JSON file of "
-                f"settings; got {kind(name)}"
+                f"{truncated_repr(name)} must be the name of a preset ({', '.join(presets())}) or the path of a JSON file of "
+                f"settings; got {describe_type(name)}"
             )
         return cls.preset(str(name)) if is_preset(name) else cls.load(name)
 
@@ -235,7 +235,7 @@ class ToMeConfig:
         """
         usual = type(self)().to_dict()
         differs = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != usual[name]}
-        words = ", ".join(f"{name} {in_words(value)}" for name, value in differs.items())
+        words = ", ".join(f"{name} {format_setting(value)}" for name, value in differs.items())
         preset = next((name for name in presets() if type(self).preset(name) == self), None)
         return words if preset is None else f"preset {preset} ({words})"
 
@@ -248,14 +248,14 @@ class ToMeConfig:
         """
         if not isinstance(settings, Mapping):
             raise ToMeTypeError(
-                f'{shown(settings)} must be a mapping of settings such as {{"ratio": 0.5}}; got {kind(settings)}'
+                f'{truncated_repr(settings)} must be a mapping of settings such as {{"ratio": 0.5}}; got {describe_type(settings)}'
             )
         check_names(settings)
         ratio = settings.get("ratio")
         if isinstance(ratio, Mapping):  # JSON has no numbers for keys
             numbers = [int(level) if _is_short_number(level) else level for level in ratio]
             if len(set(numbers)) < len(numbers):
-                raise ToMeValueError(f"ratio={shown(dict(ratio))} names a level twice; give each level once")
+                raise ToMeValueError(f"ratio={truncated_repr(dict(ratio))} names a level twice; give each level once")
             settings = {**settings, "ratio": dict(zip(numbers, ratio.values(), strict=True))}
         return cls(**settings)
 
@@ -267,7 +267,7 @@ def check_names(names: Iterable[Any]) -> None:
         ToMeTypeError: one is not.
     """
     known = [field.name for field in fields(ToMeConfig)]
-    unknown = sorted(shown(name) for name in names if not (isinstance(name, str) and name in known))
+    unknown = sorted(truncated_repr(name) for name in names if not (isinstance(name, str) and name in known))
     if unknown:
         meant = did_you_mean(unknown[0].strip("'"), known)
         raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}{meant}")

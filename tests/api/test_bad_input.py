@@ -29,7 +29,7 @@ from ppdiffusers_tome import (
     apply_tome,
     remove_tome,
 )
-from ppdiffusers_tome.settings.values import shown
+from ppdiffusers_tome.settings.types import truncated_repr
 
 BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
 STRIDE = r"must be a whole number of tokens, 1 or more, such as 2; got "
@@ -155,7 +155,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
 
 
 def name_of(settings: dict[str, Any]) -> str:
-    return "-".join(f"{key}={shown(value)}" for key, value in settings.items())
+    return "-".join(f"{key}={truncated_repr(value)}" for key, value in settings.items())
 
 
 @functools.cache

@@ -16,8 +16,8 @@ from ppdiffusers import StableDiffusionControlNetPipeline
 from ppdiffusers.models.attention_processor import Attention, AttnProcessor, XFormersAttnProcessor
 
 import tiny
-from attaching.test_gradients import difference, gradients, run_dit, run_unet
-from attaching.test_processors import (
+from patching.test_gradients import difference, gradients, run_dit, run_unet
+from patching.test_processors import (
     CASES,
     Counting,
     fuse_lora,

@@ -17,7 +17,7 @@ import pytest
 import ppdiffusers_tome
 import tiny
 from ppdiffusers_tome import apply_tome, install, remove_tome, uninstall
-from ppdiffusers_tome.attaching.calls.pipeline_call import current_pipeline_call
+from ppdiffusers_tome.patching.state.pipeline_call import current_pipeline_call
 
 pytestmark = pytest.mark.once
 

@@ -15,11 +15,11 @@ import paddle.nn.functional as F
 import pytest
 
 import tiny
-from attaching.contract import attachment_of, needs_of
+from patching.contract import attachment_of, needs_of
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION, FIRST
-from ppdiffusers_tome.attaching.layers import layer_at
-from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.layers import layer_at
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, flux, specimens
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs, norms_anywhere
 
@@ -57,9 +57,9 @@ class Attention:
     """
 
     def __init__(
-        self, seen: np.ndarray | None = None, num_tokens: int = 0, *, others_first: bool = True, rounds: bool = False
+        self, seen: np.ndarray | None = None, num_tokens: int = 0, *, text_first: bool = True, rounds: bool = False
     ) -> None:
-        self.seen, self.num_tokens, self.others_first, self.rounds = seen, num_tokens, others_first, rounds
+        self.seen, self.num_tokens, self.text_first, self.rounds = seen, num_tokens, text_first, rounds
 
     def __call__(
         self, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, attn_mask: Any = None, **_: Any
@@ -77,7 +77,7 @@ class Attention:
     def _bias(self, num_keys: int) -> paddle.Tensor:
         others = num_keys - self.num_tokens
         bias = np.zeros(num_keys, "float32")
-        start = others if self.others_first else 0
+        start = others if self.text_first else 0
         hidden = np.setdiff1d(np.arange(self.num_tokens), self.seen)
         bias[start + hidden] = -1e9
         return paddle.to_tensor(bias)
@@ -133,17 +133,17 @@ def tokens_of(specimen: Specimen, size: dict[str, int]) -> tuple[int, int]:
 
 def check_fewer_keys(specimen: Specimen, model: tiny.Model, size: dict[str, int]) -> None:
     """Of all keys the others are masked, and nothing else may change: positions, texts, frames, rows of a batch."""
-    (section, *_) = find_sites(model)[0].adapter.sections[ATTENTION]
+    (section, *_) = find_blocks(model)[0].adapter.sections[ATTENTION]
     apply_tome(model, 0.5, method="todo")
     blocks: list[Any] = []
     attachment_of(model).watch = blocks.append
     merged = Attention().run(specimen, model, **size)
     tokens, frames = tokens_of(specimen, size)
     kept = [np.sort(each.matching.kept.numpy() - each.layout.prefix)[each.layout.prefix :] for each in blocks]
-    assert len(kept) == len(find_sites(model))
+    assert len(kept) == len(find_blocks(model))
     assert all(np.array_equal(each, kept[0]) for each in kept)
     assert len(kept[0]) == frames * (tokens - tokens // 2)
-    others_masked = Attention(kept[0], frames * tokens, others_first=section.others == FIRST)
+    others_masked = Attention(kept[0], frames * tokens, text_first=section.others == FIRST)
     expected = others_masked.run(specimen, remove_tome(model), **size)
     assert np.abs(merged - expected).max() <= 1e-6 * np.abs(expected).max()
     assert change(Attention().run(specimen, model, **size), expected) > 1e-4
@@ -216,7 +216,7 @@ def test_a_text_keeps_positions_of_its_own(
 def test_odd_grids_frames_and_batches_merge(specimen: Specimen, model: tiny.Model, size: dict[str, int]) -> None:
     plain = numbers(specimen, model, **size)
     counts: dict[str, list[int]] = {}
-    for site in find_sites(apply_tome(model, 0.5, merge_mlp=True)):
+    for site in find_blocks(apply_tome(model, 0.5, merge_mlp=True)):
         for section in site.adapter.sections[ATTENTION]:
             queries = layer_at(site.block, f"{section.leave}.to_q")
             if queries is not None:
@@ -227,7 +227,7 @@ def test_odd_grids_frames_and_batches_merge(specimen: Specimen, model: tiny.Mode
     assert change(plain, merged) > 1e-4
     tokens, frames = tokens_of(specimen, size)
     left = frames * (tokens - tokens // 2)
-    assert len(counts) >= len(find_sites(model))
+    assert len(counts) >= len(find_blocks(model))
     assert all(len(seen) == 1 and seen[0] in (left, left + TEXT_TOKENS) for seen in counts.values()), counts
 
 
@@ -337,7 +337,7 @@ def test_blocks_that_refine_the_text_are_left_alone(specimen: Specimen, model: t
     path = "context_embedder.token_refiner.refiner_blocks.0.attn.to_q"
     before, refiner = tokens_in(model, specimen, path), tiny.snapshot(model.context_embedder.token_refiner)
     apply_tome(model, 0.7, merge_crossattn=True, merge_mlp=True)
-    assert not [site for site in find_sites(model) if site.name.startswith("context_embedder")]
+    assert not [site for site in find_blocks(model) if site.name.startswith("context_embedder")]
     assert tiny.snapshot(model.context_embedder.token_refiner) == refiner
     assert np.array_equal(tokens_in(model, specimen, path)[path], before[path])
 
@@ -398,7 +398,7 @@ class AttentionIn16Bits:
     def __init__(self, model: tiny.Model) -> None:
         self._attentions = {
             f"{site.name}.{section.leave}": attention
-            for site in find_sites(model)
+            for site in find_blocks(model)
             for section in site.adapter.sections[ATTENTION]
             if (attention := layer_at(site.block, section.leave)) is not None
         }

@@ -9,10 +9,10 @@ import paddle
 import pytest
 
 import tiny
-from attaching.contract import USUAL, ToMeContract, marks_of, needs_of
+from patching.contract import USUAL, ToMeContract, marks_of, needs_of
 from ppdiffusers_tome import NothingToMergeError, apply_tome
-from ppdiffusers_tome.attaching.adapters import adapters
-from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.patching.adapters import adapters
+from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
 from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
 
@@ -43,7 +43,7 @@ for _specimen in specimens():
 
 def test_every_adapter_is_among_the_usual() -> None:
     there = [each for each in specimens() if each.is_there]
-    usual = {id(site.adapter) for each in there if each.name in USUAL for site in find_sites(each.build())}
+    usual = {id(site.adapter) for each in there if each.name in USUAL for site in find_blocks(each.build())}
     # Blocks of models that the ppdiffusers which is installed lacks cannot be looked at.
     lacking = {each.model_class for each in specimens()} - {each.model_class for each in there}
     found = [each for each in adapters() if not lacking.issuperset(each.inside)]

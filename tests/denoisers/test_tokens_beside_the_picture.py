@@ -9,12 +9,12 @@ import paddle
 import pytest
 
 import tiny
-from attaching.contract import ToMeContract, groups
+from patching.contract import ToMeContract, groups
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.attaching.hooks.section import SectionHooks
-from ppdiffusers_tome.attaching.layers import layer_at
-from ppdiffusers_tome.attaching.sites import find_sites
 from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.hooks.merge import SectionHooks
+from ppdiffusers_tome.patching.layers import layer_at
 from ppdiffusers_tome.tools.doctor.zoo import (
     pixart,
     sd3,
@@ -50,7 +50,7 @@ def matchings(model: tiny.Model, run: Any) -> list[Matching]:
         layer.register_forward_post_hook(
             lambda layer, inputs, output, of=hook.__self__.attachment: used.append(of.block().matching)
         )
-        for site in find_sites(model)
+        for site in find_blocks(model)
         for layer in [layer_at(site.block, next(iter(site.adapter.sections.values()))[0].enter[0])]
         for hook in [*layer._forward_pre_hooks.values(), *layer._forward_post_hooks.values()]
         if isinstance(getattr(hook, "__self__", None), SectionHooks) and hook.__name__ != "unmerge"
@@ -109,7 +109,7 @@ def test_rows_of_tokens_before_the_grid_hold_nothing_else(build: Any, run: Any, 
 )  # fmt: skip
 def test_levels_are_those_of_the_grids(zoo: Any, level: int) -> None:
     model = zoo.SPECIMEN.build()
-    site = min(find_sites(model), key=lambda site: site.level)
+    site = min(find_blocks(model), key=lambda site: site.level)
     assert site.level == level
     for matching in matchings(apply_tome(model), zoo.SPECIMEN.run):
         assert (matching.num_tokens - site.adapter.prefix(site.host, None)) * level**2 == 16 * 16
@@ -135,7 +135,7 @@ def test_text_of_stable_diffusion_3_never_merges() -> None:
 @pytest.mark.parametrize("zoo", [wuerstchen_prior, wuerstchen_decoder], ids=["prior", "decoder"])
 def test_text_behind_wuerstchens_keys_never_merges(zoo: Any) -> None:
     model = zoo.SPECIMEN.build()
-    block = find_sites(model)[0].block
+    block = find_blocks(model)[0].block
     paths = ("attention.to_k", "attention.to_v")
     plain = [inputs_of(layer_at(block, path), model, zoo.SPECIMEN.run)[0] for path in paths]
     apply_tome(model, 0.7)

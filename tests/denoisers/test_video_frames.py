@@ -8,12 +8,12 @@ import paddle
 import pytest
 
 import tiny
-from attaching.contract import groups
+from patching.contract import groups
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.attaching.calls.attachment import Attachment
-from ppdiffusers_tome.attaching.hooks.section import SectionHooks
-from ppdiffusers_tome.attaching.sites import Site, find_sites
 from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
+from ppdiffusers_tome.patching.hooks.merge import SectionHooks
+from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.tools.doctor.zoo import (
     hotshot,
     lvdm,
@@ -28,16 +28,16 @@ VIDEO = [hotshot, lvdm, st_unet, unet_3d, unet_motion, unet_spatio_temporal, vid
 FRAMES = 3
 
 
-def used_matchings(model: tiny.Model) -> list[tuple[Site, Matching]]:
+def used_matchings(model: tiny.Model) -> list[tuple[MergeableBlock, Matching]]:
     """A list that fills with the matching of every self-attention as it runs, after ``apply_tome``."""
-    used: list[tuple[Site, Matching]] = []
-    for site in find_sites(model):
+    used: list[tuple[MergeableBlock, Matching]] = []
+    for site in find_blocks(model):
         owners = [getattr(hook, "__self__", None) for hook in site.block.attn1._forward_pre_hooks.values()]
         attachment = next((owner.attachment for owner in owners if isinstance(owner, SectionHooks)), None)
         if attachment is None:
             continue
 
-        def note(layer: Any, inputs: Any, site: Site = site, attachment: Attachment = attachment) -> None:
+        def note(layer: Any, inputs: Any, site: MergeableBlock = site, attachment: Attachment = attachment) -> None:
             used.append((site, attachment.block().matching))
 
         site.block.attn1.to_q.register_forward_pre_hook(note)
@@ -50,7 +50,7 @@ def test_groups_never_hold_tokens_of_two_frames(family: Any) -> None:
     used = used_matchings(model)
     with paddle.no_grad():
         family.SPECIMEN.run(model, batch=2, height=16, width=8, frames=FRAMES)
-    assert len(used) == len(find_sites(model)) > 0
+    assert len(used) == len(find_blocks(model)) > 0
     for site, matching in used:
         # ModelScope's video to video pads the height by a row when it halves it.
         rows = 16 // site.level + (family is vid2vid_st_unet and site.level > 1)

@@ -22,8 +22,8 @@ from house.rooms import (
 MODULES = [module for module in modules() if module != "tools"]
 # These know no framework, so that settings are checked and `--help` is printed in an instant.
 WITHOUT_PADDLE = (
-    "__init__", "version", "errors", "settings", "merging.grid", "merging.methods", "attaching.adapters",
-    "attaching.refused", "attaching.calls.reuse", "attaching.calls.denoising", "tools.tuning.candidates",
+    "__init__", "version", "errors", "settings", "merging.grid", "merging.methods", "patching.adapters",
+    "patching.unsupported", "patching.state.reuse", "patching.state.progress", "tuning_candidates",
 )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def test_module_knows_no_framework_at_run_time(unit: str) -> None:
 def test_only_install_and_chunked_attention_know_ppdiffusers() -> None:
     """Blocks and hosts are named, not imported, so a release that lacks one does no harm."""
     knowing = {
-        module for module in MODULES if not module.startswith(("tools.", "exporting."))
+        module for module in MODULES if not module.startswith(("tools.", "export."))
         for name in imported(modules()[module], at_run_time=True) if name.split(".")[0] == "ppdiffusers"
     }  # fmt: skip
     assert knowing == {"install", "cpu.chunked_attention"}

@@ -8,12 +8,12 @@ import pytest
 
 import tiny
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
+from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.matchers import matcher
-from ppdiffusers_tome.merging.matchers.tiled import tiles_of
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods.method import KEEP, WAYS
+from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
+from ppdiffusers_tome.merging.tiles import cut_into_tiles
 
 FRAME = Grid(4, 6)
 
@@ -30,7 +30,7 @@ def of_each_frame(x: paddle.Tensor, frames: int, num_merged: int) -> tuple[Match
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("frames", [1, 2, 5])
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", COMBINE_MODES)
 def test_frames_merge_as_if_each_were_an_image(batch: int, frames: int, how: str) -> None:
     x = tiny.array((batch, frames * FRAME.num_tokens, 8))
     together, apart = of_each_frame(x, frames, num_merged=11)
@@ -63,7 +63,7 @@ def test_sizes_are_those_of_the_groups() -> None:
     x = tiny.array((2, 3 * FRAME.num_tokens, 8))
     matching, _ = of_each_frame(x, 3, num_merged=11)
     expected = np.bincount(matching.owner.numpy()).reshape(2, -1)
-    assert np.abs(np.exp(matching.log_sizes.numpy()) - expected).max() <= 1e-4
+    assert np.abs(np.exp(matching.log_group_sizes.numpy()) - expected).max() <= 1e-4
 
 
 @pytest.mark.parametrize("grid", [Grid(4, 6, 4), Grid(5, 7, 3), Grid(2, 2, 2), Grid(3, 5, 7)])
@@ -95,7 +95,7 @@ def test_a_stride_over_frames_merges_within_its_frames(tile: int | None, frames:
 
 
 def test_tiles_of_frames_are_one_cell_deep() -> None:
-    tiles = tiles_of(Grid(4, 6, 8), 2, 2, 6, st=2)
+    tiles = cut_into_tiles(Grid(4, 6, 8), 2, 2, 6, st=2)
     assert tiles.number == 4
     assert tiles.destinations.shape == (4, 6)
     assert not tiles.repeated.any()
@@ -110,14 +110,14 @@ def test_a_picture_has_the_destinations_that_it_had_before_there_were_frames() -
 
 
 def test_the_same_tokens_of_every_frame_give_keys() -> None:
-    kept = chosen_tokens(regular_partition(FRAME, 2, 2), 18, frames=3)
+    kept = select_key_tokens(regular_partition(FRAME, 2, 2), 18, frames=3)
     first = kept[:6].numpy()
     assert first.tolist() == [0, 2, 4, 12, 14, 16]
     assert kept.tolist() == [*first, *(first + 24), *(first + 48)]
 
 
 def test_keys_stand_for_what_was_dropped_and_a_text_for_itself() -> None:
-    kept = chosen_tokens(regular_partition(FRAME, 2, 2).after(5), 18)
+    kept = select_key_tokens(regular_partition(FRAME, 2, 2).after(5), 18)
     downsampling = ChosenKeys(kept, batch=2, num_tokens=29, prefix=5)
-    assert np.abs(np.exp(downsampling.log_sizes.numpy()) - [[4] * 6 + [1] * 5]).max() <= 1e-5
+    assert np.abs(np.exp(downsampling.log_group_sizes.numpy()) - [[4] * 6 + [1] * 5]).max() <= 1e-5
     assert downsampling.positions.tolist() == [[5, 7, 9, 17, 19, 21, 0, 1, 2, 3, 4]]

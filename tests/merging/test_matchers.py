@@ -7,7 +7,7 @@ import paddle
 import pytest
 
 import tiny
-from attaching.contract import MethodContract
+from patching.contract import MethodContract
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers import exact, tiled

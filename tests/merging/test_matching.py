@@ -10,14 +10,14 @@ import pytest
 from ppdiffusers.models.attention_processor import Attention
 
 import tiny
-from attaching.contract import groups
+from patching.contract import groups
 from ppdiffusers_tome import ToMeConfig, apply_tome
-from ppdiffusers_tome.attaching.calls.attachment import Attachment
-from ppdiffusers_tome.attaching.calls.call import BlockCall, Call
+from ppdiffusers_tome.merging.exact import match
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.matchers.exact import match
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
+from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.state.calls import BlockCall, Call
 
 
 def matching_of(x: paddle.Tensor, grid: Grid, num_merged: int) -> Matching:

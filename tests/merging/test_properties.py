@@ -13,17 +13,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from attaching.contract import groups
-from ppdiffusers_tome.attaching.calls.attachment import Attachment
-from ppdiffusers_tome.attaching.calls.call import BlockCall, Call
+from patching.contract import groups
 from ppdiffusers_tome.merging import matchers
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
+from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.matchers import bipartite, exact, tiled
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.merging.methods.method import KEEP, NORM, WAYS
+from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, METHODS, NORM
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.state.calls import BlockCall, Call
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 # The same examples every time, on every machine, and no file of those that failed.
@@ -81,7 +80,7 @@ class Case:
         return matchers.matcher(self.partition, self.grid, self.num_merged, tile=tile, stride=stride, **given)(x)
 
     def chosen_keys(self, x: paddle.Tensor) -> ChosenKeys:
-        return ChosenKeys(chosen_tokens(self.partition, self.num_merged), x.shape[0], x.shape[1])
+        return ChosenKeys(select_key_tokens(self.partition, self.num_merged), x.shape[0], x.shape[1])
 
 
 @st.composite
@@ -153,8 +152,8 @@ def test_every_matcher_has_its_properties_here() -> None:
     """A new file in ``matchers`` must be drawn by ``Case.matched`` too: with a tile or without."""
     known = {each.__name__.rpartition(".")[2] for each in (bipartite, exact, tiled)}
     assert {module.name for module in pkgutil.iter_modules(matchers.__path__)} == known
-    ways = {method.combine(depth) for method in methods().values() if method.combine for depth in (0.0, 0.5, 1.0)}
-    assert ways == set(WAYS)
+    ways = {method.combine(depth) for method in METHODS.values() if method.combine for depth in (0.0, 0.5, 1.0)}
+    assert ways == set(COMBINE_MODES)
 
 
 class TestPartition:
@@ -202,7 +201,7 @@ class TestMatching:
     @given(cases(), st.data())
     def test_tokens_of_one_value_come_back_as_they_were(self, case: Case, data: st.DataObject) -> None:
         """A flat picture: any group's mean is what it was, in every type and way."""
-        dtype, how = data.draw(st.sampled_from(ALL_TYPES)), data.draw(st.sampled_from(WAYS))
+        dtype, how = data.draw(st.sampled_from(ALL_TYPES)), data.draw(st.sampled_from(COMBINE_MODES))
         matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
         value = data.draw(st.sampled_from([0.0, 1.0, -0.125, 100.0, 60000.0]))
         flat = paddle.full([case.batch, case.num_tokens, 3], value, dtype="float32").astype(dtype)
@@ -327,7 +326,7 @@ class TestRun:
             assert matching.num_merged == int(grid.num_tokens * ratio)
             assert min(map(len, groups(matching))) >= 1
 
-    @pytest.mark.parametrize("how", WAYS)
+    @pytest.mark.parametrize("how", COMBINE_MODES)
     @pytest.mark.parametrize("dtype", ALL_TYPES)
     def test_groups_of_one_come_back_to_the_bit(self, how: str, dtype: str) -> None:
         """A matching that merges nothing; scaling to one's own length may cost a rounding."""

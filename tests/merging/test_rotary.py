@@ -8,8 +8,8 @@ import pytest
 
 import tiny
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.keys.chosen import ChosenKeys
-from ppdiffusers_tome.merging.masks import merged_mask, with_sizes
+from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys
+from ppdiffusers_tome.merging.masks import add_group_size_bias, merge_key_mask
 from ppdiffusers_tome.merging.matchers import matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
@@ -53,15 +53,15 @@ def test_each_token_is_turned_by_its_own_row(form: object, text: int) -> None:
 @pytest.mark.parametrize("form", [real, complex_])
 @pytest.mark.parametrize("others_first", [True, False])
 @pytest.mark.parametrize("others", [0, 3])
-def test_rows_differ_by_image_and_other_tokens_stay(form: object, others_first: bool, others: int) -> None:
+def test_rows_differ_by_image_and_other_tokens_stay(form: object, text_first: bool, others: int) -> None:
     angle = angles(TOKENS)
     positions = np.array([[3, 0, 11, 4], [1, 2, 10, 9]])
     turn = Rotary(form(angle), TOKENS).of(paddle.to_tensor(positions))  # type: ignore[operator]
     own, rest = tiny.array((2, HEADS, 4, CHANNELS)), tiny.array((2, HEADS, others, CHANNELS), seed=1)
-    whole = paddle.concat([rest, own] if others_first else [own, rest], axis=2) if others else own
-    got = turn.turned(whole, others_first=others_first).numpy()
+    whole = paddle.concat([rest, own] if text_first else [own, rest], axis=2) if others else own
+    got = turn.turned(whole, text_first=text_first).numpy()
     expected = np.stack([turned(own.numpy()[i], angle[positions[i]]) for i in range(2)])
-    parts = [rest.numpy(), expected] if others_first else [expected, rest.numpy()]
+    parts = [rest.numpy(), expected] if text_first else [expected, rest.numpy()]
     assert np.abs(got - (np.concatenate(parts, axis=2) if others else expected)).max() <= 1e-5
 
 
@@ -72,36 +72,36 @@ def matching() -> Matching:
 
 
 @pytest.mark.parametrize("others_first", [True, False])
-def test_a_group_is_left_out_with_any_of_its_tokens(others_first: bool) -> None:
+def test_a_group_is_left_out_with_any_of_its_tokens(text_first: bool) -> None:
     found = matching()
     seen = np.random.default_rng(0).random((2, 1, 1, TEXT + TOKENS)) < 0.8
-    own = seen[..., TEXT:] if others_first else seen[..., :TOKENS]
-    others = seen[..., :TEXT] if others_first else seen[..., TOKENS:]
+    own = seen[..., TEXT:] if text_first else seen[..., :TOKENS]
+    others = seen[..., :TEXT] if text_first else seen[..., TOKENS:]
     owner = found.owner.numpy()
     whole = np.array([own.ravel()[owner == row].all() for row in range(2 * found.num_left)]).reshape(2, 1, 1, -1)
-    expected = np.concatenate([others, whole] if others_first else [whole, others], axis=3)
+    expected = np.concatenate([others, whole] if text_first else [whole, others], axis=3)
     assert 0 < expected.sum() < expected.size
-    assert np.array_equal(merged_mask(paddle.to_tensor(seen), found, others_first=others_first).numpy(), expected)
+    assert np.array_equal(merge_key_mask(paddle.to_tensor(seen), found, text_first=text_first).numpy(), expected)
     bias = paddle.to_tensor(np.where(seen, 0, -1e4).astype("float32"))
-    assert np.array_equal(merged_mask(bias, found, others_first=others_first).numpy() == 0, expected)
+    assert np.array_equal(merge_key_mask(bias, found, text_first=text_first).numpy() == 0, expected)
 
 
 def test_one_mask_for_all_images() -> None:
     seen = paddle.to_tensor(np.arange(TOKENS).reshape(1, 1, 1, -1) != 4)
     found = matching()
-    expected = merged_mask(seen.expand([2, 1, 1, TOKENS]), found, others_first=True)
-    assert np.array_equal(merged_mask(seen, found, others_first=True).numpy(), expected.numpy())
+    expected = merge_key_mask(seen.expand([2, 1, 1, TOKENS]), found, text_first=True)
+    assert np.array_equal(merge_key_mask(seen, found, text_first=True).numpy(), expected.numpy())
 
 
 def test_a_mask_loses_the_columns_of_keys_that_are_not_there() -> None:
     kept = paddle.to_tensor([0, 2, 8, 10])
     seen = paddle.to_tensor(np.arange(TOKENS + TEXT).reshape(1, 1, 1, -1) != 13)
-    got = merged_mask(seen, ChosenKeys(kept, 2, TOKENS), others_first=False)
+    got = merge_key_mask(seen, ChosenKeys(kept, 2, TOKENS), text_first=False)
     assert got.numpy().reshape([2, -1]).tolist() == [[True] * 5 + [False] + [True] * 3] * 2
 
 
 @pytest.mark.parametrize("others_first", [True, False])
-def test_attention_on_merged_equal_tokens_is_that_on_all(others_first: bool) -> None:
+def test_attention_on_merged_equal_tokens_is_that_on_all(text_first: bool) -> None:
     """Tokens of a group that are equal, beside a text: with their sizes nothing changes, without them it does."""
     found = matching()
     owner = found.owner.numpy().reshape(2, -1)
@@ -109,13 +109,13 @@ def test_attention_on_merged_equal_tokens_is_that_on_all(others_first: bool) -> 
     tokens, text = paddle.to_tensor(of_group[owner]), tiny.array((2, TEXT, CHANNELS), seed=4)
 
     def attended(picture: paddle.Tensor, bias: paddle.Tensor | None) -> np.ndarray:
-        keys = paddle.concat([text, picture] if others_first else [picture, text], axis=1)
+        keys = paddle.concat([text, picture] if text_first else [picture, text], axis=1)
         scores = paddle.matmul(text, keys, transpose_y=True).unsqueeze(1)
         weights = paddle.nn.functional.softmax(scores if bias is None else scores + bias, axis=-1).squeeze(1)
         return paddle.matmul(weights, keys).numpy()
 
     merged = found.merge(tokens)
-    bias = with_sizes(None, found, TEXT, paddle.float32, others_first=others_first)
+    bias = add_group_size_bias(None, found, TEXT, paddle.float32, text_first=text_first)
     assert np.abs(attended(merged, bias) - attended(tokens, None)).max() <= 1e-5
     assert np.abs(attended(merged, None) - attended(tokens, None)).max() >= 1e-2
 
@@ -123,14 +123,14 @@ def test_attention_on_merged_equal_tokens_is_that_on_all(others_first: bool) -> 
 def test_sizes_are_added_to_a_mask() -> None:
     found = matching()
     seen = paddle.to_tensor(np.arange(TEXT + found.num_left).reshape(1, 1, 1, -1) != 2)
-    got = with_sizes(seen, found, TEXT, paddle.float16, others_first=True)
+    got = add_group_size_bias(seen, found, TEXT, paddle.float16, text_first=True)
     assert got is not None
     assert (got.dtype, got.shape) == (paddle.float16, [2, 1, 1, TEXT + found.num_left])
     numbers = got.astype("float32").numpy()
     assert (numbers[..., 2] <= -9e3).all()
     assert np.isfinite(numbers).all()
-    assert np.abs(numbers[:, 0, 0, TEXT:] - found.log_sizes.numpy()).max() <= 2e-3
+    assert np.abs(numbers[:, 0, 0, TEXT:] - found.log_group_sizes.numpy()).max() <= 2e-3
 
 
 def test_keys_that_all_stand_for_as_many_need_no_sizes() -> None:
-    assert with_sizes(None, ChosenKeys(paddle.arange(4), 2, TOKENS), 0, paddle.float32, others_first=True) is None
+    assert add_group_size_bias(None, ChosenKeys(paddle.arange(4), 2, TOKENS), 0, paddle.float32, text_first=True) is None

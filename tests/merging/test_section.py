@@ -9,10 +9,10 @@ import numpy as np
 import paddle
 import pytest
 
+from ppdiffusers_tome.merging.exact import match
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
-from ppdiffusers_tome.merging.matchers.exact import match
-from ppdiffusers_tome.merging.methods.method import MEAN
+from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
+from ppdiffusers_tome.merging.methods import MEAN
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.merging.section import Given, on_fewer_keys, on_merged_tokens
 
@@ -47,7 +47,7 @@ def test_tokens_that_follow_the_blocks_own_stay_as_they_are() -> None:
 @pytest.mark.parametrize("kind", ["merged tokens", "fewer keys"])
 def test_what_was_merged_is_not_kept_while_attention_runs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = tokens()
-    merging = match(x, PARTITION, 32) if kind == "merged tokens" else ChosenKeys(chosen_tokens(PARTITION, 32), 2, 64)
+    merging = match(x, PARTITION, 32) if kind == "merged tokens" else ChosenKeys(select_key_tokens(PARTITION, 32), 2, 64)
     name = "merge" if kind == "merged tokens" else "keys_of"
     real, seen = getattr(type(merging), name), []
 
@@ -65,7 +65,7 @@ def test_what_was_merged_is_not_kept_while_attention_runs(kind: str, monkeypatch
 
 
 def test_keys_and_values_of_the_same_tokens_are_chosen_once() -> None:
-    section = on_fewer_keys(ChosenKeys(chosen_tokens(PARTITION, 32), 2, 64))
+    section = on_fewer_keys(ChosenKeys(select_key_tokens(PARTITION, 32), 2, 64))
     next(section)
     for _ in range(2):  # attention may run twice in a section
         x = tokens()
@@ -79,7 +79,7 @@ def test_keys_and_values_of_the_same_tokens_are_chosen_once() -> None:
 
 
 def test_keys_and_values_of_other_tokens_are_chosen_for_each() -> None:
-    downsampling = ChosenKeys(chosen_tokens(PARTITION, 32), 2, 64)
+    downsampling = ChosenKeys(select_key_tokens(PARTITION, 32), 2, 64)
     section = on_fewer_keys(downsampling)
     next(section)
     for scale in (1, 2, 3):

@@ -21,8 +21,8 @@ import paddle.nn.functional as F
 import pytest
 from paddle import Tensor, nn
 
-from ppdiffusers_tome.attaching.adapters.adapter import FIRST, LAST
-from ppdiffusers_tome.attaching.paddle_hooks import HOOKS_SEE_KEYWORDS
+from ppdiffusers_tome.patching.adapters.adapter import FIRST, LAST
+from ppdiffusers_tome.patching.paddle_compat import HOOKS_SEE_KEYWORDS
 from ppdiffusers_tome.tools.doctor.zoo.flux import ids
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, TEXT_TOKENS, Inputs, built
 

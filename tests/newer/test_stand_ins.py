@@ -9,7 +9,6 @@ import numpy as np
 import paddle
 import pytest
 
-from attaching.contract import ToMeContract
 from newer.stand_ins import (
     FAMILIES,
     NEEDS_KEYWORDS,
@@ -20,13 +19,14 @@ from newer.stand_ins import (
     Processor,
     Rotary,
 )  # fmt: skip
+from patching.contract import ToMeContract
 from ppdiffusers_tome import NothingToMergeError, apply_tome
-from ppdiffusers_tome.attaching.adapters.adapter import FIRST
-from ppdiffusers_tome.attaching.paddle_hooks import HOOKS_SEE_KEYWORDS
-from ppdiffusers_tome.attaching.watching import watched
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.keys.chosen import chosen_tokens
+from ppdiffusers_tome.merging.kv_reduction.selection import select_key_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
+from ppdiffusers_tome.patching.adapters.adapter import FIRST
+from ppdiffusers_tome.patching.paddle_compat import HOOKS_SEE_KEYWORDS
+from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs
 
 ODD = Inputs(height=10, width=14)
@@ -211,8 +211,8 @@ def test_the_output_is_that_of_merging_by_hand(family: Family, options: Any, set
 def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: float) -> None:
     model, reference = family.build(), family.build()
     grid = grid_of(family, ODD)
-    frame = grid.of_a_frame
-    kept = chosen_tokens(regular_partition(frame, 2, 2), frame.num_merged(ratio), frames=grid.frames).numpy()
+    frame = grid.single_frame
+    kept = select_key_tokens(regular_partition(frame, 2, 2), frame.num_merged(ratio), frames=grid.frames).numpy()
     hidden = np.setdiff1d(np.arange(grid.num_tokens), kept)
     for block in blocks(reference):
         for name, attention in block.named_children():
@@ -246,7 +246,7 @@ def groups_of(family: Family, latent: paddle.Tensor, **settings: Any) -> np.ndar
     """The first of each token's group, ``[frames, tokens of a frame]``, in the first block."""
     model, inputs = apply_tome(family.build(), 0.5, **settings), Inputs()
     name = next(iter(family.arguments(inputs)))
-    with watched(model) as records:
+    with record_merging(model) as records:
         family.run(model, inputs, **{name: latent})
     groups = records[0].groups
     first = np.unique(groups, return_index=True)[1]

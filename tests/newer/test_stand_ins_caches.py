@@ -17,7 +17,7 @@ from paddle import nn
 from newer.stand_ins import FAMILIES, NEEDS_KEYWORDS, Attention, Family, FeedForward, Model, Processor, RoundTheNorms
 from newer.test_stand_ins import attentions, blocks, case, same, with_processor
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.attaching.applying import tome_set_aside
+from ppdiffusers_tome.patching.apply import tome_set_aside
 from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs
 
 # How far the denoising is: at first hardly, then nearly through; two denoisings.

@@ -18,7 +18,7 @@ import tiny
 from newer.stand_ins import FAMILIES, HEADS, NEEDS_KEYWORDS, Model, Processor, RoundTheNorms, VCtrlBlock
 from newer.test_stand_ins import attentions, change, same, with_processor
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.attaching.watching import watched
+from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs, built
 
 pytestmark = NEEDS_KEYWORDS
@@ -225,7 +225,7 @@ def test_what_a_controlnet_adds_keeps_no_step_from_taking_matchings_over() -> No
     family = FAMILIES["cogvideox"]
     model = apply_tome(built(Controlled), 0.5, reuse_steps=2, use_rand=True)
     owners = []
-    with watched(model) as records:
+    with record_merging(model) as records:
         for timestep in (900, 800, 700, 600, 500):
             residuals = [tiny.array((2, 64, 4), seed=timestep)]
             family.run(model, Inputs(timestep=timestep), block_vctrl_residuals=residuals)
@@ -275,7 +275,7 @@ def test_the_guidance_that_is_embedded_like_a_timestep_is_none() -> None:
     """It comes second; a ratio that falls with the denoising would else stay what it is at the beginning."""
     model = apply_tome(FLUX.build(), (0.7, 0.1))
     merged = []
-    with watched(model) as records:
+    with record_merging(model) as records:
         for timestep in (900, 100):
             FLUX.run(model, Inputs(timestep=timestep))
             merged.append(records[-1].num_merged / 64)

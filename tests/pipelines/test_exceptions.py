@@ -1,6 +1,6 @@
 """An exception in any layer, at any step, and what comes after: the picture is right, or there is none.
 
-``tests/attaching/test_attachment.py`` breaks a few attention processors; here layers of a UNet fail in one step each,
+``tests/patching/test_attachment.py`` breaks a few attention processors; here layers of a UNet fail in one step each,
 after ToMe's own hooks of that layer, so whatever they noted is left behind. `make test-all` lets every layer fail in
 every step.
 """
@@ -15,8 +15,8 @@ import pytest
 import tiny
 from pipelines.test_threads_and_sharing import SETTINGS, draw
 from ppdiffusers_tome import applied_tome, apply_tome
-from ppdiffusers_tome.attaching.calls import matching as calls
 from ppdiffusers_tome.errors import ToMeError
+from ppdiffusers_tome.patching.state import matching as calls
 
 STEPS = 2
 # Of all layers and steps, every how many fail: primes, so that they fall in with no pattern of the layers.

@@ -17,9 +17,9 @@ import pytest
 from PIL import Image
 
 import tiny
-from attaching.test_processors import load_ip_adapter
+from patching.test_processors import load_ip_adapter
 from ppdiffusers_tome import NothingToMergeError
-from ppdiffusers_tome.attaching.models import models_of
+from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.tools.bundled import MODEL
 from ppdiffusers_tome.tools.doctor.zoo import (
     added_kv,
@@ -501,7 +501,7 @@ def tokens_seen(pipe: Any) -> Iterator[dict[str, list[int]]]:
     """How many tokens enter the queries of each attention of the denoisers, a number a call."""
     seen: dict[str, list[int]] = {}
     hooks = []
-    for part, model in models_of(pipe):
+    for part, model in list_models(pipe):
         for path, layer in model.named_sublayers():
             if path.endswith(".to_q"):
                 calls = seen.setdefault(f"{part}.{path}", [])

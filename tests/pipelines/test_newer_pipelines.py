@@ -15,16 +15,16 @@ import pytest
 from ppdiffusers import transformers
 
 import tiny
-from attaching.contract import needs_of
+from patching.contract import needs_of
 from pipelines.test_transformers import tokenizer, vision_config
-from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
-from ppdiffusers_tome.attaching.calls import matching as calls
-from ppdiffusers_tome.attaching.hooks.block import HostHooks
-from ppdiffusers_tome.attaching.layers import layer_at
-from ppdiffusers_tome.attaching.models import models_of
-from ppdiffusers_tome.attaching.sites import find_sites
-from ppdiffusers_tome.attaching.watching import watched
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.hooks.block import HostHooks
+from ppdiffusers_tome.patching.layers import layer_at
+from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.recorder import record_merging
+from ppdiffusers_tome.patching.state import matching as calls
 from ppdiffusers_tome.tools.doctor.zoo import flux, sd3, specimens, wan_image
 from ppdiffusers_tome.tools.doctor.zoo import hunyuan_video as hunyuan
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, kernels_anywhere, untouched_random_state
@@ -275,7 +275,7 @@ def test_a_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
     plain = latents(pipe)
     assert pipe.apply_tome(ratio=0.5) is pipe
     assert pipe.tome.blocks == CASES[name].blocks
-    with watched(pipe) as records:
+    with record_merging(pipe) as records:
         merged = latents(pipe)
     assert np.isfinite(merged).all()
     assert np.abs(merged - plain).max() > 1e-3
@@ -303,14 +303,14 @@ def merged_by_call(pipe: Any, **given: Any) -> dict[str, list[int]]:
     """How many tokens of a frame merge in each call of each denoiser."""
     calls: dict[str, int] = dict.fromkeys(pipe.tome.blocks, 0)
     hooks = []
-    for name, model in models_of(pipe):
+    for name, model in list_models(pipe):
         if name in calls:
 
             def count(layer: Any, inputs: tuple, name: str = name) -> None:
                 calls[name] += 1
 
             hooks.append(model.register_forward_pre_hook(count))
-    with watched(pipe) as records:
+    with record_merging(pipe) as records:
         latents(pipe, **given)
     for hook in hooks:
         hook.remove()
@@ -431,7 +431,7 @@ class Cached:
 
     def listen(self) -> None:
         """From now on note what attention returns; ToMe is applied already."""
-        for site in find_sites(self.model):
+        for site in find_blocks(self.model):
             (section,) = site.adapter.sections[ATTENTION]
             path = f"{site.name}.{section.leave}"
             attention = layer_at(self.model, path)

@@ -17,8 +17,8 @@ from pipelines import test_images as images
 from pipelines import test_transformers as transformers
 from pipelines import test_video_audio as videos
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.attaching.models import models_of
-from ppdiffusers_tome.attaching.watching import watched
+from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.tools.doctor.zoo import unidiffuser
 from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs, untouched_random_state
 
@@ -66,14 +66,14 @@ def merging_calls(pipe: Any, draw: Drawing, **settings: Any) -> tuple[dict[str, 
     pipe.apply_tome(0.5, **settings)
     calls: dict[str, int] = {}
     hooks = []
-    for name, model in models_of(pipe):
+    for name, model in list_models(pipe):
         if name in pipe.tome.blocks:
 
             def count(layer: Any, inputs: tuple, name: str = name) -> None:
                 calls[name] = calls.get(name, 0) + 1
 
             hooks.append(model.register_forward_pre_hook(count))
-    with watched(pipe) as records:
+    with record_merging(pipe) as records:
         draw()
     for hook in hooks:
         hook.remove()
@@ -178,7 +178,7 @@ def test_unidiffuser_is_told_by_what_it_denoises(picture: bool, other: int | Non
         told = timestep if numbers else inputs.timesteps
         still = told if other is None else other
         image, text = (told, still) if picture else (still, told)
-        with paddle.no_grad(), watched(model) as records:
+        with paddle.no_grad(), record_merging(model) as records:
             model(
                 latent_image_embeds=inputs.picture(4), image_embeds=inputs.normal(1, unidiffuser.IMAGE_DIM, seed=2),
                 prompt_embeds=inputs.text(seed=3), timestep_img=image, timestep_text=text,
@@ -230,7 +230,7 @@ class TestABareDenoiser:
 class TestReuseInAPipeline:
     def made(self, pipe: Any, monkeypatch: pytest.MonkeyPatch, **given: Any) -> list[int]:
         """Matchings made in each call of the UNet."""
-        from ppdiffusers_tome.attaching.calls import matching as calls
+        from ppdiffusers_tome.patching.state import matching as calls
 
         counts: list[int] = []
         real = calls.matcher

@@ -40,10 +40,10 @@ from ppdiffusers.transformers import (
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError
-from ppdiffusers_tome.attaching.layers import is_a, layer_at
-from ppdiffusers_tome.attaching.models import models_of
-from ppdiffusers_tome.attaching.refused import REFUSED
-from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.layers import is_a, layer_at
+from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.unsupported import REFUSED
 from ppdiffusers_tome.tools.doctor.zoo import (
     dit_llama,
     dit_llama_t2i,
@@ -344,8 +344,8 @@ def tokens_in_attention(pipe: Any, run: Callable[[Any], Any]) -> tuple[dict[str,
     """How many tokens each block's attention makes queries of, by the block's path, and the pictures."""
     seen: dict[str, set[int]] = {}
     helpers = []
-    for part, model in models_of(pipe):
-        for site in find_sites(model):
+    for part, model in list_models(pipe):
+        for site in find_blocks(model):
             queries = next(layer for layer in (layer_at(site.block, path) for path in QUERIES) if layer is not None)
             counts = seen.setdefault(f"{part}.{site.name}", set())
             helpers.append(
@@ -364,13 +364,13 @@ def test_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     pipe = case.build(tmp_path)
     assert type(pipe).__name__ == name
-    sites = {f"{part}.{site.name}": site for part, model in models_of(pipe) for site in find_sites(model)}
+    sites = {f"{part}.{site.name}": site for part, model in list_models(pipe) for site in find_blocks(model)}
     finest = min(site.level for site in sites.values())
     merging = {id(site.block) for site in sites.values() if site.level == finest}
     assert len(merging) == case.blocks
     # Versatile Diffusion's dual guidance lets both UNets hold the same blocks; they merge in the one over pictures.
     beside = {
-        part: model for part, model in models_of(pipe, denoisers_only=False)
+        part: model for part, model in list_models(pipe, denoisers_only=False)
         if merging.isdisjoint(map(id, model.sublayers()))
     }  # fmt: skip
     before = {part: tiny.snapshot(model) for part, model in beside.items()}

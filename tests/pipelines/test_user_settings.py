@@ -1,7 +1,7 @@
 """What users do to a Stable Diffusion pipeline, before or after ``apply_tome``, goes on working with merging on.
 
 Attention processors, attention slicing and what is loaded into a UNet alone are in
-``tests/attaching/test_processors.py``.
+``tests/patching/test_processors.py``.
 """
 
 from __future__ import annotations

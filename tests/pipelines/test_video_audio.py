@@ -20,9 +20,9 @@ from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero i
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError, apply_tome
-from ppdiffusers_tome.attaching.layers import layer_at
-from ppdiffusers_tome.attaching.models import models_of
-from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.layers import layer_at
+from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.tools.doctor.zoo import (
     audio_diffusion,
     audioldm,
@@ -279,8 +279,8 @@ def numbers(call: Callable[[], Any]) -> np.ndarray:
 def projected_tokens(pipe: Any) -> list[int]:
     """A list that fills with the number of tokens that each self-attention makes queries of."""
     counts: list[int] = []
-    for _, model in models_of(pipe):
-        for site in find_sites(model):
+    for _, model in list_models(pipe):
+        for site in find_blocks(model):
             query = layer_at(site.block, "attn1.to_q") or site.block.to_q
             query.register_forward_post_hook(lambda layer, inputs, output: counts.append(output.shape[1]))
     return counts

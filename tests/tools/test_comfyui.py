@@ -20,7 +20,7 @@ from ppdiffusers.transformers import CLIPTokenizer
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError, ToMeTypeError, apply_tome
-from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.bundled import MODEL
 
@@ -112,7 +112,7 @@ class TestOfTheNode:
     def test_offers_every_preset_and_method_and_tells_of_each_input(self) -> None:
         told = OURS.INPUT_TYPES()["required"]
         assert [*presets(), OWN, "off"] == told["settings"][0]
-        assert list(methods()) == told["method"][0]
+        assert list(METHODS) == told["method"][0]
         for kind, options in told.values():
             assert options["tooltip"].endswith(".")
             if isinstance(kind, list):

@@ -17,8 +17,8 @@ from PIL import Image
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, applied_tome, apply_tome
-from ppdiffusers_tome.attaching.sites import find_sites
 from ppdiffusers_tome.errors import NothingToMergeError, UserError
+from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.tools.bench.contenders import put_on
 from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
 from ppdiffusers_tome.tools.drawing.finding import find_model
@@ -181,7 +181,7 @@ def test_clock_runs_from_the_first_hook_of_a_block_to_its_last(contender: str, m
     """What merges, merges in hooks: all of a block count, also such as were there first; no other layer's do."""
     pipe = tiny.pipeline()
     put_on(pipe, contender, 0.5, None)
-    (site, *_), unet, now = find_sites(pipe.unet), pipe.unet, [0]
+    (site, *_), unet, now = find_blocks(pipe.unet), pipe.unet, [0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])  # time passes in the hooks below alone
 
     def pause(*_: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.values import LEVELS
+from ppdiffusers_tome.settings.types import LEVELS
 from ppdiffusers_tome.tools.bench.attention import ATTENTIONS, PLAIN
 from ppdiffusers_tome.tools.bench.contenders import CONTENDERS
 from ppdiffusers_tome.tools.bench.plan import Plan

@@ -80,10 +80,10 @@ def todo(
     case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, *, stride: tuple[int, int] = (2, 2)
 ) -> Iterator[str]:
     """Attention with fewer keys: what its layers for keys and values get is chosen, and nothing is put back."""
-    from ppdiffusers_tome.merging.keys.chosen import ChosenKeys, chosen_tokens
+    from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
     from ppdiffusers_tome.merging.partition import random_partition
 
-    chosen = chosen_tokens(random_partition(case.grid, *stride, seed=0, timestep=timestep), case.num_merged)
+    chosen = select_key_tokens(random_partition(case.grid, *stride, seed=0, timestep=timestep), case.num_merged)
     yield PARTITION
     keys = ChosenKeys(chosen, x.shape[0], x.shape[1])
     yield MATCH

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import presets
 
 if TYPE_CHECKING:
     import paddle
 
-    from ppdiffusers_tome.attaching.sites import Site
+    from ppdiffusers_tome.patching.blocks import MergeableBlock
 
 NONE, RATIO_0, REMOVED, PORT, OURS, OURS_TILE, OURS_FAST, FREE = (
     "none", "ratio-0", "removed", "port", "ours", "ours-tile", "ours-fast", "free",
 )  # fmt: skip
 # Of every method that keeps every query, by the method's name.
-OURS_KEYS = {name: f"ours-{name}" for name, method in methods().items() if method.keys_only}
+OURS_KEYS = {name: f"ours-{name}" for name, method in METHODS.items() if method.keeps_queries}
 # Of every preset, by the preset's name.
 PRESETS = {name: f"preset-{name}" for name in presets()}
 TILE, REUSE_STEPS = 16, 4
@@ -135,8 +135,8 @@ def _put_port(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> N
 
 
 def _put_free(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> None:
-    from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
-    from ppdiffusers_tome.attaching.layers import layer_at
+    from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
+    from ppdiffusers_tome.patching.layers import layer_at
 
     zeros: dict[tuple, paddle.Tensor] = {}
     for site in _sites(model_or_pipe, max_downsample):
@@ -149,11 +149,11 @@ def _put_free(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> N
             sublayer.register_forward_post_hook(hooks.restore)
 
 
-def _sites(model_or_pipe: Any, max_downsample: int | None) -> list[Site]:
+def _sites(model_or_pipe: Any, max_downsample: int | None) -> list[MergeableBlock]:
     """The blocks where ours would merge."""
-    from ppdiffusers_tome.attaching.sites import find_sites
+    from ppdiffusers_tome.patching.blocks import find_blocks
 
-    sites = find_sites(denoiser(model_or_pipe))
+    sites = find_blocks(denoiser(model_or_pipe))
     level = max_downsample or min((site.level for site in sites), default=1)
     return [site for site in sites if site.level <= level]
 

@@ -18,7 +18,7 @@ from ppdiffusers_tome.tools.measuring.spread import Spread
 if TYPE_CHECKING:
     import paddle
 
-    from ppdiffusers_tome.attaching.calls.attachment import Attachment
+    from ppdiffusers_tome.patching.state.attachment import Attachment
 
 SUMS = {"merge + unmerge": (MERGE, UNMERGE), "all": STAGES}
 A_STEP = "a step of all blocks"
@@ -84,7 +84,7 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
     """The seconds of one denoising step, by the path that a model's hooks take; the mean over the steps of a reuse."""
     import paddle
 
-    from ppdiffusers_tome.attaching.calls.attachment import Attachment
+    from ppdiffusers_tome.patching.state.attachment import Attachment
 
     config = ToMeConfig(ratio=case.ratio)
     if name == FAST:
@@ -104,9 +104,9 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
 
 def _blocks(attachment: Attachment, case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> None:
     """One call of a denoiser whose blocks do nothing but merge and unmerge."""
-    from ppdiffusers_tome.attaching.calls.call import BlockCall, Call
     from ppdiffusers_tome.merging.grid import Layout
     from ppdiffusers_tome.merging.section import Given, on_merged_tokens
+    from ppdiffusers_tome.patching.state.calls import BlockCall, Call
 
     call, layout = Call(attachment), Layout(case.grid)
     call.set_timestep(timestep)

@@ -6,8 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.exporting.checks import TOLERANCE, require_exportable, require_onnx
-from ppdiffusers_tome.exporting.placing import require_place
+from ppdiffusers_tome.export.checks import TOLERANCE, require_exportable, require_onnx
+from ppdiffusers_tome.export.layout import require_place
 from ppdiffusers_tome.tools.drawing.arguments import (
     add_model_argument,
     add_output_arguments,
@@ -75,7 +75,7 @@ def _export(args: argparse.Namespace, model: Source, controlnet: Source | None, 
     from tqdm import tqdm
 
     from ppdiffusers_tome.api import apply_tome
-    from ppdiffusers_tome.exporting.pipelines import export_pipeline
+    from ppdiffusers_tome.export.pipelines import export_pipeline
     from ppdiffusers_tome.tools.console.output import print_line
     from ppdiffusers_tome.tools.drawing.loading import load_pipeline
     from ppdiffusers_tome.tools.drawing.sampling import native_size

@@ -16,11 +16,11 @@ from ppdiffusers_tome.tools.drawing.arguments import (
 from ppdiffusers_tome.tools.drawing.class_labels import asked_for
 from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, given_tome, settings_from
 from ppdiffusers_tome.tools.measuring.units import format_bytes, parse_bytes
-from ppdiffusers_tome.tools.tuning.candidates import candidates, kept_settings
+from ppdiffusers_tome.tuning_candidates import candidates, kept_settings
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.console.tables import Table
-    from ppdiffusers_tome.tools.tuning.tuning import Target, Trial, Tuned
+    from ppdiffusers_tome.tuning import Target, Trial, Tuned
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
 EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
@@ -58,11 +58,11 @@ def run(args: argparse.Namespace) -> None:
     memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
     kept = kept_settings(args.config, given_tome(args))
     candidates(settings=kept)  # if nothing is left to try, it says so before anything is loaded
-    from ppdiffusers_tome.exporting.files import prepare_folder
+    from ppdiffusers_tome.export.files import prepare_folder
 
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     from ppdiffusers_tome.tools.console.output import quiet_libraries
-    from ppdiffusers_tome.tools.tuning.trial import Target
+    from ppdiffusers_tome.tuning_trials import Target
 
     wanted = (args.target_psnr, args.target_speedup, memory)
     target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
@@ -81,7 +81,7 @@ def _tune(
     from ppdiffusers_tome.tools.console.results import Page, write_json, write_text
     from ppdiffusers_tome.tools.drawing.loaded_pipeline import load_with_settings
     from ppdiffusers_tome.tools.measuring.measure import memory_meaning
-    from ppdiffusers_tome.tools.tuning.tuning import tune_draws
+    from ppdiffusers_tome.tuning import tune_draws
 
     loaded, prompts = load_with_settings(settings, prompts, default=default)
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.tools.bundled import PROMPTS
 from ppdiffusers_tome.tools.drawing.arguments import (
     add_controlnet_arguments,
@@ -21,7 +21,7 @@ from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, set
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ppdiffusers_tome.attaching.watching import MergeRecord, MergingBlock
+    from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
     from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
     from ppdiffusers_tome.tools.drawing.loaded_pipeline import LoadedPipeline
 
@@ -67,14 +67,14 @@ def run(args: argparse.Namespace) -> None:
     prompt = _prompt(args.prompt, settings.model.labels)
     if settings.tome.ratio == 0:
         raise UserError("--ratio 0 merges nothing, so there is nothing to show; give a ratio such as 0.5")
-    if not methods()[settings.tome.method].compares:
+    if not METHODS[settings.tome.method].compares:
         raise UserError(
             f"method {settings.tome.method} computes no similarities, so there is nothing to show; choose a --method "
             "that does, such as tome"
         )
     if args.at and min(args.at) < 1:
         raise UserError(f"--at {min(args.at)} must be 1 or more: calls of the denoiser are counted from 1")
-    from ppdiffusers_tome.exporting.files import prepare_folder
+    from ppdiffusers_tome.export.files import prepare_folder
 
     names = ["visualize.png", "visualize-ratios.png", "visualize.json"]
     records = None
@@ -148,7 +148,7 @@ def _shown(wanted: list[int] | None, calls: int) -> list[int]:
 
 def _blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[MergingBlock]:
     """The blocks to show."""
-    from ppdiffusers_tome.attaching.watching import merging_blocks
+    from ppdiffusers_tome.patching.recorder import merging_blocks
     from ppdiffusers_tome.tools.figures.merged_sheets import first_of_levels
 
     blocks = merging_blocks(loaded.pipe)

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.suggesting import did_you_mean
-from ppdiffusers_tome.settings.values import shown
+from ppdiffusers_tome.settings.suggestions import did_you_mean
+from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.console.process import add_process_arguments
 
 
@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
             options = ["--help", *re.findall(r"--[\w-]+", self.format_usage())]
             what = self.prog.partition(" ")[2] or self.prog
             meant = did_you_mean(unknown[0].partition("=")[0], options)
-            self.error(f"{shown(unknown[0])} is not an argument of {what}{meant}")
+            self.error(f"{truncated_repr(unknown[0])} is not an argument of {what}{meant}")
         for option, _, value in (arg.partition("=") for arg in args if arg.startswith("--")):
             if value == "--":  # of which argparse makes an empty list, no value of any type
                 self.error(f"argument {option}: '--' is not a value")

@@ -15,9 +15,9 @@ from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.attaching.models import is_denoiser_name
-from ppdiffusers_tome.attaching.refused import REFUSED, refusal_inside
-from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.models import is_denoiser_name
+from ppdiffusers_tome.patching.unsupported import REFUSED, find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
 
@@ -192,5 +192,5 @@ def _specimen(pipeline: str, model_class: str) -> Specimen | None:
 def _sites(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str | None]:
     """Class and level of every block that merges in a specimen, and what speaks against where none does."""
     model = specimen.build()
-    sites = [site for site in find_sites(model) if site.sections(ToMeConfig())]
-    return tuple((site.adapter.block_class, site.level) for site in sites), refusal_inside(model)
+    sites = [site for site in find_blocks(model) if site.sections(ToMeConfig())]
+    return tuple((site.adapter.block_class, site.level) for site in sites), find_refusal_inside(model)

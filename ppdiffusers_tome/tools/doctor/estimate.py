@@ -10,18 +10,23 @@ from typing import Any
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.attaching.adapters.adapter import ATTENTION
-from ppdiffusers_tome.attaching.calls.matching import matcher_for
-from ppdiffusers_tome.attaching.hooks.scores import has_plain_scores, sizes_as_channel
-from ppdiffusers_tome.attaching.layers import layer_at
-from ppdiffusers_tome.attaching.models import models_of
-from ppdiffusers_tome.attaching.sites import Site, attention_with_mask, find_sites, is_told_sizes, reached
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.keys.pooled import pooling
-from ppdiffusers_tome.merging.masks import of_heads, with_sizes
-from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.merging.methods.method import POOLED
+from ppdiffusers_tome.merging.kv_reduction.pooling import plan_pooling
+from ppdiffusers_tome.merging.masks import add_group_size_bias, expand_to_heads
+from ppdiffusers_tome.merging.methods import METHODS, POOLED
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
+from ppdiffusers_tome.patching.blocks import (
+    MergeableBlock,
+    attention_with_mask,
+    find_blocks,
+    gets_group_sizes,
+    select_blocks,
+)
+from ppdiffusers_tome.patching.hooks.mask_channel import has_plain_scores, sizes_as_channel
+from ppdiffusers_tome.patching.layers import layer_at
+from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.state.reductions import matcher_for
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.measuring.clock import seconds_of
 from ppdiffusers_tome.tools.measuring.measure import available_bytes
@@ -69,7 +74,7 @@ def latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[tuple
         UserError: a size is not given and the pipeline does not tell its own.
     """
     scale = int(getattr(pipe, "vae_scale_factor", 1))
-    configs = [getattr(model, "config", None) for _, model in models_of(pipe)]
+    configs = [getattr(model, "config", None) for _, model in list_models(pipe)]
     sample = next((size for config in configs if (size := getattr(config, "sample_size", None))), None)
     if sample is None and (height is None or width is None):
         raise UserError("the size of this pipeline is not known; give --height and --width")
@@ -90,9 +95,9 @@ def estimates(model_or_pipe: Any, config: ToMeConfig, height: int, width: int, *
         By denoiser and level; empty where there is no block on a grid.
     """
     made = []
-    for part, model in models_of(model_or_pipe):
-        sites = find_sites(model)
-        chosen = {id(site) for site in reached(sites, config)}
+    for part, model in list_models(model_or_pipe):
+        sites = find_blocks(model)
+        chosen = {id(site) for site in select_blocks(sites, config)}
         for level in sorted({site.level for site in sites}):
             alike = [site for site in sites if site.level == level]
             merging = [site for site in alike if id(site) in chosen]
@@ -104,14 +109,14 @@ def estimates(model_or_pipe: Any, config: ToMeConfig, height: int, width: int, *
 
 
 def _counted(
-    part: str, alike: list[Site], merging: list[Site], config: ToMeConfig, height: int, width: int
+    part: str, alike: list[MergeableBlock], merging: list[MergeableBlock], config: ToMeConfig, height: int, width: int
 ) -> Estimate:
     """What merges in the blocks of one level, ``alike``, of which ``merging`` are reached."""
     level, grid = alike[0].level, _grid(alike[0], height, width)
     ratio = config.highest_ratio(level)
     num_merged = grid.num_merged(ratio)
-    if num_merged and methods()[config.method].keys == POOLED:
-        num_merged = grid.num_tokens - pooling(Layout(grid), grid, num_merged, (config.sx, config.sy, 1)).num_left
+    if num_merged and METHODS[config.method].keys == POOLED:
+        num_merged = grid.num_tokens - plan_pooling(Layout(grid), grid, num_merged, (config.sx, config.sy, 1)).num_left
     if not merging:
         reason = _not_reached(config)
     elif grid.num_cells(config.sx, config.sy) == 0:
@@ -130,7 +135,7 @@ def _not_reached(config: ToMeConfig) -> str:
     return f"none: max_downsample={config.max_downsample} reaches {limit}"
 
 
-def _grid(site: Site, height: int, width: int) -> Grid:
+def _grid(site: MergeableBlock, height: int, width: int) -> Grid:
     """The grid of a block, from the latent's size: halved, rounding up, as often as the level says; then patches."""
     patch = site.adapter.downsample(site.host)
     for _ in range((site.level // patch).bit_length() - 1):
@@ -139,7 +144,7 @@ def _grid(site: Site, height: int, width: int) -> Grid:
 
 
 @paddle.no_grad()
-def _timed(estimate: Estimate, site: Site, config: ToMeConfig) -> Estimate:
+def _timed(estimate: Estimate, site: MergeableBlock, config: ToMeConfig) -> Estimate:
     grid = estimate.grid
     section = site.adapter.sections[ATTENTION][0]
     attention = layer_at(site.block, section.leave)
@@ -167,11 +172,11 @@ def _timed(estimate: Estimate, site: Site, config: ToMeConfig) -> Estimate:
     def with_fewer_keys() -> Any:
         keys = match(x)
         tokens, sizes = keys.keys_of(x), None
-        if is_told_sizes(attention_with_mask(site.block, section), config):
-            sizes = with_sizes(None, keys, 0, weight.dtype, others_first=False)
+        if gets_group_sizes(attention_with_mask(site.block, section), config):
+            sizes = add_group_size_bias(None, keys, 0, weight.dtype, text_first=False)
         told: dict[str, Callable[..., Any]] = {}
         if sizes is not None:
-            told["prepare_attention_mask"] = lambda mask, length, batch, out_dim=4, *_: of_heads(
+            told["prepare_attention_mask"] = lambda mask, length, batch, out_dim=4, *_: expand_to_heads(
                 sizes, attention.heads, out_dim
             )
             if has_plain_scores(attention):
@@ -190,7 +195,7 @@ def _timed(estimate: Estimate, site: Site, config: ToMeConfig) -> Estimate:
             for hook in hooks:
                 hook.remove()
 
-    timed = with_fewer_keys if methods()[config.method].keys_only else merged
+    timed = with_fewer_keys if METHODS[config.method].keeps_queries else merged
     return replace(estimate, seconds=_best(lambda: attention(x)), merged_seconds=_best(timed))
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.settings.values import LEVELS, NOT_GIVEN
+from ppdiffusers_tome.settings.types import LEVELS, UNSET
 from ppdiffusers_tome.tools.drawing.edges import CROP, FITS
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, BUNDLED_DIT
 from ppdiffusers_tome.tools.drawing.loading import DTYPES
@@ -90,12 +90,12 @@ def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
                        f"{', '.join(presets())}); other options replace them")
     # None, and either of yes and no, may be meant: an option must be able to take back what --config says.
     def setting(option: str, **given: Any) -> None:
-        group.add_argument(option, default=NOT_GIVEN, **given)
+        group.add_argument(option, default=UNSET, **given)
 
     yes_or_no = argparse.BooleanOptionalAction
-    setting("--method", choices=list(methods()), metavar="NAME",
+    setting("--method", choices=list(METHODS), metavar="NAME",
             help="what becomes of similar tokens (default: tome). "
-            + "; ".join(f"{name}: {method.about}" for name, method in methods().items()))
+            + "; ".join(f"{name}: {method.about}" for name, method in METHODS.items()))
     setting("--max-downsample", type=_or_none(int), metavar="LEVEL",
             help=f"merge down to this level: {', '.join(map(str, LEVELS))}, or none: the finest level only (default)")
     setting("--sx", type=int, metavar="N", help="stride in columns (default: 2)")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.suggesting import did_you_mean
+from ppdiffusers_tome.settings.suggestions import did_you_mean
 from ppdiffusers_tome.tools.drawing.untrusted import read_json
 
 PIPELINE = "DiTPipeline"

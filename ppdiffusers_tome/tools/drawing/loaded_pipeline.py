@@ -16,7 +16,7 @@ from ppdiffusers_tome.tools.drawing.settings import Settings, usual_guidance
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ppdiffusers_tome.attaching.watching import MergeRecord
+    from ppdiffusers_tome.patching.recorder import MergeRecord
     from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
     from ppdiffusers_tome.tools.drawing.class_labels import ClassLabels
     from ppdiffusers_tome.tools.drawing.edges import EdgeSource
@@ -51,7 +51,7 @@ class LoadedPipeline:
     def apply(self, tome: ToMeConfig | None) -> None:
         """Apply ToMe with other settings; None takes it off."""
         from ppdiffusers_tome.api import apply_tome
-        from ppdiffusers_tome.attaching.applying import remove_tome
+        from ppdiffusers_tome.patching.apply import remove_tome
 
         if tome is None:
             remove_tome(self.pipe)
@@ -67,10 +67,10 @@ class LoadedPipeline:
         self, prompt: str, number: int, edges: Image.Image | None, *, after_call: Callable[[], None] = lambda: None
     ) -> tuple[DrawnPicture, list[MergeRecord]]:
         """The same as ``draw``, and how its tokens merged; ToMe must be applied. Its seconds hold the watching."""
-        from ppdiffusers_tome.attaching.watching import watched
+        from ppdiffusers_tome.patching.recorder import record_merging
 
         # The prompted one of the two halves with guidance, which stands first in a DiTPipeline, elsewhere last.
-        with watched(self.pipe, image=-1 if self.labels is None else 0) as records:
+        with record_merging(self.pipe, image=-1 if self.labels is None else 0) as records:
             drawn = self.draw(prompt, number, edges, after_call=after_call)
         return drawn, records
 

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.exporting.installed import installed_version
-from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.export.installed import installed_version
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.drawing.finding import Source
 from ppdiffusers_tome.tools.drawing.untrusted import read_json
@@ -119,7 +119,7 @@ def _scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: int) -> 
     level = 2**place
     tokens = -(-height // level) * -(-width // level)
     left = tokens - int(tokens * tome.highest_ratio(level))
-    return heads[min(place, len(heads) - 1)] * left * (tokens if methods()[tome.method].keys_only else left)
+    return heads[min(place, len(heads) - 1)] * left * (tokens if METHODS[tome.method].keeps_queries else left)
 
 
 def free_bytes() -> int | None:

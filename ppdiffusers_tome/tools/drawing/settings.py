@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.combining import combined
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.values import NOT_GIVEN
+from ppdiffusers_tome.settings.overrides import apply_overrides
+from ppdiffusers_tome.settings.types import UNSET
 from ppdiffusers_tome.tools.drawing.class_labels import ClassLabels
 from ppdiffusers_tome.tools.drawing.edges import EdgeSource
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
@@ -131,19 +131,19 @@ def tome_from(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
     """The settings of token merging that the arguments name.
 
     Args:
-        args: with those of ``add_tome_arguments``, or without; what was not given is ``NOT_GIVEN``.
+        args: with those of ``add_tome_arguments``, or without; what was not given is ``UNSET``.
         ratio: None for that of ``--config``, or the default.
     """
     given = given_tome(args)
-    return combined(getattr(args, "config", None), given if ratio is None else {**given, "ratio": ratio})
+    return apply_overrides(getattr(args, "config", None), given if ratio is None else {**given, "ratio": ratio})
 
 
 def given_tome(args: argparse.Namespace) -> dict[str, Any]:
     """The settings of token merging that were given as options of ``add_tome_arguments``, by name."""
     names = [field.name for field in fields(ToMeConfig) if field.name not in ("ratio", "seed")]
-    given = {name: getattr(args, name, NOT_GIVEN) for name in names}
-    given |= {"seed": getattr(args, "tome_seed", NOT_GIVEN)}  # --seed is the picture's
-    return {name: value for name, value in given.items() if value is not NOT_GIVEN}
+    given = {name: getattr(args, name, UNSET) for name in names}
+    given |= {"seed": getattr(args, "tome_seed", UNSET)}  # --seed is the picture's
+    return {name: value for name, value in given.items() if value is not UNSET}
 
 
 def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tuple[Source | None, EdgeSource | None]:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ppdiffusers_tome.attaching.models import models_of
-from ppdiffusers_tome.attaching.sites import Site, find_sites, reached
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select_blocks
+from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.measuring.clock import DeviceClock
 
@@ -24,7 +24,8 @@ from ppdiffusers_tome.tools.measuring.clock import DeviceClock
 def merging_levels(pipe: Any, configs: Iterable[ToMeConfig]) -> tuple[int, ...]:
     """The levels, finest first, at which at least one of some settings merges. All are compared by these."""
     denoisers = list(_sites(pipe))
-    return tuple(sorted({site.level for config in configs for sites in denoisers for site in reached(sites, config)}))
+    merging = (site for config in configs for sites in denoisers for site in select_blocks(sites, config))
+    return tuple(sorted({site.level for site in merging}))
 
 
 @contextmanager
@@ -65,6 +66,6 @@ class _BlockClock:
         self._seconds[self._level] += self._clock.lap()
 
 
-def _sites(pipe: Any) -> Iterator[list[Site]]:
-    for _, model in models_of(pipe):
-        yield find_sites(model)
+def _sites(pipe: Any) -> Iterator[list[MergeableBlock]]:
+    for _, model in list_models(pipe):
+        yield find_blocks(model)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.values import in_words
+from ppdiffusers_tome.settings.types import format_setting
 from ppdiffusers_tome.tools.bench.contenders import OURS, PORT
 
 UNMERGED = "unmerged"
@@ -186,7 +186,7 @@ def distinct(configurations: Iterable[Configuration], *, suite: bool = False) ->
 def _name(config: ToMeConfig, contender: str) -> str:
     """``ours 0.5, tile 16``."""
     who, *settings = _described(config, contender)
-    return ", ".join([f"{who} {in_words(config.ratio)}", *settings])
+    return ", ".join([f"{who} {format_setting(config.ratio)}", *settings])
 
 
 def _family(config: ToMeConfig, contender: str) -> str:
@@ -207,4 +207,4 @@ def _described(config: ToMeConfig, contender: str) -> list[str]:
 
 def _setting(setting: tuple[str, Any]) -> str:
     name, value = setting
-    return name if value is True else f"no {name}" if value is False else f"{name} {in_words(value)}"
+    return name if value is True else f"no {name}" if value is False else f"{name} {format_setting(value)}"

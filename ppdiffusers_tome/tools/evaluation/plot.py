@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from ppdiffusers_tome.settings.values import in_words
+from ppdiffusers_tome.settings.types import format_setting
 from ppdiffusers_tome.tools.evaluation.configurations import UNMERGED
 from ppdiffusers_tome.tools.evaluation.intervals import Median
 from ppdiffusers_tome.tools.evaluation.summary import Row
@@ -87,7 +87,8 @@ def plot(title: str, note: str, rows: Sequence[Row]) -> Image.Image:
 def _names(rows: Sequence[Row]) -> list[list[str]]:
     """What each may be called: its name; where that is too long its ratio, if its family has that once."""
     ratios = [
-        (row.configuration.family, in_words(row.configuration.tome and row.configuration.tome.ratio)) for row in rows
+        (row.configuration.family, format_setting(row.configuration.tome and row.configuration.tome.ratio))
+        for row in rows
     ]
     times = Counter(ratios)
     return [

@@ -219,7 +219,7 @@ def write_table(
     found = differences.differences(measured)
     told = [each for each in found if each.of.interval is not None]
     tables = [table(rows), *([differences.table(told)] if told else [])]
-    page = Page(title, [*notes, *differences.in_words(measured, found)], tables)
+    page = Page(title, [*notes, *differences.describe_differences(measured, found)], tables)
     write_text(paths[1], page.markdown(), overwrite=overwrite)
     described = {"configurations": [row.to_dict() for row in rows], "differences": [each.to_dict() for each in found]}
     write_json(paths[2], {**other, "intervals": METHOD, **described}, overwrite=overwrite)

@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from ppdiffusers_tome.attaching.watching import MergeRecord, MergingBlock
+from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
 from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture, run_line
 from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from ppdiffusers_tome.attaching.watching import MergeRecord
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.patching.recorder import MergeRecord
 
 # Where a sheet shows a picture smaller than it is, outlines are to stay a pixel wide.
 _SHOWN_PIXELS = 512

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.suggesting import did_you_mean
-from ppdiffusers_tome.settings.values import shown
+from ppdiffusers_tome.settings.suggestions import did_you_mean
+from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.drawing.picture_files import slug
 from ppdiffusers_tome.tools.drawing.settings import check_seed, check_size
 from ppdiffusers_tome.tools.many_prompts.encodings import how_to_convert, what_is_wrong
@@ -149,7 +149,7 @@ def line_of(
     if not _KNOWN.issuperset(values):
         name = next(name for name in values if name not in _KNOWN)
         suggestion = did_you_mean(name, FIELDS) or f"; known are {', '.join(FIELDS)}"
-        raise UserError(f"{shown(name)} is not known{suggestion}")
+        raise UserError(f"{truncated_repr(name)} is not known{suggestion}")
     get = values.get
     prompt, output = _text("prompt", get("prompt")), _text("output", get("output"))
     if prompt is None or not prompt.strip():
@@ -179,11 +179,13 @@ def check_file_name(name: str) -> None:
     """
     remedy = "give the name of a file alone, such as star.png"
     if _FORBIDDEN.search(name):
-        raise UserError(f'output {shown(name)} holds one of <>:"/\\|?* or a control character; {remedy}')
+        raise UserError(f'output {truncated_repr(name)} holds one of <>:"/\\|?* or a control character; {remedy}')
     if name.startswith(".") or name != name.strip() or _WINDOWS_DEVICES.match(name):
-        raise UserError(f"output {shown(name)} is a hidden or reserved name, or begins or ends with a space; {remedy}")
+        raise UserError(
+            f"output {truncated_repr(name)} is a hidden or reserved name, or begins or ends with a space; {remedy}"
+        )
     if not name.lower().endswith(".png"):
-        raise UserError(f"output {shown(name)} does not end in .png, as all pictures are; {remedy}")
+        raise UserError(f"output {truncated_repr(name)} does not end in .png, as all pictures are; {remedy}")
     if len(name.encode()) > _MAX_NAME_BYTES:
         raise UserError(f"output {name[:40]!r}... has more than {_MAX_NAME_BYTES} bytes; {remedy}")
 
@@ -204,7 +206,7 @@ def _text(name: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise UserError(f"{name} {shown(value)} must be text")
+        raise UserError(f"{name} {truncated_repr(value)} must be text")
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.exporting.files import prepare_folder, write_whole
+from ppdiffusers_tome.export.files import prepare_folder, write_whole
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.values import shown
+from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.drawing.edges import STRETCH
 from ppdiffusers_tome.tools.many_prompts.chunks import INDEX, Chunk, checksum_of_names, write_index
 from ppdiffusers_tome.tools.many_prompts.finding import read_chunk
@@ -96,7 +96,8 @@ def _begin(run: Run, *, controlled: bool) -> None:
             )
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         words = ", ".join(
-            f"{name}={shown(before.get(name))} then and {shown(now.get(name))} now" for name in changed[:3]
+            f"{name}={truncated_repr(before.get(name))} then and {truncated_repr(now.get(name))} now"
+            for name in changed[:3]
         )
         raise UserError(
             f"--output {path} holds pictures made differently ({words}); give the same arguments to resume, another "

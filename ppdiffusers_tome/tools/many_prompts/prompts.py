@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ppdiffusers_tome.errors import ToMeError, UserError
-from ppdiffusers_tome.settings.values import shown
+from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.many_prompts.encodings import how_to_convert, other_encoding, what_is_wrong
 from ppdiffusers_tome.tools.many_prompts.entries import (
     Entries,
@@ -120,8 +120,8 @@ class PromptsFile:
             raise UserError(f"--prompts {self.path} {wrong}")
         if "prompt" not in columns or not set(columns) <= set(FIELDS) or len(set(columns)) < len(columns):
             raise UserError(
-                f"--prompts {self.path} has columns {shown(columns)}; the first line must name a column 'prompt' and "
-                f"may name others once each: {', '.join(FIELDS[1:])}"
+                f"--prompts {self.path} has columns {truncated_repr(columns)}; the first line must name a column "
+                f"'prompt' and may name others once each: {', '.join(FIELDS[1:])}"
             )
         self.columns, self.line = columns, rows.line_num + 1
         self.offset += sum(map(len, taken))

@@ -14,7 +14,7 @@ from typing import Any
 
 import gradio as gr
 
-from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.drawing.device import device_name
@@ -137,14 +137,14 @@ class _Page:
         choices = [*((words.presets.get(name, name), name) for name in mildest_first), (words.own, OWN)]
         preset = gr.Radio(choices, value=_FIRST_PRESET, label=words.merging, elem_id="tome-preset")
         with gr.Group(visible=False, elem_id="tome-own") as own:
-            about = {name: words.about.get(name, method.about) for name, method in methods().items()}
+            about = {name: words.about.get(name, method.about) for name, method in METHODS.items()}
             method = gr.Dropdown(list(about), value=usual.method, label=words.method, info=about[usual.method])
             ratio = gr.Slider(0.05, 0.75, usual.ratio, step=0.05, label=words.ratio, info=words.ratio_hint)
             with_map = gr.Checkbox(True, label=words.with_map)
         shows = {"show_api": False, "show_progress": "hidden"}
         preset.change(lambda chosen: gr.update(visible=chosen == OWN), preset, own, **shows)
         method.change(
-            lambda chosen: [gr.update(info=about[chosen]), gr.update(visible=methods()[chosen].compares)],
+            lambda chosen: [gr.update(info=about[chosen]), gr.update(visible=METHODS[chosen].compares)],
             method, [method, with_map], **shows,
         )  # fmt: skip
         return [preset, method, ratio, with_map]

@@ -12,9 +12,9 @@ from typing import Any
 
 from PIL import Image
 
-from ppdiffusers_tome.attaching.watching import MergeRecord, MergingBlock, merging_blocks
 from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.merging.methods import methods
+from ppdiffusers_tome.merging.methods import METHODS
+from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock, merging_blocks
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
 from ppdiffusers_tome.tools.drawing.edges import canny, fitted
@@ -156,7 +156,7 @@ class Studio:
 
     def merged_map(self, wanted: Wanted, tome: ToMeConfig, report: Report) -> MergedMap | None:
         """Which tokens merged; None where nothing merges into groups. It draws anew, as watching takes time."""
-        if not methods()[tome.method].compares:
+        if not METHODS[tome.method].compares:
             return None
         loaded, edges = self._ready(wanted)
         loaded.apply(tome)

@@ -11,8 +11,8 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, applied_tome
-from ppdiffusers_tome.attaching import applying
-from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.patching import applying
+from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.bench import workload
 from ppdiffusers_tome.tools.bench.contenders import CONTENDERS, put_on, take_off
@@ -60,7 +60,7 @@ def unet() -> Any:
 def seen(unet: Any) -> Iterator[dict[int, set[int]]]:
     """How many keys self-attention got, by level; a run adds to it."""
     tokens: dict[int, set[int]] = {}
-    for site in find_sites(unet):
+    for site in find_blocks(unet):
         site.block.attn1.to_k.register_forward_post_hook(
             lambda layer, inputs, output, level=site.level: _add(tokens, level, output.shape[1])
         )
@@ -90,9 +90,9 @@ def who(unet: Any) -> str:
         ratio = applied.config.ratio
         name = next(name for name, given in settings.items() if applied.config == ToMeConfig(ratio=ratio, **given))
         return "ratio-0" if applied.config.ratio == 0 else f"{name} {applied.config.ratio}"
-    if any(type(site.block).__name__.startswith("ToMe") for site in find_sites(unet)):
+    if any(type(site.block).__name__.startswith("ToMe") for site in find_blocks(unet)):
         return f"port {unet._tome_info['args']['ratio']}"
-    hooks = [hook for site in find_sites(unet) for hook in site.block.attn1._forward_post_hooks.values()]
+    hooks = [hook for site in find_blocks(unet) for hook in site.block.attn1._forward_post_hooks.values()]
     return f"free {hooks[0].__self__._ratio}" if hooks else "none or removed"
 
 
@@ -150,7 +150,7 @@ def test_levels_are_those_of_the_setting(unet: Any, seen: dict[int, set[int]]) -
 def test_model_without_attention_at_its_finest_level_is_compared_at_the_same_level() -> None:
     model = tiny.sdxl_unet()
     widths: list[int] = []
-    for site in find_sites(model):
+    for site in find_blocks(model):
         site.block.attn1.to_k.register_forward_post_hook(lambda _, inputs, output: widths.append(output.shape[1]))
     for name in EXACT:
         widths.clear()
@@ -202,7 +202,7 @@ def test_contenders_take_turns_and_another_begins_each_round(unet: Any, monkeypa
 @pytest.mark.parametrize("name", ["plain", "chunked"])
 def test_attention_is_computed_as_asked(name: str) -> None:
     loaded = load_workload(PLAN, Setting(128, 2, name))
-    processors = {type(site.block.attn1.processor).__name__ for site in find_sites(loaded.model_or_pipe)}
+    processors = {type(site.block.attn1.processor).__name__ for site in find_blocks(loaded.model_or_pipe)}
     assert processors == {"AttnProcessor" if name == "plain" else "ChunkedAttnProcessor"}
     loaded.run(1)
 

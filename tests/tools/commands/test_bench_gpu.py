@@ -9,7 +9,7 @@ from typing import Any
 import paddle
 import pytest
 
-from ppdiffusers_tome.attaching.sites import find_sites
+from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.tools.bench.contenders import PRESETS
 from ppdiffusers_tome.tools.bench.gpu import clock
 from ppdiffusers_tome.tools.bench.gpu.clock import EVENTS, HOST, clock_here
@@ -99,7 +99,7 @@ def test_sd3_is_measured_unmerged_and_with_every_preset() -> None:
 
     def listening(plan: Plan, setting: Any) -> Any:
         loaded = load(plan, setting)
-        for site in find_sites(loaded.model_or_pipe):
+        for site in find_blocks(loaded.model_or_pipe):
             site.block.attn.to_k.register_forward_post_hook(lambda _, inputs, output: keys.append(output.shape[1]))
         return loaded
 

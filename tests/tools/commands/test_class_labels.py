@@ -16,8 +16,8 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.attaching.watching import watched
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing import finding, loading
 from ppdiffusers_tome.tools.drawing.class_labels import ClassLabels, asked_for
@@ -25,7 +25,7 @@ from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.drawing.loading import load_pipeline
 from ppdiffusers_tome.tools.drawing.sampling import draw, draw_together, initial_noise, native_size
 from ppdiffusers_tome.tools.drawing.schedulers import make_scheduler
-from ppdiffusers_tome.tools.tuning.candidates import candidates
+from ppdiffusers_tome.tuning_candidates import candidates
 from tools.commands.conftest import pixels_of, write_dit
 
 NAMES = {"0": "cat", "1": "coffee, cup of coffee", "7": "brick wall"}
@@ -250,7 +250,7 @@ def test_visualize_shows_the_half_that_was_given_the_class(run: Callable[..., Pa
     try:
         records = {}
         for image in (0, 1):
-            with watched(pipe, image=image) as records[image]:
+            with record_merging(pipe, image=image) as records[image]:
                 draw(pipe, "cat", seed=0, **{**DRAWING, "guidance_scale": 4.0, "steps": 6})
     finally:
         pipe.remove_tome()

@@ -15,9 +15,9 @@ from ppdiffusers.models.attention_processor import AttnProcessor, SlicedAttnProc
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, apply_tome
-from ppdiffusers_tome.attaching.sites import find_sites
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.masks import of_heads
+from ppdiffusers_tome.merging.masks import expand_to_heads
+from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.commands.doctor import verdict
 from ppdiffusers_tome.tools.doctor import estimate
@@ -145,7 +145,7 @@ def test_the_grids_are_those_that_a_call_has(build: tiny.Call, height: int, widt
     model = build()
     said = {each.level: each.grid.num_tokens for each in estimates(model, ToMeConfig(), height, width)}
     seen: dict[int, set[int]] = {}
-    for site in find_sites(model):
+    for site in find_blocks(model):
         site.block.register_forward_pre_hook(
             lambda block, inputs, level=site.level: seen.setdefault(level, set()).add(inputs[0].shape[1])
         )
@@ -174,7 +174,10 @@ def test_fewer_keys_are_timed_as_processors_take_them(
     apply_tome(unet, 0.5, method=method)
     before, hooked = tiny.snapshot(unet), tiny.run_unet(unet)
     shapes = []
-    monkeypatch.setattr(estimate, "of_heads", lambda *given: shapes.append(of_heads(*given).shape) or of_heads(*given))
+    monkeypatch.setattr(
+        estimate, "expand_to_heads",
+        lambda *given: shapes.append(expand_to_heads(*given).shape) or expand_to_heads(*given),
+    )  # fmt: skip
     found = estimates(unet, ToMeConfig(0.5, method=method), 16, 16)[0]
     assert found.merged_seconds is not None
     left = found.grid.num_tokens - found.num_merged

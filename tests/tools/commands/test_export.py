@@ -13,7 +13,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, apply_tome
-from ppdiffusers_tome.exporting.pipelines import export_pipeline, load_exported
+from ppdiffusers_tome.export.pipelines import export_pipeline, load_exported
 from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing import memory

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from ppdiffusers_tome.attaching.watching import MergeRecord, MergingBlock, watched
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock, record_merging
 from ppdiffusers_tome.tools.cli import main
 from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.drawing.picture_files import read_settings
@@ -112,7 +112,7 @@ def test_groups_drawn_are_those_that_merged(tmp_path):
 
     pipe = apply_tome(StableDiffusionPipeline.from_pretrained(str(find_model("bundled").folder)), 0.5)
     pipe.set_progress_bar_config(disable=True)
-    with watched(pipe) as records:
+    with record_merging(pipe) as records:
         picture = draw(pipe, PROMPT, height=128, width=128, seed=0, steps=2, guidance_scale=1.5)
     pixels = np.asarray(picture).astype(float)
     images = images_of(tmp_path / "records" / "vdlrecords.visualize.log")

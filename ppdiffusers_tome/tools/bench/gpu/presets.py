@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.methods import methods
-from ppdiffusers_tome.merging.methods.method import CHOSEN
+from ppdiffusers_tome.merging.methods import CHOSEN, METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.bench.block import PARTITION, STAGES, BlockCase, todo
@@ -52,7 +51,7 @@ def merged_costs(family: Family, pixels: int, config: ToMeConfig) -> list[Cost]:
     Raises:
         SystemExit: the method does more than leave keys out, which is not counted here.
     """
-    if methods()[config.method].keys != CHOSEN:
+    if METHODS[config.method].keys != CHOSEN:
         sys.exit(f"what method={config.method!r} costs in a whole call is not counted; add it beside todo")
     attentions = family.denoiser.attentions(pixels)
     finest = min(each.level for each in attentions)

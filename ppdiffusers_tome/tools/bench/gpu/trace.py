@@ -16,7 +16,7 @@ from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.merging.matching import recorded_as_run
+from ppdiffusers_tome.merging.matching import trace_with_inplace
 from ppdiffusers_tome.tools.bench.block import BlockCase, Stages, free, ours, port, todo
 
 _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
@@ -94,7 +94,7 @@ def trace(stages: Stages, case: BlockCase, dtype: str = "float16") -> list[Opera
         x = paddle.static.data("x", [case.batch, case.grid.num_tokens, case.channels], dtype)
         timestep = paddle.static.data("timestep", [1], "int64")
         block = paddle.static.default_main_program().global_block()
-        with recorded_as_run(), _in_place_calls(block) as calls:
+        with trace_with_inplace(), _in_place_calls(block) as calls:
             for stage in stages(case, x, timestep):
                 ends[stage] = len(block.ops)
         operators = list(_operators(block))

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     require_at_least(1, args, "repeats")
     with quiet_libraries():
         from ppdiffusers_tome.api import apply_tome
-        from ppdiffusers_tome.attaching.applying import applied_tome, remove_tome
+        from ppdiffusers_tome.patching.apply import applied_tome, remove_tome
         from ppdiffusers_tome.tools.bench.random_unets import random_unet
 
         unet = random_unet(args.model)

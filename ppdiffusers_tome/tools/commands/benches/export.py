@@ -24,7 +24,7 @@ from ppdiffusers_tome.tools.measuring.rounds import take_turns
 from ppdiffusers_tome.tools.measuring.spread import Spread
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.exporting.programs import Component
+    from ppdiffusers_tome.export.programs import Component
 
 HELP = "Measure a UNet in dynamic mode, as a loaded program and in Paddle Inference, unmerged and merged."
 EXAMPLES = """the same UNet on the same input, all taking turns: as it is (dynamic), through paddle.jit.load (program),
@@ -84,7 +84,7 @@ def _measured(args: argparse.Namespace, config: ToMeConfig) -> dict[str, list[fl
     import paddle
 
     from ppdiffusers_tome.api import apply_tome
-    from ppdiffusers_tome.exporting.programs import denoiser_component
+    from ppdiffusers_tome.export.programs import denoiser_component
     from ppdiffusers_tome.tools.bench.random_unets import random_unet
 
     turns: dict[str, Callable[[], float]] = {}
@@ -105,8 +105,8 @@ def _ways(component: Component, folder: Path) -> dict[str, Callable[[], Any]]:
     """One call of the UNet in every way."""
     import paddle
 
-    from ppdiffusers_tome.exporting.programs import PROGRAM as FILE
-    from ppdiffusers_tome.exporting.programs import load_program
+    from ppdiffusers_tome.export.programs import PROGRAM as FILE
+    from ppdiffusers_tome.export.programs import load_program
 
     example = component.examples()[0]
     layer = component.build()

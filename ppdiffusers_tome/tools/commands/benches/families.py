@@ -91,7 +91,7 @@ def _measured(specimen: Specimen, side: int, config: ToMeConfig, repeats: int) -
     import paddle
 
     from ppdiffusers_tome.api import apply_tome
-    from ppdiffusers_tome.attaching.applying import remove_tome
+    from ppdiffusers_tome.patching.apply import remove_tome
     from ppdiffusers_tome.tools.doctor.estimate import estimates
 
     model = specimen.build()

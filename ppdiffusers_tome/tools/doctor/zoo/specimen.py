@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.attaching.refused import REFUSED
+from ppdiffusers_tome.patching.unsupported import REFUSED
 from ppdiffusers_tome.tools.measuring.random_state import untouched_random_state
 
 if TYPE_CHECKING:

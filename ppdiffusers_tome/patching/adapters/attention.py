@@ -1,0 +1,20 @@
+"""Attention that is a block of its own, on a picture: DDPM and LDM UNets, DeepFloyd IF, Kandinsky 2.
+
+The reshape to tokens and the residual are inside the attention processor, so tokens merge where they enter the
+projections and are unmerged where they leave the last one. Every processor of ppdiffusers goes through those layers.
+"""
+
+from __future__ import annotations
+
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, KEYS, BlockAdapter, Section
+
+ADAPTER = BlockAdapter(
+    block_class="Attention",
+    inside=(
+        "AttnDownBlock2D", "AttnUpBlock2D", "AttnSkipDownBlock2D", "AttnSkipUpBlock2D", "UNetMidBlock2D",
+        "SimpleCrossAttnDownBlock2D", "SimpleCrossAttnUpBlock2D", "UNetMidBlock2DSimpleCrossAttn",
+    ),
+    sections={ATTENTION: (Section(("to_q", *KEYS), "to_out.0", keys=KEYS),)},
+    block_is_parent=True,
+    usable=lambda block: not getattr(block, "only_cross_attention", False),
+)  # fmt: skip

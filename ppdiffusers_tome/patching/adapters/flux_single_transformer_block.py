@@ -1,0 +1,27 @@
+"""FluxSingleTransformerBlock: image and text are one sequence, the text first, which never merges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ppdiffusers_tome.patching.adapters import flux_transformer_block
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
+
+if TYPE_CHECKING:
+    import paddle
+    from paddle.nn import Layer
+
+
+def _prefix(host: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> int:
+    """``txt_ids``: ``[(1,) tokens, 3]``."""
+    return txt_ids.shape[-2]
+
+
+ADAPTER = replace(
+    flux_transformer_block.ADAPTER,
+    block_class="FluxSingleTransformerBlock",
+    sections={ATTENTION: (flux_transformer_block.ATTENTION_OF_FLUX,)},
+    metric="norm",
+    prefix=_prefix,
+)

@@ -1,0 +1,43 @@
+"""FluxTransformerBlock: FLUX's dual blocks. Image and text are apart until attention, where the text comes first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST, MLP, BlockAdapter, around, keyword_attention
+
+if TYPE_CHECKING:
+    import paddle
+    from paddle.nn import Layer
+
+
+def grid(host: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid | None:
+    """``img_ids``: ``[(batch,) tokens, 3]``, of each token (0, row, column), of which FLUX takes the first image's.
+
+    Pipelines pack 2 by 2 latents into a token.
+    """
+    ids = (img_ids[0] if img_ids.ndim == 3 else img_ids).astype("float32").numpy()
+    height, width = (int(side) + 1 for side in ids[:, 1:3].max(axis=0))
+    if height * width != len(ids):
+        return None
+    row_by_row = np.stack(np.divmod(np.arange(len(ids)), width), axis=1)
+    return Grid(height, width) if (ids[:, 1:3] == row_by_row).all() else None
+
+
+ATTENTION_OF_FLUX = keyword_attention(
+    "attn", keys=True, others=FIRST, rotary="image_rotary_emb", mask="attention_mask"
+)
+
+ADAPTER = BlockAdapter(
+    block_class="FluxTransformerBlock",
+    inside=("FluxTransformer2DModel",),
+    sections={ATTENTION: (ATTENTION_OF_FLUX,), MLP: (around("ff"),)},
+    grid=grid,
+    given=("img_ids", "txt_ids"),
+    by_value=True,
+    metric="norm1",
+    downsample=lambda host: 2,
+)

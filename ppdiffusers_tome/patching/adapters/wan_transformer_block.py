@@ -1,0 +1,42 @@
+"""WanTransformerBlock: Wan's text and image to video. Attention is over all frames, and the text has its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.patching.adapters.adapter import (
+    ATTENTION,
+    CROSS_ATTENTION,
+    MLP,
+    BlockAdapter,
+    around,
+    keyword_attention,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    import paddle
+    from paddle.nn import Layer
+
+
+def _grid(host: Layer, latent: paddle.Tensor) -> Grid:
+    """``latent``: ``[batch, channels, frames, height, width]``."""
+    patches = zip(latent.shape[2:], host.config.patch_size, strict=True)
+    frames, height, width = (side // patch for side, patch in patches)
+    return Grid(height, width, frames)
+
+
+ADAPTER = BlockAdapter(
+    block_class="WanTransformerBlock",
+    inside=("WanTransformer3DModel",),
+    sections={
+        # It takes a mask as well, and prints a line at every call that brings one.
+        ATTENTION: (keyword_attention("attn1", keys=True, rotary="rotary_emb"),),
+        CROSS_ATTENTION: (keyword_attention("attn2"),),
+        MLP: (around("ffn"),),
+    },
+    grid=_grid,
+    latent="patch_embedding",
+    downsample=lambda host: host.config.patch_size[-1],
+    frames=True,
+)

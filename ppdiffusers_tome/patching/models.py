@@ -1,0 +1,57 @@
+"""The models that a pipeline is made of."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.errors import ToMeTypeError
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
+
+# Components that may hold transformer blocks but do no denoising.
+_NOT_DENOISERS = (
+    "vae", "vqvae", "vqgan", "movq", "text_encoder", "language_model", "image_encoder", "img_encoder",
+    "safety_checker", "feature_extractor",
+)  # fmt: skip
+
+
+def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tuple[str, Layer]]:
+    """The models of a pipeline (that may denoise), with their names, each once; a model stands for itself.
+
+    Raises:
+        ToMeTypeError: it is neither a pipeline nor a model.
+    """
+    import paddle
+
+    if isinstance(model_or_pipe, paddle.nn.Layer):
+        yield "", model_or_pipe
+        return
+    # Looked up on the class: as an instance's, `components` raises where __init__ takes arguments that are no modules.
+    if inspect.isclass(model_or_pipe) or not hasattr(type(model_or_pipe), "components"):
+        raise ToMeTypeError(
+            "ToMe needs a ppdiffusers pipeline or model, such as a StableDiffusionPipeline or its unet; "
+            f"got {model_or_pipe!r} of type {type(model_or_pipe).__name__}"
+        )
+    seen = set()
+    # Besides registered components, whatever a pipeline of the user's own holds, also in lists.
+    for name, value in {**vars(model_or_pipe), **_registered(model_or_pipe)}.items():
+        if denoisers_only and not is_denoiser_name(name):
+            continue
+        several = isinstance(value, (list, tuple))
+        for index, layer in enumerate(value if several else [value]):
+            if isinstance(layer, paddle.nn.Layer) and id(layer) not in seen:
+                seen.add(id(layer))
+                yield (f"{name}[{index}]" if several else name), layer
+
+
+def is_denoiser_name(name: str) -> bool:
+    """False for what a pipeline calls its VAE, text encoder and the like."""
+    return not name.startswith(_NOT_DENOISERS)
+
+
+def _registered(pipe: Any) -> dict[str, Any]:
+    config = getattr(pipe, "config", {})  # absent where a subclass registers nothing
+    return {name: getattr(pipe, name) for name in config if not name.startswith("_") and hasattr(pipe, name)}

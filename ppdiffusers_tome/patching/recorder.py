@@ -1,0 +1,182 @@
+"""Which tokens merged with which: a record of every block in every call of a denoiser, for pictures and for study.
+
+Groups alone are kept, as numpy arrays; what runs is not changed. Each record waits for the device, so what is timed
+should not be watched.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle.nn import Layer
+
+from ppdiffusers_tome.errors import NothingToMergeError
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.kv_reduction.merged_keys import MergedKeys
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.paddle_compat import before
+from ppdiffusers_tome.patching.state.calls import BlockCall
+
+
+@dataclass(frozen=True)
+class MergingBlock:
+    """A block that ToMe is applied to.
+
+    Attributes:
+        denoiser: the model's name in the pipeline (``unet``, ``controlnet``); "" where a model itself is watched.
+        path: where the block is in its model.
+        level: how many times smaller than the latent the block's grid is.
+    """
+
+    denoiser: str
+    path: str
+    level: int
+
+
+@dataclass(frozen=True, eq=False)
+class MergeRecord:
+    """How the tokens of one image merged in one block, in one call of its denoiser.
+
+    Attributes:
+        block: which one.
+        grid: its tokens, numbered row by row.
+        call: number of the denoiser's call, from 0. Most pipelines call it once a denoising step.
+        timestep: what the denoiser was told; None where it has none, or where hooks do not see it.
+        groups: int32 ``[tokens of the grid]``, the number of each token's group, from 0; tokens that merged into one
+            have the same, and a token that did not merge has a number of its own. Tokens before the grid are left out.
+    """
+
+    block: MergingBlock
+    grid: Grid
+    call: int
+    timestep: float | None
+    groups: np.ndarray
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """int64 ``[groups]``: how many tokens each group holds."""
+        return np.bincount(self.groups)
+
+    @property
+    def num_merged(self) -> int:
+        """Tokens merged away: those of the grid less its groups."""
+        return len(self.groups) - len(self.sizes)
+
+    @property
+    def merged(self) -> np.ndarray:
+        """bool ``[height, width]``, of several frames ``[frames, height, width]``: where a token shares its group."""
+        return (self.sizes[self.groups] > 1).reshape(self.grid.shape)
+
+
+def merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
+    """Every block that ToMe is applied to, denoiser by denoiser.
+
+    Raises:
+        NothingToMergeError: ToMe is not applied.
+    """
+    return [block for watcher in _watchers(model_or_pipe) for block in watcher.blocks.values()]
+
+
+@contextmanager
+def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[MergeRecord]]:
+    """Record how tokens merge for as long as this lasts; whoever watched before keeps watching.
+
+    Blocks that run unmerged leave no record, nor does ``todo``, which makes no groups.
+
+    Args:
+        model_or_pipe: a pipeline or model to which ToMe is applied.
+        image: which image of the batch. With classifier-free guidance the batch holds the unprompted images first,
+            so the last one, -1, is prompted; a DiTPipeline holds them last, so there 0 is.
+
+    Yields:
+        The records, in the order in which the blocks ran; the list grows with every call.
+
+    Raises:
+        NothingToMergeError: ToMe is not applied.
+
+    Example:
+        >>> pipe = pipe.apply_tome(ratio=0.5)
+        >>> with watched(pipe) as records:
+        ...     drawn = pipe("a cat on a table")
+        >>> records[0].block.path, records[0].num_merged / records[0].grid.num_tokens
+        ('down_blocks.0.attentions.0.transformer_blocks.0', 0.5)
+    """
+    watchers = _watchers(model_or_pipe, image)
+    records: list[MergeRecord] = []
+    with ExitStack() as attached:
+        for watcher in watchers:
+            attached.enter_context(watcher.attached(records))
+        yield records
+
+
+def _watchers(model_or_pipe: Any, image: int = -1) -> list[_Watcher]:
+    models = [(name, model) for name, model in list_models(model_or_pipe) if attached_blocks(model)]
+    if not models:
+        raise NothingToMergeError(
+            f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to watch; "
+            "call apply_tome first"
+        )
+    return [_Watcher(name, model, image) for name, model in models]
+
+
+class _Watcher:
+    """Listens to one denoiser: to its calls, its timesteps and its blocks."""
+
+    def __init__(self, name: str, model: Layer, image: int) -> None:
+        self._model, self._image = model, image
+        levels = {id(site.block): site.level for site in find_blocks(model)}
+        found = [entry for entry in attached_blocks(model) if id(entry[1]) in levels]
+        self.blocks = {id(hooks): MergingBlock(name, path, levels[id(block)]) for path, block, hooks in found}
+        self._attachments = {id(hooks.attachment): hooks.attachment for _, _, hooks in found}.values()
+        self._calls = itertools.count()
+        # Threads may share a model; each is in a call of its own.
+        self._thread = threading.local()
+
+    @contextmanager
+    def attached(self, records: list[MergeRecord]) -> Iterator[None]:
+        watching = [(attachment, attachment.watch) for attachment in self._attachments]
+        helper = before(self._model, self._begin)
+        for attachment, watch in watching:
+            attachment.watch = self._listener(records, watch)
+        try:
+            yield
+        finally:
+            for attachment, watch in watching:
+                attachment.watch = watch
+            helper.remove()
+
+    def _listener(self, records: list[MergeRecord], watch: Any) -> Any:
+        def listen(block: BlockCall) -> None:
+            if watch is not None:
+                watch(block)
+            # Where nothing is compared there are no groups, and a program that is being recorded has no values.
+            matching = block.matching.matching if isinstance(block.matching, MergedKeys) else block.matching
+            if isinstance(matching, Matching) and id(block.name) in self.blocks and paddle.in_dynamic_mode():
+                records.append(self._record(block, matching))
+
+        return listen
+
+    def _record(self, block: BlockCall, matching: Matching) -> MergeRecord:
+        layout = block.layout
+        of_image = matching.owner.reshape([-1, layout.num_tokens])[self._image].numpy()
+        _, groups = np.unique(of_image[layout.prefix :], return_inverse=True)
+        number, timestep = getattr(self._thread, "call", 0), _number(block.call.timestep)
+        return MergeRecord(self.blocks[id(block.name)], layout.grid, number, timestep, groups.astype(np.int32))
+
+    def _begin(self, model: Layer, inputs: tuple) -> None:
+        self._thread.call = next(self._calls)
+
+
+def _number(timestep: paddle.Tensor | None) -> float | None:
+    """A timestep, of one image or of several (the first counts), as a plain number."""
+    return None if timestep is None else float(timestep.reshape([-1])[0])

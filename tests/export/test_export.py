@@ -1,0 +1,263 @@
+"""A merging model as a static program: saved, loaded and run, it gives what it gives in dynamic mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+
+import tiny
+from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
+from ppdiffusers_tome.export.checks import require_exportable, require_onnx
+from ppdiffusers_tome.export.onnx import Onnx
+from ppdiffusers_tome.export.pipelines import export_pipeline
+from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
+from ppdiffusers_tome.export.settings import applied_settings, settings_files
+from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.state.calls import Call
+from ppdiffusers_tome.tools.bench.contenders import PORT, put_on
+
+# Settings that decide how matching is computed; between them every way there is.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "regular": dict(use_rand=False, method="prune", merge_crossattn=True),
+    "all": dict(tile=4, reuse_steps=4, reuse_blocks=True, method="tofu", merge_mlp=True),
+    "keys": dict(method="todo"),
+    "pooled keys": dict(method="pool"),
+    "merged keys": dict(method="keys"),
+}
+
+
+def small_unet() -> tiny.Model:
+    """Recording a program takes long for each layer, so there are few: three blocks that merge."""
+    return tiny.unet(levels=1, mid_block_type=None)
+
+
+def unet_of(name: str) -> tiny.Model:
+    return apply_tome(small_unet(), 0.5, **SETTINGS[name])
+
+
+def part_of(unet: tiny.Model, rows: int | None = None) -> Component:
+    return denoiser_component(unet, height=128, width=128, rows=rows, text_tokens=tiny.TEXT_TOKENS)
+
+
+def guided_part(unet: tiny.Model, controlnet: tiny.Model) -> Component:
+    """The tiny ControlNet's edges are two times as large as its latent, not eight."""
+    part = denoiser_component(unet, controlnet, height=32, width=32, text_tokens=tiny.TEXT_TOKENS)
+    return replace(part, inputs={**part.inputs, "sample": ([None, 4, 16, 16], "float32")})
+
+
+def inputs(rows: int, timestep: float) -> dict[str, paddle.Tensor]:
+    """Rows that differ, neighbours that resemble each other."""
+    return {
+        "sample": tiny.latent(rows),
+        "timestep": paddle.to_tensor([timestep], dtype="float32"),
+        "encoder_hidden_states": tiny.array((rows, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=2),
+    }
+
+
+@pytest.fixture(scope="module")
+def default_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The UNet with the default settings as a program for any batch."""
+    folder = tmp_path_factory.mktemp("default")
+    part_of(unet_of("default")).save(folder)
+    return folder / "unet"
+
+
+def differences(folder: Path, part: Component, example: dict[str, paddle.Tensor]) -> dict[str, float]:
+    """How far the program in a folder is from the model, through ``paddle.jit.load`` and Paddle Inference."""
+    wanted = part.run(example)
+    with paddle.no_grad():
+        loaded = paddle.jit.load(str(folder / PROGRAM))(*example.values()).numpy()
+    inferred = load_program(folder)(**example)[0].numpy()
+    return {"load": np.abs(loaded - wanted).max(), "inference": np.abs(inferred - wanted).max()}
+
+
+def test_one_program_takes_any_batch_and_follows_the_timestep(default_folder: Path) -> None:
+    part = part_of(unet_of("default"))
+    outputs = []
+    for rows, timestep in ((1, 500), (3, 3), (2, 981.5)):
+        example = inputs(rows, timestep)
+        assert max(differences(default_folder, part, example).values()) <= 1e-4
+        outputs.append(load_program(default_folder)(**example)[0].numpy())
+    assert [len(output) for output in outputs] == [1, 3, 2]
+
+
+def test_destinations_in_a_program_depend_on_seed_and_timestep_alone(default_folder: Path) -> None:
+    program, example = load_program(default_folder), inputs(1, 500)
+    first = program(**example)[0].numpy()
+    paddle.seed(1234)
+    np.testing.assert_array_equal(program(**example)[0].numpy(), first)
+    other_seed = part_of(apply_tome(small_unet(), 0.5, seed=1)).run(example)
+    assert np.abs(other_seed - first).max() > 1e-3
+    # With the timestep the plain model changes too; what ToMe adds changes with it only where destinations do.
+    added = [
+        load_program(default_folder)(**inputs(1, step))[0].numpy() - part_of(small_unet()).run(inputs(1, step))
+        for step in (500, 3)
+    ]
+    assert np.abs(added[0] - added[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "default"])
+def test_every_way_of_matching_is_exported(name: str, tmp_path: Path) -> None:
+    part = part_of(unet_of(name), rows=2 if name == "regular" else None)
+    part.save(tmp_path)
+    assert max(differences(tmp_path / "unet", part, inputs(2, 500)).values()) <= 1e-4
+
+
+def test_a_controlnet_is_exported_with_its_unet(tmp_path: Path) -> None:
+    unmerged = guided_part(small_unet(), tiny.controlnet(levels=1))
+    part = guided_part(apply_tome(small_unet(), 0.5), apply_tome(tiny.controlnet(levels=1), 0.5))
+    part.save(tmp_path)
+    examples = part.examples()
+    assert [len(example["sample"]) for example in examples] == [1, 2]
+    for example in examples:
+        assert max(differences(tmp_path / "unet", part, example).values()) <= 1e-4
+    assert np.abs(unmerged.run(examples[0]) - part.run(examples[0])).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (dict(ratio=(0.7, 0.3)), "a ratio that changes"),
+        (dict(start=0.2), "start or end"),
+        (dict(min_similarity=0.9), "min_similarity"),
+    ],
+)
+def test_what_reads_the_host_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ToMeValueError, match=words):
+        require_exportable(ToMeConfig(**settings))
+
+
+def test_an_open_size_is_refused_while_it_is_recorded() -> None:
+    call = Call(Attachment(ToMeConfig()))
+    paddle.enable_static()
+    try:
+        with pytest.raises(ToMeValueError, match="an open height or width cannot become part of a program"):
+            call.see_latent(None, Layout(Grid(-1, 16)))
+    finally:
+        paddle.disable_static()
+
+
+@pytest.mark.parametrize("kind", ["img2img", "half", "scale"])
+def test_what_the_deploy_pipelines_do_not_take_is_refused(kind: str, tmp_path: Path) -> None:
+    name = "StableDiffusionImg2ImgPipeline" if kind == "img2img" else "StableDiffusionPipeline"
+    pipe = tiny.pipeline(getattr(ppdiffusers, name))
+    words = {"img2img": "a StableDiffusionImg2ImgPipeline cannot", "half": "load it in float32", "scale": "at 1/8"}
+    if kind == "half":
+        pipe.vae_scale_factor = 8
+        pipe.unet.to(dtype=paddle.float64)
+    with pytest.raises(ToMeValueError, match=words[kind]):
+        export_pipeline(pipe, tmp_path, height=64, width=64)
+    assert not list(tmp_path.iterdir())
+
+
+class TestSettings:
+    """What is told of an exported pipeline is what its models merge with, whoever has which settings."""
+
+    HALF, LESS, OFF = ToMeConfig(0.5), ToMeConfig(0.3), ToMeConfig(0)
+
+    @pytest.fixture
+    def models(self) -> dict[str, tiny.Model]:
+        return {"unet": small_unet(), "controlnet": tiny.controlnet()}
+
+    @staticmethod
+    def blocks(models: dict[str, tiny.Model]) -> dict[str, Any]:
+        """How many blocks have which ratio, as ``export.json`` tells it."""
+        return {
+            name: entries and [(entry["settings"]["ratio"], len(entry["blocks"])) for entry in entries]
+            for name, entries in applied_settings(models).items()
+        }
+
+    def test_one_file_speaks_for_all_that_have_the_same(self, models: dict[str, tiny.Model]) -> None:
+        assert settings_files(models) == {"tome.json": self.OFF}
+        assert self.blocks(models) == {"unet": None, "controlnet": None}
+        for model in models.values():
+            model.apply_tome(0.5)
+        assert settings_files(models) == {"tome.json": self.HALF}
+        assert self.blocks(models) == {"unet": [(0.5, 3)], "controlnet": [(0.5, 1)]}
+        (entry,) = applied_settings(models)["controlnet"]
+        assert entry == {"settings": self.HALF.to_dict(), "blocks": ["down_blocks.0.attentions.0.transformer_blocks.0"]}
+        assert settings_files({"unet": models["unet"]}) == {"tome.json": self.HALF}
+
+    def test_a_file_each_where_they_differ(self, models: dict[str, tiny.Model]) -> None:
+        models["unet"].apply_tome(0.5)
+        assert settings_files(models) == {"tome.unet.json": self.HALF, "tome.controlnet.json": self.OFF}
+        models["controlnet"].apply_tome(0.3)
+        assert settings_files(models) == {"tome.unet.json": self.HALF, "tome.controlnet.json": self.LESS}
+        remove_tome(models["unet"])
+        assert settings_files(models) == {"tome.unet.json": self.OFF, "tome.controlnet.json": self.LESS}
+        assert self.blocks(models) == {"unet": None, "controlnet": [(0.3, 1)]}
+
+    def test_settings_that_do_not_reach_a_model_speak_for_it_too(self, models: dict[str, tiny.Model]) -> None:
+        coarse = ToMeConfig(ratio={2: 0.5})
+        models["controlnet"].apply_tome(coarse)  # which the UNet's one level is not in
+        assert settings_files(models) == {"tome.json": coarse}
+
+    def test_no_file_speaks_for_a_model_whose_parts_differ(self, models: dict[str, tiny.Model]) -> None:
+        for model in models.values():
+            model.apply_tome(0.5)
+        models["unet"].up_blocks[0].apply_tome(0.3)
+        assert settings_files(models) == {"tome.controlnet.json": self.HALF}
+        assert self.blocks(models)["unet"] == [(0.5, 1), (0.3, 2)]
+        remove_tome(models["unet"].up_blocks[0])
+        assert settings_files(models) == {"tome.controlnet.json": self.HALF}
+        assert self.blocks(models)["unet"] == [(0.5, 1)]
+
+    @pytest.mark.parametrize("settings", [dict(min_similarity=0.9), dict(start=0.2), dict(ratio=(0.7, 0.3))])
+    def test_every_denoiser_is_checked_before_anything_is_written(
+        self, settings: dict[str, Any], tmp_path: Path
+    ) -> None:
+        pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
+        pipe.vae_scale_factor = 8
+        pipe.unet.apply_tome(0.5)
+        pipe.controlnet.apply_tome(**settings)
+        with pytest.raises(ToMeValueError, match=" of controlnet cannot be exported"):
+            export_pipeline(pipe, tmp_path / "out", height=64, width=64)
+        pipe.controlnet.remove_tome()
+        pipe.unet.up_blocks[1].apply_tome(**settings)
+        with pytest.raises(ToMeValueError, match=" of unet cannot be exported"):
+            export_pipeline(pipe, tmp_path / "out", height=64, width=64)
+        assert not list(tmp_path.iterdir())
+
+    def test_the_port_is_not_exported_as_unmerged(self, tmp_path: Path) -> None:
+        pipe = tiny.pipeline()
+        pipe.vae_scale_factor = 8
+        put_on(pipe, PORT, 0.5, None)
+        with pytest.raises(ToMeValueError, match="own port of token merging is on unet"):
+            export_pipeline(pipe, tmp_path / "out", height=64, width=64)
+        assert not list(tmp_path.iterdir())
+
+
+class TestOnnx:
+    """Converted by paddle2onnx and run by onnxruntime; both are optional, and for Paddle 2."""
+
+    @pytest.fixture(autouse=True)
+    def _needs_onnx(self) -> None:
+        try:
+            require_onnx()
+        except Exception as error:
+            pytest.skip(str(error))
+
+    def test_any_batch(self, default_folder: Path) -> None:
+        self.check(default_folder, part_of(unet_of("default")), (1, 3))
+
+    def test_fixed_batch(self, tmp_path: Path) -> None:
+        part = part_of(unet_of("default"), rows=2)
+        part.save(tmp_path)
+        self.check(tmp_path / "unet", part, (2,))
+
+    def check(self, folder: Path, part: Component, batches: tuple[int, ...]) -> None:
+        program = Onnx(folder / PROGRAM)
+        program.convert()
+        for rows in batches:
+            for timestep in (500, 3):
+                example = inputs(rows, timestep)
+                output = program.run({name: value.numpy() for name, value in example.items()})
+                assert np.abs(output - part.run(example)).max() <= 1e-4

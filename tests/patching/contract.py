@@ -1,0 +1,342 @@
+"""What holds for every model that ToMe is applied to, and for every merging method. Inherit it and say what differs."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.blocks import execution_order, find_blocks
+from ppdiffusers_tome.patching.paddle_compat import HOOKS_SEE_KEYWORDS
+from ppdiffusers_tome.patching.recorder import record_merging
+from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.tools.doctor.zoo import Specimen
+
+# Grid, batch, how many tokens merge.
+MATCHED = [
+    (Grid(4, 4), 1, 1), (Grid(4, 4), 2, 8), (Grid(4, 4), 3, 12), (Grid(5, 7), 2, 17), (Grid(5, 7), 1, 29),
+    (Grid(8, 8), 2, 33), (Grid(8, 8), 2, 48), (Grid(11, 6), 2, 40), (Grid(2, 17), 2, 11), (Grid(13, 14), 2, 90),
+]  # fmt: skip
+
+# Specimens of every commit: one of every adapter, and what most people have. `make test-all` takes all.
+USUAL = {
+    "added_kv", "cogvideox_rotary", "controlnet", "flux", "hunyuan_video", "latent_upscaler", "lvdm", "sd3", "sd35",
+    "sdxl", "unet", "unet_unconditional", "unidiffuser", "uvit", "vctrl", "wan", "wuerstchen_prior",
+}  # fmt: skip
+
+
+# Two transformers work side by side there, and the second runs first.
+SIDE_BY_SIDE = {"versatile"}
+# Its downsampler pads the height by a row more, which is cut off again on the way up.
+PADDED = {"vid2vid_st_unet"}
+
+
+def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
+    return [*needs_of(specimen), *([] if specimen.name in USUAL else [pytest.mark.sweep])]
+
+
+def needs_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
+    """Skips what the ppdiffusers or the Paddle that is installed lacks."""
+    keywords = bool(specimen.since) and not HOOKS_SEE_KEYWORDS
+    return [
+        pytest.mark.skipif(not specimen.is_there, reason=f"needs ppdiffusers {specimen.since}"),
+        pytest.mark.skipif(keywords, reason="needs Paddle 3: newer models call their attention by keyword"),
+    ]
+
+
+def groups(matching: Matching) -> list[np.ndarray]:
+    """Token numbers of every row of the merged sequence, counted over the batch."""
+    owner = matching.owner.numpy()
+    return [np.flatnonzero(owner == row) for row in range(matching.batch * matching.num_left)]
+
+
+class StumbledError(Exception):
+    """What the tests raise."""
+
+
+@contextlib.contextmanager
+def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> Iterator[None]:
+    def fail(*_: Any) -> None:
+        raise kind
+
+    hook = layer.register_forward_post_hook(fail)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def attachment_of(model: tiny.Model) -> Attachment:
+    return attached_blocks(model)[0][2].attachment
+
+
+class Tensors:
+    """Weak references to every tensor that merging made or was given while it was watched."""
+
+    def __init__(self, model: tiny.Model) -> None:
+        self.seen: list[weakref.ref] = []
+        attachment_of(model).watch = self.note
+
+    def note(self, block: Any) -> None:
+        matching = block.matching
+        self.seen += [weakref.ref(block), weakref.ref(block.call), weakref.ref(matching)]
+        self.seen += [weakref.ref(each) for each in vars(matching).values() if isinstance(each, paddle.Tensor)]
+
+    def alive(self) -> int:
+        gc.collect()
+        return sum(each() is not None for each in self.seen)
+
+
+class ToMeContract:
+    """Subclasses give ``build`` and ``run``; ``plain`` is what comes before anything was done.
+
+    The tests share ``model``: each begins where the one before took ToMe off.
+    """
+
+    build: ClassVar[Any]
+    run: ClassVar[Any]
+    name: ClassVar[str] = ""  # of a specimen
+
+    @pytest.fixture(scope="class")
+    def models(self) -> tuple[tiny.Model, tiny.Model]:
+        built = type(self).build()
+        return built, copy.deepcopy(built)
+
+    @pytest.fixture(scope="class")
+    def plain(self, models: tuple[tiny.Model, tiny.Model]) -> np.ndarray:
+        return type(self).run(models[0])
+
+    @pytest.fixture
+    def model(self, models: tuple[tiny.Model, tiny.Model], plain: np.ndarray) -> Iterator[tiny.Model]:
+        yield models[0]
+        remove_tome(models[0]).eval()
+
+    @pytest.fixture
+    def other(self, models: tuple[tiny.Model, tiny.Model]) -> Iterator[tiny.Model]:
+        """A second one, for tests that compare."""
+        yield models[1]
+        remove_tome(models[1])
+
+    def output(self, model: tiny.Model, **given: Any) -> np.ndarray:
+        return type(self).run(model, **given)
+
+    def test_merging_changes_the_output(self, model: tiny.Model, plain: np.ndarray) -> None:
+        """Without this the rest would prove nothing."""
+        merged = self.output(apply_tome(model, 0.5))
+        assert np.isfinite(merged).all()
+        assert np.abs(merged - plain).max() > 1e-3
+
+    def test_blocks_run_in_the_order_that_methods_count_in(self, model: tiny.Model) -> None:
+        if self.name in SIDE_BY_SIDE:
+            pytest.skip("some blocks work side by side")
+        ran: list[str] = []
+        sites = execution_order(find_blocks(model))
+        hooks = [
+            site.block.register_forward_pre_hook(lambda block, inputs, name=site.name: ran.append(name))
+            for site in sites
+        ]
+        try:
+            self.output(model)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        ran = list(dict.fromkeys(ran))
+        assert ran == [site.name for site in sites if site.name in ran] != []
+
+    def test_levels_are_those_of_the_grids(self, model: tiny.Model) -> None:
+        """What is counted from the layers is what becomes of the latent, where it is a picture or a video."""
+        if self.name in PADDED:
+            pytest.skip("its grids are padded")
+        levels = {site.name: site.level for site in find_blocks(model)}
+        latents: list[tuple[int, ...]] = []
+
+        def note(layer: Any, inputs: tuple) -> None:
+            latents.extend(tuple(each.shape) for each in inputs[:1] if each.ndim >= 4)
+
+        hook = model.register_forward_pre_hook(note)
+        try:
+            with record_merging(apply_tome(model, 0.25, max_downsample=8)) as records:
+                self.output(model)
+        finally:
+            hook.remove()
+        if not latents:
+            pytest.skip("its latent is no picture, or is given by keyword")
+        assert records
+        height, width = latents[0][-2:]
+        assert {record.block.path: (record.grid.height, record.grid.width) for record in records} == {
+            record.block.path: (-(-height // level), -(-width // level))
+            for record in records for level in [levels[record.block.path]]
+        }  # fmt: skip
+
+    def test_ratio_zero_is_the_identity(self, model: tiny.Model, plain: np.ndarray) -> None:
+        apply_tome(model, 0, merge_crossattn=True, merge_mlp=True)
+        assert np.array_equal(self.output(model), plain)
+
+    def test_apply_twice_equals_applying_the_second(self, model: tiny.Model, other: tiny.Model) -> None:
+        expected = self.output(apply_tome(other, 0.3, sx=4))
+        apply_tome(model, 0.6, merge_mlp=True, seed=7)
+        apply_tome(model, 0.3, sx=4)
+        assert np.array_equal(self.output(model), expected)
+
+    def test_remove_restores_output_exactly(self, model: tiny.Model, plain: np.ndarray) -> None:
+        self.output(apply_tome(model, 0.5, merge_crossattn=True, merge_mlp=True))
+        assert np.array_equal(self.output(remove_tome(model)), plain)
+
+    def test_remove_leaves_nothing(self, model: tiny.Model) -> None:
+        self.output(model)
+        before = tiny.snapshot(model)
+        self.output(apply_tome(model, 0.5, merge_crossattn=True, merge_mlp=True))
+        assert tiny.snapshot(model) != before
+        assert tiny.snapshot(remove_tome(model)) == before
+
+    def test_state_dict_keys_stay(self, model: tiny.Model) -> None:
+        before = list(model.state_dict())
+        assert list(apply_tome(model, 0.5, merge_crossattn=True, merge_mlp=True).state_dict()) == before
+
+    def test_global_random_states_stay(self, model: tiny.Model) -> None:
+        self.output(model)  # whatever a first call sets up
+        paddle.seed(11)
+        np.random.seed(11)
+        expected = paddle.randn([3]).tolist(), np.random.rand(3).tolist()
+        paddle.seed(11)
+        np.random.seed(11)
+        before = tiny.random_states()
+        self.output(apply_tome(model, 0.5, seed=3))
+        remove_tome(model)
+        assert tiny.random_states() == before
+        assert (paddle.randn([3]).tolist(), np.random.rand(3).tolist()) == expected
+
+    def test_same_seed_gives_the_same_output_at_every_call(self, model: tiny.Model) -> None:
+        apply_tome(model, 0.5, seed=5)
+        first = self.output(model)
+        self.output(model, timestep=3)
+        self.output(model, height=8, width=32, timestep=9)
+        assert np.array_equal(self.output(model), first)
+
+    def test_other_seed_gives_another_output(self, model: tiny.Model) -> None:
+        first = self.output(apply_tome(model, 0.5, seed=5))
+        assert np.abs(self.output(apply_tome(model, 0.5, seed=6)) - first).max() > 1e-4
+
+    def test_other_shape_of_the_same_token_count_is_told_apart(self, model: tiny.Model, other: tiny.Model) -> None:
+        """8x32 after 16x16, and the other way round, equal what a fresh model gives."""
+        expected = self.output(apply_tome(other, 0.5), height=8, width=32)
+        apply_tome(model, 0.5)
+        square = self.output(model)
+        assert np.array_equal(self.output(model, height=8, width=32), expected)
+        assert np.array_equal(self.output(model), square)
+
+    def test_a_call_that_failed_leaves_nothing(self, model: tiny.Model, other: tiny.Model) -> None:
+        settings = dict(reuse_blocks=True, reuse_steps=2)
+        expected = self.output(apply_tome(other, 0.5, **settings), timestep=300)
+        tensors = Tensors(apply_tome(model, 0.5, **settings))
+        last_block = attached_blocks(model)[-1][1]
+        with failing_in(last_block), contextlib.suppress(StumbledError):
+            self.output(model)
+        assert tensors.seen
+        assert attachment_of(model).call() is None
+        assert tensors.alive() == 0
+        assert np.array_equal(self.output(model, timestep=300), expected)
+
+    def test_removal_frees_every_tensor(self, model: tiny.Model) -> None:
+        tensors = Tensors(apply_tome(model, 0.5, tile=4, reuse_blocks=True, reuse_steps=2))
+        for timestep in (500, 400):
+            self.output(model, timestep=timestep)
+        tensors.seen += [weakref.ref(each) for _, each in attachment_of(model).constants._kept.values()]
+        remove_tome(model)
+        assert tensors.seen
+        assert tensors.alive() == 0
+
+    def test_train_and_eval_modes_stay(self, model: tiny.Model) -> None:
+        model.train()
+        apply_tome(model, 0.5)
+        assert all(layer.training for layer in model.sublayers(include_self=True))
+
+
+class MethodContract:
+    """Subclasses give ``match`` and ``may_merge``, which says which destinations a method lets a source merge into."""
+
+    match: ClassVar[Any]
+
+    def matching(self, x: paddle.Tensor, partition: Partition, grid: Grid, num_merged: int) -> Matching:
+        return type(self).match(x, partition, grid, num_merged)
+
+    def may_merge(self, grid: Grid, source: int, destinations: np.ndarray) -> np.ndarray:
+        """Bool ``[D]``: may token ``source`` merge into each of the tokens ``destinations``?"""
+        raise NotImplementedError
+
+    def randomly(self, x: paddle.Tensor, grid: Grid, num_merged: int) -> Matching:
+        return self.matching(x, random_partition(grid, 2, 2, seed=0, timestep=None), grid, num_merged)
+
+    @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
+    def test_groups_cover_every_token_once(self, grid: Grid, batch: int, num_merged: int) -> None:
+        matching = self.randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
+        found = groups(matching)
+        assert all(len(group) for group in found)
+        assert np.allclose(1 / matching.inverse_count.numpy().ravel(), [len(group) for group in found])
+        assert sum(map(len, found)) == batch * grid.num_tokens
+        # A group belongs to one image.
+        assert all(len(set(group // grid.num_tokens)) == 1 for group in found)
+        assert matching.num_left == grid.num_tokens - num_merged
+
+    @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
+    def test_merge_gives_means_and_unmerge_gives_them_back(self, grid: Grid, batch: int, num_merged: int) -> None:
+        matching = self.randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
+        y = tiny.array((batch, grid.num_tokens, 9), seed=1)
+        merged = matching.merge(y)
+        assert merged.shape == [batch, matching.num_left, 9]
+        rows = y.numpy().reshape(-1, 9)
+        expected = np.stack([rows[group].mean(axis=0) for group in groups(matching)])
+        assert np.abs(merged.numpy().reshape(-1, 9) - expected).max() <= 1e-6
+        back = matching.unmerge(merged)
+        assert back.shape == y.shape
+        assert np.abs(back.numpy().reshape(-1, 9) - expected[matching.owner.numpy()]).max() <= 1e-6
+        # Merging what was unmerged changes nothing: every group is its own mean.
+        assert np.abs(matching.merge(back).numpy() - merged.numpy()).max() <= 1e-6
+
+    @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
+    def test_the_most_similar_sources_merge_into_their_most_similar_destinations(
+        self, grid: Grid, batch: int, num_merged: int
+    ) -> None:
+        x = tiny.array((batch, grid.num_tokens, 6), seed=3)
+        partition = regular_partition(grid, 2, 2)
+        matching = self.matching(x, partition, grid, num_merged)
+        sources, destinations = partition.sources.numpy(), partition.destinations.numpy()
+        allowed = np.stack([self.may_merge(grid, source, destinations) for source in sources])
+        owner = matching.owner.numpy().reshape(batch, -1)
+        for image, tokens in enumerate(x.numpy()):
+            unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
+            cosine = np.where(allowed, unit[sources] @ unit[destinations].T, -2)
+            order = np.argsort(-cosine.max(axis=1))
+            assert len(set(owner[image][destinations])) == len(destinations)
+            for source in order[:num_merged]:
+                into = destinations[cosine[source].argmax()]
+                assert owner[image][sources[source]] == owner[image][into]
+            kept = owner[image][sources[order[num_merged:]]]
+            assert len({*kept, *owner[image][destinations]}) == len(kept) + len(destinations)
+
+    def test_zero_tokens_give_no_nan(self) -> None:
+        x = tiny.array((2, 16, 6)).numpy()
+        x[0], x[1, ::3] = 0, 0
+        matching = self.randomly(paddle.to_tensor(x), Grid(4, 4), 9)
+        assert np.isfinite(matching.inverse_count.numpy()).all()
+        assert np.isfinite(matching.merge(paddle.to_tensor(x)).numpy()).all()
+        assert sum(map(len, groups(matching))) == 32
+
+    def test_huge_and_tiny_tokens_are_ranked(self) -> None:
+        x = tiny.array((1, 16, 6))
+        expected = self.randomly(x, Grid(4, 4), 7).owner.numpy()
+        for scale in (1e-3, 1e15):
+            assert np.array_equal(self.randomly(x * scale, Grid(4, 4), 7).owner.numpy(), expected)

@@ -1,0 +1,255 @@
+"""What a block may hold besides plain layers: position embeddings, masks, chunks, prefixes of its own."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from ppdiffusers.models import Transformer2DModel
+from ppdiffusers.models.attention import BasicTransformerBlock
+
+import tiny
+from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.merging.exact import match
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.partition import regular_partition
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.tools.doctor.zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
+
+SIDE, CHANNELS = 8, 8
+
+
+def transformer(**of_block: Any) -> Transformer2DModel:
+    """A Transformer2DModel on an 8x8 picture whose one block has what the model itself gives no way to ask for."""
+    settings = dict(num_attention_heads=2, attention_head_dim=4, in_channels=CHANNELS, norm_num_groups=4)
+    model = tiny.build(Transformer2DModel, **settings)
+    block = tiny.build(
+        BasicTransformerBlock, dim=CHANNELS, num_attention_heads=2, attention_head_dim=4,
+        cross_attention_dim=tiny.CROSS_DIM, **of_block,
+    )  # fmt: skip
+    model.transformer_blocks = paddle.nn.LayerList([block])
+    model.eval()
+    return model
+
+
+def run(model: Transformer2DModel, **kwargs: Any) -> np.ndarray:
+    with paddle.no_grad():
+        return model(tiny.array((2, CHANNELS, SIDE, SIDE)), tiny.text(), **kwargs).sample.numpy()
+
+
+def tokens_of(block: tiny.Model, model: Transformer2DModel) -> paddle.Tensor:
+    """What the block is called with."""
+    seen: list[paddle.Tensor] = []
+    helper = block.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
+    run(model)
+    helper.remove()
+    return seen[0]
+
+
+@paddle.no_grad()
+def merged_block(block: Any, x: paddle.Tensor, num_merged: int, mask: paddle.Tensor | None = None) -> np.ndarray:
+    """The block written out with ToMe around attn1, as in the paper: after the norm and the position embedding."""
+    matching: Matching = match(x, regular_partition(Grid(SIDE, SIDE), 2, 2), num_merged)
+    hidden = block.norm1(x)
+    if block.pos_embed is not None:
+        hidden = block.pos_embed(hidden)
+    mask = None if mask is None else matching.merge_mask(mask)
+    x = matching.unmerge(block.attn1(matching.merge(hidden), attention_mask=mask)) + x
+    hidden = block.norm2(x)
+    if block.pos_embed is not None:
+        hidden = block.pos_embed(hidden)
+    x = block.attn2(hidden, encoder_hidden_states=tiny.text()) + x
+    return (block.ff(block.norm3(x)) + x).numpy()
+
+
+@pytest.mark.parametrize("num_merged", [1, 2, 32, 47])
+@pytest.mark.parametrize("positional", [True, False])
+def test_tokens_merge_after_the_position_embedding(num_merged: int, positional: bool) -> None:
+    """The port merges before it: the embedding of another place is then added to every token past the first one."""
+    embedding = dict(positional_embeddings="sinusoidal", num_positional_embeddings=SIDE * SIDE)
+    model = transformer(**(embedding if positional else {}))
+    block = model.transformer_blocks[0]
+    x = tokens_of(block, model)
+    expected = merged_block(block, x, num_merged)
+    plain = run(model)
+    outputs: list[np.ndarray] = []
+    apply_tome(model, (num_merged + 0.5) / SIDE**2, use_rand=False)
+    block.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output.numpy()))
+    merged = run(model)
+    assert np.abs(outputs[0] - expected).max() <= 1e-5
+    assert np.abs(merged - plain).max() > 1e-5
+    assert np.array_equal(run(remove_tome(model)), plain)
+
+
+class TestSelfAttentionMask:
+    """On a UNet of one level: ppdiffusers itself cannot pass one mask to several levels."""
+
+    @pytest.fixture
+    def unet(self) -> tiny.Model:
+        return tiny.unet(levels=1)
+
+    @pytest.fixture
+    def keep(self) -> paddle.Tensor:
+        keep = np.ones((2, 256), np.float32)
+        keep[0, 100:140], keep[1, ::7] = 0, 0
+        return paddle.to_tensor(keep)
+
+    def test_block_equals_the_block_written_out(self) -> None:
+        model = transformer()
+        block = model.transformer_blocks[0]
+        keep = np.ones((2, SIDE * SIDE), np.float32)
+        keep[0, 10:20], keep[1, ::9] = 0, 0
+        bias = paddle.to_tensor((1 - keep[:, None]) * -10000)
+        expected = merged_block(block, tokens_of(block, model), 32, bias)
+        outputs: list[np.ndarray] = []
+        apply_tome(model, 0.5, use_rand=False)
+        block.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output.numpy()))
+        masked = run(model, attention_mask=paddle.to_tensor(keep))
+        assert np.abs(outputs[0] - expected).max() <= 1e-5
+        assert np.abs(masked - run(model)).max() > 1e-4
+
+    def test_mask_works_and_is_taken_off_again(self, unet: tiny.Model, keep: paddle.Tensor) -> None:
+        plain = tiny.run_unet(unet, attention_mask=keep)
+        apply_tome(unet, 0.5)
+        merged = tiny.run_unet(unet, attention_mask=keep)
+        assert np.isfinite(merged).all()
+        assert np.abs(merged - plain).max() > 1e-3
+        assert np.abs(merged - tiny.run_unet(unet)).max() > 1e-3
+        assert np.array_equal(tiny.run_unet(remove_tome(unet), attention_mask=keep), plain)
+
+    def test_mask_that_keeps_all_is_no_mask(self, unet: tiny.Model) -> None:
+        apply_tome(unet, 0.5)
+        keep = paddle.ones([2, 256])
+        assert np.abs(tiny.run_unet(unet, attention_mask=keep) - tiny.run_unet(unet)).max() <= 1e-6
+
+    def test_sliced_attention_agrees(self, unet: tiny.Model, keep: paddle.Tensor) -> None:
+        merged = tiny.run_unet(apply_tome(unet, 0.5), attention_mask=keep)
+        unet.set_attention_slice(1)
+        assert np.abs(tiny.run_unet(unet, attention_mask=keep) - merged).max() <= 1e-5
+
+    def test_text_mask_as_long_as_the_tokens_is_left_alone(self, unet: tiny.Model) -> None:
+        """64 text tokens and an 8x8 grid: the mask of cross attention is not the mask of the grid."""
+        text = tiny.array((2, 64, tiny.CROSS_DIM), seed=5)
+        keep = paddle.to_tensor((np.arange(64) < 40).astype(np.float32)[None].repeat(2, axis=0))
+        apply_tome(unet, 0.5, merge_crossattn=True)
+        with paddle.no_grad():
+            masked = unet(tiny.latent(2, 8, 8), 5, text, encoder_attention_mask=keep).sample.numpy()
+            cut = unet(tiny.latent(2, 8, 8), 5, text[:, :40]).sample.numpy()
+        assert np.abs(masked - cut).max() <= 1e-5
+
+
+def chunk(model: tiny.Model, size: int | None, dim: int) -> None:
+    for layer in model.sublayers():
+        if isinstance(layer, BasicTransformerBlock):
+            layer.set_chunk_feed_forward(size, dim)
+
+
+class TestChunkedFeedForward:
+    """The port crashes where the chunk does not divide the tokens that are left."""
+
+    @pytest.mark.parametrize("ratio", [0.1, 0.3, 0.5, 0.7])
+    @pytest.mark.parametrize(("size", "dim"), [(32, 1), (64, 1), (1, 0)])
+    def test_merging_the_mlp_warns_once_and_leaves_the_mlp_unmerged(self, ratio: float, size: int, dim: int) -> None:
+        unet = tiny.unet()
+        chunk(unet, size, dim)
+        expected = tiny.run_unet(apply_tome(unet, ratio, max_downsample=2))
+        apply_tome(unet, ratio, max_downsample=2, merge_mlp=True)
+        with pytest.warns(UserWarning, match=r"feed-forward chunking does that\), so it runs unmerged") as caught:
+            outputs = [tiny.run_unet(unet) for _ in range(2)]
+        # A chunk of 64 is the whole of the coarser grid's tokens, which can merge.
+        if (size, dim) != (64, 1):
+            assert all(np.array_equal(output, expected) for output in outputs)
+        assert len([w for w in caught if "ToMe" in str(w.message)]) == 1
+
+    def test_without_merging_the_mlp_nothing_is_said(self) -> None:
+        unet = apply_tome(tiny.unet(), 0.3, max_downsample=2)
+        whole = tiny.run_unet(unet)
+        chunk(unet, 32, 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            assert np.abs(tiny.run_unet(unet) - whole).max() <= 1e-5
+
+    def test_merging_the_mlp_comes_back_without_chunks(self) -> None:
+        unet = apply_tome(tiny.unet(), 0.3, max_downsample=2, merge_mlp=True)
+        expected = tiny.run_unet(unet)
+        chunk(unet, 32, 1)
+        with pytest.warns(UserWarning, match="chunking"):
+            tiny.run_unet(unet)
+        chunk(unet, None, 0)
+        assert np.array_equal(tiny.run_unet(unet), expected)
+
+
+def test_keywords_only_call_equals_a_positional_one() -> None:
+    """The port takes the size from the first positional argument of the UNet."""
+    unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
+    with paddle.no_grad():
+        output = unet(sample=tiny.latent(), timestep=500, encoder_hidden_states=tiny.text()).sample.numpy()
+    assert np.array_equal(output, tiny.run_unet(unet))
+
+
+def test_vectorised_latents_merge() -> None:
+    """VQ-Diffusion: the latent is a row of class numbers and the host knows its height and width."""
+    model = tiny.build(
+        Transformer2DModel, num_attention_heads=2, attention_head_dim=4, sample_size=6, num_vector_embeds=10,
+        cross_attention_dim=tiny.CROSS_DIM, norm_num_groups=4,
+    )  # fmt: skip
+    numbers = paddle.to_tensor(np.random.default_rng(0).integers(0, 10, (2, 36)))
+
+    @paddle.no_grad()
+    def call() -> np.ndarray:
+        return model(numbers, tiny.text()).sample.numpy()
+
+    plain = call()
+    merged = (apply_tome(model, 0.5), call())[1]
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-4
+    remove_tome(model)
+    assert np.array_equal(call(), plain)
+
+
+def test_a_host_called_by_keyword_merges_as_one_called_by_position() -> None:
+    model = tiny.unet()
+    host = model.down_blocks[0].attentions[0]
+    latent, text = tiny.array((2, 8, 16, 16)), tiny.text()
+
+    @paddle.no_grad()
+    def run(*inputs: paddle.Tensor, **keywords: paddle.Tensor) -> np.ndarray:
+        return host(*inputs, encoder_hidden_states=text, **keywords).sample.numpy()
+
+    plain = run(latent)
+    apply_tome(model, 0.5)
+    merged = run(latent)
+    assert np.abs(merged - plain).max() >= 1e-3
+    assert np.array_equal(run(hidden_states=latent), merged)
+
+
+def test_a_sublayer_called_by_keyword_runs_unmerged_and_says_so() -> None:
+    class ByKeyword(BasicTransformerBlock):
+        def forward(self, hidden_states: paddle.Tensor, *args: object, **kwargs: object) -> paddle.Tensor:
+            return self.attn1(hidden_states=self.norm1(hidden_states)) + hidden_states
+
+    model = tiny.unet()
+    for site in find_blocks(model):
+        site.block.__class__ = ByKeyword
+    plain = tiny.run_unet(model)
+    apply_tome(model, 0.5)
+    with pytest.warns(UserWarning, match="Attention was called by keyword"):
+        assert np.array_equal(tiny.run_unet(model), plain)
+
+
+@pytest.mark.parametrize("settings", [dict(proportional=True), dict(method="todo", proportional=True)], ids=str)
+def test_paddles_default_type_changes_nothing(settings: dict[str, Any]) -> None:
+    """What ToMe makes itself, such as the sizes of groups, is float32 whatever else Paddle is asked for."""
+    model = apply_tome(UNIDIFFUSER.build(), 0.5, **settings)
+    expected = UNIDIFFUSER.run(model)
+    paddle.set_default_dtype("float64")
+    try:
+        output = UNIDIFFUSER.run(model)
+    finally:
+        paddle.set_default_dtype("float32")
+    assert output.dtype == paddle.float32
+    assert np.abs(output.numpy() - expected.numpy()).max() <= 1e-5

@@ -1,0 +1,177 @@
+"""The place of a call in its denoising, by timesteps and schedules alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from ppdiffusers_tome.patching.state.progress import SchedulerTracker, Step, TimestepTracker
+
+DOWN = [999.0, 749.0, 499.0, 249.0]
+
+
+class Scheduler:
+    """Whose timesteps are set anew now and then; the list is then another object."""
+
+    def __init__(self, *schedules: Sequence[float]) -> None:
+        self.schedules = [list(each) for each in schedules]
+
+    def __call__(self) -> list[list[float]]:
+        return self.schedules
+
+    def set_timesteps(self, timesteps: Sequence[float]) -> None:
+        self.schedules = [list(timesteps)]
+
+
+def places(steps: SchedulerTracker, timesteps: Sequence[float]) -> list[float | None]:
+    return [steps.at(timestep).progress for timestep in timesteps]
+
+
+def test_progress_is_the_place_in_the_schedule() -> None:
+    assert places(SchedulerTracker(Scheduler(DOWN)), DOWN) == [0, 0.25, 0.5, 0.75]
+
+
+def test_img2img_begins_in_the_middle() -> None:
+    assert places(SchedulerTracker(Scheduler(DOWN)), DOWN[2:]) == [0.5, 0.75]
+
+
+def test_a_timestep_that_is_rounded_is_the_nearest() -> None:
+    """bfloat16 has 8 bits: 751 becomes 752."""
+    schedule = [1000.0, 997.0, 751.0, 3.01]
+    assert places(SchedulerTracker(Scheduler(schedule)), [1000.0, 996.0, 752.0, 3.0]) == [0, 0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize("shift", [0.5, 0.65, 1.15])
+def test_a_timestep_that_is_rounded_three_times_is_the_nearest(shift: float) -> None:
+    """FLUX in bfloat16: rounded, divided by 1000 in its pipeline, and multiplied again in the model."""
+
+    def rounded(number: float) -> float:
+        """To the nearest of bfloat16, the even one of two."""
+        bits = np.float32(number).view(np.uint32)
+        return float(((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32))
+
+    def told(timestep: float) -> float:
+        return rounded(rounded(rounded(timestep) / 1000) * 1000)
+
+    for number in range(4, 61):
+        sigmas = np.linspace(1.0, 1 / number, number)
+        schedule = [float(each) for each in 1000 * np.exp(shift) / (np.exp(shift) + 1 / sigmas - 1)]
+        steps = SchedulerTracker(Scheduler(schedule))
+        found = [steps.at(told(timestep)) for timestep in schedule]
+        assert [each.progress for each in found] == pytest.approx([place / number for place in range(number)]), number
+        assert all(each.starts for each in found)
+
+
+def test_what_is_on_no_schedule_is_counted() -> None:
+    """The latent upscaler gives its UNet a logarithm of the noise; two calls of one step count once."""
+    steps = SchedulerTracker(Scheduler([999.0, 666.0, 333.0, 0.0]))
+    assert places(steps, [0.67, 0.67, 0.2, -0.1, -1.5]) == [0, 0, 0.25, 0.5, 0.75]
+
+
+def test_a_call_beside_the_denoising_moves_nothing() -> None:
+    """A callback that calls the denoiser for something else, with a timestep that no scheduler lists."""
+    steps = SchedulerTracker(Scheduler(DOWN))
+    steps.at(DOWN[0])
+    assert steps.at(600.0) == Step(0, starts=False, follows=False)
+    assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
+
+
+def test_more_calls_than_steps_stay_below_the_end() -> None:
+    steps = SchedulerTracker(Scheduler([1.0, 0.0]))
+    found = places(steps, [0.9, 0.8, 0.7, 0.6])
+    assert all(0 <= progress < 1 for progress in found)
+    assert found == sorted(found)
+
+
+def test_steps_of_second_order() -> None:
+    """Lists of second order name a timestep twice, once for each of two calls."""
+    steps = SchedulerTracker(Scheduler([9.0, 5.0, 5.0, 1.0]))
+    assert [steps.at(timestep) for timestep in (9, 5, 5, 1)] == [
+        Step(0, starts=True, follows=False),
+        Step(0.25, starts=True, follows=True),
+        Step(0.5, starts=True, follows=True),
+        Step(0.75, starts=True, follows=True),
+    ]
+
+
+@pytest.mark.parametrize(("begins", "place"), [(2, 2), (4, 4), (1, 2)])
+def test_img2img_of_second_order_begins_with_the_second_of_two(begins: int, place: int) -> None:
+    """Pipelines cut such lists before a whole step, as ppdiffusers' schedulers take for granted too."""
+    schedule = [9.0, 7.0, 7.0, 5.0, 5.0, 3.0, 3.0]
+    assert SchedulerTracker(Scheduler(schedule)).at(schedule[begins]).progress == place / 7
+
+
+@pytest.mark.parametrize("schedule", [[9, 7, 7, 5, 3], [9, 8, 8, 7, 6, 6, 5, 4, 4]], ids=["pndm", "runge-kutta"])
+def test_img2img_begins_with_the_first_of_two_where_not_all_come_twice(schedule: list[float]) -> None:
+    steps = SchedulerTracker(Scheduler(schedule))
+    found = [steps.at(timestep) for timestep in schedule[1:]]
+    assert [each.progress for each in found] == [place / len(schedule) for place in range(1, len(schedule))]
+    assert all(each.starts for each in found)
+
+
+def test_several_calls_of_one_step() -> None:
+    """Of which nothing then tells whether they are of second order, so calls of one timestep are one step."""
+    steps = SchedulerTracker(Scheduler([9.0, 5.0, 5.0, 1.0]))
+    assert [steps.at(timestep).starts for timestep in (9, 9, 5, 5, 5, 5, 1, 1)] == [True, False] * 1 + [
+        True, False, False, False, True, False,
+    ]  # fmt: skip
+
+
+def test_a_schedule_may_come_back_to_a_timestep() -> None:
+    """RePaint goes up again: every place is met in its turn."""
+    schedule = [9.0, 6.0, 3.0, 6.0, 3.0, 0.0]
+    assert places(SchedulerTracker(Scheduler(schedule)), schedule) == [place / 6 for place in range(6)]
+
+
+@pytest.mark.parametrize("again", [DOWN, [800.0, 400.0]], ids=["the same timesteps", "others"])
+def test_a_second_pass_in_one_call_of_a_pipeline_is_another_denoising(again: list[float]) -> None:
+    scheduler = Scheduler(DOWN)
+    steps = SchedulerTracker(scheduler)
+    places(steps, DOWN)
+    scheduler.set_timesteps(again)
+    assert steps.at(again[0]) == Step(0, starts=True, follows=False)
+    assert steps.at(again[1]).follows
+
+
+def test_a_second_pass_over_timesteps_that_were_set_once_is_another_denoising() -> None:
+    steps = SchedulerTracker(Scheduler(DOWN))
+    places(steps, DOWN)
+    assert steps.at(DOWN[0]) == Step(0, starts=True, follows=False)
+    assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
+
+
+def test_inversion_and_denoising_in_one_call() -> None:
+    """Both schedulers are set at the start; the last timestep of the one is the first of the other."""
+    steps = SchedulerTracker(Scheduler(DOWN, DOWN[::-1]))
+    assert places(steps, DOWN[::-1]) == [0, 0.25, 0.5, 0.75]
+    assert places(steps, DOWN)[1:] == [0.25, 0.5, 0.75]
+
+
+def test_a_thread_that_sets_the_same_timesteps_disturbs_nobody() -> None:
+    scheduler = Scheduler(DOWN)
+    steps = SchedulerTracker(scheduler)
+    steps.at(DOWN[0])
+    scheduler.set_timesteps(DOWN)
+    assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
+
+
+def test_of_several_schedulers_it_is_the_one_that_begins_so() -> None:
+    prior, decoder = [999.0, 500.0], [800.0, 500.0, 200.0, 50.0]
+    assert places(SchedulerTracker(Scheduler(prior, decoder)), decoder) == [0, 0.25, 0.5, 0.75]
+    assert places(SchedulerTracker(Scheduler(prior, decoder)), [200.0, 50.0]) == [0.5, 0.75]
+
+
+class TestGuessed:
+    @pytest.mark.parametrize(("timestep", "progress"), [(1000, 0), (250, 0.75), (0, 1), (-0.1, None), (1001, None)])
+    def test_progress_is_what_a_timestep_of_training_tells(self, timestep: float, progress: float | None) -> None:
+        assert TimestepTracker().at(timestep).progress == progress
+
+    @pytest.mark.parametrize("tenths", range(11))
+    def test_progress_is_the_nearest_float(self, tenths: int) -> None:
+        """So that ``start=0.1`` is in and ``end=0.1`` is out: 1 - 900 / 1000 is a little less than 0.1."""
+        assert TimestepTracker().at(1000 - 100 * tenths).progress == tenths / 10
+
+    def test_some_models_count_from_one(self) -> None:
+        assert TimestepTracker(max_timestep=1).at(0.25).progress == 0.75

@@ -1,0 +1,126 @@
+"""Levels: how many times smaller than the latent a block's grid is, and which levels a setting reaches."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from ppdiffusers_tome import NothingToMergeError, applied_tome, apply_tome
+from ppdiffusers_tome.patching.blocks import execution_order, find_blocks
+from ppdiffusers_tome.tools.doctor.zoo import unet_score_sde
+
+
+def levels(model: tiny.Model) -> dict[str, int]:
+    return {site.name.replace(".transformer_blocks.0", ""): site.level for site in find_blocks(model)}
+
+
+def test_levels_of_a_unet_by_path() -> None:
+    assert levels(tiny.unet(levels=4)) == {
+        "down_blocks.0.attentions.0": 1, "down_blocks.1.attentions.0": 2, "down_blocks.2.attentions.0": 4,
+        "down_blocks.3.attentions.0": 8, "mid_block.attentions.0": 8,
+        "up_blocks.0.attentions.0": 8, "up_blocks.0.attentions.1": 8,
+        "up_blocks.1.attentions.0": 4, "up_blocks.1.attentions.1": 4,
+        "up_blocks.2.attentions.0": 2, "up_blocks.2.attentions.1": 2,
+        "up_blocks.3.attentions.0": 1, "up_blocks.3.attentions.1": 1,
+    }  # fmt: skip
+
+
+def test_levels_of_sdxl_and_controlnet_and_dit() -> None:
+    assert levels(tiny.sdxl_unet()) == {
+        "down_blocks.1.attentions.0": 2, "mid_block.attentions.0": 2,
+        "up_blocks.0.attentions.0": 2, "up_blocks.0.attentions.1": 2,
+    }  # fmt: skip
+    assert levels(tiny.controlnet()) == {
+        "down_blocks.0.attentions.0": 1, "down_blocks.1.attentions.0": 2, "mid_block.attentions.0": 2,
+    }  # fmt: skip
+    assert levels(tiny.multi_controlnet())["nets.1.down_blocks.1.attentions.0"] == 2
+    assert set(levels(tiny.dit()).values()) == {2}
+
+
+def test_levels_of_a_unet_with_skips_beside_it() -> None:
+    """The score SDE's blocks on the way up double by a layer of another name."""
+    assert set(levels(unet_score_sde.SPECIMEN.build()).values()) == {2}
+    four = dict(
+        block_out_channels=(32,) * 4, down_block_types=("SkipDownBlock2D",) * 3 + ("AttnSkipDownBlock2D",),
+        up_block_types=("SkipUpBlock2D",) * 2 + ("AttnSkipUpBlock2D", "SkipUpBlock2D"),
+    )  # fmt: skip
+    found = levels(unet_score_sde.SPECIMEN.build(**four))
+    assert {path.partition(".attentions")[0]: level for path, level in found.items()} == {
+        "down_blocks.3": 8, "mid_block": 8, "up_blocks.2": 2
+    }  # fmt: skip
+
+
+def test_levels_are_those_of_the_grids() -> None:
+    """The level that is counted from the layers is what happens to the picture."""
+    unet = tiny.unet(levels=4)
+    seen: dict[int, int] = {}
+    for site in find_blocks(unet):
+        site.host.register_forward_pre_hook(
+            lambda host, inputs, site=site: seen.__setitem__(id(site), 32 // inputs[0].shape[-1])
+        )
+        seen[id(site)] = site.level
+    expected = dict(seen)
+    tiny.run_unet(unet, height=32, width=32)
+    assert seen == expected
+
+
+@pytest.mark.parametrize(
+    ("build", "blocks"), [(tiny.unet, 3), (tiny.sdxl_unet, 4), (tiny.dit, 2), (tiny.controlnet, 1)],
+    ids=["sd", "sdxl", "dit", "controlnet"],
+)  # fmt: skip
+def test_none_picks_the_finest_level_with_attention(build: object, blocks: int) -> None:
+    model = build()  # type: ignore[operator]
+    found = find_blocks(apply_tome(model))
+    finest = min(site.level for site in found)
+    assert finest == {4: 2, 2: 2}.get(blocks, 1)
+    merging = [site for site in found if any("enter" in h.__name__ for h in site.block._forward_pre_hooks.values())]
+    assert {site.level for site in merging} == {finest}
+    assert applied_tome(model).num_blocks == len(merging)
+
+
+@pytest.mark.parametrize(("max_downsample", "blocks"), [(1, 3), (2, 6), (4, 9), (8, 13), (None, 3)])
+def test_max_downsample_reaches_levels_up_to_it(max_downsample: int | None, blocks: int) -> None:
+    assert applied_tome(apply_tome(tiny.unet(levels=4), 0.5, max_downsample)).num_blocks == blocks
+
+
+def test_level_above_the_finest_is_named_in_the_error() -> None:
+    unet = tiny.sdxl_unet()
+    with pytest.raises(NothingToMergeError, match=r"max_downsample=1.*at level 2; give max_downsample=2 or more"):
+        apply_tome(unet, max_downsample=1)
+    assert applied_tome(unet) is None
+
+
+@pytest.mark.parametrize(("height", "width"), [(33, 36), (36, 33), (17, 40)])
+def test_every_level_merges_at_sizes_that_no_level_divides(height: int, width: int) -> None:
+    """264x288 pixels: tomesd guesses the level from token counts there, and crashes."""
+    unet = tiny.unet(levels=4)
+    plain = tiny.run_unet(unet, 1, height, width)
+    apply_tome(unet, 0.5, max_downsample=8)
+    merged = tiny.run_unet(unet, 1, height, width)
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-3
+
+
+class TestAUNetOfTheUsersOwn:
+    """Blocks are found by their place, whatever they are called in it."""
+
+    def unet(self) -> tiny.Model:
+        blocks = tiny.unet(levels=3).down_blocks
+        unet = paddle.nn.Layer()
+        unet.down_blocks = paddle.nn.Sequential(*((f"stage_{number}", block) for number, block in enumerate(blocks)))
+        return unet
+
+    def test_blocks_with_names_have_the_levels_of_their_places(self) -> None:
+        assert levels(self.unet()) == {f"down_blocks.stage_{number}.attentions.0": 2**number for number in range(3)}
+
+    def test_a_part_with_a_longer_name_is_no_part_of_a_unet(self) -> None:
+        holder = paddle.nn.Layer()
+        holder.my_down_blocks = self.unet().down_blocks
+        assert set(levels(holder).values()) == {1}
+
+
+def test_blocks_run_down_through_the_middle_and_up() -> None:
+    names = [site.name.split(".")[0] for site in execution_order(find_blocks(tiny.unet(levels=2)))]
+    assert list(dict.fromkeys(names)) == ["down_blocks", "mid_block", "up_blocks"]

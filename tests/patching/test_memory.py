@@ -1,0 +1,111 @@
+"""Memory stays what it is, however often ToMe comes and goes, and over calls of ever new sizes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny
+from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.hooks.base import Hooks
+from ppdiffusers_tome.patching.state.attachment import Attachment
+
+# What allocators and caches may do; a leak of the smallest tensor a call, 1 KB, would be seen in gc below.
+MOST_GROWTH = 8 * 2**20
+
+
+# Caches of partitions and constants are full by then.
+WARM = 60
+
+
+@pytest.mark.parametrize(
+    ("removing", "times", "levels"),
+    [
+        (True, 180, 1), (False, 180, 1), pytest.param(True, 1000, 2, marks=pytest.mark.sweep),
+        pytest.param(False, 300, 2, marks=pytest.mark.sweep),
+    ],
+    ids=["removed", "replaced", "removed-often", "replaced-often"],
+)  # fmt: skip
+def test_memory_stays_when_tome_comes_and_goes(removing: bool, times: int, levels: int) -> None:
+    unet = tiny.unet(levels)
+    before = tiny.snapshot(unet)
+    plain = tiny.run_unet(unet, 1, 8, 8)
+    expected = {seed: tiny.run_unet(apply_tome(tiny.unet(levels), 0.5, seed=seed), 1, 8, 8) for seed in range(3)}
+    start = (0, 0, 0)
+    for number in range(times):
+        if number == WARM:
+            start = counted()
+        output = tiny.run_unet(apply_tome(unet, 0.5, seed=number), 1, 8, 8)
+        if number < 3:
+            assert np.array_equal(output, expected[number])
+        if removing:
+            remove_tome(unet)
+            if number % 50 == 0:
+                assert np.array_equal(tiny.run_unet(unet, 1, 8, 8), plain)
+    end = counted()
+    assert np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, seed=2), 1, 8, 8), expected[2])
+    assert np.array_equal(tiny.run_unet(remove_tome(unet), 1, 8, 8), plain)
+    assert tiny.snapshot(unet) == before
+    assert end[0] == start[0]  # states and hooks
+    assert end[1] - start[1] <= 50  # whatever else Python holds
+    assert end[2] - start[2] <= MOST_GROWTH
+
+
+@pytest.mark.parametrize("apart", [4, pytest.param(2, marks=pytest.mark.sweep)])
+def test_memory_stays_over_calls_of_ever_new_sizes(apart: int) -> None:
+    """Grids, partitions and matchings are kept for a call, or in caches that have an end."""
+    settings = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
+    unet = apply_tome(tiny.unet(), **settings, reuse_steps=2, reuse_blocks=True, tile=4)
+    sizes = [(height, width) for height in range(4, 20, apart) for width in range(4, 24, apart)]
+    calls: list[Callable[[], np.ndarray]] = [
+        lambda size=size, step=step: tiny.run_unet(unet, 1, *size, timestep=step) for step, size in enumerate(sizes * 2)
+    ]
+    for call in calls:
+        call()
+    start = counted()
+    for call in calls:
+        assert np.isfinite(call()).all()
+    end = counted()
+    assert end[0] == start[0]
+    assert end[1] - start[1] <= len(calls)
+    assert end[2] - start[2] <= MOST_GROWTH
+
+
+@pytest.mark.parametrize("method", ["todo", "pool"])
+def test_what_is_kept_for_the_next_call_does_not_grow_with_a_ramp(method: str) -> None:
+    """A ratio that is another in every step asks for another number of keys in every step."""
+    unet = apply_tome(tiny.unet(), (0.7, 0.1), method=method)
+    kept = attached_blocks(unet)[0][2].attachment.constants._kept
+
+    def picture() -> int:
+        for timestep in range(990, 0, -30):
+            tiny.run_unet(unet, 1, 16, 16, timestep=timestep)
+        return len(kept)
+
+    first = picture()
+    assert first <= 20
+    assert (first > 0) == (method == "todo")  # a random choice has numbers that are the same for every ratio
+    assert picture() == first
+
+
+def counted() -> tuple[int, int, int]:
+    """States and hooks of ToMe that are alive; all objects that Python tracks; bytes that the process holds."""
+    gc.collect()
+    # Paddle itself never frees the list of its keywords that it makes for every ``to_tensor`` of an array.
+    objects = [each for each in gc.get_objects() if not _is_of_keywords(each)]
+    # By its type: a weak proxy would answer for what it stands for, which may be gone.
+    ours = sum(issubclass(type(each), (Attachment, Hooks)) for each in objects)
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    return ours, len(objects), resident
+
+
+def _is_of_keywords(held: Any) -> bool:
+    if type(held) is not list or list(map(type, held[:2])) != [str, str]:  # others' objects may refuse to be compared
+        return False
+    return held[:2] == ["value", "place"]

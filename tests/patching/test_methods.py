@@ -1,0 +1,485 @@
+"""Merging methods: what each makes of a group of tokens, and how each sits in a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from patching.contract import groups, marks_of
+from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
+from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.kv_reduction.merged_keys import MergedKeys
+from ppdiffusers_tome.merging.kv_reduction.pooling import plan_pooling
+from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
+from ppdiffusers_tome.merging.matchers import exact, tiled
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.methods import KEEP, MEAN, METHODS, NORM, WAYS
+from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.layers import layer_at
+from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
+from ppdiffusers_tome.tools.doctor.zoo.added_kv import SPECIMEN as ADDED_KV
+from ppdiffusers_tome.tools.doctor.zoo.added_kv import TEXT_DIM as ADDED_TEXT_DIM
+from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs
+from ppdiffusers_tome.tools.doctor.zoo.unet_unconditional import SPECIMEN as UNCONDITIONAL
+
+GRID = Grid(6, 8)
+EVERY = sorted(METHODS)
+KEYS_ONLY = [name for name in EVERY if METHODS[name].keeps_queries]
+
+
+def matched(num_merged: int = 20, batch: int = 2, channels: int = 5) -> tuple[paddle.Tensor, Matching]:
+    x = tiny.array((batch, GRID.num_tokens, channels))
+    found = exact.match(x, random_partition(GRID, 2, 2, seed=3, timestep=None), num_merged)
+    assert found is not None
+    return x, found
+
+
+class TestCombining:
+    """One token of each group, against numpy."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_mean_keep_and_norm(self, dtype: str) -> None:
+        x, matching = matched()
+        x = x.astype(dtype)
+        rows = x.numpy().reshape([-1, 5])
+        destinations = set(random_partition(GRID, 2, 2, seed=3, timestep=None).destinations.numpy().tolist())
+        results = {how: matching.merge(x, how).numpy().reshape([-1, 5]) for how in WAYS}
+        several = 0
+        for row, tokens in enumerate(groups(matching)):
+            mean = rows[tokens].mean(axis=0)
+            length = np.linalg.norm(rows[tokens], axis=1).mean()
+            np.testing.assert_allclose(results[MEAN][row], mean, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(results[NORM][row], mean * length / np.linalg.norm(mean), rtol=1e-4, atol=1e-5)
+            kept = [token for token in tokens if len(tokens) == 1 or token % GRID.num_tokens in destinations]
+            assert len(kept) == 1
+            assert np.array_equal(results[KEEP][row], rows[kept[0]])
+            several += len(tokens) > 1
+        assert several > 5
+        assert all(result.dtype == dtype for result in results.values())
+
+    def test_the_order_of_rows_is_the_same_for_all(self) -> None:
+        """What was merged one way may be unmerged without knowing which."""
+        x, matching = matched()
+        constant = paddle.full_like(x, 2.0)
+        for how in WAYS:
+            np.testing.assert_allclose(matching.unmerge(matching.merge(constant, how)).numpy(), 2.0, rtol=1e-5)
+
+    @pytest.mark.parametrize("how", WAYS)
+    def test_gradients_arrive(self, how: str) -> None:
+        x, matching = matched()
+        x.stop_gradient = False
+        matching.merge(x, how).square().sum().backward()
+        got = x.grad.numpy()
+        assert np.isfinite(got).all()
+        dropped = (np.abs(got).reshape([-1, 5]).sum(axis=1) == 0).sum()
+        assert dropped == (2 * 20 if how == KEEP else 0)
+
+    def test_a_group_of_opposites_stays_finite(self) -> None:
+        x = paddle.to_tensor([[[1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]]])
+        found = exact.match(x, regular_partition(Grid(2, 2), 2, 2), 1)
+        assert found is not None
+        assert np.isfinite(found.merge(x, NORM).numpy()).all()
+
+
+class TestMinSimilarity:
+    """Fewer merge where fewer are alike, and as many in all images."""
+
+    def tokens(self) -> paddle.Tensor:
+        """All destinations point one way; 30 and 10 sources of two images nearly so, the others across."""
+        x = np.zeros((2, GRID.num_tokens, 3), np.float32)
+        partition = regular_partition(GRID, 2, 2)
+        x[:, partition.destinations.numpy()] = [1, 0, 0]
+        for image, alike in enumerate((30, 10)):
+            x[image, partition.sources.numpy()] = [0, 1, 0]
+            x[image, partition.sources.numpy()[:alike]] = [1, 0.1, 0]
+        return paddle.to_tensor(x)
+
+    @pytest.mark.parametrize("tile", [None, 4])
+    @pytest.mark.parametrize(("least", "at_most", "merged"), [(0.9, 24, 10), (0.9, 6, 6), (-1.0, 24, 24)])
+    def test_the_image_with_fewest_decides(self, tile: int | None, least: float, at_most: int, merged: int) -> None:
+        x, partition = self.tokens(), regular_partition(GRID, 2, 2)
+        if tile is None:
+            found = exact.match(x, partition, at_most, least)
+        else:
+            found = tiled.match(x, tiled.by_tiles(partition, tiled.tiles_of(GRID, 2, 2, tile)), at_most, least)
+        assert found is not None
+        assert found.num_merged == merged
+        assert found.merge(x).shape == [2, GRID.num_tokens - merged, 3]
+        assert len(np.unique(found.owner.numpy())) == 2 * (GRID.num_tokens - merged)
+
+    def test_none_alike_merges_nothing(self) -> None:
+        assert exact.match(self.tokens(), regular_partition(GRID, 2, 2), 24, 0.999) is None
+
+    def test_a_model_runs_unmerged_where_nothing_is_alike(self) -> None:
+        unet = tiny.unet()
+        plain = tiny.run_unet(unet)
+        assert np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, min_similarity=1.0)), plain)
+        whole = tiny.run_unet(apply_tome(unet, 0.5))
+        assert np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, min_similarity=-1.0)), whole)
+        some = tiny.run_unet(apply_tome(unet, 0.7, min_similarity=0.9))
+        assert not np.array_equal(some, plain)
+        assert not np.array_equal(some, tiny.run_unet(apply_tome(unet, 0.7)))
+
+
+class TestSomeKeys:
+    @pytest.mark.parametrize(
+        "partition", [regular_partition(GRID, 2, 2), random_partition(GRID, 2, 2, seed=1, timestep=None)]
+    )
+    @pytest.mark.parametrize("dropped", [1, 17, 24, 36])
+    def test_destinations_stay_and_the_rest_is_spread_evenly(self, partition: Partition, dropped: int) -> None:
+        chosen = select_key_tokens(partition, dropped).numpy()
+        assert len(set(chosen.tolist())) == len(chosen) == GRID.num_tokens - dropped
+        assert set(partition.destinations.numpy().tolist()) <= set(chosen.tolist())
+        by_cell = np.zeros((3, 4), int)
+        for token in chosen:
+            by_cell[token // 8 // 2, token % 8 // 2] += 1
+        assert by_cell.max() - by_cell.min() <= 1
+
+    def test_a_prefix_stays(self) -> None:
+        chosen = select_key_tokens(regular_partition(GRID, 2, 2).after(3), 36).numpy()
+        assert {0, 1, 2} <= set(chosen.tolist())
+        assert len(chosen) == 3 + 12
+        assert chosen.max() < 3 + GRID.num_tokens
+
+
+
+class TestPooledKeys:
+    """Means of cells, against numpy."""
+
+    @pytest.mark.parametrize(
+        ("layout", "dropped", "stride", "left", "is_even"),
+        [
+            (Layout(GRID), 36, (2, 2, 1), 12, True), (Layout(GRID), 18, (2, 2, 1), 30, False),
+            (Layout(GRID), 1, (2, 2, 1), 45, False), (Layout(Grid(5, 7)), 26, (2, 2, 1), 12, True),
+            (Layout(GRID, prefix=3), 36, (2, 2, 1), 15, False), (Layout(Grid(7, 8)), 46, (3, 2, 1), 12, True),
+            (Layout(Grid(4, 4, 2)), 12, (2, 2, 1), 8, True), (Layout(Grid(4, 4, 2)), 28, (2, 2, 2), 4, True),
+            (Layout(Grid(30, 52)), 1462, (4, 4, 1), 104, True),
+            (Layout(Grid(5, 5, 3), prefix=2), 60, (2, 2, 2), 20, False),
+        ],
+    )  # fmt: skip
+    def test_cells_become_their_means_and_the_rest_stays(
+        self, layout: Layout, dropped: int, stride: tuple[int, int, int], left: int, uniform_groups: bool
+    ) -> None:
+        grid = layout.grid if stride[2] > 1 else layout.grid.single_frame
+        x = tiny.array((2, layout.num_tokens, 5))
+        keys = plan_pooling(layout, grid, dropped, stride)(x, Constants())
+        owner = keys.matching.owner.numpy().reshape(2, -1)
+        assert np.array_equal(owner[1], owner[0] + keys.num_left)
+        members = [np.flatnonzero(owner[0] == group) for group in range(keys.num_left)]
+        assert (keys.num_left, keys.uniform_groups) == (left, uniform_groups)
+        assert sorted(np.concatenate(members)) == list(range(layout.num_tokens))
+        expected = np.stack([x.numpy()[:, each].mean(axis=1) for each in members], axis=1)
+        np.testing.assert_allclose(keys.keys_of(x).numpy(), expected, rtol=1e-5, atol=1e-6)
+        sizes = [len(each) for each in members]
+        np.testing.assert_allclose(keys.log_group_sizes.numpy(), [np.log(sizes)] * 2, rtol=1e-5, atol=1e-6)
+        # The text, or whatever stands before the grid, comes last, each token by itself.
+        last = members[len(members) - layout.prefix :]
+        assert [each.tolist() for each in last] == [[token] for token in range(layout.prefix)]
+        positions = keys.positions.numpy()
+        assert np.array_equal(positions[0], positions[1])
+        for token, each in zip(positions[0], members, strict=True):
+            if len(each) == 1:
+                assert token == each[0]
+                continue
+            middle = np.unravel_index(token - layout.prefix, layout.grid.shape)
+            for place, numbers in zip(middle, np.unravel_index(each - layout.prefix, layout.grid.shape), strict=True):
+                assert place == numbers.min() + (np.ptp(numbers) + 1) // 2
+                assert np.ptp(numbers) < max(stride)
+
+    def test_the_edge_of_a_grid_is_in_cells_as_well(self) -> None:
+        """Nearly as large as the others, so that all keys stand for nearly as many tokens."""
+        keys = plan_pooling(Layout(Grid(30, 52)), Grid(30, 52), 1462, (4, 4, 1))
+        assert keys.in_cells
+        assert keys.num_left == 8 * 13
+        counts = np.bincount(keys.owner)
+        assert (counts.min(), counts.max()) == (12, 16)
+
+    def test_pooled_cells_are_spread_evenly(self) -> None:
+        keys = plan_pooling(Layout(GRID), GRID, 18, (2, 2, 1))
+        firsts = [np.flatnonzero(keys.owner == group)[0] for group in range(6)]
+        assert [first // GRID.width // 2 for first in firsts] == [0, 0, 1, 1, 2, 2]
+
+
+class TestFewerKeysInAttention:
+    """Softmax over fewer keys; every query gets its own answer."""
+
+    @pytest.mark.parametrize("method", KEYS_ONLY)
+    @pytest.mark.parametrize("ratio", [0.75, 0.5])
+    def test_against_numpy(self, method: str, ratio: float) -> None:
+        unet = apply_tome(tiny.unet(), ratio, method=method, use_rand=method == "pool")
+        ((_, block, hooks), *_) = attached_blocks(unet)
+        attention, seen = block.attn1, {}
+        hooks.attachment.watch = lambda called: seen.setdefault("keys", called.matching)
+        block.norm1.register_forward_post_hook(lambda layer, inputs, output: seen.update(x=output.numpy()))
+        attention.to_out[0].register_forward_pre_hook(lambda layer, inputs: seen.update(out=inputs[0].numpy()))
+        tiny.run_unet(unet)
+        x, heads, keys = seen["x"], attention.heads, seen["keys"]
+        assert abs(keys.num_left - 256 * (1 - ratio)) <= (1 if method == "pool" else 0)
+        fewer = keys.keys_of(paddle.to_tensor(x)).numpy()
+        sizes = np.ones(keys.num_left) if method == "todo" else np.exp(keys.log_group_sizes.numpy())
+
+        def split(layer: Any, rows: np.ndarray) -> np.ndarray:
+            made = rows @ layer.weight.numpy()
+            return made.reshape([*made.shape[:2], heads, -1]).transpose(0, 2, 1, 3)
+
+        query = split(attention.to_q, x)
+        key, value = (split(layer, fewer) for layer in (attention.to_k, attention.to_v))
+        scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(query.shape[-1])
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True)) * sizes.reshape(-1, 1, 1, keys.num_left)
+        expected = (weights / weights.sum(axis=-1, keepdims=True)) @ value
+        expected = expected.transpose(0, 2, 1, 3).reshape(seen["out"].shape)
+        np.testing.assert_allclose(seen["out"], expected, rtol=1e-4, atol=1e-5)
+
+    def test_todo_takes_the_destinations(self) -> None:
+        unet, seen = apply_tome(tiny.unet(), 0.75, method="todo", use_rand=False), []
+        attached_blocks(unet)[0][2].attachment.watch = lambda called: seen.append(called.matching)
+        tiny.run_unet(unet)
+        assert np.array_equal(seen[0].kept.numpy(), regular_partition(Grid(16, 16), 2, 2).destinations.numpy())
+
+    @pytest.mark.parametrize("method", ["keys", "pool"])
+    def test_sizes_count_unless_settings_say_otherwise(self, method: str) -> None:
+        unet = tiny.unet()
+        outputs = [
+            tiny.run_unet(apply_tome(unet, 0.5, method=method, proportional=given)) for given in (None, True, False)
+        ]
+        assert np.array_equal(outputs[0], outputs[1])
+        assert np.abs(outputs[0] - outputs[2]).max() > 1e-4
+
+    def test_keys_are_shared_by_blocks_and_steps(self) -> None:
+        settings = dict(ratio=0.5, max_downsample=8, method="keys")
+        unet = tiny.unet()
+        alone = tiny.run_unet(apply_tome(unet, **settings))
+        shared, seen = apply_tome(unet, **settings, reuse_blocks=True), []
+        attached_blocks(shared)[0][2].attachment.watch = lambda called: seen.append((called.layout, called.matching))
+        assert np.abs(tiny.run_unet(shared) - alone).max() > 1e-5
+        assert len(seen) > len({layout for layout, _ in seen}) == len({id(keys) for _, keys in seen})
+
+
+def test_methods_are_the_files_of_their_folder() -> None:
+    assert EVERY == ["keys", "pool", "prune", "todo", "tofu", "tome"]
+    assert all((method.combine is None) == method.keeps_queries for method in METHODS.values())
+    assert all(method.about and "\n" not in method.about for method in METHODS.values())
+
+
+def test_tofu_prunes_early_and_merges_late() -> None:
+    unet = apply_tome(tiny.unet(), 0.5, method="tofu", max_downsample=8)
+    how = {path: _how(block) for path, block, _ in attached_blocks(unet)}
+    assert {path.split(".")[0]: way for path, way in how.items()} == {
+        "down_blocks": KEEP, "mid_block": KEEP, "up_blocks": NORM
+    }  # fmt: skip
+    one = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, method="tofu")
+    assert [_how(block) for _, block, _ in attached_blocks(one)] == [KEEP]
+
+
+def _how(block: Any) -> str:
+    hooks = [hook for hook in block.attn1._forward_pre_hooks.values() if hasattr(hook.__self__, "how")]
+    return hooks[0].__self__.how
+
+
+@pytest.mark.parametrize("method", EVERY)
+class TestInAModel:
+    def test_it_changes_the_output_and_comes_off(self, method: str) -> None:
+        unet = tiny.unet()
+        plain = tiny.run_unet(unet)
+        merged = tiny.run_unet(apply_tome(unet, 0.5, method=method, max_downsample=8))
+        assert np.isfinite(merged).all()
+        assert np.abs(merged - plain).max() > 1e-4
+        assert np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, method=method, max_downsample=8)), merged)
+        others = [other for other in EVERY if other != method]
+        assert not any(
+            np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, method=other, max_downsample=8)), merged)
+            for other in others
+        )
+        assert np.array_equal(tiny.run_unet(remove_tome(unet)), plain)
+
+    def test_ratio_zero_is_the_identity(self, method: str) -> None:
+        unet = tiny.unet()
+        plain = tiny.run_unet(unet)
+        assert np.array_equal(tiny.run_unet(apply_tome(unet, 0, method=method)), plain)
+
+    def test_tokens_that_are_equal_lose_nothing(self, method: str) -> None:
+        """A picture of one colour has one token many times: whatever stands for many is as good as all."""
+        unet = tiny.unet()
+        block = unet.down_blocks[0].attentions[0]
+        flat = paddle.ones([2, 8, 16, 16]) * paddle.linspace(-1, 1, 8).reshape([1, 8, 1, 1])
+        text = tiny.text()
+        with paddle.no_grad():
+            plain = block(flat, encoder_hidden_states=text).sample.numpy()
+            apply_tome(block, 0.7, method=method)
+            merged = block(flat, encoder_hidden_states=text).sample.numpy()
+        np.testing.assert_allclose(merged, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "specimen",
+    [pytest.param(each, id=each.name, marks=marks_of(each)) for each in specimens() if each.reason is None],
+)
+@pytest.mark.parametrize("method", KEYS_ONLY)
+def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, method: str) -> None:
+    """In every kind of block that has layers for them; elsewhere it is refused in plain words."""
+    model = specimen.build()
+    ratio: dict[str, Any] = dict(ratio=0.5, max_downsample=8, method=method)
+    sites = [site for site in find_blocks(model) if site.sections(ToMeConfig(**ratio))]
+    if not sites:
+        with pytest.raises(NothingToMergeError, match=rf"nothing to merge with method='{method}'.*choose another"):
+            apply_tome(model, **ratio)
+        return
+    counts: dict[str, list[int]] = {"to_q": [], "to_k": [], "to_v": []}
+    for site in sites:
+        for path in site.adapter.sections["merge_attn"][0].keys:
+            owner, _, name = path.rpartition(".")
+            layer_at(site.block, path).register_forward_post_hook(_counting(counts[name]))
+            if name == "to_k":
+                layer_at(site.block, f"{owner}.to_q".lstrip(".")).register_forward_post_hook(_counting(counts["to_q"]))
+    height, width = specimen.size or (16, 16)
+    paddle.seed(0)
+    with paddle.no_grad():
+        plain = specimen.run(model, batch=2, height=height, width=width, timestep=500).numpy()
+        whole = {name: list(seen) for name, seen in counts.items()}
+        [seen.clear() for seen in counts.values()]
+        merged = specimen.run(apply_tome(model, **ratio), batch=2, height=height, width=width, timestep=500).numpy()
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-5
+    assert counts["to_q"] == whole["to_q"]
+    for name in ("to_k", "to_v"):
+        assert len(counts[name]) == len(whole[name])
+        assert all(few < all_ for few, all_ in zip(counts[name], whole[name], strict=True))
+
+
+def _counting(seen: list[int]) -> Any:
+    return lambda layer, inputs, output: seen.append(output.shape[1])
+
+
+def _keys_elsewhere(attention: Any, hidden_states: paddle.Tensor, **given: Any) -> paddle.Tensor:
+    """Keys that other layers make of all tokens, and a mask as ppdiffusers' processors ask for one."""
+    batch, tokens, _ = hidden_states.shape
+    mask = attention.prepare_attention_mask(None, tokens, batch)
+    query, key = attention.to_q(hidden_states), hidden_states @ attention.to_k.weight
+    scores = (query @ key.transpose([0, 2, 1])).unsqueeze(1)
+    weights = paddle.nn.functional.softmax(scores if mask is None else scores + mask, axis=-1)[:, 0]
+    return attention.to_out[0](weights @ (hidden_states @ attention.to_v.weight))
+
+
+def _doubled(attention: Any, hidden_states: paddle.Tensor, **given: Any) -> paddle.Tensor:
+    """Keys of the picture and of another one beside them."""
+    batch, tokens, _ = hidden_states.shape
+    both = paddle.concat([hidden_states, hidden_states * 0.5], axis=1)
+    mask = attention.prepare_attention_mask(None, 2 * tokens, batch)
+    scores = (attention.to_q(hidden_states) @ attention.to_k(both).transpose([0, 2, 1])).unsqueeze(1)
+    weights = paddle.nn.functional.softmax(scores if mask is None else scores + mask, axis=-1)[:, 0]
+    return attention.to_out[0](weights @ attention.to_v(both))
+
+
+@pytest.mark.parametrize("method", KEYS_ONLY)
+@pytest.mark.parametrize("ratio", [0.5, 0.75])
+@pytest.mark.parametrize(
+    ("processor", "words"),
+    [
+        (_keys_elsewhere, "BasicTransformerBlock did not call the layers at which its tokens merge"),
+        (_doubled, r"Linear got tokens of shape .* puts other tokens beside them"),
+    ],
+)
+def test_a_processor_whose_keys_are_others_is_told(processor: Any, words: str, method: str, ratio: float) -> None:
+    unet = tiny.unet()
+    for block in (site.block for site in find_blocks(unet)):
+        block.attn1.processor = processor
+    plain = tiny.run_unet(unet)
+    apply_tome(unet, ratio, method=method)
+    with pytest.warns(UserWarning, match=words):
+        assert np.array_equal(tiny.run_unet(unet), plain)
+
+
+def test_layers_that_are_gone_round_are_those_of_keys() -> None:
+    unet = tiny.unet()
+    for block in (site.block for site in find_blocks(unet)):
+        block.attn1.processor = _keys_elsewhere
+    plain = tiny.run_unet(unet)
+    assert not np.array_equal(tiny.run_unet(apply_tome(unet, 0.5)), plain)
+
+
+@pytest.mark.parametrize("method", KEYS_ONLY)
+@pytest.mark.parametrize("proportional", [None, True, False])
+def test_a_text_beside_the_picture_has_keys_of_its_own(method: str, proportional: bool | None) -> None:
+    """DeepFloyd IF's attention: how many its text has is not known where sizes would be told, also with a mask."""
+    model, inputs = ADDED_KV.build(), Inputs()
+
+    @paddle.no_grad()
+    def run(**given: Any) -> np.ndarray:
+        text = inputs.text(ADDED_TEXT_DIM)
+        return model(inputs.picture(3), inputs.timestep, encoder_hidden_states=text, **given).sample.numpy()
+
+    plain = run()
+    settings: dict[str, Any] = dict(ratio=0.5, method=method, max_downsample=8)
+    if proportional:
+        with pytest.raises(NothingToMergeError, match="proportional=True has no effect here"):
+            apply_tome(model, **settings, proportional=True)
+        return
+    apply_tome(model, **settings, proportional=proportional)
+    merged = run()
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-5
+    all_seen = paddle.ones([inputs.batch, TEXT_TOKENS])
+    assert np.abs(run(encoder_attention_mask=all_seen) - merged).max() <= 1e-5
+
+
+@pytest.mark.parametrize("method", ["keys", "pool"])
+def test_sizes_count_on_pictures_too(method: str) -> None:
+    model = UNCONDITIONAL.build()
+    outputs = [
+        UNCONDITIONAL.run(apply_tome(model, 0.5, method=method, max_downsample=8, proportional=given)).numpy()
+        for given in (None, True, False)
+    ]
+    assert np.array_equal(outputs[0], outputs[1])
+    assert np.abs(outputs[0] - outputs[2]).max() > 1e-4
+
+
+@pytest.mark.parametrize("method", KEYS_ONLY)
+def test_a_mask_of_heads(method: str) -> None:
+    unet = tiny.unet(levels=1)
+    keep = (np.arange(256) % 7 > 0).astype("float32")[None].repeat(2, axis=0)
+    expected = tiny.run_unet(apply_tome(unet, 0.5, method=method), attention_mask=paddle.to_tensor(keep))
+    by_head = paddle.to_tensor(keep[:, None])
+    remove_tome(unet)
+    tiny.run_unet(unet, attention_mask=by_head)  # ppdiffusers takes it
+    got = tiny.run_unet(apply_tome(unet, 0.5, method=method), attention_mask=by_head)
+    assert np.abs(got - expected).max() <= 1e-5
+
+
+@pytest.mark.parametrize("queries", [1, GRID.num_tokens])
+@pytest.mark.parametrize("kind", KEYS_ONLY)
+def test_masks_of_fewer_keys(kind: str, queries: int) -> None:
+    """A key is left out as soon as one token that it stands for is; queries stay."""
+    x, matching = matched()
+    keys, members = {
+        "todo": lambda: _chosen(),
+        "pool": lambda: _pooled(x),
+        "keys": lambda: (MergedKeys.of(matching), [group % GRID.num_tokens for group in groups(matching)]),
+    }[kind]()
+    mask = np.zeros((2 * 3, queries, GRID.num_tokens), np.float32)
+    mask[:, :, ::7] = -10000
+    mask[0, -1, :] = -10000
+    merged = keys.merge_mask(paddle.to_tensor(mask)).numpy()
+    left = len(members) // (2 if kind == "keys" else 1)
+    assert merged.shape == (6, queries, left)
+    for image_head in range(6):
+        of_image = members[image_head // 3 * left :][:left] if kind == "keys" else members
+        expected = np.stack([mask[image_head][:, tokens].min(axis=-1) for tokens in of_image], axis=-1)
+        assert np.array_equal(merged[image_head], expected)
+
+
+def _chosen() -> Any:
+    chosen = select_key_tokens(regular_partition(GRID, 2, 2), 36)
+    return ChosenKeys(chosen, 2, GRID.num_tokens), [[token] for token in chosen.tolist()]
+
+
+def _pooled(x: paddle.Tensor) -> Any:
+    keys = plan_pooling(Layout(GRID), GRID, 18, (2, 2, 1))(x, Constants())
+    owner = keys.matching.owner.numpy().reshape(2, -1)[0]
+    return keys, [np.flatnonzero(owner == group) for group in range(keys.num_left)]

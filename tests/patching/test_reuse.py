@@ -1,0 +1,312 @@
+"""Reuse of matchings over steps and blocks: what is shared, and that nothing is shared that must not be."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from typing import Any, ClassVar
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+
+import tiny
+from ppdiffusers_tome import apply_tome
+from ppdiffusers_tome.patching.state import matching as calls
+from ppdiffusers_tome.patching.state.progress import TimestepTracker
+from ppdiffusers_tome.patching.state.reuse import MatchingCache
+from ppdiffusers_tome.tools.doctor.zoo import wuerstchen_prior
+
+SETTINGS = dict(ratio=0.5, max_downsample=2)
+# Two levels: three blocks on 16x16 and three on 8x8, and the middle one there.
+BLOCKS, GRIDS = 7, 2
+FALLING = (900, 800, 700, 600, 500, 400, 300)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Batch and tokens of every matching that is made."""
+    found: list[tuple[int, int]] = []
+    real = calls.matcher
+
+    def counting(*args: Any, **given: Any) -> Any:
+        match = real(*args, **given)
+
+        def counted(x: paddle.Tensor) -> Any:
+            found.append((x.shape[0], x.shape[1]))
+            return match(x)
+
+        return counted
+
+    monkeypatch.setattr(calls, "matcher", counting)
+    return found
+
+
+def made_by_step(made: list, unet: tiny.Model, timesteps: tuple[int, ...] = FALLING, **given: Any) -> list[int]:
+    counts = []
+    for timestep in timesteps:
+        made.clear()
+        tiny.run_unet(unet, timestep=timestep, **given)
+        counts.append(len(made))
+    return counts
+
+
+class WithoutPipeline:
+    """The steps of a denoiser without a pipeline, and what they share."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.reuse = TimestepTracker(), MatchingCache(steps, equal=operator.eq)
+
+    def matchings(self, timestep: float, text: object = "a cat") -> dict:
+        step = self.steps.at(timestep)
+        if step.starts:
+            self.reuse.start_step(follows=step.follows)
+        return self.reuse.matchings((1, 4, 8, 8), [text])
+
+
+class TestInferredSteps:
+    """Which steps share is told by the timesteps."""
+
+    def fresh(self, steps: int, timesteps: list[float]) -> list[int]:
+        """Indices of the calls that get nothing from before."""
+        bare, indices = WithoutPipeline(steps), []
+        for index, timestep in enumerate(timesteps):
+            kept = bare.matchings(timestep)
+            if not kept:
+                indices.append(index)
+            kept[index] = True
+        return indices
+
+    def test_first_two_steps_and_every_nth_are_fresh(self) -> None:
+        assert self.fresh(3, [900, 800, 700, 600, 500, 400, 300, 200]) == [0, 1, 4, 7]
+        assert self.fresh(1, [900, 800, 700]) == [0, 1, 2]
+
+    def test_uneven_schedules_are_one_run(self) -> None:
+        karras = [999, 961, 915, 859, 791, 709, 612, 500]
+        assert self.fresh(10, karras) == [0, 1]
+        assert self.fresh(10, [1.0, 0.9, 0.8, 0.7]) == [0, 1]
+
+    @pytest.mark.parametrize(
+        "timesteps",
+        [[900, 800, 700, 900], [900, 800, 700, 750], [900, 800, 700, 300], [900, 800, 700, 690], [900, 800, 700, 800]],
+        ids=["again", "higher", "far lower", "little lower", "one back"],
+    )
+    def test_another_run_is_fresh(self, timesteps: list[float]) -> None:
+        assert self.fresh(10, timesteps) == [0, 1, 3]
+
+    def test_a_run_that_begins_below_a_broken_one_is_fresh(self) -> None:
+        """900 and 800 were another picture's: 780 is known by its distance, and so it would be after one step alone."""
+        assert self.fresh(10, [900, 800, 780, 760, 740]) == [0, 1, 2]
+        assert self.fresh(10, [900, 780, 760, 740]) == [0, 1, 2]
+
+    def test_rising_timesteps_are_never_reused(self) -> None:
+        assert self.fresh(10, [100, 200, 300, 400]) == [0, 1, 2, 3]
+
+    def test_same_timestep_for_ever_shares_nothing(self) -> None:
+        bare = WithoutPipeline(4)
+        for index in range(1000):
+            kept = bare.matchings(999)
+            assert not kept
+            kept[index] = True
+
+
+class TestCallsOfAStep:
+    """A step may call a denoiser several times. Each call finds its own, or none."""
+
+    @staticmethod
+    def started(*texts: str) -> WithoutPipeline:
+        """A run of two steps, one call a text in each."""
+        bare = WithoutPipeline(10)
+        for timestep in (900, 800):
+            for text in texts:
+                bare.matchings(timestep, text)[text] = timestep
+        return bare
+
+    def test_each_keeps_to_itself_in_any_order(self) -> None:
+        bare = self.started("prompted", "unprompted")
+        assert [bare.matchings(700, text) for text in ("unprompted", "prompted", "another")] == [
+            {"unprompted": 800}, {"prompted": 800}, {},
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("stays", ["prompted", "unprompted"])
+    def test_one_that_stops_leaves_nothing_to_the_other(self, stays: str) -> None:
+        bare = self.started("prompted", "unprompted")
+        assert bare.matchings(700, stays) == {stays: 800}
+
+    def test_calls_that_nothing_tells_apart_get_nothing(self) -> None:
+        """Two pictures of one prompt in turns; then one of them alone, which is fresh once more."""
+        bare = self.started("a cat", "a cat")
+        one, other = bare.matchings(700), bare.matchings(700)
+        assert one == other == {}
+        one["one"] = other["other"] = True
+        assert bare.matchings(600) == {}
+
+    def test_an_only_call_with_another_text_is_another_picture(self) -> None:
+        assert self.started("a cat").matchings(700, "a dog") == {}
+
+    def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
+        """As some pipelines do: other objects, equal values. Latents of another shape are another's."""
+        reuse = MatchingCache(10, equal=operator.eq)
+        reuse.start_step(follows=False)
+        reuse.matchings((1,), [["a cat"]])["made"] = True
+        reuse.start_step(follows=True)
+        assert reuse.matchings((2,), [["a cat"]]) == {}
+        assert reuse.matchings((1,), [["a cat"], ["and more"]]) == {}
+        assert reuse.matchings((1,), [["a cat"]]) == {"made": True}
+
+    def test_nothing_is_the_same_conditioning_as_nothing(self) -> None:
+        reuse = MatchingCache(10, equal=operator.eq)
+        reuse.start_step(follows=False)
+        reuse.matchings((1,), [])["made"] = True
+        reuse.start_step(follows=True)
+        assert reuse.matchings((1,), []) == {"made": True}
+
+
+class TestBlocks:
+    def test_blocks_of_a_grid_share_one_matching(self, made: list) -> None:
+        assert made_by_step(made, apply_tome(tiny.unet(), **SETTINGS)) == [BLOCKS] * 7
+        assert made_by_step(made, apply_tome(tiny.unet(), reuse_blocks=True, **SETTINGS)) == [GRIDS] * 7
+
+    def test_first_block_is_as_without_and_later_ones_differ(self) -> None:
+        plain = apply_tome(tiny.unet(), **SETTINGS)
+        shared = apply_tome(tiny.unet(), reuse_blocks=True, **SETTINGS)
+        assert np.abs(tiny.run_unet(shared) - tiny.run_unet(plain)).max() > 1e-4
+        outputs = [tiny.run_controlnet(apply_tome(tiny.controlnet(), 0.5, reuse_blocks=r)) for r in (False, True)]
+        assert np.array_equal(*outputs)  # one block on the only grid that merges
+
+
+class TestSteps:
+    def test_steps_share(self, made: list) -> None:
+        unet = apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
+        assert made_by_step(made, unet) == [7, 7, 0, 0, 7, 0, 0]
+        unet = apply_tome(tiny.unet(), reuse_steps=3, reuse_blocks=True, **SETTINGS)
+        assert made_by_step(made, unet) == [2, 2, 0, 0, 2, 0, 0]
+
+    def test_a_step_that_takes_matchings_over_makes_no_partition(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: list[Any] = []
+        real = calls.random_partition
+        monkeypatch.setattr(calls, "random_partition", lambda *args, **given: made.append(args) or real(*args, **given))
+        unet = apply_tome(tiny.unet(), 0.5, reuse_steps=3)
+        assert [bool(count) for count in made_by_step(made, unet)] == [True, True, False, False, True, False, False]
+
+    def test_fresh_steps_are_as_without_reuse(self) -> None:
+        plain, kept = apply_tome(tiny.unet(), **SETTINGS), apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
+        same = [
+            np.array_equal(tiny.run_unet(plain, timestep=t), tiny.run_unet(kept, timestep=t)) for t in FALLING
+        ]
+        assert same == [True, True, False, False, True, False, False]
+
+    @pytest.mark.parametrize("other", [dict(height=8, width=32), dict(height=32), dict(batch=3), dict(batch=1)])
+    def test_other_shape_in_the_middle_is_fresh_and_right(self, made: list, other: dict) -> None:
+        unet = apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS)
+        assert made_by_step(made, unet, FALLING[:3]) == [7, 7, 0]
+        output = tiny.run_unet(unet, timestep=600, **other)
+        assert len(made) == 7
+        expected = tiny.run_unet(apply_tome(tiny.unet(), **SETTINGS), timestep=600, **other)
+        assert np.array_equal(output, expected)
+
+    def test_prompted_and_unprompted_in_two_calls_equal_one_batch(self, made: list) -> None:
+        one, two = (apply_tome(tiny.unet(), reuse_steps=4, reuse_blocks=True, **SETTINGS) for _ in range(2))
+        latent, text = tiny.latent(2), tiny.text(2)
+        texts = [text[i : i + 1] for i in range(2)]
+        for timestep in FALLING:
+            moved = latent * (timestep / 900)
+            with paddle.no_grad():
+                batch = one(moved, timestep, text).sample.numpy()
+                halves = [two(moved[i : i + 1], timestep, texts[i]).sample.numpy() for i in range(2)]
+            assert np.abs(batch - np.concatenate(halves)).max() <= 1e-5, timestep
+
+    def test_training_is_always_fresh(self, made: list) -> None:
+        unet = apply_tome(tiny.unet(), reuse_steps=4, **SETTINGS)
+        unet.train()
+        assert made_by_step(made, unet) == [7] * 7
+        assert made_by_step(made, apply_tome(unet, reuse_steps=4, reuse_blocks=True, **SETTINGS)) == [2] * 7
+
+    def test_a_part_of_a_model_is_always_fresh(self, made: list) -> None:
+        host = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4, reuse_blocks=True)
+        with paddle.no_grad():
+            outputs = [host(tiny.array((1, 8, 16, 16), seed=s), tiny.text(1)).sample.numpy() for s in (0, 1, 0)]
+        assert len(made) == 3
+        assert np.array_equal(outputs[0], outputs[2])
+        assert not np.array_equal(outputs[0], outputs[1])
+
+    def test_a_copy_starts_afresh(self, made: list) -> None:
+        unet = apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS)
+        made_by_step(made, unet, FALLING[:3])
+        assert made_by_step(made, copy.deepcopy(unet), (600,)) == [7]
+
+    def test_failed_call_leaves_nothing_wrong(self, made: list) -> None:
+        unet = apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS)
+        helper = unet.up_blocks[1].register_forward_pre_hook(lambda layer, inputs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tiny.run_unet(unet, timestep=900)
+        helper.remove()
+        expected = tiny.run_unet(apply_tome(tiny.unet(), **SETTINGS), timestep=900)
+        assert np.array_equal(tiny.run_unet(unet, timestep=900), expected)
+
+
+class TestPipelines:
+    REUSE: ClassVar = dict(ratio=0.5, reuse_steps=3, reuse_blocks=True)
+
+    def test_called_again_gives_the_same_picture(self) -> None:
+        pipe = apply_tome(tiny.pipeline(), **self.REUSE)
+        first = tiny.run_pipeline(pipe, steps=6)
+        assert np.array_equal(tiny.run_pipeline(pipe, steps=6), first)
+        assert not np.array_equal(tiny.run_pipeline(apply_tome(pipe, 0.5), steps=6), first)
+
+    def test_another_prompt_gets_its_own(self) -> None:
+        pipe = apply_tome(tiny.pipeline(), **self.REUSE)
+        other = dict(steps=6, guidance_scale=2.0)
+        expected = tiny.run_pipeline(pipe, **other)
+        tiny.run_pipeline(pipe, steps=6)
+        assert np.array_equal(tiny.run_pipeline(pipe, **other), expected)
+
+    @pytest.mark.parametrize("scheduler", ["PNDMScheduler", "HeunDiscreteScheduler", "EulerDiscreteScheduler"])
+    def test_schedulers_that_call_twice_a_step(self, scheduler: str) -> None:
+        pipe = tiny.pipeline(scheduler=getattr(ppdiffusers, scheduler)())
+        pictures = [tiny.run_pipeline(apply_tome(pipe, **self.REUSE), steps=6) for _ in range(2)]
+        assert np.isfinite(pictures[0]).all()
+        assert np.array_equal(*pictures)
+
+    def test_pipelines_that_share_a_unet(self) -> None:
+        """Text to image, image to image over a part of the schedule, and back."""
+        pipe = tiny.pipeline()
+        image_to_image = ppdiffusers.StableDiffusionImg2ImgPipeline(**pipe.components, requires_safety_checker=False)
+        image_to_image.set_progress_bar_config(disable=True)
+
+        def draw(strength: float) -> np.ndarray:
+            embeddings = dict(prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.array((1, 5, 12), seed=4))
+            picture = paddle.clip(tiny.array((1, 3, 32, 32), seed=6), -1, 1)
+            paddle.seed(3)
+            given = dict(strength=strength, num_inference_steps=8, output_type="latent")
+            output = image_to_image(image=picture, **embeddings, **given).images
+            return output.numpy() if isinstance(output, paddle.Tensor) else np.asarray(output)
+
+        alone = []
+        for call in (lambda: tiny.run_pipeline(pipe, steps=6), lambda: draw(0.5), lambda: draw(0.9)):
+            apply_tome(pipe, **self.REUSE)
+            alone.append(call())
+        together = [tiny.run_pipeline(pipe, steps=6), draw(0.5), draw(0.9)]
+        assert all(np.array_equal(*pair) for pair in zip(alone, together, strict=True))
+
+
+def test_a_part_of_a_model_does_not_tell_its_timestep_and_says_that_steps_are_not_reused() -> None:
+    part = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4)
+    said = "does not report its timestep, so reuse_steps has no effect"
+    with pytest.warns(UserWarning, match=said), paddle.no_grad():
+        part(tiny.array((1, 8, 16, 16)), tiny.text(1))
+
+
+def test_a_timestep_that_is_given_by_keyword_is_told(made: list) -> None:
+    """Wuerstchen's prior, whose timesteps run from 1 to 0."""
+    model = apply_tome(wuerstchen_prior.SPECIMEN.build(), 0.5, reuse_steps=4)
+    latents, text = tiny.latent(), tiny.array((2, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=2)
+    counts = []
+    for r in (1.0, 0.9, 0.8, 0.7):
+        made.clear()
+        with paddle.no_grad():
+            model(latents, r=paddle.full([latents.shape[0]], r), c=text)
+        counts.append(len(made))
+    assert counts[0] == counts[1] > 0
+    assert counts[2:] == [0, 0]

@@ -1,0 +1,443 @@
+"""Ratios that differ by level and over the denoising, and settings as files and presets."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import paddle
+import pytest
+from paddle.static import InputSpec
+
+import tiny
+from ppdiffusers_tome import (
+    NothingToMergeError,
+    ToMeConfig,
+    ToMeError,
+    ToMeTypeError,
+    ToMeValueError,
+    apply_patch,
+    apply_tome,
+    remove_tome,
+)
+from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.tools.drawing.settings import tome_from
+
+
+class TestRatio:
+    def test_a_number_is_the_same_always(self) -> None:
+        config = ToMeConfig(0.4)
+        assert [config.ratio_at(level, at) for level in (1, 8) for at in (None, 0.0, 1.0)] == [0.4] * 6
+        assert not config.uses_progress
+        assert config.levels is None
+
+    def test_a_ramp_is_straight_between_its_points(self) -> None:
+        config = ToMeConfig([0.6, 0.2, 0.4])
+        assert config.uses_progress
+        assert config.highest_ratio(1) == 0.6
+        found = [config.ratio_at(1, at) for at in (0.0, 0.25, 0.5, 0.75, 1.0)]
+        np.testing.assert_allclose(found, [0.6, 0.4, 0.2, 0.3, 0.4])
+
+    def test_levels_that_are_left_out_do_not_merge(self) -> None:
+        config = ToMeConfig({2: 0.25, 1: (0.5, 0.0)})
+        assert config.levels == (1, 2)
+        assert (config.ratio_at(1, 0.5), config.ratio_at(2, 0.5), config.ratio_at(4, 0.5)) == (0.25, 0.25, 0.0)
+        assert (config.highest_ratio(1), config.highest_ratio(4)) == (0.5, 0.0)
+
+    @pytest.mark.parametrize(
+        ("at", "ratio"), [(0.0, 0.0), (0.19, 0.0), (0.2, 0.5), (0.69, 0.5), (0.7, 0.0), (1.0, 0.0)]
+    )
+    def test_start_is_in_and_end_is_out(self, at: float, ratio: float) -> None:
+        assert ToMeConfig(0.5, start=0.2, end=0.7).ratio_at(1, at) == ratio
+
+    def test_the_end_of_the_denoising_is_in(self) -> None:
+        assert ToMeConfig(0.5, start=0.2).ratio_at(1, 1.0) == 0.5
+
+
+CONFIGS = [
+    ToMeConfig(0.3, method="prune", tile=8), ToMeConfig((0.7, 0.3), start=0.25, end=0.75),
+    ToMeConfig({1: 0.5, 4: [0.2, 0.1]}, min_similarity=0.8), ToMeConfig(0.75, method="todo", use_rand=False),
+]  # fmt: skip
+
+
+class TestFiles:
+    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.method)
+    def test_a_file_gives_the_settings_back(self, config: ToMeConfig, tmp_path: Path) -> None:
+        config.save(tmp_path / "config.json")
+        assert ToMeConfig.load(tmp_path / "config.json") == config
+        assert json.loads((tmp_path / "config.json").read_text()) == config.to_dict()
+        assert hash(ToMeConfig.load(tmp_path / "config.json")) == hash(config)
+
+    @pytest.mark.parametrize(
+        ("content", "error", "words"),
+        [
+            ("{", ToMeValueError, "cannot be read as settings of token merging"),
+            ("[0.5]", ToMeValueError, r'must hold a JSON object such as \{"ratio": 0.5\}; got list'),
+            ('{"ration": 0.5}', ToMeTypeError, r"unknown setting 'ration'; .*; did you mean ratio\?"),
+            ('{"ratio": {"3": 0.5}}', ToMeValueError, "has level 3"),
+            ('{"ratio": {"fine": 0.5}}', ToMeValueError, "has level 'fine'"),
+            ('{"ratio": 1e999}', ToMeValueError, "give a finite number"),
+        ],
+    )
+    def test_a_bad_file_is_told(self, content: str, error: type[ToMeError], words: str, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(error, match=words) as raised:
+            ToMeConfig.load(tmp_path / "config.json")
+        assert str(raised.value).startswith(str(tmp_path / "config.json"))
+
+    def test_a_missing_file_is_told(self, tmp_path: Path) -> None:
+        with pytest.raises(ToMeValueError, match=r"none\.json cannot be read"):
+            ToMeConfig.load(tmp_path / "none.json")
+
+
+def test_a_summary_names_what_is_not_usual() -> None:
+    assert ToMeConfig(0.25).summary == "ratio 0.25"
+    assert ToMeConfig(8 / 9, method="tofu", sx=4, sy=3).summary == "ratio 0.8889, sx 4, sy 3, method tofu"
+    assert ToMeConfig(8 / 9, method="todo", sx=3, sy=3).summary == (
+        "preset balanced (ratio 0.8889, sx 3, sy 3, method todo)"
+    )
+    assert ToMeConfig({1: [0.5, 0.1]}, tile=16).summary == "ratio 0.5 to 0.1 at level 1, tile 16"
+
+
+class TestPresets:
+    @pytest.mark.parametrize("name", presets())
+    def test_a_preset_applies_by_its_name(self, name: str) -> None:
+        unet = apply_tome(tiny.unet(), name)
+        assert unet.tome.config == ToMeConfig.preset(name)
+
+    def test_there_are_three(self) -> None:
+        assert presets() == ["balanced", "fast", "quality"]
+
+    def test_another_name_is_refused(self) -> None:
+        with pytest.raises(ToMeValueError, match="no preset 'best'; the presets are balanced, fast, quality"):
+            ToMeConfig.preset("best")
+        with pytest.raises(ToMeTypeError, match=r"ratio='best' .* the name of a preset \(balanced, fast, quality\)"):
+            apply_tome(tiny.unet(), "best")
+
+
+SETTINGS = [field.name for field in fields(ToMeConfig)]
+# Nothing is at its default, but max_downsample, which goes with no ratio by level, proportional, which asks for merged
+# attention, and st, which asks for a video.
+UNUSUAL = ToMeConfig(
+    {1: 0.3, 4: (0.2, 0.1)}, sx=3, sy=4, use_rand=False, merge_attn=False, merge_crossattn=True, merge_mlp=True, seed=7,
+    tile=8, reuse_steps=2, reuse_blocks=True, method="prune", min_similarity=0.5, start=0.25, end=0.75,
+)  # fmt: skip
+
+
+def options(given: dict[str, Any], config: str) -> argparse.Namespace:
+    """What the command line makes of options; what is not given is None or missing."""
+    return argparse.Namespace(config=config, **{{"seed": "tome_seed"}.get(name, name): given[name] for name in given})
+
+
+class TestExplicitSettings:
+    """A preset or config is where settings begin; what is given replaces its own, also where it is the default."""
+
+    @pytest.fixture(scope="class")
+    def model(self) -> tiny.Model:
+        return tiny.unet()
+
+    @pytest.fixture
+    def unet(self, model: tiny.Model) -> tiny.Model:
+        return remove_tome(model)
+
+    @pytest.mark.parametrize("name", SETTINGS)
+    @pytest.mark.parametrize("preset", presets())
+    def test_the_default_given_beside_a_preset_wins(self, preset: str, name: str, unet: tiny.Model) -> None:
+        default, config = getattr(ToMeConfig(), name), ToMeConfig.preset(preset)
+        given = {name: default}
+        try:
+            expected = replace(config, **given)
+        except ToMeValueError:
+            # More than what the stride leaves, or the method: the ratio must be given as well, and that works.
+            said = rf"\. Here {name}={default!r} was given and ratio=.* comes from the preset '{preset}'; "
+            remedy = rf"leave out {name}, or give ratio as well, such as ratio=0\.5 with config='{preset}'$"
+            with pytest.raises(ToMeValueError, match=said + remedy):
+                apply_tome(unet, preset, **given)
+            assert unet.tome is None
+            given["ratio"] = 0.5
+            expected = replace(config, **given)
+        if "ratio" not in given:  # the preset stands in its place
+            assert apply_tome(unet, preset, **given).tome.config == expected
+        assert apply_tome(unet, config=preset, **given).tome.config == expected
+        assert apply_tome(unet, config=config, **given).tome.config == expected
+        if default is not None:  # which is how the command line tells what was not given
+            assert tome_from(options(given, preset), given.get("ratio")) == expected
+
+    @pytest.mark.parametrize("name", SETTINGS)
+    def test_the_default_given_beside_a_config_wins(self, name: str, unet: tiny.Model) -> None:
+        default = getattr(ToMeConfig(), name)
+        assert getattr(UNUSUAL, name) != default or name in ("max_downsample", "proportional", "st")
+        apply_tome(unet, config=UNUSUAL, **{name: default})
+        assert unet.tome.config == replace(UNUSUAL, **{name: default})
+
+    def test_so_do_those_that_are_for_some_models_alone(self, unet: tiny.Model) -> None:
+        config = ToMeConfig(0.5, proportional=True)
+        assert apply_tome(unet, config=config).tome.config == config
+        assert apply_tome(unet, config=config, proportional=None).tome.config == ToMeConfig(0.5)
+        assert apply_tome(unet, config=ToMeConfig(0.5, st=2), st=1).tome.config == ToMeConfig(0.5)
+
+    @pytest.mark.parametrize(
+        ("arguments", "expected"),
+        [
+            (("quality", None, 2, 2), ToMeConfig.preset("quality")),
+            (("fast", None, 8), replace(ToMeConfig.preset("fast"), sx=8)),
+            (("fast", 2, 8, 8, False, True, False, False, 3), None),
+            ((ToMeConfig(0.6, seed=4, tile=8), 1, 4), ToMeConfig(0.6, 1, 4, seed=4, tile=8)),
+            ((UNUSUAL, None, 3, 4, True, True, False, False, 0),
+             replace(UNUSUAL, use_rand=True, merge_attn=True, merge_crossattn=False, merge_mlp=False, seed=0)),
+        ],
+    )  # fmt: skip
+    def test_by_position_too(
+        self, arguments: tuple[Any, ...], expected: ToMeConfig | None, unet: tiny.Model
+    ) -> None:
+        if expected is None:
+            with pytest.raises(ToMeValueError, match="leave out max_downsample, or give ratio as well"):
+                apply_tome(unet, *arguments)
+        else:
+            assert apply_tome(unet, *arguments).tome.config == expected
+
+    def test_a_ratio_by_position_replaces_that_of_the_config(self) -> None:
+        for ratio in (0.6, 0.5, {1: 0.4}, (0.6, 0.2)):
+            assert apply_tome(tiny.unet(), ratio, config=UNUSUAL).tome.config == replace(UNUSUAL, ratio=ratio)
+
+    @pytest.mark.parametrize("name", presets())
+    def test_nothing_given_leaves_the_base_as_it_is(self, name: str) -> None:
+        config = ToMeConfig.preset(name)
+        for given in ((name,), (config,)):
+            assert apply_tome(tiny.unet(), *given).tome.config == config
+        for base in (name, config):
+            assert tiny.unet().apply_tome(config=base).tome.config == config
+        assert apply_tome(tiny.unet()).tome.config == ToMeConfig()
+        assert apply_tome(tiny.unet(), tile=None, config=None).tome.config == ToMeConfig()
+
+    @pytest.mark.parametrize(
+        ("base", "given", "words"),
+        [
+            ("quality", dict(method="tome"),
+             "ratio=0.75 must be at least 0 and below 0.75 for a 2x2 stride; lower the ratio or enlarge the stride. "
+             "Here method='tome' was given and ratio=0.75 comes from the preset 'quality'; leave out method, or give "
+             "ratio as well, such as ratio=0.5 with config='quality'"),
+            ("fast", dict(sx=2, seed=3),
+             "Here sx=2 was given and ratio={1: 0.9375, 2: 0.9375} comes from the preset 'fast'; leave out sx, or give "
+             "ratio as well, such as ratio=0.5 with config='fast'"),
+            ("quality", dict(tile=16),
+             "Here tile=16 was given and ratio=0.75 and method='todo' come from the preset 'quality'; leave out tile, "
+             "or give ratio and method as well, such as ratio=0.5, method='tome' with config='quality'"),
+            ("fast", dict(max_downsample=1, sx=2),
+             "Here max_downsample=1 and sx=2 were given and ratio={1: 0.9375, 2: 0.9375} comes from the preset 'fast'; "
+             "leave out max_downsample and sx, or give ratio as well, such as ratio=0.5 with config='fast'"),
+            (ToMeConfig(0.9, sx=4, sy=4), dict(sx=2, sy=2),
+             "Here sx=2 and sy=2 were given and ratio=0.9 comes from the config; leave out sx and sy, or give ratio as "
+             "well, such as ratio=0.5 with config="),
+            (ToMeConfig(max_downsample=2), dict(ratio={1: 0.5}),
+             "Here ratio={1: 0.5} was given and max_downsample=2 comes from the config; leave out ratio, or give "
+             "max_downsample as well, such as max_downsample=None with config="),
+            # No default would help: who says what, and the rest is up to the sentence before.
+            ("balanced", dict(ratio=0.9),
+             "lower the ratio or enlarge the stride. Here ratio=0.9 was given and sx=3, sy=3 and method='todo' come "
+             "from the preset 'balanced'"),
+            # Wrong whatever the base.
+            ("balanced", dict(sx=0), "sx=0 must be 1 or more; the usual stride is 2"),
+        ],
+    )  # fmt: skip
+    def test_what_does_not_go_together_is_told_by_where_it_comes_from(
+        self, base: str | ToMeConfig, given: dict[str, Any], words: str, unet: tiny.Model
+    ) -> None:
+        apply_tome(unet, 0.25)
+        before = tiny.snapshot(unet)
+        with pytest.raises(ToMeValueError, match=f"{re.escape(words)}$"):
+            apply_tome(unet, config=base, **given)
+        assert tiny.snapshot(unet) == before
+
+    def test_a_file_is_a_base_too(self, tmp_path: Path) -> None:
+        ToMeConfig(0.9, sx=4, sy=4).save(tmp_path / "mine.json")
+        given = options({"sx": 2}, str(tmp_path / "mine.json"))
+        assert tome_from(given, 0.5) == ToMeConfig(0.5, sx=2, sy=4)
+        with pytest.raises(ToMeValueError, match=r"sx=2 was given and ratio=0\.9 comes from /.*mine\.json; leave out"):
+            tome_from(given, None)
+        unet = apply_tome(tiny.unet(), config=tmp_path / "mine.json", seed=3)
+        assert unet.tome.config == ToMeConfig(0.9, sx=4, sy=4, seed=3)
+
+    def test_tomesds_defaults_replace_nothing_unasked(self) -> None:
+        for ratio in ("fast", ToMeConfig(0.6, sx=4)):
+            with pytest.raises(ToMeTypeError, match="as apply_patch has tomesd's arguments and defaults; give presets"):
+                apply_patch(tiny.unet(), ratio)  # type: ignore[arg-type]
+        assert apply_patch(tiny.unet(), 0.4).tome.config == ToMeConfig(0.4, max_downsample=1)
+
+    def test_types_and_help_are_those_of_the_settings(self) -> None:
+        of_config, of_function = (get_type_hints(each) for each in (ToMeConfig, apply_tome))
+        assert {name: of_function[name] for name in SETTINGS if name != "ratio"} == {
+            name: of_config[name] for name in SETTINGS if name != "ratio"
+        }
+        given = signature(apply_tome).parameters
+        assert {str(given[name].default) for name in SETTINGS} == {"<not given>"}
+
+
+class TestUnchangeable:
+    """A config says the same for ever, so that it can be a key, and be shared by pipelines."""
+
+    BY_LEVEL = ToMeConfig({2: [0.25, 0.1], 1: 0.5})
+
+    def test_its_levels_cannot_be_changed(self) -> None:
+        with pytest.raises(TypeError):
+            self.BY_LEVEL.ratio[1] = 0.99  # type: ignore[index]
+        with pytest.raises(TypeError):
+            del self.BY_LEVEL.ratio[1]  # type: ignore[union-attr]
+        with pytest.raises(TypeError):
+            self.BY_LEVEL.ratio[2][0] = 0.99  # type: ignore[index]
+        given = {1: 0.5, 2: [0.3, 0.2]}
+        config = ToMeConfig(given)
+        given[1], given[2] = 0.1, 0.1
+        assert config.ratio == {1: 0.5, 2: (0.3, 0.2)}
+
+    @pytest.mark.parametrize("config", [*CONFIGS, UNUSUAL, BY_LEVEL], ids=str)
+    @pytest.mark.parametrize(
+        "again",
+        [
+            copy.copy, copy.deepcopy, replace, lambda config: pickle.loads(pickle.dumps(config)),
+            lambda config: ToMeConfig.from_dict(config.to_dict()), lambda config: ToMeConfig(**vars(config)),
+            lambda config: ToMeConfig.from_dict(json.loads(config.to_json())), lambda config: eval(repr(config)),
+            lambda config: ToMeConfig(**asdict(config)),
+        ],
+        ids=["copy", "deepcopy", "replace", "pickle", "dict", "vars", "json", "repr", "asdict"],
+    )  # fmt: skip
+    def test_it_survives_whole(self, config: ToMeConfig, again: Callable[[ToMeConfig], ToMeConfig]) -> None:
+        same = again(config)
+        assert same == config
+        assert hash(same) == hash(config)
+        assert repr(same) == repr(config)
+        assert {config: "found"}[same] == "found"
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (ToMeConfig({1: 0.5, 2: 0.25}), ToMeConfig({2: np.float64(0.25), np.int64(1): np.float32(0.5)})),
+            (ToMeConfig((0.5, 0.25)), ToMeConfig(np.array([0.5, 0.25]))),
+            (ToMeConfig(0.0, start=0.0), ToMeConfig(-0.0, start=-0.0)),
+            (ToMeConfig(0, sx=4), ToMeConfig(0.0, sx=np.int8(4))),
+        ],
+    )
+    def test_equal_ones_hash_alike(self, one: ToMeConfig, other: ToMeConfig) -> None:
+        assert one == other
+        assert hash(one) == hash(other)
+
+    def test_its_levels_are_a_mapping(self) -> None:
+        ratio = self.BY_LEVEL.ratio
+        assert isinstance(ratio, Mapping)
+        assert (dict(ratio), repr(ratio)) == ({1: 0.5, 2: (0.25, 0.1)}, "{1: 0.5, 2: (0.25, 0.1)}")
+        assert ratio == {2: (0.25, 0.1), 1: 0.5} != {1: 0.5}
+        assert ToMeConfig({**ratio, 1: 0.6}).ratio == {1: 0.6, 2: (0.25, 0.1)}
+        with pytest.raises(KeyError):
+            ratio[4]
+
+
+def tokens_by_level(unet: Any, **given: Any) -> dict[str, int]:
+    """The tokens that self-attention sees in one call, by block."""
+    seen: dict[str, int] = {}
+    hooks = []
+    for name, layer in unet.named_sublayers():
+        if name.endswith("attn1"):
+            where = name.split(".transformer")[0]
+            hooks.append(
+                layer.to_q.register_forward_pre_hook(
+                    lambda _, inputs, where=where: seen.__setitem__(where, inputs[0].shape[1])
+                )
+            )
+    tiny.run_unet(unet, **given)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+FINEST, COARSER = "down_blocks.0.attentions.0", "down_blocks.1.attentions.0"
+
+
+class TestInAModel:
+    def test_each_level_has_its_ratio(self) -> None:
+        seen = tokens_by_level(apply_tome(tiny.unet(), {1: 0.5, 2: 0.25}))
+        assert (seen[FINEST], seen[COARSER]) == (128, 48)
+        seen = tokens_by_level(apply_tome(tiny.unet(), {2: 0.5}))
+        assert (seen[FINEST], seen[COARSER]) == (256, 32)
+
+    def test_levels_that_the_model_lacks_are_told(self) -> None:
+        with pytest.raises(NothingToMergeError, match=r"at the levels of ratio=\{4: 0.5\}; its blocks are at 1, 2"):
+            apply_tome(tiny.unet(), {4: 0.5})
+        apply_tome(tiny.unet(), {1: 0.5, 4: 0.5})
+
+    @pytest.mark.parametrize(("timestep", "tokens"), [(999, 103), (750, 141), (500, 180), (0, 256)])
+    def test_a_ramp_follows_the_timestep(self, timestep: int, tokens: int) -> None:
+        unet = apply_tome(tiny.unet(), (0.6, 0.0))
+        assert tokens_by_level(unet, timestep=timestep)[FINEST] == pytest.approx(tokens, abs=1)
+
+    def test_outside_start_and_end_it_is_the_plain_model(self) -> None:
+        unet = tiny.unet()
+        plain = {at: tiny.run_unet(unet, timestep=at) for at in (900, 500, 100)}
+        apply_tome(unet, 0.5, start=0.3, end=0.8)
+        same = {at: np.array_equal(tiny.run_unet(unet, timestep=at), plain[at]) for at in plain}
+        assert same == {900: True, 500: False, 100: True}
+
+    def test_gradient_checkpointing_runs_blocks_again_at_their_ratio(self) -> None:
+        """Also when another call, at another place of the schedule, came between."""
+
+        def gradients(checkpointed: bool) -> np.ndarray:
+            unet = apply_tome(tiny.unet(), (0.6, 0.1))
+            unet.train()
+            if checkpointed:
+                unet.enable_gradient_checkpointing()
+            latent = tiny.latent()
+            latent.stop_gradient = False
+            loss = unet(latent, paddle.to_tensor([900, 900]), tiny.text()).sample.square().mean()
+            tiny.run_unet(unet, timestep=100)
+            loss.backward()
+            return latent.grad.numpy()
+
+        if paddle.__version__.startswith("2."):
+            pytest.skip("Paddle 2.6 has no recomputation on a CPU")
+        np.testing.assert_allclose(gradients(True), gradients(False), rtol=1e-4, atol=1e-7)
+
+    def test_a_part_of_a_model_does_not_tell_its_timestep_and_says_so(self) -> None:
+        part = tiny.unet().down_blocks[0].attentions[0]
+        given = tiny.array((1, 8, 16, 16)), tiny.text(1)
+        with paddle.no_grad():
+            plain = part(*given).sample.numpy()
+            apply_tome(part, (0.6, 0.2))
+            with pytest.warns(UserWarning, match="does not report its timestep.*runs unmerged, .*; give one ratio"):
+                assert np.array_equal(part(*given).sample.numpy(), plain)
+
+    def test_reuse_and_a_ramp_go_together(self) -> None:
+        """A matching that is kept keeps its number of tokens, until a fresh one is made."""
+        unet = apply_tome(tiny.unet(), (0.6, 0.0), reuse_steps=3)
+        seen = [tokens_by_level(unet, timestep=at)[FINEST] for at in (900, 800, 700, 600, 500, 400)]
+        assert seen[0] != seen[1] == seen[2]
+        assert len(set(seen)) >= 3
+
+    @pytest.mark.parametrize("settings", [dict(ratio=(0.6, 0.2)), dict(end=0.5), dict(min_similarity=0.5)])
+    def test_a_program_cannot_follow_what_is_read_on_the_host(self, settings: dict[str, Any]) -> None:
+        unet = apply_tome(tiny.unet(levels=1, mid_block_type=None), **settings)
+        specs = [InputSpec([2, 4, 16, 16], "float32"), InputSpec([1], "int64"), InputSpec(tiny.text().shape, "float32")]
+        program = paddle.jit.to_static(unet, input_spec=specs, full_graph=True)
+        with pytest.raises(ToMeValueError, match=r"cannot become part of a program.*before exporting"):
+            program.forward.concrete_program  # noqa: B018  what to_static records, it records when asked
+
+
+def test_the_second_pass_of_a_hires_workflow_has_settings_of_its_own() -> None:
+    """Two pipelines share a UNet; each pass applies its own before it runs."""
+    unet = tiny.unet()
+    first, second = ToMeConfig(0.3), ToMeConfig(0.7, tile=8)
+    apart = [
+        tiny.run_unet(apply_tome(tiny.unet(), config), height=size, width=size)
+        for config, size in ((first, 16), (second, 32))
+    ]
+    together = [
+        tiny.run_unet(apply_tome(unet, config), height=size, width=size) for config, size in ((first, 16), (second, 32))
+    ]
+    assert all(np.array_equal(one, other) for one, other in zip(apart, together, strict=True))

@@ -1,0 +1,181 @@
+"""``shared_copy``: one set of weights, two pipelines, and nothing of the one's ToMe in the other."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from ppdiffusers import DiffusionPipeline, StableDiffusionControlNetPipeline, StableDiffusionPipeline
+
+import tiny
+from patching.port import apply_port, remove_legacy_port
+from ppdiffusers_tome import ToMeTypeError, ToMeValueError, applied_tome, apply_tome, shared_copy
+from ppdiffusers_tome.patching.legacy_port import has_legacy_port
+from ppdiffusers_tome.patching.models import list_models
+
+MERGED = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True, reuse_steps=2)
+
+
+def weights(model_or_pipe: Any) -> list[paddle.Tensor]:
+    return [weight for _, model in list_models(model_or_pipe, denoisers_only=False) for weight in model.parameters()]
+
+
+@pytest.fixture
+def pipe() -> StableDiffusionPipeline:
+    return tiny.pipeline()
+
+
+@pytest.fixture
+def plain(pipe: StableDiffusionPipeline) -> np.ndarray:
+    return tiny.run_pipeline(pipe)
+
+
+@pytest.fixture
+def merged() -> np.ndarray:
+    """As a pipeline that shares nothing draws it."""
+    return tiny.run_pipeline(tiny.pipeline().apply_tome(**MERGED))
+
+
+class TestOfAPipeline:
+    def test_has_the_very_weights(self, pipe: Any) -> None:
+        other = shared_copy(pipe)
+        assert type(other) is type(pipe)
+        assert weights(pipe)
+        assert all(one is two for one, two in zip(weights(pipe), weights(other), strict=True))
+        assert list(other.unet.state_dict()) == list(pipe.unet.state_dict())
+        assert other.config == pipe.config
+
+    def test_shares_all_but_denoisers_and_schedulers(self, pipe: Any) -> None:
+        mine, yours = pipe.components, shared_copy(pipe).components
+        assert {name for name in mine if mine[name] is not yours[name]} == {"unet", "scheduler"}
+
+    def test_each_draws_with_its_own_settings_in_any_order(
+        self, pipe: Any, plain: np.ndarray, merged: np.ndarray
+    ) -> None:
+        before = tiny.snapshot(pipe.unet)
+        other = shared_copy(pipe).apply_tome(**MERGED)
+        assert tiny.snapshot(pipe.unet) == before
+        assert np.abs(merged - plain).max() > 1e-3
+        for drawing, expected in ((other, merged), (pipe, plain), (pipe, plain), (other, merged)):
+            assert np.array_equal(tiny.run_pipeline(drawing), expected)
+        pipe.apply_tome(**MERGED)
+        other.remove_tome()
+        assert np.array_equal(tiny.run_pipeline(other), plain)
+        assert np.array_equal(tiny.run_pipeline(pipe), merged)
+
+    def test_is_without_the_tome_that_the_first_keeps(self, pipe: Any, plain: np.ndarray, merged: np.ndarray) -> None:
+        pipe.apply_tome(**MERGED)
+        before = tiny.snapshot(pipe.unet)
+        other = shared_copy(pipe)
+        assert other.tome is None
+        assert tiny.snapshot(pipe.unet) == before
+        assert np.array_equal(tiny.run_pipeline(other), plain)
+        assert np.array_equal(tiny.run_pipeline(pipe), merged)
+
+    def test_ppdiffusers_port_stays_on_the_first_alone(self, pipe: Any, plain: np.ndarray) -> None:
+        apply_port(pipe, ratio=0.5, use_rand=False)
+        ported = tiny.run_pipeline(pipe)
+        other = shared_copy(pipe)
+        assert not has_legacy_port(other.unet)
+        assert np.array_equal(tiny.run_pipeline(other), plain)
+        assert np.array_equal(tiny.run_pipeline(pipe), ported)
+        remove_legacy_port(pipe)
+
+    def test_a_pipeline_of_its_components_is_merged_too(self, pipe: Any, plain: np.ndarray, merged: np.ndarray) -> None:
+        """Nodes of ComfyUI make one for every picture."""
+        other = shared_copy(pipe).apply_tome(**MERGED)
+        made = [StableDiffusionPipeline(**each.components, requires_safety_checker=False) for each in (other, pipe)]
+        assert np.array_equal(tiny.run_pipeline(made[0]), merged)
+        assert np.array_equal(tiny.run_pipeline(made[1]), plain)
+
+    def test_one_may_draw_between_two_steps_of_the_other(self, pipe: Any, merged: np.ndarray) -> None:
+        other = shared_copy(pipe).apply_tome(**MERGED)
+        apart: list[np.ndarray] = []
+
+        def step_ended(*_: Any) -> dict[str, Any]:
+            apart.append(tiny.run_pipeline(pipe, steps=3))
+            return {}
+
+        assert np.array_equal(tiny.run_pipeline(other, callback_on_step_end=step_ended), merged)
+        assert len(apart) == 2
+        assert np.array_equal(apart[0], tiny.run_pipeline(pipe, steps=3))
+
+    def test_another_value_of_a_weight_is_seen_by_both(self, pipe: Any, plain: np.ndarray) -> None:
+        other = shared_copy(pipe)
+        pipe.unet.conv_out.bias.set_value(paddle.ones_like(pipe.unet.conv_out.bias))
+        drawn = tiny.run_pipeline(other)
+        assert np.abs(drawn - plain).max() > 1e-3
+        assert np.array_equal(drawn, tiny.run_pipeline(pipe))
+
+    @pytest.mark.parametrize("controlnet", [tiny.controlnet, tiny.multi_controlnet])
+    def test_its_controlnets_are_its_own(self, controlnet: Any) -> None:
+        pipe = tiny.pipeline(StableDiffusionControlNetPipeline, controlnet=controlnet())
+        blocks = shared_copy(pipe).apply_tome(0.5).tome.blocks
+        assert set(blocks) == {"unet", "controlnet"}
+        assert pipe.tome is None
+        assert all(one is two for one, two in zip(weights(pipe), weights(shared_copy(pipe)), strict=True))
+
+
+class Combined(DiffusionPipeline):
+    """Draws with a pipeline of its own, as Kandinsky's combined ones do; and holds a model twice, also in a list."""
+
+    def __init__(self, unet: tiny.Model) -> None:
+        super().__init__()
+        self.register_modules(unet=unet)
+        self.decoder_pipe = tiny.pipeline(unet=unet)
+        self.several = [unet, "a word"]
+
+    def __call__(self, **given: Any) -> Any:
+        return self.decoder_pipe(**given)
+
+
+def test_what_a_pipeline_holds_twice_the_copy_holds_twice() -> None:
+    pipe = Combined(tiny.unet())
+    plain = tiny.run_pipeline(pipe)
+    other = shared_copy(pipe)
+    assert other.unet is other.decoder_pipe.unet is other.several[0] is not pipe.unet
+    assert other.decoder_pipe.vae is pipe.decoder_pipe.vae
+    assert np.abs(tiny.run_pipeline(apply_tome(other, **MERGED)) - plain).max() > 1e-3
+    assert np.array_equal(tiny.run_pipeline(pipe), plain)
+    assert applied_tome(pipe.decoder_pipe) is None
+
+
+@pytest.mark.parametrize(("build", "run"), [(tiny.dit, tiny.run_dit), (tiny.sdxl_unet, tiny.run_unet)])
+def test_of_a_model(build: Any, run: Any) -> None:
+    model = build()
+    plain = run(model)
+    other = shared_copy(model)
+    assert np.array_equal(run(other), plain)
+    expected = run(apply_tome(build(), 0.5))
+    assert np.array_equal(run(apply_tome(other, 0.5)), expected)
+    assert np.array_equal(run(model), plain)
+
+
+class TestAForwardOfALayersOwn:
+    def test_that_would_run_the_first_ones_layers_is_refused(self, pipe: Any) -> None:
+        layer = pipe.unet.mid_block.attentions[0]
+        forward = layer.forward
+        layer.forward = lambda *given, **named: forward(*given, **named)
+        with pytest.raises(ToMeValueError, match=r"unet\.mid_block\.attentions\.0 has a forward of its own"):
+            shared_copy(pipe)
+
+    def test_that_is_a_method_becomes_the_copys(self, pipe: Any, plain: np.ndarray) -> None:
+        seen: list[Any] = []
+
+        def forward(self: Any, *given: Any, **named: Any) -> Any:
+            seen.append(self)
+            return type(self).forward(self, *given, **named)
+
+        pipe.unet.forward = MethodType(forward, pipe.unet)
+        other = shared_copy(pipe)
+        assert np.array_equal(tiny.run_pipeline(other), plain)
+        assert {id(each) for each in seen} == {id(other.unet)}
+
+
+@pytest.mark.parametrize("given", ["a word", None, StableDiffusionPipeline])
+def test_of_anything_else_is_refused(given: Any) -> None:
+    with pytest.raises(ToMeTypeError, match="a ppdiffusers pipeline or model"):
+        shared_copy(given)

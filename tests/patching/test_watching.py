@@ -1,0 +1,221 @@
+"""``record_merging``: its records are the groups that merged, and nothing of it stays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+
+import tiny
+from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.recorder import merging_blocks, record_merging
+from ppdiffusers_tome.patching.state.calls import BlockCall
+from ppdiffusers_tome.tools.doctor.zoo import uvit
+
+FIRST = "down_blocks.0.attentions.0.transformer_blocks.0"
+
+
+class Positional(paddle.nn.Layer):
+    """A UNet's first attention, which takes and gives plain tensors."""
+
+    def __init__(self, unet: tiny.Model) -> None:
+        super().__init__()
+        self.attention = unet.down_blocks[0].attentions[0]
+
+    def forward(self, x: paddle.Tensor, context: paddle.Tensor) -> paddle.Tensor:
+        return self.attention(x, context).sample
+
+
+def runs_of(model: tiny.Model) -> list[Any]:
+    return list({id(hooks.attachment): hooks.attachment for _, _, hooks in attached_blocks(model)}.values())
+
+
+def noted_matchings(model: tiny.Model) -> list[BlockCall]:
+    """What the model's own ``watch`` is told from now on."""
+    found: list[BlockCall] = []
+    for run in runs_of(model):
+        run.watch = found.append
+    return found
+
+
+@pytest.mark.parametrize(("height", "width"), [(16, 16), (8, 24), (10, 14)])
+@pytest.mark.parametrize("image", [-1, 0])
+def test_groups_are_those_of_the_matching(height: int, width: int, image: int) -> None:
+    unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
+    told = noted_matchings(unet)
+    with record_merging(unet, image=image) as records:
+        tiny.run_unet(unet, height=height, width=width)
+    assert len(records) == len(told) == 7
+    assert {(record.block.level, record.grid) for record in records} == {
+        (1, Grid(height, width)),
+        (2, Grid(-(-height // 2), -(-width // 2))),
+    }
+    for record, block in zip(records, told, strict=True):
+        layout, matching = block.layout, block.matching
+        owner = matching.owner.numpy().reshape(matching.batch, -1)[image]
+        together = owner[:, None] == owner[None]
+        assert np.array_equal(record.groups[:, None] == record.groups[None], together)
+        assert record.num_merged == matching.num_merged == layout.grid.num_merged(0.5)
+        assert record.sizes.sum() == matching.num_tokens
+        assert np.array_equal(record.merged.ravel(), together.sum(axis=1) > 1)
+
+
+def test_merging_makes_one_value_of_each_group() -> None:
+    """The record told by what merging does to real tokens, not by the owners it was read from."""
+    unet = apply_tome(tiny.unet(), 0.5)
+    told = noted_matchings(unet)
+    with record_merging(unet) as records:
+        tiny.run_unet(unet)
+    matching = told[0].matching
+    x = tiny.array((2, matching.num_tokens, 3), seed=5)
+    back = matching.unmerge(matching.merge(x)).numpy()[-1]
+    _, seen = np.unique(back, axis=0, return_inverse=True)
+    groups = records[0].groups
+    assert np.array_equal(groups[:, None] == groups[None], seen.reshape(-1)[:, None] == seen.reshape(-1)[None])
+
+
+def test_calls_are_counted_and_timesteps_told() -> None:
+    unet = apply_tome(tiny.unet(), 0.5)
+    with record_merging(unet) as records:
+        for timestep in (900, 500):
+            tiny.run_unet(unet, timestep=timestep)
+    assert [(record.call, record.timestep) for record in records if record.block.path == FIRST] == [
+        (0, 900.0),
+        (1, 500.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("build", "run"),
+    [(uvit.SPECIMEN.build, uvit.SPECIMEN.run), (tiny.dit, tiny.run_dit)],
+    ids=["the model is told, and tokens stand before the grid", "a block's norm is told"],
+)
+def test_transformers_tell_their_timestep(build: Callable[[], tiny.Model], run: tiny.Call) -> None:
+    transformer = apply_tome(build(), 0.5)
+    with record_merging(transformer) as records:
+        for timestep in (500, 300):
+            run(transformer, timestep=timestep)
+    assert {(record.call, record.timestep) for record in records[-1:]} == {(1, 300.0)}
+    assert all(len(record.groups) == record.grid.num_tokens for record in records)
+
+
+def test_random_destinations_change_with_the_step_and_a_reused_matching_does_not() -> None:
+    def groups(**settings: Any) -> list[np.ndarray]:
+        unet = apply_tome(tiny.unet(), 0.5, **settings)
+        with record_merging(unet) as records:
+            for timestep in (900, 800, 700):
+                tiny.run_unet(unet, timestep=timestep)
+        return [record.groups for record in records if record.block.path == FIRST]
+
+    fresh, reused = groups(), groups(reuse_steps=3)
+    assert not np.array_equal(fresh[1], fresh[2])
+    assert np.array_equal(reused[1], reused[2])
+
+
+def test_pipelines_with_a_controlnet_name_their_denoisers() -> None:
+    pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
+    apply_tome(pipe, 0.5)
+    assert {block.denoiser for block in merging_blocks(pipe)} == {"unet", "controlnet"}
+    with record_merging(pipe) as records:
+        tiny.run_pipeline(pipe, steps=3, image=tiny.array((1, 3, 32, 32), seed=3))
+    for denoiser in ("unet", "controlnet"):
+        assert {record.call for record in records if record.block.denoiser == denoiser} == {0, 1, 2}
+    assert {record.block for record in records} == set(merging_blocks(pipe))
+
+
+def test_the_last_image_of_a_guided_pipeline_is_the_prompted_one() -> None:
+    pipe = apply_tome(tiny.pipeline(), 0.5)
+    with record_merging(pipe) as records:
+        tiny.run_pipeline(pipe, steps=1, guidance_scale=5.0)
+    first = tiny.scheduler()
+    first.set_timesteps(1)
+    groups = {}
+    for name, text in (("prompted", tiny.text(1)), ("unprompted", tiny.array(tiny.text(1).shape, seed=4))):
+        with record_merging(pipe.unet) as alone, paddle.no_grad():
+            pipe.unet(tiny.latent(1), first.timesteps[0], text)
+        groups[name] = np.stack([record.groups for record in alone])
+    assert np.array_equal(np.stack([record.groups for record in records]), groups["prompted"])
+    assert not np.array_equal(groups["prompted"], groups["unprompted"])
+
+
+def test_all_is_as_before_afterwards_and_nothing_changes_meanwhile() -> None:
+    unet = apply_tome(tiny.unet(), 0.5)
+    before, output = tiny.snapshot(unet), tiny.run_unet(unet)
+    with record_merging(unet):
+        assert np.array_equal(tiny.run_unet(unet), output)
+    assert tiny.snapshot(unet) == before
+    assert [run.watch for run in runs_of(unet)] == [None]
+
+
+def test_watch_is_restored_after_an_exception() -> None:
+    unet = apply_tome(tiny.unet(), 0.5)
+    told = noted_matchings(unet)
+    before, own = tiny.snapshot(unet), [run.watch for run in runs_of(unet)]
+    failing = unet.up_blocks[1].register_forward_pre_hook(lambda layer, inputs: 1 / 0)
+    with pytest.raises(ZeroDivisionError), record_merging(unet) as records:
+        tiny.run_unet(unet)
+    failing.remove()
+    assert [run.watch for run in runs_of(unet)] == own
+    assert tiny.snapshot(unet) == before
+    assert len(records) == len(told) > 0
+    tiny.run_unet(unet)
+    assert len(told) > len(records)
+
+
+def test_two_may_watch_at_once() -> None:
+    unet = apply_tome(tiny.unet(), 0.5)
+    with record_merging(unet) as outer:
+        tiny.run_unet(unet)
+        with record_merging(unet) as inner:
+            tiny.run_unet(unet)
+        tiny.run_unet(unet)
+    assert [len(inner) * 3, {record.call for record in inner}] == [len(outer), {0}]
+    assert {record.call for record in outer} == {0, 1, 2}
+
+
+def test_threads_are_in_calls_of_their_own() -> None:
+    unet = apply_tome(tiny.unet(), 0.5)
+
+    def work(timestep: int) -> None:
+        for _ in range(3):
+            tiny.run_unet(unet, timestep=timestep)
+
+    with record_merging(unet) as records:
+        threads = [threading.Thread(target=work, args=(timestep,)) for timestep in (900, 100)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    by_call = {call: [record for record in records if record.call == call] for call in range(6)}
+    assert {len(own) for own in by_call.values()} == {len(merging_blocks(unet))}
+    assert all(len({record.timestep for record in own}) == 1 for own in by_call.values())
+
+
+def test_blocks_that_run_unmerged_leave_no_record() -> None:
+    unet = apply_tome(tiny.unet(), 0.5, max_downsample=2, sx=4, sy=4)
+    with record_merging(unet) as records, pytest.warns(UserWarning, match="smaller than one cell"):
+        tiny.run_unet(unet, height=4, width=16)
+    assert {record.block.level for record in records} == {1}
+
+
+def test_what_has_no_tome_is_refused() -> None:
+    unet = tiny.unet()
+    with pytest.raises(NothingToMergeError, match="ToMe is not applied to this UNet2DConditionModel"), record_merging(unet):
+        pass
+    remove_tome(apply_tome(unet, 0.5))
+    with pytest.raises(NothingToMergeError, match="call apply_tome first"):
+        merging_blocks(unet)
+
+
+def test_a_program_that_is_recorded_is_not_watched() -> None:
+    unet = apply_tome(tiny.unet(), 0.5)
+    with record_merging(unet) as records, paddle.no_grad():
+        paddle.jit.to_static(Positional(unet), full_graph=True)(tiny.array((2, 8, 16, 16)), tiny.text(2))
+    assert records == []
