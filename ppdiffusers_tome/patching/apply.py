@@ -1,23 +1,17 @@
-"""Apply settings to a pipeline or model, take them off, and see what is applied."""
+"""Settings applied to a pipeline or model, removed, and reported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import paddle
-
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES, all_sections
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES
 from ppdiffusers_tome.patching.attach import attach, attached_blocks, detach
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.paddle_compat import HOOKS_SEE_KEYWORDS
-from ppdiffusers_tome.patching.step_caches import reset_step_caches
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -73,7 +67,7 @@ class AppliedToMe:
 
     @property
     def blocks(self) -> dict[str, int]:
-        """How many blocks merge, by denoiser: ``{"unet": 16, "controlnet": 7}``; the key is "" for a model."""
+        """The number of blocks that merge, by denoiser: ``{"unet": 16}``; the key is "" for a model."""
         found: dict[str, int] = {}
         for entry in self.entries:
             found[entry.denoiser] = found.get(entry.denoiser, 0) + len(entry.paths)
@@ -86,12 +80,12 @@ class AppliedToMe:
 
 
 def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
-    """``apply_tome`` with settings that are checked already; the same errors, and the same promise."""
+    """Apply settings that are checked already; otherwise as ``apply_tome``."""
     denoisers = list(list_models(model_or_pipe))
     plan = [(layer, select_blocks(find_blocks(layer), config)) for _, layer in denoisers]
     if not any(chosen for _, chosen in plan):
-        raise NothingToMergeError(_why_nothing(model_or_pipe, denoisers, config))
-    _check_settings([site for _, chosen in plan for site in chosen], config)
+        raise NothingToMergeError(_explain(model_or_pipe, denoisers, config))
+    _check_settings([block for _, chosen in plan for block in chosen], config)
     # Nothing was touched before this line and nothing can fail after it.
     remove_tome(model_or_pipe)
     for layer, chosen in plan:
@@ -101,7 +95,9 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
 
 
 def remove_tome(model_or_pipe: T) -> T:
-    """Take token merging off a pipeline, a model or a part of one, leaving it exactly as it was before.
+    """Remove token merging from a pipeline, a model or a part of one.
+
+    It is then exactly as it was before. A call that runs in another thread ends as it began.
 
     Args:
         model_or_pipe: as for ``apply_tome``; one that has no ToMe is left alone.
@@ -112,7 +108,7 @@ def remove_tome(model_or_pipe: T) -> T:
     Raises:
         ToMeTypeError: it is neither a pipeline nor a model.
     """
-    # The port marks text encoders too, so everything is looked at, not only what denoises.
+    # The port marks text encoders too, so all models are searched, not only those that denoise.
     for _, layer in list_models(model_or_pipe, denoisers_only=False):
         detach(layer)
         remove_legacy_port(layer)
@@ -120,68 +116,64 @@ def remove_tome(model_or_pipe: T) -> T:
 
 
 def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
-    """What is applied to a pipeline or model, or None."""
+    """Return the settings and blocks that are applied to a pipeline or model, or None."""
     entries: list[AppliedBlocks] = []
     seen: set[int] = set()
     for name, layer in list_models(model_or_pipe):
         paths: dict[ToMeConfig, list[str]] = {}
-        for path, block, hooks in attached_blocks(layer):
+        for path, block, override in attached_blocks(layer):
             # Two models may hold the same layers (Versatile Diffusion's UNets).
             if id(block) not in seen:
                 seen.add(id(block))
-                paths.setdefault(hooks.attachment.config, []).append(path)
+                paths.setdefault(override.attachment.config, []).append(path)
         entries += [AppliedBlocks(name, config, tuple(found)) for config, found in paths.items()]
     return AppliedToMe(tuple(entries)) if entries else None
 
 
-def _check_settings(chosen: list[MergeableBlock], config: ToMeConfig) -> None:
-    """A stride over frames needs attention over frames, and ``proportional`` attention that takes a mask.
+def _check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
+    """Check that the blocks can do what some settings ask for.
 
     Raises:
-        NothingToMergeError: some of the blocks have no such attention, or none has.
+        NothingToMergeError: a stride over frames needs attention over frames in all blocks, and ``proportional``
+            attention that takes a mask in at least one.
     """
-    attentions = [(site, each) for site in chosen for role, each in site.sections(config) if role == ATTENTION]
-    if config.proportional and not any(site.weighs(section, config) for site, section in attentions):
+    attentions = [(block, point) for block in blocks for role, point in block.points(config) if role == ATTENTION]
+    if config.proportional and not any(block.accepts_group_sizes(point, config) for block, point in attentions):
         raise NothingToMergeError(
-            f"proportional=True has no effect here, as the attention of {type(chosen[0].block).__name__} takes no "
+            f"proportional=True has no effect here, as the attention of {type(blocks[0].block).__name__} takes no "
             "mask, which would carry how many tokens each key stands for; leave it at None"
         )
-    apart = next((site for site in chosen if not site.adapter.frames), None)
-    if config.st > 1 and apart is not None:
+    single = next((block for block in blocks if not block.adapter.frames), None)
+    if config.st > 1 and single is not None:
         raise NothingToMergeError(
-            f"st={config.st} merges tokens of several frames, and the attention of {type(apart.block).__name__} "
-            f"({apart.name or 'the block itself'}) is within one picture or frame; leave st at 1"
+            f"st={config.st} merges tokens of several frames, and the attention of {type(single.block).__name__} "
+            f"({single.name or 'the block itself'}) is within one image or frame; leave st at 1"
         )
 
 
-def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config: ToMeConfig) -> str:
-    """The sentence that separates the causes: no block at all, none at this level, none with these flags."""
+def _explain(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config: ToMeConfig) -> str:
+    """Return the sentence that says why nothing merges: no block at all, none at this level, none with these flags."""
     name = type(model_or_pipe).__name__
-    sites = [site for _, layer in denoisers for site in find_blocks(layer)]
-    if not sites:
-        looked_at = ", ".join(f"{key} ({type(layer).__name__})" if key else name for key, layer in denoisers)
+    blocks = [block for _, layer in denoisers for block in find_blocks(layer)]
+    if not blocks:
+        models = ", ".join(f"{key} ({type(layer).__name__})" if key else name for key, layer in denoisers)
         reasons = {type(layer).__name__: find_refusal_inside(layer) for _, layer in denoisers}
         why = "".join(f". {cls}: {reason}" for cls, reason in reasons.items() if reason)
         return (
-            f"{name} has nothing to merge: looked at {looked_at or 'no model'} and found no block on a grid of image "
+            f"{name} has nothing to merge: looked at {models or 'no model'} and found no block on a grid of image "
             f"tokens{why}. Apply ToMe to a denoiser that has such blocks (a UNet, a ControlNet, a diffusion "
             "transformer), or to the pipeline that holds one; `ppdiffusers-tome doctor` lists which have"
         )
     if config.levels is not None:
-        found = ", ".join(str(level) for level in sorted({site.level for site in sites if site.sections(config)}))
-        if found:
-            return f"{name} has nothing to merge at the levels of ratio={config.ratio}; its blocks are at {found}"
-    finest_sites = select_blocks(sites, replace(config, max_downsample=None))
-    if finest_sites:
-        finest = finest_sites[0].level
+        levels = ", ".join(str(level) for level in sorted({block.level for block in blocks if block.points(config)}))
+        if levels:
+            return f"{name} has nothing to merge at the levels of ratio={config.ratio}; its blocks are at {levels}"
+    finest_blocks = select_blocks(blocks, replace(config, max_downsample=None))
+    if finest_blocks:
+        finest = finest_blocks[0].level
         return (
             f"{name} has nothing to merge at max_downsample={config.max_downsample}: its finest attention is at level "
             f"{finest}; give max_downsample={finest} or more, or None for the finest level"
-        )
-    if not HOOKS_SEE_KEYWORDS and any(section.keyword for site in sites for section in all_sections(site.adapter)):
-        return (
-            f"{name} calls its attention by keyword, which hooks see from Paddle 3.0 on (this is {paddle.__version__}"
-            "); install paddlepaddle 3, which ppdiffusers needs for such models"
         )
     if METHODS[config.method].keeps_queries and config.merge_attn:
         return (
@@ -193,58 +185,3 @@ def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config:
         f"{name} has nothing to merge: no block of it has the sublayer that {flags} merges around; "
         "try merge_attn=True"
     )
-
-
-@contextmanager
-def tome_set_aside(model_or_pipe: Any) -> Iterator[None]:
-    """Inside, a pipeline or model is without ToMe, whatever is applied to it there; afterwards it has its own back.
-
-    That is the very ToMe it had, however it was applied: by denoisers, on a part of one, or ppdiffusers' own port; and
-    also where what runs inside fails or is interrupted.
-
-    Raises:
-        ToMeTypeError: it is neither a pipeline nor a model.
-    """
-    models = [model for _, model in list_models(model_or_pipe, denoisers_only=False)]
-    layers = [layer for model in models for layer in model.sublayers(include_self=True)]
-    layers = list({id(layer): layer for layer in layers}.values())
-    before, bare = [_Held(layer) for layer in layers], None
-    try:
-        remove_tome(model_or_pipe)
-        bare = [_Held(layer) for layer in layers]
-        yield
-    finally:
-        remove_tome(model_or_pipe)
-        for held, without in zip(before, bare or map(_Held, layers), strict=True):
-            held.put_back_what_is_not_in(without)
-        for layer in layers:
-            reset_step_caches(layer, also_whole=True)  # by caches, of calls that ToMe's hooks did not see
-
-
-class _Held:
-    """What a layer holds itself: its class, its attributes, and the dictionaries in which Paddle keeps hooks.
-
-    What ToMe put on a layer is told by what its removal takes, not by what it is.
-    """
-
-    def __init__(self, layer: Layer) -> None:
-        self.layer, self.cls, self.attributes = layer, type(layer), dict(vars(layer))
-        self.hooks = {
-            name: dict(value) for name, value in vars(layer).items() if "hooks" in name and isinstance(value, dict)
-        }
-
-    def put_back_what_is_not_in(self, other: _Held) -> None:
-        """``other`` is of the same layer, later."""
-        if self.cls is not other.cls:
-            self.layer.__class__ = self.cls
-        for name, value in self.attributes.items():
-            if name not in other.attributes or value is not other.attributes[name]:
-                vars(self.layer)[name] = value
-        for name, hooks in self.hooks.items():
-            taken = hooks.keys() - other.hooks[name].keys()
-            now = vars(self.layer)[name]
-            if taken:  # in the order they were in, which is the order they run in; hooks put on since come last
-                in_order = {number: hook for number, hook in hooks.items() if number in taken or number in now}
-                in_order |= {number: hook for number, hook in now.items() if number not in in_order}
-                now.clear()
-                now.update(in_order)

@@ -1,29 +1,39 @@
-"""Attach ToMe to a model and take it off again.
+"""Apply ToMe's overrides to a model and take them off again.
 
-Nothing is stored on the model but hooks and what stands in for methods of attention (``StandIn``), each of a small
-object; what is attached is found by looking at them. That is why a deep copy or a pickle of a model carries its own
-ToMe, and why removing it from a part leaves the rest working.
+Nothing is stored on the model but overrides (see ``overrides.method``), and what is applied is found by looking at
+them. That is why a deep copy or a pickle of a model carries its own ToMe, and why removing it from a part leaves the
+rest working.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.merging.methods import KEEP, METHODS
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, Section
-from ppdiffusers_tome.patching.blocks import MergeableBlock, attention_with_mask, execution_order
-from ppdiffusers_tome.patching.hooks.base import Hooks
-from ppdiffusers_tome.patching.hooks.block import BlockHooks, HostHooks
-from ppdiffusers_tome.patching.hooks.denoiser import DenoiserHooks, TimestepHooks
-from ppdiffusers_tome.patching.hooks.keyword_attention import KeywordAttentionHooks
-from ppdiffusers_tome.patching.hooks.mask import MaskMerger
-from ppdiffusers_tome.patching.hooks.mask_channel import MaskAsChannel, has_plain_scores
-from ppdiffusers_tome.patching.hooks.merge import SectionHooks
-from ppdiffusers_tome.patching.hooks.method_override import StandIn
-from ppdiffusers_tome.patching.layers import is_a, layer_at
-from ppdiffusers_tome.patching.paddle_compat import after, before, remove_hooks
+from ppdiffusers_tome.merging.methods import MEAN, METHODS, Method
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, MergePoint
+from ppdiffusers_tome.patching.blocks import MergeableBlock, accepts_key_bias, execution_order, find_timestep_layer
+from ppdiffusers_tome.patching.layers import find_layer, is_a
+from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPreparation, has_plain_scores
+from ppdiffusers_tome.patching.overrides.block import (
+    BlockForward,
+    GridForward,
+    InnerOverrides,
+    LayoutReader,
+    ParentForward,
+    TokensForward,
+)
+from ppdiffusers_tome.patching.overrides.denoiser import DenoiserForward, TimestepForward
+from ppdiffusers_tome.patching.overrides.merge import (
+    NORMS,
+    TEXT_NORMS,
+    EnterForward,
+    LeaveForward,
+    NormForward,
+    PointForward,
+)
+from ppdiffusers_tome.patching.overrides.method import list_overrides
+from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.step_caches import reset_step_caches
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -32,108 +42,98 @@ if TYPE_CHECKING:
     from paddle.nn import Layer
 
 
-def attach(model: Layer, sites: Iterable[MergeableBlock], config: ToMeConfig) -> None:
-    """Put ToMe on the given blocks of one denoiser; ``detach`` mirrors it."""
-    for layer in model.sublayers(include_self=True):
-        reset_step_caches(layer, also_whole=True)
-    in_order = execution_order(sites)
-    attachment = Attachment(config, max_timestep=in_order[0].adapter.max_timestep)
-    timestep_layer = _timestep_layer(model)
-    parameters = tuple(inspect.signature(type(model).forward).parameters)[1:]
-    reads_timestep = timestep_layer is None and is_a(model, "ModelMixin")
-    denoiser_hooks = DenoiserHooks(attachment, parameters, reads_timestep=reads_timestep)
-    before(model, denoiser_hooks.begin, with_keywords=True)
-    if timestep_layer is not None:
-        before(timestep_layer, TimestepHooks(attachment, model).tell)
-    method = METHODS[config.method]
-    hosts: dict[tuple[int, str], HostHooks] = {}
-    for number, site in enumerate(in_order):
-        how = KEEP if method.combine is None else method.combine(number / max(1, len(in_order) - 1))
-        host = (id(site.host), site.adapter.block_class)
-        if host not in hosts:
-            hosts[host] = host_hooks = HostHooks(attachment, site)
-            before(layer_at(site.host, site.adapter.latent), host_hooks.enter, with_keywords=True)
-        block_hooks = BlockHooks(attachment, hosts[host])
-        before(site.block, block_hooks.enter)
-        after(site.block, block_hooks.leave)
-        if site.adapter.metric:
-            before(layer_at(site.block, site.adapter.metric), block_hooks.see)
-        for role, section in site.sections(config):
-            _attach_section(attachment, site.block, role, section, how, keeps_queries=method.keeps_queries)
-    # What begins first ends last, also where one layer is a block, its host and the denoiser.
-    for host_hooks in hosts.values():
-        after(host_hooks.host, host_hooks.leave, always=True)
-    after(model, denoiser_hooks.end, always=True)
-
-
-def _attach_section(
-    attachment: Attachment, block: Layer, role: str, section: Section, how: str, *, keeps_queries: bool
-) -> None:
-    if section.keyword:
-        _attach_keyword_attention(attachment, layer_at(block, section.leave), role, section, how, keeps_queries=keeps_queries)
-        return
-    around = [layer_at(block, path) for path in (*section.enter, section.leave)]
-    attention = attention_with_mask(block, section)
-    hooks = SectionHooks(attachment, role, attention, how, section)
-    if keeps_queries:
-        for path in section.keys:
-            before(layer_at(block, path), hooks.merge)
-    else:
-        for layer in around[:-1]:
-            if section.after:
-                after(layer, hooks.merge_output)
-            else:
-                before(layer, hooks.merge)
-    after(around[-1], hooks.unmerge)
-    if role == ATTENTION and attention is not None:
-        MaskMerger(attachment, attention).put()
-        if attachment.config.uses_group_sizes and has_plain_scores(attention):
-            MaskAsChannel(attachment, attention).put()
-
-
-def _attach_keyword_attention(
-    attachment: Attachment, attention: Layer, role: str, section: Section, how: str, *, keeps_queries: bool
-) -> None:
-    hooks = KeywordAttentionHooks(attachment, role, attention, how, section)
-    before(attention, hooks.enter, with_keywords=True)
-    after(attention, hooks.leave)
-    inside: dict[str, Callable] = {"to_q": hooks.run}
-    if keeps_queries:
-        inside |= {"to_k": hooks.merge_keys, "to_v": hooks.merge}
-    behind: dict[str, Callable] = {}
-    if section.rotary:
-        behind = {
-            "norm_q": hooks.turn_queries, "norm_k": hooks.turn_keys,
-            "norm_added_q": hooks.turn_text_queries, "norm_added_k": hooks.turn_text_keys,
-        }  # fmt: skip
-    for put, where in ((before, inside), (after, behind)):
-        for name, hook in where.items():
-            if layer_at(attention, name) is not None:
-                put(layer_at(attention, name), hook)
+def attach(model: Layer, blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:
+    """Put ToMe on some blocks of a model; ``detach`` mirrors it."""
+    _reset(model)
+    by_denoiser: dict[int, list[MergeableBlock]] = {}
+    for block in blocks:
+        by_denoiser.setdefault(id(block.denoiser), []).append(block)
+    for blocks_of_denoiser in by_denoiser.values():
+        _attach_denoiser(execution_order(blocks_of_denoiser), config)
 
 
 def detach(model: Layer) -> None:
-    """Take off whatever ``attach`` put on a model or a part of one; harmless where nothing is attached."""
-    for layer in model.sublayers(include_self=True):
-        remove_hooks(layer, lambda hook: isinstance(getattr(hook, "__self__", None), Hooks))
-        reset_step_caches(layer)
-        for name in (MaskMerger.NAME, MaskAsChannel.NAME):
-            while isinstance(stand_in := vars(layer).get(name), StandIn):
-                stand_in.remove()  # a layer that two denoisers hold has one of each
+    """Take off whatever ``attach`` put on a model or a part of one; harmless where nothing is applied."""
+    overrides = [override for layer in model.sublayers(include_self=True) for override in list_overrides(layer)]
+    for override in reversed(overrides):
+        override.remove()
+    if overrides:
+        _reset(model)
 
 
-def attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockHooks]]:
-    """Every block of a model that ToMe is attached to: its path, itself and its hooks."""
+def attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockForward]]:
+    """Return every block of a model that ToMe is applied to: its path, itself and its override."""
     return [
-        (path, layer, hooks)
+        (path, layer, override)
         for path, layer in model.named_sublayers(include_self=True)
-        for hook in layer._forward_pre_hooks.values()
-        if isinstance(hooks := getattr(hook, "__self__", None), BlockHooks) and hook == hooks.enter
+        for override in list_overrides(layer)
+        if isinstance(override, BlockForward)
     ]
 
 
-def _timestep_layer(model: Layer) -> Any | None:
-    """The layer that embeds the timestep, called with it positionally in every UNet, ControlNet and transformer."""
-    if hasattr(model, "time_proj"):
-        return model.time_proj
-    return next((layer for layer in model.sublayers() if is_a(layer, "Timesteps")), None)
+def _reset(model: Layer) -> None:
+    """Drop what the model keeps of earlier calls: results in caches over steps, and traced programs."""
+    for layer in model.sublayers(include_self=True):
+        reset_step_caches(layer)
+        forward = vars(layer).get("forward")
+        while forward is not None:
+            drop_traced_programs(forward)
+            forward = getattr(forward, "previous", None)
+
+
+def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
+    denoiser, method = blocks[0].denoiser, METHODS[config.method]
+    attachment = Attachment(config, max_timestep=blocks[0].adapter.max_timestep)
+    parents: dict[tuple[int, str], LayoutReader] = {}
+    for number, block in enumerate(blocks):
+        depth = number / max(1, len(blocks) - 1)
+        combine = MEAN if method.combine is None else method.combine(depth)
+        reader = parents.setdefault((id(block.parent), block.adapter.block_class), LayoutReader(attachment, block))
+        _attach_block(attachment, block, reader, config, combine)
+    # What begins first is put last, also where one layer is a block, its parent and the denoiser.
+    for block in {(id(block.parent), block.adapter.block_class): block for block in blocks}.values():
+        reader = parents[id(block.parent), block.adapter.block_class]
+        grid_layer = find_layer(block.parent, block.adapter.grid_layer)
+        if grid_layer is not block.parent:
+            GridForward(attachment, grid_layer, reader).put()
+        ParentForward(attachment, block.parent, reader, gets_latent=grid_layer is block.parent).put()
+    timestep_layer = find_timestep_layer(denoiser)
+    if timestep_layer is not None:
+        TimestepForward(attachment, timestep_layer).put()
+    reads_timestep = timestep_layer is None and is_a(denoiser, "ModelMixin")
+    DenoiserForward(attachment, denoiser, reads_timestep=reads_timestep).put()
+
+
+def _attach_block(
+    attachment: Attachment, block: MergeableBlock, reader: LayoutReader, config: ToMeConfig, combine: str
+) -> None:
+    inner = InnerOverrides()
+    for role, point in block.points(config):
+        _attach_point(attachment, block.block, role, point, METHODS[config.method], combine, inner)
+    tokens_layer = block.adapter.tokens_layer
+    if tokens_layer:
+        inner.add(tokens_layer, TokensForward(attachment, find_layer(block.block, tokens_layer)))
+    BlockForward(attachment, block.block, reader, inner, sees_tokens=not tokens_layer).put()
+
+
+def _attach_point(
+    attachment: Attachment, block: Layer, role: str, point: MergePoint, method: Method, combine: str,
+    inner: InnerOverrides,
+) -> None:  # fmt: skip
+    layer = find_layer(block, point.layer)
+    inner.add(point.layer, PointForward(attachment, layer, point, role, combine))
+    entering = point.keys if method.keeps_queries else point.enter if not point.is_one_layer else ()
+    for path in entering:
+        name, is_last = path.rpartition(".")[2], path == entering[-1]
+        entered = find_layer(block, path)
+        inner.add(path, EnterForward(attachment, entered, point, combine, name=name, is_last=is_last))
+    if not point.is_one_layer and not method.keeps_queries:
+        inner.add(point.leave, LeaveForward(attachment, find_layer(block, point.leave), point))
+    for name in (*NORMS, *TEXT_NORMS) if point.rotary else ():
+        norm = find_layer(layer, name)
+        if norm is not None:
+            inner.add(f"{point.layer}.{name}", NormForward(attachment, norm, point, name, layer.heads))
+    if role == ATTENTION and point.has_prepared_mask and hasattr(layer, "prepare_attention_mask"):
+        inner.add(point.layer, MaskPreparation(attachment, layer, point))
+        if attachment.config.uses_group_sizes and accepts_key_bias(layer) and has_plain_scores(layer):
+            inner.add(point.layer, MaskChannel(attachment, layer))

@@ -1,4 +1,4 @@
-"""Where in a model tokens can be merged: the blocks, their hosts and their levels."""
+"""Where in a model tokens can merge: its blocks, their parents and levels."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import adapters
-from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter, Section
-from ppdiffusers_tome.patching.layers import is_a, layer_at
+from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter, MergePoint
+from ppdiffusers_tome.patching.layers import find_layer, is_a
 from ppdiffusers_tome.patching.levels import DOWN, locate_in_unet
-from ppdiffusers_tome.patching.paddle_compat import HOOKS_SEE_KEYWORDS
 from ppdiffusers_tome.patching.unsupported import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
-# Processors whose keys are made by ``to_k`` of the attention's own tokens, each image's for itself.
-_OF_OWN_KEYS = {
+# Processors whose keys are made by ``to_k`` of the attention's own tokens, for each image by itself.
+_SELF_CONTAINED = {
     "AttnProcessor", "AttnProcessor2_5", "ChunkedAttnProcessor", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor",
     "SlicedAttnProcessor", "XFormersAttnProcessor",
 }  # fmt: skip
@@ -27,101 +26,129 @@ _OF_OWN_KEYS = {
 
 @dataclass(frozen=True)
 class MergeableBlock:
-    """A block that can merge.
+    """A block of a model in which tokens can merge.
 
     Attributes:
         name: path of the block in its model, ``down_blocks.0.attentions.0.transformer_blocks.0``.
-        block, host: the block and the layer around it that sees the latent.
-        adapter: how to attach to them.
+        block, parent: the block, and the layer around it that gets the latent.
+        denoiser: the layer whose calls are those of the block's denoiser: one that embeds a timestep, or the model.
+        adapter: describes the block's class.
         level: how many times smaller than the latent the block's grid is: 1, 2, 4, 8.
         stage: of a UNet, ``DOWN``, ``MIDDLE`` or ``UP``; None in other models.
     """
 
     name: str
     block: Layer
-    host: Layer
+    parent: Layer
+    denoiser: Layer
     adapter: BlockAdapter
     level: int
     stage: int | None = None
 
-    def sections(self, config: ToMeConfig) -> list[tuple[str, Section]]:
-        """The sections that merge with these settings, with their roles; a block may lack some layers."""
+    def points(self, config: ToMeConfig) -> list[tuple[str, MergePoint]]:
+        """Return the points that merge with these settings, with their roles; a block may lack some layers."""
         return [
-            (role, section)
-            for role, sections in self.adapter.sections.items()
-            for section in sections
-            if getattr(config, role) and layer_at(self.block, section.leave) is not None
-            and (section.keys or not METHODS[config.method].keeps_queries)
-            and (not section.keyword or HOOKS_SEE_KEYWORDS)
-        ]
+            (role, point)
+            for role, points in self.adapter.points.items()
+            for point in points
+            if getattr(config, role) and find_layer(self.block, point.leave) is not None
+            and (point.keys or not METHODS[config.method].keeps_queries)
+        ]  # fmt: skip
 
-    def weighs(self, section: Section, config: ToMeConfig) -> bool:
-        """Whether attention of a section can be told how many tokens each stands for, see ``ToMeConfig``."""
-        if section.keyword:
-            return bool(section.mask)
-        # Attention that merges layer by layer asks for its mask before its tokens merge; keys are told by then.
-        if not section.is_one_layer and not METHODS[config.method].keeps_queries:
+    def accepts_group_sizes(self, point: MergePoint, config: ToMeConfig) -> bool:
+        """Return whether attention of a point can weight keys by group size, see ``ToMeConfig.proportional``."""
+        if point.mask or not point.has_prepared_mask:
+            return bool(point.mask)
+        # Attention that merges layer by layer asks for its mask before its tokens merge; keys are known by then.
+        if not point.is_one_layer and not METHODS[config.method].keeps_queries:
             return False
-        return accepts_key_bias(attention_with_mask(self.block, section))
-
-
-def attention_with_mask(block: Layer, section: Section) -> Any:
-    """The attention of a section, or around it, whose processor asks it for a mask; None where there is none."""
-    around = [layer_at(block, path) for path in (*section.enter, section.leave)]
-    # A section is an attention layer, or within one (such as the block itself).
-    parents = [layer_at(block, section.leave.rpartition(".")[0])]
-    return next((layer for layer in (*around, *parents, block) if hasattr(layer, "prepare_attention_mask")), None)
+        return accepts_key_bias(find_layer(self.block, point.layer))
 
 
 def accepts_key_bias(attention: Any) -> bool:
-    """Whether an attention's mask is for the block's own keys, not also for a text's that it makes by other layers."""
-    return attention is not None and getattr(attention, "add_k_proj", None) is None
+    """Return whether an attention takes a mask for the block's own keys, not also for a text's of other layers."""
+    return hasattr(attention, "prepare_attention_mask") and getattr(attention, "add_k_proj", None) is None
 
 
 def gets_group_sizes(attention: Any, config: ToMeConfig) -> bool:
-    """Whether an attention is to be told how many tokens each key stands for.
+    """Return whether an attention is to weight keys by group size.
 
-    Unless settings ask for it, processors that are not known are not: their keys may be others than the block's.
+    Processors that are not known do so only where settings ask for it: their keys may be others than the block's.
     """
-    known = type(getattr(attention, "processor", None)).__name__ in _OF_OWN_KEYS
-    return config.uses_group_sizes and accepts_key_bias(attention) and (known or config.proportional is True)
+    is_known = type(getattr(attention, "processor", None)).__name__ in _SELF_CONTAINED
+    return config.uses_group_sizes and accepts_key_bias(attention) and (is_known or config.proportional is True)
 
 
 def find_blocks(model: Layer) -> list[MergeableBlock]:
-    """Every block of a model, or of a part of one, that an adapter knows. Levels count from ``model``."""
-    sites, seen = [], set()
-    for path, layer in _layers(model):
-        inside = [adapter for adapter in adapters() if is_a(layer, *adapter.inside)]
-        for name, block in layer.named_sublayers() if inside else ():  # in the order in which they stand
-            for adapter in inside:
-                if is_a(block, adapter.block_class) and id(block) not in seen and adapter.usable(block):
+    """Find every block of a model, or of a part of one, that an adapter describes. Levels count from ``model``."""
+    blocks, seen = [], set()
+    denoisers = _list_denoisers(model)
+    for path, layer in _walk(model):
+        matching = [adapter for adapter in adapters() if is_a(layer, *adapter.parent_classes)]
+        for name, block in layer.named_sublayers() if matching else ():  # in the order in which they stand
+            for adapter in matching:
+                if is_a(block, adapter.block_class) and id(block) not in seen and adapter.can_merge(block):
                     seen.add(id(block))
-                    host = block if adapter.block_is_parent else layer
+                    parent = block if adapter.block_is_parent else layer
                     block_path = f"{path}.{name}".lstrip(".")
-                    # A block that is its own host may stand in any part of the layer that it is looked for in.
+                    # A block that is its own parent may stand in any part of the layer that it is looked for in.
                     place = locate_in_unet(model, block_path if adapter.block_is_parent else path, adapter.unets)
-                    level = (1 if place is None else place.level) * adapter.downsample(host)
+                    level = (1 if place is None else place.level) * adapter.downsample(parent)
                     stage = None if place is None else place.stage
-                    sites.append(MergeableBlock(block_path, block, host, adapter, level, stage))
-    return sites
+                    around = max((name for name in denoisers if _is_inside(path, name)), key=len, default="")
+                    denoiser = denoisers.get(around, model)
+                    blocks.append(MergeableBlock(block_path, block, parent, denoiser, adapter, level, stage))
+    return blocks
 
 
-def select_blocks(sites: list[MergeableBlock], config: ToMeConfig) -> list[MergeableBlock]:
-    """The sites that merge with these settings; ``max_downsample=None`` reaches the finest level that there is."""
-    merging = [site for site in sites if site.sections(config)]
+def select_blocks(blocks: list[MergeableBlock], config: ToMeConfig) -> list[MergeableBlock]:
+    """Return the blocks that merge with these settings; ``max_downsample=None`` selects the finest level there is."""
+    merging = [block for block in blocks if block.points(config)]
     if config.levels is not None:
-        return [site for site in merging if site.level in config.levels]
-    limit = config.max_downsample or min((site.level for site in merging), default=1)
-    return [site for site in merging if site.level <= limit]
+        return [block for block in merging if block.level in config.levels]
+    limit = config.max_downsample or min((block.level for block in merging), default=1)
+    return [block for block in merging if block.level <= limit]
 
 
-def execution_order(sites: Iterable[MergeableBlock]) -> list[MergeableBlock]:
-    """Sites as their blocks run: a UNet's way down, its middle, its way up; elsewhere the order they stand in."""
-    return sorted(sites, key=lambda site: site.stage or DOWN)
+def execution_order(blocks: Iterable[MergeableBlock]) -> list[MergeableBlock]:
+    """Sort blocks as they run: a UNet's way down, its middle, its way up; elsewhere the order they stand in."""
+    return sorted(blocks, key=lambda block: block.stage or DOWN)
 
 
-def _layers(model: Layer) -> Iterator[tuple[str, Layer]]:
-    """All layers with their paths, the model first, but for those of which it is known why nothing merges there."""
+def find_timestep_layer(denoiser: Layer) -> Any | None:
+    """Return the layer that embeds the timestep, which is called with it; None where there is none."""
+    if hasattr(denoiser, "time_proj"):
+        return denoiser.time_proj
+    return next((layer for layer in denoiser.sublayers() if is_a(layer, "Timesteps")), None)
+
+
+def _list_denoisers(model: Layer) -> dict[str, Layer]:
+    """Return the denoisers by path: the innermost models around embeddings of timesteps, else the outermost models.
+
+    A layer may call its denoiser several times, and several ControlNets may be one model: a call is the denoiser's.
+    """
+    models = {path: layer for path, layer in model.named_sublayers(include_self=True) if is_a(layer, "ModelMixin")}
+    denoisers = {}
+    for path, layer in model.named_sublayers():
+        if path.rpartition(".")[2] == "time_proj" or is_a(layer, "Timesteps"):
+            owner = max((name for name in models if _is_inside(path, name)), key=len, default="")
+            denoisers[owner] = models.get(owner, model)
+    if denoisers:
+        return denoisers
+    parents = [name for adapter in adapters() for name in adapter.parent_classes]
+    outermost: dict[str, Layer] = {}
+    for path, layer in models.items():  # models come before those inside of them
+        if not is_a(layer, *parents) and not any(_is_inside(path, name) for name in outermost):
+            outermost[path] = layer
+    return outermost
+
+
+def _is_inside(path: str, ancestor: str) -> bool:
+    return not ancestor or f"{path}.".startswith(f"{ancestor}.")
+
+
+def _walk(model: Layer) -> Iterator[tuple[str, Layer]]:
+    """Yield all layers with their paths, the model first, but for those in which nothing merges for a known reason."""
     refused: tuple[str, ...] = ()
     for path, layer in model.named_sublayers(include_self=True):
         if path.startswith(refused):

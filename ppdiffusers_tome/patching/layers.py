@@ -1,4 +1,4 @@
-"""Layers of a model, by path and by the name of their class; nothing is imported to find out."""
+"""Layers of a model, by path and by the name of their class."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from paddle.nn import Layer
 
 
-def layer_at(layer: Layer, path: str) -> Any:
-    """The sublayer at a dotted path, "" for the layer itself; None where there is none."""
+def find_layer(layer: Layer, path: str) -> Any:
+    """Return the sublayer at a dotted path, "" for the layer itself; None where there is none."""
     found: Any = layer
     for name in filter(None, path.split(".")):
         found = getattr(found, name, None)
@@ -17,5 +17,5 @@ def layer_at(layer: Layer, path: str) -> Any:
 
 
 def is_a(layer: object, *class_names: str) -> bool:
-    """True when a class of one of those names is among the layer's."""
+    """Return whether a class of one of those names is among the layer's."""
     return any(cls.__name__ in class_names for cls in type(layer).__mro__)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.patching.adapters.adapter import UNetParts
-from ppdiffusers_tome.patching.layers import is_a, layer_at
+from ppdiffusers_tome.patching.layers import find_layer, is_a
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -44,7 +44,7 @@ def locate_in_unet(model: Layer, path: str, unets: Sequence[UNetParts]) -> Place
     for index, name in enumerate(names):
         for unet in unets:
             if name in unet.names:
-                root = layer_at(model, ".".join(names[:index]))
+                root = find_layer(model, ".".join(names[:index]))
                 stage, within = unet.names.index(name), names[index + 1 :]
                 # By its place, as a user's own UNet may give its blocks names.
                 blocks = [child for child, _ in getattr(root, name).named_children()]
@@ -60,7 +60,7 @@ def _level(root: Layer, unet: UNetParts, stage: int, number: int) -> int:
     if stage == UP:  # what is doubled from here on
         changes = changes[number:]
     elif stage == DOWN:
-        changes = changes[: number + unet.halves_at_its_beginning]
+        changes = changes[: number + unet.halves_at_start]
     return 2 ** sum(changes) * unet.patch(root)
 
 

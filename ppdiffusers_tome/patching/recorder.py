@@ -1,7 +1,6 @@
-"""Which tokens merged with which: a record of every block in every call of a denoiser, for pictures and for study.
+"""Records of which tokens merged with which, for every block in every call of a denoiser.
 
-Groups alone are kept, as numpy arrays; what runs is not changed. Each record waits for the device, so what is timed
-should not be watched.
+Only the groups are kept, as numpy arrays. Each record waits for the device, so do not record while you time.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction.merged_keys import MergedKeys
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.paddle_compat import before
 from ppdiffusers_tome.patching.state.calls import BlockCall
 
 
@@ -79,17 +76,17 @@ class MergeRecord:
 
 
 def merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
-    """Every block that ToMe is applied to, denoiser by denoiser.
+    """Return every block that ToMe is applied to, denoiser by denoiser.
 
     Raises:
         NothingToMergeError: ToMe is not applied.
     """
-    return [block for watcher in _watchers(model_or_pipe) for block in watcher.blocks.values()]
+    return [block for recorder in _recorders(model_or_pipe) for block in recorder.blocks.values()]
 
 
 @contextmanager
 def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[MergeRecord]]:
-    """Record how tokens merge for as long as this lasts; whoever watched before keeps watching.
+    """Record how tokens merge for as long as this lasts; recordings may nest.
 
     Blocks that run unmerged leave no record, nor does ``todo``, which makes no groups.
 
@@ -106,46 +103,46 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
 
     Example:
         >>> pipe = pipe.apply_tome(ratio=0.5)
-        >>> with watched(pipe) as records:
-        ...     drawn = pipe("a cat on a table")
+        >>> with record_merging(pipe) as records:
+        ...     image = pipe("a cat on a table")
         >>> records[0].block.path, records[0].num_merged / records[0].grid.num_tokens
         ('down_blocks.0.attentions.0.transformer_blocks.0', 0.5)
     """
-    watchers = _watchers(model_or_pipe, image)
+    recorders = _recorders(model_or_pipe, image)
     records: list[MergeRecord] = []
-    with ExitStack() as attached:
-        for watcher in watchers:
-            attached.enter_context(watcher.attached(records))
+    with ExitStack() as stack:
+        for recorder in recorders:
+            stack.enter_context(recorder.recording(records))
         yield records
 
 
-def _watchers(model_or_pipe: Any, image: int = -1) -> list[_Watcher]:
+def _recorders(model_or_pipe: Any, image: int = -1) -> list[_Recorder]:
     models = [(name, model) for name, model in list_models(model_or_pipe) if attached_blocks(model)]
     if not models:
         raise NothingToMergeError(
-            f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to watch; "
+            f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to record; "
             "call apply_tome first"
         )
-    return [_Watcher(name, model, image) for name, model in models]
+    return [_Recorder(name, model, image) for name, model in models]
 
 
-class _Watcher:
-    """Listens to one denoiser: to its calls, its timesteps and its blocks."""
+class _Recorder:
+    """Records the blocks of one denoiser."""
 
     def __init__(self, name: str, model: Layer, image: int) -> None:
         self._model, self._image = model, image
-        levels = {id(site.block): site.level for site in find_blocks(model)}
+        levels = {id(block.block): block.level for block in find_blocks(model)}
         found = [entry for entry in attached_blocks(model) if id(entry[1]) in levels]
-        self.blocks = {id(hooks): MergingBlock(name, path, levels[id(block)]) for path, block, hooks in found}
-        self._attachments = {id(hooks.attachment): hooks.attachment for _, _, hooks in found}.values()
+        self.blocks = {id(override): MergingBlock(name, path, levels[id(block)]) for path, block, override in found}
+        self._attachments = {id(override.attachment): override.attachment for _, _, override in found}.values()
         self._calls = itertools.count()
         # Threads may share a model; each is in a call of its own.
         self._thread = threading.local()
 
     @contextmanager
-    def attached(self, records: list[MergeRecord]) -> Iterator[None]:
+    def recording(self, records: list[MergeRecord]) -> Iterator[None]:
         watching = [(attachment, attachment.watch) for attachment in self._attachments]
-        helper = before(self._model, self._begin)
+        helper = self._model.register_forward_pre_hook(self._begin)
         for attachment, watch in watching:
             attachment.watch = self._listener(records, watch)
         try:
@@ -159,8 +156,8 @@ class _Watcher:
         def listen(block: BlockCall) -> None:
             if watch is not None:
                 watch(block)
-            # Where nothing is compared there are no groups, and a program that is being recorded has no values.
-            matching = block.matching.matching if isinstance(block.matching, MergedKeys) else block.matching
+            # Where nothing is compared there are no groups, and a program that is being traced has no values.
+            matching = block.reduction
             if isinstance(matching, Matching) and id(block.name) in self.blocks and paddle.in_dynamic_mode():
                 records.append(self._record(block, matching))
 
@@ -178,5 +175,5 @@ class _Watcher:
 
 
 def _number(timestep: paddle.Tensor | None) -> float | None:
-    """A timestep, of one image or of several (the first counts), as a plain number."""
+    """Return a timestep as a number; of several images the first counts."""
     return None if timestep is None else float(timestep.reshape([-1])[0])

@@ -1,61 +1,30 @@
-"""What attention returned, for caches that hand it out again in later steps instead of computing it.
+"""Caches over steps of ppdiffusers' own, such as Pyramid Attention Broadcast, on layers that ToMe is applied to.
 
-Pyramid Attention Broadcast (``ppdiffusers.hooks``) replaces the ``forward`` of attention, inside ToMe's hooks, and so
-keeps what attention made of merged tokens. What merged there is known of the very tensor, for as long as it is there.
-(Not as an attribute of it, which Paddle 2.6 does not allow.)
+Such a cache replaces the ``forward`` of attention and returns an earlier result in some steps. ToMe's overrides stand
+inside of it (see ``overrides.method``), so it keeps results for all tokens, whatever merged when they were computed.
 """
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
-import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.merging.kv_reduction.base import FewerKeys
-from ppdiffusers_tome.merging.matching import Matching
 
-# By the tensor's id, which no other has while it lives.
-_made_with: dict[int, tuple[weakref.ref[paddle.Tensor], Matching | FewerKeys | None]] = {}
-
-
-def remember(layer: Layer, output: Any, matching: Matching | FewerKeys | None) -> None:
-    """A layer has just made ``output`` where ``matching`` merged or, None, nothing did. Only a cache asks for it."""
-    if _caches(layer) and isinstance(output, paddle.Tensor) and paddle.in_dynamic_mode():
-        number = id(output)
-        _made_with[number] = weakref.ref(output, lambda _: _made_with.pop(number, None)), matching
-
-
-def handed_out_again(output: Any) -> bool:
-    """Whether a layer that ToMe is attached to, and in which there is a cache, returned this very tensor before."""
-    return id(output) in _made_with
-
-
-def matching_of(output: Any) -> Matching | FewerKeys | None:
-    """What ``remember`` was told."""
-    return _made_with.get(id(output), (None, None))[1]
-
-
-def reset_step_caches(layer: Layer, *, also_whole: bool = False) -> None:
-    """What a cache in a layer keeps fits no more, as when ToMe is taken off it or put on it, and is made anew.
-
-    Args:
-        layer: any.
-        also_whole: not only what was made where something merged.
-    """
-    for cache in _caches(layer):
-        kept = getattr(getattr(cache, "state", None), "cache", None)
-        first = first_of(kept)
-        if first is not None and (also_whole or matching_of(first) is not None):
+def reset_step_caches(layer: Layer) -> None:
+    """Drop the results that caches on a layer keep; they compute new ones at the next call."""
+    for cache in list(getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()):
+        if getattr(getattr(cache, "state", None), "cache", None) is not None:
             cache.reset_state(layer)
 
 
-def first_of(output: Any) -> Any:
-    """What a layer returned, or the first of several."""
+def first_output(output: Any) -> Any:
+    """Return the output of a layer, or the first of several."""
     return output[0] if isinstance(output, (tuple, list)) else output
 
 
-def _caches(layer: Layer) -> list[Any]:
-    """Hooks of ppdiffusers' own kind, some of which are caches."""
-    return list(getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values())
+def replace_first_output(output: Any, first: Any) -> Any:
+    """Return the output of a layer with another tensor in place of its first."""
+    if isinstance(output, list):
+        return [first, *output[1:]]
+    return (first, *output[1:]) if isinstance(output, tuple) else first

@@ -19,7 +19,7 @@ from patching.contract import attachment_of, needs_of
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layers import layer_at
+from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, flux, specimens
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs, norms_anywhere
 
@@ -133,13 +133,13 @@ def tokens_of(specimen: Specimen, size: dict[str, int]) -> tuple[int, int]:
 
 def check_fewer_keys(specimen: Specimen, model: tiny.Model, size: dict[str, int]) -> None:
     """Of all keys the others are masked, and nothing else may change: positions, texts, frames, rows of a batch."""
-    (section, *_) = find_blocks(model)[0].adapter.sections[ATTENTION]
+    (section, *_) = find_blocks(model)[0].adapter.points[ATTENTION]
     apply_tome(model, 0.5, method="todo")
     blocks: list[Any] = []
     attachment_of(model).watch = blocks.append
     merged = Attention().run(specimen, model, **size)
     tokens, frames = tokens_of(specimen, size)
-    kept = [np.sort(each.matching.kept.numpy() - each.layout.prefix)[each.layout.prefix :] for each in blocks]
+    kept = [np.sort(each.reduction.kept.numpy() - each.layout.prefix)[each.layout.prefix :] for each in blocks]
     assert len(kept) == len(find_blocks(model))
     assert all(np.array_equal(each, kept[0]) for each in kept)
     assert len(kept[0]) == frames * (tokens - tokens // 2)
@@ -217,8 +217,8 @@ def test_odd_grids_frames_and_batches_merge(specimen: Specimen, model: tiny.Mode
     plain = numbers(specimen, model, **size)
     counts: dict[str, list[int]] = {}
     for site in find_blocks(apply_tome(model, 0.5, merge_mlp=True)):
-        for section in site.adapter.sections[ATTENTION]:
-            queries = layer_at(site.block, f"{section.leave}.to_q")
+        for section in site.adapter.points[ATTENTION]:
+            queries = find_layer(site.block, f"{section.leave}.to_q")
             if queries is not None:
                 seen = counts.setdefault(f"{site.name}.{section.leave}", [])
                 queries.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0].shape[1]))
@@ -310,7 +310,7 @@ def tokens_in(model: tiny.Model, specimen: Specimen, *paths: str) -> dict[str, n
     """What layers of a model are called with, first arguments."""
     seen: dict[str, np.ndarray] = {}
     hooks = [
-        layer_at(model, path).register_forward_pre_hook(
+        find_layer(model, path).register_forward_pre_hook(
             lambda _, inputs, path=path: seen.__setitem__(path, inputs[0].numpy())
         )
         for path in paths
@@ -399,8 +399,8 @@ class AttentionIn16Bits:
         self._attentions = {
             f"{site.name}.{section.leave}": attention
             for site in find_blocks(model)
-            for section in site.adapter.sections[ATTENTION]
-            if (attention := layer_at(site.block, section.leave)) is not None
+            for section in site.adapter.points[ATTENTION]
+            if (attention := find_layer(site.block, section.leave)) is not None
         }
         self.seen: dict[str, set[str]] = {}
         self._hooks = []

@@ -12,9 +12,9 @@ import tiny
 from patching.contract import ToMeContract, groups
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.patching.attach import attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.hooks.merge import SectionHooks
-from ppdiffusers_tome.patching.layers import layer_at
+from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.tools.doctor.zoo import (
     pixart,
     sd3,
@@ -44,21 +44,15 @@ class TestUTransformerBlock(ToMeContract):
 
 
 def matchings(model: tiny.Model, run: Any) -> list[Matching]:
-    """Those that the first sections of the blocks of a model with ToMe use, in the order in which they run."""
+    """Those of the blocks of a model with ToMe, in the order in which they run."""
     used: list[Matching] = []
-    helpers = [
-        layer.register_forward_post_hook(
-            lambda layer, inputs, output, of=hook.__self__.attachment: used.append(of.block().matching)
-        )
-        for site in find_blocks(model)
-        for layer in [layer_at(site.block, next(iter(site.adapter.sections.values()))[0].enter[0])]
-        for hook in [*layer._forward_pre_hooks.values(), *layer._forward_post_hooks.values()]
-        if isinstance(getattr(hook, "__self__", None), SectionHooks) and hook.__name__ != "unmerge"
-    ]
+    attachments = {id(override.attachment): override.attachment for _, _, override in attached_blocks(model)}
+    for attachment in attachments.values():
+        attachment.watch = lambda block: used.append(block.reduction)
     with paddle.no_grad():
         run(model)
-    for helper in helpers:
-        helper.remove()
+    for attachment in attachments.values():
+        attachment.watch = None
     return used
 
 
@@ -112,7 +106,7 @@ def test_levels_are_those_of_the_grids(zoo: Any, level: int) -> None:
     site = min(find_blocks(model), key=lambda site: site.level)
     assert site.level == level
     for matching in matchings(apply_tome(model), zoo.SPECIMEN.run):
-        assert (matching.num_tokens - site.adapter.prefix(site.host, None)) * level**2 == 16 * 16
+        assert (matching.num_tokens - site.adapter.prefix(site.parent, None)) * level**2 == 16 * 16
 
 
 def test_text_of_stable_diffusion_3_never_merges() -> None:
@@ -122,12 +116,12 @@ def test_text_of_stable_diffusion_3_never_merges() -> None:
     assert plain.shape[1] == tiny.TEXT_TOKENS
     apply_tome(model, 0.7, merge_crossattn=True, merge_mlp=True)
     for path in ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"):
-        (text,) = inputs_of(layer_at(block, path), model, sd3.SPECIMEN.run)
+        (text,) = inputs_of(find_layer(block, path), model, sd3.SPECIMEN.run)
         assert np.array_equal(text, plain)
     (text,) = inputs_of(block.ff_context, model, sd3.SPECIMEN.run)
     assert text.shape[1] == tiny.TEXT_TOKENS
     for path in ("attn.to_q", "attn.to_k", "attn.to_v", "ff"):
-        (picture,) = inputs_of(layer_at(block, path), model, sd3.SPECIMEN.run)
+        (picture,) = inputs_of(find_layer(block, path), model, sd3.SPECIMEN.run)
         assert picture.shape[1] == GRID_TOKENS - int(0.7 * GRID_TOKENS)
     assert all(matching.num_tokens == GRID_TOKENS for matching in matchings(model, sd3.SPECIMEN.run))
 
@@ -137,10 +131,10 @@ def test_text_behind_wuerstchens_keys_never_merges(zoo: Any) -> None:
     model = zoo.SPECIMEN.build()
     block = find_blocks(model)[0].block
     paths = ("attention.to_k", "attention.to_v")
-    plain = [inputs_of(layer_at(block, path), model, zoo.SPECIMEN.run)[0] for path in paths]
+    plain = [inputs_of(find_layer(block, path), model, zoo.SPECIMEN.run)[0] for path in paths]
     apply_tome(model, 0.7)
     for path, before in zip(paths, plain, strict=False):
         grid_tokens = before.shape[1] - tiny.TEXT_TOKENS
-        (keys,) = inputs_of(layer_at(block, path), model, zoo.SPECIMEN.run)
+        (keys,) = inputs_of(find_layer(block, path), model, zoo.SPECIMEN.run)
         assert keys.shape[1] == grid_tokens - int(0.7 * grid_tokens) + tiny.TEXT_TOKENS
         assert np.array_equal(keys[:, -tiny.TEXT_TOKENS :], before[:, -tiny.TEXT_TOKENS :])

@@ -12,7 +12,8 @@ from patching.contract import groups
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
-from ppdiffusers_tome.patching.hooks.merge import SectionHooks
+from ppdiffusers_tome.patching.overrides.merge import PointForward
+from ppdiffusers_tome.patching.overrides.method import list_overrides
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.tools.doctor.zoo import (
     hotshot,
@@ -32,13 +33,13 @@ def used_matchings(model: tiny.Model) -> list[tuple[MergeableBlock, Matching]]:
     """A list that fills with the matching of every self-attention as it runs, after ``apply_tome``."""
     used: list[tuple[MergeableBlock, Matching]] = []
     for site in find_blocks(model):
-        owners = [getattr(hook, "__self__", None) for hook in site.block.attn1._forward_pre_hooks.values()]
-        attachment = next((owner.attachment for owner in owners if isinstance(owner, SectionHooks)), None)
+        overrides = [override for override in list_overrides(site.block.attn1) if isinstance(override, PointForward)]
+        attachment = overrides[0].attachment if overrides else None
         if attachment is None:
             continue
 
         def note(layer: Any, inputs: Any, site: MergeableBlock = site, attachment: Attachment = attachment) -> None:
-            used.append((site, attachment.block().matching))
+            used.append((site, attachment.current_call().block.reduction))
 
         site.block.attn1.to_q.register_forward_pre_hook(note)
     return used

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import paddle
 import pytest
+from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
 
 import tiny
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.matchers import matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP

@@ -12,11 +12,11 @@ import paddle
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
+from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
 
 from patching.contract import groups
 from ppdiffusers_tome.merging import matchers
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.matchers import bipartite, exact, tiled
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, METHODS, NORM

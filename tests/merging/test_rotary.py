@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import paddle
 import pytest
+from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys
 
 import tiny
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys
 from ppdiffusers_tome.merging.masks import add_group_size_bias, merge_key_mask
 from ppdiffusers_tome.merging.matchers import matcher
 from ppdiffusers_tome.merging.matching import Matching

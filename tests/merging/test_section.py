@@ -8,10 +8,10 @@ import weakref
 import numpy as np
 import paddle
 import pytest
-
 from ppdiffusers_tome.merging.exact import match
-from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
+
+from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.methods import MEAN
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.merging.section import Given, on_fewer_keys, on_merged_tokens

@@ -18,11 +18,9 @@ from typing import Any
 import numpy as np
 import paddle
 import paddle.nn.functional as F
-import pytest
 from paddle import Tensor, nn
 
 from ppdiffusers_tome.patching.adapters.adapter import FIRST, LAST
-from ppdiffusers_tome.patching.paddle_compat import HOOKS_SEE_KEYWORDS
 from ppdiffusers_tome.tools.doctor.zoo.flux import ids
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, TEXT_TOKENS, Inputs, built
 
@@ -116,7 +114,7 @@ class RoundTheNorms(Processor):
     """As processors that norm queries and keys in a kernel of their own: the numbers of the layer, not the layer."""
 
     def normed(self, norm: nn.Layer, x: Tensor) -> Tensor:
-        return norm.forward(x)
+        return type(norm).forward(norm, x)
 
 
 def beside(own: Tensor, others: Tensor, where: str, axis: int = 1) -> Tensor:
@@ -634,6 +632,3 @@ FAMILIES = {
         Family("sd3_controlnet", SD3ControlNetModel, _sd3_controlnet, video=False, by_keyword=False),
     )
 }
-NEEDS_KEYWORDS = pytest.mark.skipif(
-    not HOOKS_SEE_KEYWORDS, reason="attention is called by keyword, which Paddle shows to hooks from 3.0 on"
-)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 
 from newer.stand_ins import (
     FAMILIES,
-    NEEDS_KEYWORDS,
     Attention,
     Family,
     FluxSingleTransformerBlock,
@@ -22,10 +22,9 @@ from newer.stand_ins import (
 from patching.contract import ToMeContract
 from ppdiffusers_tome import NothingToMergeError, apply_tome
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction.selection import select_key_tokens
+from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.adapters.adapter import FIRST
-from ppdiffusers_tome.patching.paddle_compat import HOOKS_SEE_KEYWORDS
 from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs
 
@@ -48,14 +47,13 @@ for _family in FAMILIES.values():
         {
             "build": staticmethod(_family.build),
             "run": numbers(_family),
-            "pytestmark": [NEEDS_KEYWORDS] if _family.by_keyword else [],
         },
     )
 
 
 def case(family: Family, *others: Any, id: str = "") -> Any:
-    """A case of a test, for Paddles on which the family merges."""
-    return pytest.param(family, *others, marks=NEEDS_KEYWORDS if family.by_keyword else (), id=family.name + id)
+    """A case of a test."""
+    return pytest.param(family, *others, id=family.name + id)
 
 
 def grid_of(family: Family, inputs: Inputs) -> Grid:
@@ -174,8 +172,7 @@ def by_hand(model: Model, grid: Grid, ratio: float = 0.5, st: int = 1, **roles: 
     def merges(name: str, layer: Any) -> bool:
         if not isinstance(layer, Attention):
             return name in ("ff", "ffn") and roles.get("merge_mlp", False)
-        # Where hooks see no keywords, Stable Diffusion 3.5's second attention stays whole.
-        return roles.get("merge_crossattn", False) if layer.cross else name != "attn2" or HOOKS_SEE_KEYWORDS
+        return roles.get("merge_crossattn", False) if layer.cross else True
 
     return [
         ByHand(block, grid, ratio, st, [layer for name, layer in block.named_children() if merges(name, layer)])
@@ -216,7 +213,7 @@ def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: fl
     hidden = np.setdiff1d(np.arange(grid.num_tokens), kept)
     for block in blocks(reference):
         for name, attention in block.named_children():
-            if isinstance(attention, Attention) and not attention.cross and (HOOKS_SEE_KEYWORDS or name != "attn2"):
+            if isinstance(attention, Attention) and not attention.cross:
                 attention.hidden_keys = hidden + (TEXT_TOKENS if attention.text == FIRST else 0)
     expected = family.run(reference, ODD)
     assert change(family.run(apply_tome(model, ratio, method="todo", use_rand=False), ODD), expected) <= 1e-6
@@ -281,9 +278,3 @@ def test_a_stride_over_frames_needs_frames(family: Family) -> None:
     with pytest.raises(NothingToMergeError, match="st=2 merges tokens of several frames"):
         apply_tome(family.build(), 0.5, st=2)
 
-
-@pytest.mark.skipif(HOOKS_SEE_KEYWORDS, reason="this Paddle shows keywords to hooks")
-@pytest.mark.parametrize("name", [family.name for family in FAMILIES.values() if family.by_keyword])
-def test_a_paddle_without_keywords_is_named_as_the_cause(name: str) -> None:
-    with pytest.raises(NothingToMergeError, match="calls its attention by keyword, which hooks see"):
-        apply_tome(FAMILIES[name].build(), 0.5)

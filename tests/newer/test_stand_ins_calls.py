@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +16,12 @@ import pytest
 from paddle import nn
 
 import tiny
-from newer.stand_ins import FAMILIES, HEADS, NEEDS_KEYWORDS, Model, Processor, RoundTheNorms, VCtrlBlock
+from newer.stand_ins import FAMILIES, HEADS, Model, Processor, RoundTheNorms, VCtrlBlock
 from newer.test_stand_ins import attentions, change, same, with_processor
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs, built
 
-pytestmark = NEEDS_KEYWORDS
 FLUX = FAMILIES["flux"]
 ROTARY = [family.name for family in FAMILIES.values() if family.by_keyword]
 
@@ -76,14 +76,14 @@ def test_a_processor_that_goes_round_the_norms_runs_unmerged(name: str, method: 
 
 
 class Numbers:
-    """Attention whose layers with these names give their numbers alone: called, no hook of theirs runs."""
+    """Attention whose layers with these names give their numbers alone: nothing of ToMe runs."""
 
     def __init__(self, attention: Any, names: Sequence[str]) -> None:
         self.attention, self.names = attention, names
 
     def __getattr__(self, name: str) -> Any:
         layer = getattr(self.attention, name)
-        return layer.forward if name in self.names and layer is not None else layer
+        return partial(type(layer).forward, layer) if name in self.names and layer is not None else layer
 
 
 class Fused(Processor):
@@ -185,10 +185,10 @@ def by_keyword(layer: Any, name: str) -> Any:
     return lambda first, *inputs, **keywords: layer(**{name: first}, **keywords)
 
 
-def test_a_norm_that_is_called_by_keyword_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_norm_that_is_called_by_keyword_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is where a VCtrlBlock's tokens are seen first."""
     family = FAMILIES["vctrl"]
-    plain = family.run(family.build())
+    expected = family.run(apply_tome(family.build(), 0.5))
     forward = VCtrlBlock.forward
 
     def calling_by_keyword(self: Any, *inputs: Any, **keywords: Any) -> paddle.Tensor:
@@ -196,13 +196,12 @@ def test_a_norm_that_is_called_by_keyword_is_told_of(monkeypatch: pytest.MonkeyP
         return forward(SimpleNamespace(norm1=by_keyword(self.norm1, "hidden_states"), **others), *inputs, **keywords)
 
     monkeypatch.setattr(VCtrlBlock, "forward", calling_by_keyword)
-    with warned_once("was called by keyword, which ToMe does not see"):
-        assert same(family.run(apply_tome(family.build(), 0.5)), plain)
+    assert same(family.run(apply_tome(family.build(), 0.5)), expected)
 
 
-def test_blocks_that_are_called_by_keyword_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    family = FAMILIES["wan"]
-    plain, model = family.run(family.build()), apply_tome(family.build(), 0.5)
+def test_blocks_that_are_called_by_keyword_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    family, model = FAMILIES["wan"], apply_tome(FAMILIES["wan"].build(), 0.5)
+    expected = family.run(model)
     blocks = list(model.blocks)
 
     def calling_by_keyword(self: Any, *inputs: Any) -> Any:
@@ -210,8 +209,7 @@ def test_blocks_that_are_called_by_keyword_are_told_of(monkeypatch: pytest.Monke
         return nn.Layer.__call__(self, **dict(zip(names, inputs, strict=True)))
 
     monkeypatch.setattr(type(blocks[0]), "__call__", calling_by_keyword, raising=False)
-    with warned_once("was called by keyword, which ToMe does not see"):
-        assert same(family.run(model), plain)
+    assert same(family.run(model), expected)
 
 
 class Controlled(FAMILIES["cogvideox"].model_class):  # type: ignore[misc]

@@ -7,12 +7,10 @@ from typing import Any
 import paddle
 import pytest
 
-from newer.stand_ins import FAMILIES, NEEDS_KEYWORDS
+from newer.stand_ins import FAMILIES
 from newer.test_stand_ins import case, change
 from ppdiffusers_tome import NothingToMergeError, apply_tome
 from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs, normal
-
-pytestmark = NEEDS_KEYWORDS
 
 
 class EqualCells(Inputs):

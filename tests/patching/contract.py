@@ -20,7 +20,6 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.patching.attach import attached_blocks
 from ppdiffusers_tome.patching.blocks import execution_order, find_blocks
-from ppdiffusers_tome.patching.paddle_compat import HOOKS_SEE_KEYWORDS
 from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.tools.doctor.zoo import Specimen
@@ -50,11 +49,7 @@ def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
 
 def needs_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
     """Skips what the ppdiffusers or the Paddle that is installed lacks."""
-    keywords = bool(specimen.since) and not HOOKS_SEE_KEYWORDS
-    return [
-        pytest.mark.skipif(not specimen.is_there, reason=f"needs ppdiffusers {specimen.since}"),
-        pytest.mark.skipif(keywords, reason="needs Paddle 3: newer models call their attention by keyword"),
-    ]
+    return [pytest.mark.skipif(not specimen.is_there, reason=f"needs ppdiffusers {specimen.since}")]
 
 
 def groups(matching: Matching) -> list[np.ndarray]:
@@ -91,7 +86,7 @@ class Tensors:
         attachment_of(model).watch = self.note
 
     def note(self, block: Any) -> None:
-        matching = block.matching
+        matching = block.reduction
         self.seen += [weakref.ref(block), weakref.ref(block.call), weakref.ref(matching)]
         self.seen += [weakref.ref(each) for each in vars(matching).values() if isinstance(each, paddle.Tensor)]
 
@@ -246,7 +241,7 @@ class ToMeContract:
         with failing_in(last_block), contextlib.suppress(StumbledError):
             self.output(model)
         assert tensors.seen
-        assert attachment_of(model).call() is None
+        assert attachment_of(model).current_call() is None
         assert tensors.alive() == 0
         assert np.array_equal(self.output(model, timestep=300), expected)
 
@@ -295,16 +290,16 @@ class MethodContract:
     def test_merge_gives_means_and_unmerge_gives_them_back(self, grid: Grid, batch: int, num_merged: int) -> None:
         matching = self.randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
         y = tiny.array((batch, grid.num_tokens, 9), seed=1)
-        merged = matching.merge(y)
+        merged = matching.reduce(y)
         assert merged.shape == [batch, matching.num_left, 9]
         rows = y.numpy().reshape(-1, 9)
         expected = np.stack([rows[group].mean(axis=0) for group in groups(matching)])
         assert np.abs(merged.numpy().reshape(-1, 9) - expected).max() <= 1e-6
-        back = matching.unmerge(merged)
+        back = matching.restore(merged)
         assert back.shape == y.shape
         assert np.abs(back.numpy().reshape(-1, 9) - expected[matching.owner.numpy()]).max() <= 1e-6
         # Merging what was unmerged changes nothing: every group is its own mean.
-        assert np.abs(matching.merge(back).numpy() - merged.numpy()).max() <= 1e-6
+        assert np.abs(matching.reduce(back).numpy() - merged.numpy()).max() <= 1e-6
 
     @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
     def test_the_most_similar_sources_merge_into_their_most_similar_destinations(
@@ -332,7 +327,7 @@ class MethodContract:
         x[0], x[1, ::3] = 0, 0
         matching = self.randomly(paddle.to_tensor(x), Grid(4, 4), 9)
         assert np.isfinite(matching.inverse_count.numpy()).all()
-        assert np.isfinite(matching.merge(paddle.to_tensor(x)).numpy()).all()
+        assert np.isfinite(matching.reduce(paddle.to_tensor(x)).numpy()).all()
         assert sum(map(len, groups(matching))) == 32
 
     def test_huge_and_tiny_tokens_are_ranked(self) -> None:

@@ -14,6 +14,7 @@ from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
 from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
+from ppdiffusers_tome.patching.overrides.method import MethodOverride, list_overrides
 
 ALL = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
 
@@ -23,13 +24,8 @@ def unet() -> tiny.Model:
     return tiny.unet()
 
 
-def hooks_of_tome(model: tiny.Model) -> list[Any]:
-    return [
-        hook
-        for layer in model.sublayers(include_self=True)
-        for hook in (*layer._forward_pre_hooks.values(), *layer._forward_post_hooks.values())
-        if type(getattr(hook, "__self__", None)).__module__.startswith("ppdiffusers_tome")
-    ]
+def overrides_on(model: tiny.Model) -> list[MethodOverride]:
+    return [override for layer in model.sublayers(include_self=True) for override in list_overrides(layer)]
 
 
 def test_deep_copy_works_on_its_own_at_another_size(unet: tiny.Model) -> None:
@@ -38,9 +34,9 @@ def test_deep_copy_works_on_its_own_at_another_size(unet: tiny.Model) -> None:
     twin = copy.deepcopy(unet)
     assert np.array_equal(tiny.run_unet(twin, height=8, width=32), wide)
     assert np.array_equal(tiny.run_unet(unet), square)
-    own, others = hooks_of_tome(twin), hooks_of_tome(unet)
+    own, others = overrides_on(twin), overrides_on(unet)
     assert len(own) == len(others) > 0
-    assert not {id(hook.__self__.attachment) for hook in own} & {id(hook.__self__.attachment) for hook in others}
+    assert not {id(hook.attachment) for hook in own} & {id(hook.attachment) for hook in others}
 
 
 def test_removing_from_a_deep_copy_leaves_the_original(unet: tiny.Model) -> None:
@@ -49,7 +45,7 @@ def test_removing_from_a_deep_copy_leaves_the_original(unet: tiny.Model) -> None
     twin = remove_tome(copy.deepcopy(unet))
     assert np.array_equal(tiny.run_unet(twin), plain)
     assert np.array_equal(tiny.run_unet(unet), merged)
-    assert not hooks_of_tome(twin)
+    assert not overrides_on(twin)
 
 
 def test_removing_from_the_original_leaves_the_deep_copy(unet: tiny.Model) -> None:
@@ -57,7 +53,7 @@ def test_removing_from_the_original_leaves_the_deep_copy(unet: tiny.Model) -> No
     twin = copy.deepcopy(unet)
     remove_tome(unet)
     assert np.array_equal(tiny.run_unet(twin), merged)
-    assert not hooks_of_tome(unet)
+    assert not overrides_on(unet)
 
 
 def test_pickle_carries_tome(unet: tiny.Model) -> None:
@@ -71,7 +67,7 @@ def test_pickle_carries_tome(unet: tiny.Model) -> None:
     assert applied_tome(twin) == applied_tome(unet)
     plain = tiny.run_unet(remove_tome(unet))
     assert np.array_equal(tiny.run_unet(remove_tome(twin)), plain)
-    assert not hooks_of_tome(twin)
+    assert not overrides_on(twin)
 
 
 def test_twelve_threads_share_a_model(unet: tiny.Model) -> None:
@@ -98,7 +94,7 @@ def test_removing_from_a_part_leaves_the_rest_working(unet: tiny.Model) -> None:
     assert np.abs(rest - everything).max() > 1e-4
     assert np.abs(rest - plain).max() > 1e-4
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), plain)
-    assert not hooks_of_tome(unet)
+    assert not overrides_on(unet)
 
 
 def test_applying_to_a_part_merges_only_there(unet: tiny.Model) -> None:

@@ -13,7 +13,7 @@ from ppdiffusers.models.attention import BasicTransformerBlock
 
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.merging.exact import match
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
@@ -53,12 +53,12 @@ def tokens_of(block: tiny.Model, model: Transformer2DModel) -> paddle.Tensor:
 @paddle.no_grad()
 def merged_block(block: Any, x: paddle.Tensor, num_merged: int, mask: paddle.Tensor | None = None) -> np.ndarray:
     """The block written out with ToMe around attn1, as in the paper: after the norm and the position embedding."""
-    matching: Matching = match(x, regular_partition(Grid(SIDE, SIDE), 2, 2), num_merged)
+    matching: Matching = match_tokens(x, regular_partition(Grid(SIDE, SIDE), 2, 2), num_merged)
     hidden = block.norm1(x)
     if block.pos_embed is not None:
         hidden = block.pos_embed(hidden)
-    mask = None if mask is None else matching.merge_mask(mask)
-    x = matching.unmerge(block.attn1(matching.merge(hidden), attention_mask=mask)) + x
+    mask = None if mask is None else matching.reduce_mask(mask)
+    x = matching.restore(block.attn1(matching.reduce(hidden), attention_mask=mask)) + x
     hidden = block.norm2(x)
     if block.pos_embed is not None:
         hidden = block.pos_embed(hidden)
@@ -227,18 +227,23 @@ def test_a_host_called_by_keyword_merges_as_one_called_by_position() -> None:
     assert np.array_equal(run(hidden_states=latent), merged)
 
 
-def test_a_sublayer_called_by_keyword_runs_unmerged_and_says_so() -> None:
+def test_a_sublayer_called_by_keyword_merges() -> None:
     class ByKeyword(BasicTransformerBlock):
         def forward(self, hidden_states: paddle.Tensor, *args: object, **kwargs: object) -> paddle.Tensor:
             return self.attn1(hidden_states=self.norm1(hidden_states)) + hidden_states
 
+    class ByPosition(BasicTransformerBlock):
+        def forward(self, hidden_states: paddle.Tensor, *args: object, **kwargs: object) -> paddle.Tensor:
+            return self.attn1(self.norm1(hidden_states)) + hidden_states
+
     model = tiny.unet()
     for site in find_blocks(model):
         site.block.__class__ = ByKeyword
-    plain = tiny.run_unet(model)
-    apply_tome(model, 0.5)
-    with pytest.warns(UserWarning, match="Attention was called by keyword"):
-        assert np.array_equal(tiny.run_unet(model), plain)
+    by_keyword = tiny.run_unet(apply_tome(model, 0.5))
+    for site in find_blocks(model):
+        site.block.__class__ = ByPosition
+    assert np.array_equal(tiny.run_unet(model), by_keyword)
+    assert np.abs(by_keyword - tiny.run_unet(remove_tome(model))).max() > 1e-4
 
 
 @pytest.mark.parametrize("settings", [dict(proportional=True), dict(method="todo", proportional=True)], ids=str)

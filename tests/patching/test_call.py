@@ -17,23 +17,24 @@ import ppdiffusers
 import pytest
 from paddle.distributed.fleet.utils import recompute
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
+from ppdiffusers_tome.merging.matchers import match_tokens as match
+from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 
 import tiny
 from patching.contract import StumbledError, Tensors, attachment_of, failing_in
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome
-from ppdiffusers_tome.merging.exact import match
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction.selection import select_key_tokens
-from ppdiffusers_tome.merging.matchers import matcher
+from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
+from ppdiffusers_tome.merging.matchers import build_matcher, match_tokens
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, METHODS
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.attach import attach
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
-from ppdiffusers_tome.patching.state import attachment as attachments
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 
 ALL = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
-# Paddle 3.3 tells hooks of failures (but not of what is no Exception); 2.6 does not.
-TELLS_OF_FAILURES = not paddle.__version__.startswith("2.")
+# Paddle 2.6 has no recomputation on a CPU.
+RECOMPUTES = not paddle.__version__.startswith("2.")
 
 
 def parts(unet: tiny.Model) -> dict[str, Callable[[], paddle.Tensor]]:
@@ -105,7 +106,7 @@ def test_failed_calls_do_not_pile_up(kind: type[BaseException]) -> None:
             tiny.run_unet(unet)
     tiny.run_unet(unet)
     assert tensors.alive() == 0
-    assert attachments._calls.entries == []
+    assert CALL_STACK.calls == []
 
 
 @pytest.mark.parametrize("refilled", [False, True])
@@ -220,8 +221,8 @@ def test_nothing_stays_on_the_thread_after_a_call(settings: dict[str, Any]) -> N
     unet = apply_tome(tiny.unet(), 0.5, **settings)
     attachment = attachment_of(unet)
     tiny.run_unet(unet)
-    assert attachments._calls.entries == []
-    assert attachment.call() is None
+    assert CALL_STACK.calls == []
+    assert attachment.current_call() is None
 
 
 @pytest.mark.parametrize("kind", [StumbledError, KeyboardInterrupt])
@@ -233,8 +234,7 @@ def test_a_call_that_failed_keeps_no_tensor_alive(place: str, kind: type[BaseExc
     with failing_in(dict(unet.named_sublayers())[place], kind), contextlib.suppress(kind):
         tiny.run_unet(unet)
     assert len(tensors.seen) >= 5
-    if kind is KeyboardInterrupt or not TELLS_OF_FAILURES:
-        assert attachment_of(unet).call() is None  # who asks next drops it
+    assert attachment_of(unet).current_call() is None
     assert tensors.alive() == 0
 
 
@@ -291,7 +291,7 @@ class Checkpointed(paddle.nn.Layer):
         return recompute(self.inner, *given, use_reentrant=self._reentrant, **keywords)
 
 
-@pytest.mark.skipif(not TELLS_OF_FAILURES, reason="Paddle 2.6 has no recomputation on a CPU")
+@pytest.mark.skipif(not RECOMPUTES, reason="Paddle 2.6 has no recomputation on a CPU")
 class TestRecomputation:
     """A backward pass runs layers again, after other calls, outside their denoiser."""
 
@@ -422,7 +422,7 @@ def test_threads_that_ask_for_gradients_and_threads_that_do_not_disturb_no_one()
 
     def ask(wanted: bool) -> bool:
         with paddle.set_grad_enabled(wanted):
-            return all(match(x, partition, 64) and paddle.is_grad_enabled() == wanted for _ in range(200))
+            return all(match_tokens(x, partition, 64) and paddle.is_grad_enabled() == wanted for _ in range(200))
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(ask, [True, False] * 4))
@@ -518,7 +518,7 @@ class Told:
         attachment_of(unet).watch = self.blocks.append
 
     def tokens_whose_groups_hold_none_of(self, masked: np.ndarray) -> np.ndarray:
-        owner = getattr(self.blocks[0].matching, "owner", None)
+        owner = getattr(self.blocks[0].reduction, "owner", None)
         if owner is None:  # every token asks for itself, also where nobody asks it
             return ~masked
         owner = owner.numpy()
@@ -551,8 +551,8 @@ def test_a_program_has_the_same_operators_at_every_size(tile: int | None, how: s
             program = paddle.static.Program()
             with paddle.static.program_guard(program):
                 x = paddle.static.data("x", [2, side * side, 8], "float32")
-                found = matcher(regular_partition(grid, 2, 2), grid, grid.num_merged(0.5), tile=tile)(x)
-                found.unmerge(found.merge(x, how))
+                found = build_matcher(regular_partition(grid, 2, 2), grid, grid.num_merged(0.5), tile=tile)(x)
+                found.restore(found.reduce(x, how))
             return sum(len(block.ops) for block in program.blocks)
         finally:
             paddle.disable_static()

@@ -26,7 +26,7 @@ class Scheduler:
 
 
 def places(steps: SchedulerTracker, timesteps: Sequence[float]) -> list[float | None]:
-    return [steps.at(timestep).progress for timestep in timesteps]
+    return [steps.step_at(timestep).progress for timestep in timesteps]
 
 
 def test_progress_is_the_place_in_the_schedule() -> None:
@@ -59,9 +59,9 @@ def test_a_timestep_that_is_rounded_three_times_is_the_nearest(shift: float) -> 
         sigmas = np.linspace(1.0, 1 / number, number)
         schedule = [float(each) for each in 1000 * np.exp(shift) / (np.exp(shift) + 1 / sigmas - 1)]
         steps = SchedulerTracker(Scheduler(schedule))
-        found = [steps.at(told(timestep)) for timestep in schedule]
+        found = [steps.step_at(told(timestep)) for timestep in schedule]
         assert [each.progress for each in found] == pytest.approx([place / number for place in range(number)]), number
-        assert all(each.starts for each in found)
+        assert all(each.is_new_step for each in found)
 
 
 def test_what_is_on_no_schedule_is_counted() -> None:
@@ -73,9 +73,9 @@ def test_what_is_on_no_schedule_is_counted() -> None:
 def test_a_call_beside_the_denoising_moves_nothing() -> None:
     """A callback that calls the denoiser for something else, with a timestep that no scheduler lists."""
     steps = SchedulerTracker(Scheduler(DOWN))
-    steps.at(DOWN[0])
-    assert steps.at(600.0) == Step(0, starts=False, follows=False)
-    assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
+    steps.step_at(DOWN[0])
+    assert steps.step_at(600.0) == Step(pytest.approx(0.399, abs=1e-3), is_new_step=False, continues=False)
+    assert steps.step_at(DOWN[1]) == Step(0.25, is_new_step=True, continues=True)
 
 
 def test_more_calls_than_steps_stay_below_the_end() -> None:
@@ -88,11 +88,11 @@ def test_more_calls_than_steps_stay_below_the_end() -> None:
 def test_steps_of_second_order() -> None:
     """Lists of second order name a timestep twice, once for each of two calls."""
     steps = SchedulerTracker(Scheduler([9.0, 5.0, 5.0, 1.0]))
-    assert [steps.at(timestep) for timestep in (9, 5, 5, 1)] == [
-        Step(0, starts=True, follows=False),
-        Step(0.25, starts=True, follows=True),
-        Step(0.5, starts=True, follows=True),
-        Step(0.75, starts=True, follows=True),
+    assert [steps.step_at(timestep) for timestep in (9, 5, 5, 1)] == [
+        Step(0, is_new_step=True, continues=False),
+        Step(0.25, is_new_step=True, continues=True),
+        Step(0.5, is_new_step=True, continues=True),
+        Step(0.75, is_new_step=True, continues=True),
     ]
 
 
@@ -100,21 +100,21 @@ def test_steps_of_second_order() -> None:
 def test_img2img_of_second_order_begins_with_the_second_of_two(begins: int, place: int) -> None:
     """Pipelines cut such lists before a whole step, as ppdiffusers' schedulers take for granted too."""
     schedule = [9.0, 7.0, 7.0, 5.0, 5.0, 3.0, 3.0]
-    assert SchedulerTracker(Scheduler(schedule)).at(schedule[begins]).progress == place / 7
+    assert SchedulerTracker(Scheduler(schedule)).step_at(schedule[begins]).progress == place / 7
 
 
 @pytest.mark.parametrize("schedule", [[9, 7, 7, 5, 3], [9, 8, 8, 7, 6, 6, 5, 4, 4]], ids=["pndm", "runge-kutta"])
 def test_img2img_begins_with_the_first_of_two_where_not_all_come_twice(schedule: list[float]) -> None:
     steps = SchedulerTracker(Scheduler(schedule))
-    found = [steps.at(timestep) for timestep in schedule[1:]]
+    found = [steps.step_at(timestep) for timestep in schedule[1:]]
     assert [each.progress for each in found] == [place / len(schedule) for place in range(1, len(schedule))]
-    assert all(each.starts for each in found)
+    assert all(each.is_new_step for each in found)
 
 
 def test_several_calls_of_one_step() -> None:
     """Of which nothing then tells whether they are of second order, so calls of one timestep are one step."""
     steps = SchedulerTracker(Scheduler([9.0, 5.0, 5.0, 1.0]))
-    assert [steps.at(timestep).starts for timestep in (9, 9, 5, 5, 5, 5, 1, 1)] == [True, False] * 1 + [
+    assert [steps.step_at(timestep).is_new_step for timestep in (9, 9, 5, 5, 5, 5, 1, 1)] == [True, False] * 1 + [
         True, False, False, False, True, False,
     ]  # fmt: skip
 
@@ -131,15 +131,15 @@ def test_a_second_pass_in_one_call_of_a_pipeline_is_another_denoising(again: lis
     steps = SchedulerTracker(scheduler)
     places(steps, DOWN)
     scheduler.set_timesteps(again)
-    assert steps.at(again[0]) == Step(0, starts=True, follows=False)
-    assert steps.at(again[1]).follows
+    assert steps.step_at(again[0]) == Step(0, is_new_step=True, continues=False)
+    assert steps.step_at(again[1]).continues
 
 
 def test_a_second_pass_over_timesteps_that_were_set_once_is_another_denoising() -> None:
     steps = SchedulerTracker(Scheduler(DOWN))
     places(steps, DOWN)
-    assert steps.at(DOWN[0]) == Step(0, starts=True, follows=False)
-    assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
+    assert steps.step_at(DOWN[0]) == Step(0, is_new_step=True, continues=False)
+    assert steps.step_at(DOWN[1]) == Step(0.25, is_new_step=True, continues=True)
 
 
 def test_inversion_and_denoising_in_one_call() -> None:
@@ -152,9 +152,9 @@ def test_inversion_and_denoising_in_one_call() -> None:
 def test_a_thread_that_sets_the_same_timesteps_disturbs_nobody() -> None:
     scheduler = Scheduler(DOWN)
     steps = SchedulerTracker(scheduler)
-    steps.at(DOWN[0])
+    steps.step_at(DOWN[0])
     scheduler.set_timesteps(DOWN)
-    assert steps.at(DOWN[1]) == Step(0.25, starts=True, follows=True)
+    assert steps.step_at(DOWN[1]) == Step(0.25, is_new_step=True, continues=True)
 
 
 def test_of_several_schedulers_it_is_the_one_that_begins_so() -> None:
@@ -166,12 +166,12 @@ def test_of_several_schedulers_it_is_the_one_that_begins_so() -> None:
 class TestGuessed:
     @pytest.mark.parametrize(("timestep", "progress"), [(1000, 0), (250, 0.75), (0, 1), (-0.1, None), (1001, None)])
     def test_progress_is_what_a_timestep_of_training_tells(self, timestep: float, progress: float | None) -> None:
-        assert TimestepTracker().at(timestep).progress == progress
+        assert TimestepTracker().step_at(timestep).progress == progress
 
     @pytest.mark.parametrize("tenths", range(11))
     def test_progress_is_the_nearest_float(self, tenths: int) -> None:
         """So that ``start=0.1`` is in and ``end=0.1`` is out: 1 - 900 / 1000 is a little less than 0.1."""
-        assert TimestepTracker().at(1000 - 100 * tenths).progress == tenths / 10
+        assert TimestepTracker().step_at(1000 - 100 * tenths).progress == tenths / 10
 
     def test_some_models_count_from_one(self) -> None:
-        assert TimestepTracker(max_timestep=1).at(0.25).progress == 0.75
+        assert TimestepTracker(max_timestep=1).step_at(0.25).progress == 0.75

@@ -9,6 +9,7 @@ import pytest
 import tiny
 from ppdiffusers_tome import NothingToMergeError, applied_tome, apply_tome
 from ppdiffusers_tome.patching.blocks import execution_order, find_blocks
+from ppdiffusers_tome.patching.overrides.method import list_overrides
 from ppdiffusers_tome.tools.doctor.zoo import unet_score_sde
 
 
@@ -57,7 +58,7 @@ def test_levels_are_those_of_the_grids() -> None:
     unet = tiny.unet(levels=4)
     seen: dict[int, int] = {}
     for site in find_blocks(unet):
-        site.host.register_forward_pre_hook(
+        site.parent.register_forward_pre_hook(
             lambda host, inputs, site=site: seen.__setitem__(id(site), 32 // inputs[0].shape[-1])
         )
         seen[id(site)] = site.level
@@ -75,7 +76,7 @@ def test_none_picks_the_finest_level_with_attention(build: object, blocks: int) 
     found = find_blocks(apply_tome(model))
     finest = min(site.level for site in found)
     assert finest == {4: 2, 2: 2}.get(blocks, 1)
-    merging = [site for site in found if any("enter" in h.__name__ for h in site.block._forward_pre_hooks.values())]
+    merging = [site for site in found if any(type(o).__name__ == "BlockForward" for o in list_overrides(site.block))]
     assert {site.level for site in merging} == {finest}
     assert applied_tome(model).num_blocks == len(merging)
 

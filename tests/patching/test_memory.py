@@ -13,7 +13,7 @@ import pytest
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.attach import attached_blocks
-from ppdiffusers_tome.patching.hooks.base import Hooks
+from ppdiffusers_tome.patching.overrides.method import MethodOverride
 from ppdiffusers_tome.patching.state.attachment import Attachment
 
 # What allocators and caches may do; a leak of the smallest tensor a call, 1 KB, would be seen in gc below.
@@ -52,7 +52,7 @@ def test_memory_stays_when_tome_comes_and_goes(removing: bool, times: int, level
     assert np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, seed=2), 1, 8, 8), expected[2])
     assert np.array_equal(tiny.run_unet(remove_tome(unet), 1, 8, 8), plain)
     assert tiny.snapshot(unet) == before
-    assert end[0] == start[0]  # states and hooks
+    assert end[0] == start[0]  # states and overrides
     assert end[1] - start[1] <= 50  # whatever else Python holds
     assert end[2] - start[2] <= MOST_GROWTH
 
@@ -95,12 +95,12 @@ def test_what_is_kept_for_the_next_call_does_not_grow_with_a_ramp(method: str) -
 
 
 def counted() -> tuple[int, int, int]:
-    """States and hooks of ToMe that are alive; all objects that Python tracks; bytes that the process holds."""
+    """States and overrides of ToMe that are alive; all objects that Python tracks; bytes that the process holds."""
     gc.collect()
     # Paddle itself never frees the list of its keywords that it makes for every ``to_tensor`` of an array.
     objects = [each for each in gc.get_objects() if not _is_of_keywords(each)]
     # By its type: a weak proxy would answer for what it stands for, which may be gone.
-    ours = sum(issubclass(type(each), (Attachment, Hooks)) for each in objects)
+    ours = sum(issubclass(type(each), (Attachment, MethodOverride)) for each in objects)
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     return ours, len(objects), resident
 

@@ -7,22 +7,25 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from ppdiffusers_tome.merging.kv_reduction import plan_pooling
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
 
 import tiny
 from patching.contract import groups, marks_of
 from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction.merged_keys import MergedKeys
-from ppdiffusers_tome.merging.kv_reduction.pooling import plan_pooling
-from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
-from ppdiffusers_tome.merging.matchers import exact, tiled
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, plan_pooling, select_key_tokens
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods import KEEP, MEAN, METHODS, NORM, WAYS
+from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, MEAN, METHODS, NORM
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
 from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.overrides.merge import PointForward
+from ppdiffusers_tome.patching.overrides.method import list_overrides
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layers import layer_at
+from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
 from ppdiffusers_tome.tools.doctor.zoo.added_kv import SPECIMEN as ADDED_KV
 from ppdiffusers_tome.tools.doctor.zoo.added_kv import TEXT_DIM as ADDED_TEXT_DIM
@@ -36,7 +39,7 @@ KEYS_ONLY = [name for name in EVERY if METHODS[name].keeps_queries]
 
 def matched(num_merged: int = 20, batch: int = 2, channels: int = 5) -> tuple[paddle.Tensor, Matching]:
     x = tiny.array((batch, GRID.num_tokens, channels))
-    found = exact.match(x, random_partition(GRID, 2, 2, seed=3, timestep=None), num_merged)
+    found = match_tokens(x, random_partition(GRID, 2, 2, seed=3, timestep=None), num_merged)
     assert found is not None
     return x, found
 
@@ -50,7 +53,7 @@ class TestCombining:
         x = x.astype(dtype)
         rows = x.numpy().reshape([-1, 5])
         destinations = set(random_partition(GRID, 2, 2, seed=3, timestep=None).destinations.numpy().tolist())
-        results = {how: matching.merge(x, how).numpy().reshape([-1, 5]) for how in WAYS}
+        results = {how: matching.reduce(x, how).numpy().reshape([-1, 5]) for how in COMBINE_MODES}
         several = 0
         for row, tokens in enumerate(groups(matching)):
             mean = rows[tokens].mean(axis=0)
@@ -68,14 +71,14 @@ class TestCombining:
         """What was merged one way may be unmerged without knowing which."""
         x, matching = matched()
         constant = paddle.full_like(x, 2.0)
-        for how in WAYS:
-            np.testing.assert_allclose(matching.unmerge(matching.merge(constant, how)).numpy(), 2.0, rtol=1e-5)
+        for how in COMBINE_MODES:
+            np.testing.assert_allclose(matching.restore(matching.reduce(constant, how)).numpy(), 2.0, rtol=1e-5)
 
-    @pytest.mark.parametrize("how", WAYS)
+    @pytest.mark.parametrize("how", COMBINE_MODES)
     def test_gradients_arrive(self, how: str) -> None:
         x, matching = matched()
         x.stop_gradient = False
-        matching.merge(x, how).square().sum().backward()
+        matching.reduce(x, how).square().sum().backward()
         got = x.grad.numpy()
         assert np.isfinite(got).all()
         dropped = (np.abs(got).reshape([-1, 5]).sum(axis=1) == 0).sum()
@@ -83,9 +86,9 @@ class TestCombining:
 
     def test_a_group_of_opposites_stays_finite(self) -> None:
         x = paddle.to_tensor([[[1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]]])
-        found = exact.match(x, regular_partition(Grid(2, 2), 2, 2), 1)
+        found = match_tokens(x, regular_partition(Grid(2, 2), 2, 2), 1)
         assert found is not None
-        assert np.isfinite(found.merge(x, NORM).numpy()).all()
+        assert np.isfinite(found.reduce(x, NORM).numpy()).all()
 
 
 class TestMinSimilarity:
@@ -106,16 +109,16 @@ class TestMinSimilarity:
     def test_the_image_with_fewest_decides(self, tile: int | None, least: float, at_most: int, merged: int) -> None:
         x, partition = self.tokens(), regular_partition(GRID, 2, 2)
         if tile is None:
-            found = exact.match(x, partition, at_most, least)
+            found = match_tokens(x, partition, at_most, least)
         else:
-            found = tiled.match(x, tiled.by_tiles(partition, tiled.tiles_of(GRID, 2, 2, tile)), at_most, least)
+            found = match_tokens(x, partition, at_most, least, split_by_tile(partition, cut_into_tiles(GRID, 2, 2, tile)))
         assert found is not None
         assert found.num_merged == merged
-        assert found.merge(x).shape == [2, GRID.num_tokens - merged, 3]
+        assert found.reduce(x).shape == [2, GRID.num_tokens - merged, 3]
         assert len(np.unique(found.owner.numpy())) == 2 * (GRID.num_tokens - merged)
 
     def test_none_alike_merges_nothing(self) -> None:
-        assert exact.match(self.tokens(), regular_partition(GRID, 2, 2), 24, 0.999) is None
+        assert match_tokens(self.tokens(), regular_partition(GRID, 2, 2), 24, 0.999) is None
 
     def test_a_model_runs_unmerged_where_nothing_is_alike(self) -> None:
         unet = tiny.unet()
@@ -143,7 +146,7 @@ class TestSomeKeys:
         assert by_cell.max() - by_cell.min() <= 1
 
     def test_a_prefix_stays(self) -> None:
-        chosen = select_key_tokens(regular_partition(GRID, 2, 2).after(3), 36).numpy()
+        chosen = select_key_tokens(regular_partition(GRID, 2, 2).shift(3), 36).numpy()
         assert {0, 1, 2} <= set(chosen.tolist())
         assert len(chosen) == 3 + 12
         assert chosen.max() < 3 + GRID.num_tokens
@@ -154,7 +157,7 @@ class TestPooledKeys:
     """Means of cells, against numpy."""
 
     @pytest.mark.parametrize(
-        ("layout", "dropped", "stride", "left", "is_even"),
+        ("layout", "dropped", "stride", "left", "uniform_groups"),
         [
             (Layout(GRID), 36, (2, 2, 1), 12, True), (Layout(GRID), 18, (2, 2, 1), 30, False),
             (Layout(GRID), 1, (2, 2, 1), 45, False), (Layout(Grid(5, 7)), 26, (2, 2, 1), 12, True),
@@ -169,14 +172,14 @@ class TestPooledKeys:
     ) -> None:
         grid = layout.grid if stride[2] > 1 else layout.grid.single_frame
         x = tiny.array((2, layout.num_tokens, 5))
-        keys = plan_pooling(layout, grid, dropped, stride)(x, Constants())
-        owner = keys.matching.owner.numpy().reshape(2, -1)
+        keys = plan_pooling(layout, grid, dropped, stride).match(x, Constants())
+        owner = keys.owner.numpy().reshape(2, -1)
         assert np.array_equal(owner[1], owner[0] + keys.num_left)
         members = [np.flatnonzero(owner[0] == group) for group in range(keys.num_left)]
         assert (keys.num_left, keys.uniform_groups) == (left, uniform_groups)
         assert sorted(np.concatenate(members)) == list(range(layout.num_tokens))
         expected = np.stack([x.numpy()[:, each].mean(axis=1) for each in members], axis=1)
-        np.testing.assert_allclose(keys.keys_of(x).numpy(), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(keys.reduce(x).numpy(), expected, rtol=1e-5, atol=1e-6)
         sizes = [len(each) for each in members]
         np.testing.assert_allclose(keys.log_group_sizes.numpy(), [np.log(sizes)] * 2, rtol=1e-5, atol=1e-6)
         # The text, or whatever stands before the grid, comes last, each token by itself.
@@ -196,7 +199,7 @@ class TestPooledKeys:
     def test_the_edge_of_a_grid_is_in_cells_as_well(self) -> None:
         """Nearly as large as the others, so that all keys stand for nearly as many tokens."""
         keys = plan_pooling(Layout(Grid(30, 52)), Grid(30, 52), 1462, (4, 4, 1))
-        assert keys.in_cells
+        assert keys.uniform_groups
         assert keys.num_left == 8 * 13
         counts = np.bincount(keys.owner)
         assert (counts.min(), counts.max()) == (12, 16)
@@ -216,13 +219,13 @@ class TestFewerKeysInAttention:
         unet = apply_tome(tiny.unet(), ratio, method=method, use_rand=method == "pool")
         ((_, block, hooks), *_) = attached_blocks(unet)
         attention, seen = block.attn1, {}
-        hooks.attachment.watch = lambda called: seen.setdefault("keys", called.matching)
+        hooks.attachment.watch = lambda called: seen.setdefault("keys", called.reduction)
         block.norm1.register_forward_post_hook(lambda layer, inputs, output: seen.update(x=output.numpy()))
         attention.to_out[0].register_forward_pre_hook(lambda layer, inputs: seen.update(out=inputs[0].numpy()))
         tiny.run_unet(unet)
         x, heads, keys = seen["x"], attention.heads, seen["keys"]
         assert abs(keys.num_left - 256 * (1 - ratio)) <= (1 if method == "pool" else 0)
-        fewer = keys.keys_of(paddle.to_tensor(x)).numpy()
+        fewer = keys.reduce(paddle.to_tensor(x)).numpy()
         sizes = np.ones(keys.num_left) if method == "todo" else np.exp(keys.log_group_sizes.numpy())
 
         def split(layer: Any, rows: np.ndarray) -> np.ndarray:
@@ -239,7 +242,7 @@ class TestFewerKeysInAttention:
 
     def test_todo_takes_the_destinations(self) -> None:
         unet, seen = apply_tome(tiny.unet(), 0.75, method="todo", use_rand=False), []
-        attached_blocks(unet)[0][2].attachment.watch = lambda called: seen.append(called.matching)
+        attached_blocks(unet)[0][2].attachment.watch = lambda called: seen.append(called.reduction)
         tiny.run_unet(unet)
         assert np.array_equal(seen[0].kept.numpy(), regular_partition(Grid(16, 16), 2, 2).destinations.numpy())
 
@@ -257,7 +260,7 @@ class TestFewerKeysInAttention:
         unet = tiny.unet()
         alone = tiny.run_unet(apply_tome(unet, **settings))
         shared, seen = apply_tome(unet, **settings, reuse_blocks=True), []
-        attached_blocks(shared)[0][2].attachment.watch = lambda called: seen.append((called.layout, called.matching))
+        attached_blocks(shared)[0][2].attachment.watch = lambda called: seen.append((called.layout, called.reduction))
         assert np.abs(tiny.run_unet(shared) - alone).max() > 1e-5
         assert len(seen) > len({layout for layout, _ in seen}) == len({id(keys) for _, keys in seen})
 
@@ -279,8 +282,7 @@ def test_tofu_prunes_early_and_merges_late() -> None:
 
 
 def _how(block: Any) -> str:
-    hooks = [hook for hook in block.attn1._forward_pre_hooks.values() if hasattr(hook.__self__, "how")]
-    return hooks[0].__self__.how
+    return next(override.combine for override in list_overrides(block.attn1) if isinstance(override, PointForward))
 
 
 @pytest.mark.parametrize("method", EVERY)
@@ -326,18 +328,18 @@ def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, met
     """In every kind of block that has layers for them; elsewhere it is refused in plain words."""
     model = specimen.build()
     ratio: dict[str, Any] = dict(ratio=0.5, max_downsample=8, method=method)
-    sites = [site for site in find_blocks(model) if site.sections(ToMeConfig(**ratio))]
+    sites = [site for site in find_blocks(model) if site.points(ToMeConfig(**ratio))]
     if not sites:
         with pytest.raises(NothingToMergeError, match=rf"nothing to merge with method='{method}'.*choose another"):
             apply_tome(model, **ratio)
         return
     counts: dict[str, list[int]] = {"to_q": [], "to_k": [], "to_v": []}
     for site in sites:
-        for path in site.adapter.sections["merge_attn"][0].keys:
+        for path in site.adapter.points["merge_attn"][0].keys:
             owner, _, name = path.rpartition(".")
-            layer_at(site.block, path).register_forward_post_hook(_counting(counts[name]))
+            find_layer(site.block, path).register_forward_post_hook(_counting(counts[name]))
             if name == "to_k":
-                layer_at(site.block, f"{owner}.to_q".lstrip(".")).register_forward_post_hook(_counting(counts["to_q"]))
+                find_layer(site.block, f"{owner}.to_q".lstrip(".")).register_forward_post_hook(_counting(counts["to_q"]))
     height, width = specimen.size or (16, 16)
     paddle.seed(0)
     with paddle.no_grad():
@@ -382,7 +384,7 @@ def _doubled(attention: Any, hidden_states: paddle.Tensor, **given: Any) -> padd
 @pytest.mark.parametrize(
     ("processor", "words"),
     [
-        (_keys_elsewhere, "BasicTransformerBlock did not call the layers at which its tokens merge"),
+        (_keys_elsewhere, "attention with function does not call to_k, where ToMe reduces keys"),
         (_doubled, r"Linear got tokens of shape .* puts other tokens beside them"),
     ],
 )
@@ -460,12 +462,12 @@ def test_masks_of_fewer_keys(kind: str, queries: int) -> None:
     keys, members = {
         "todo": lambda: _chosen(),
         "pool": lambda: _pooled(x),
-        "keys": lambda: (MergedKeys.of(matching), [group % GRID.num_tokens for group in groups(matching)]),
+        "keys": lambda: (matching.keep_queries(), [group % GRID.num_tokens for group in groups(matching)]),
     }[kind]()
     mask = np.zeros((2 * 3, queries, GRID.num_tokens), np.float32)
     mask[:, :, ::7] = -10000
     mask[0, -1, :] = -10000
-    merged = keys.merge_mask(paddle.to_tensor(mask)).numpy()
+    merged = keys.reduce_mask(paddle.to_tensor(mask)).numpy()
     left = len(members) // (2 if kind == "keys" else 1)
     assert merged.shape == (6, queries, left)
     for image_head in range(6):
@@ -480,6 +482,6 @@ def _chosen() -> Any:
 
 
 def _pooled(x: paddle.Tensor) -> Any:
-    keys = plan_pooling(Layout(GRID), GRID, 18, (2, 2, 1))(x, Constants())
-    owner = keys.matching.owner.numpy().reshape(2, -1)[0]
+    keys = plan_pooling(Layout(GRID), GRID, 18, (2, 2, 1)).match(x, Constants())
+    owner = keys.owner.numpy().reshape(2, -1)[0]
     return keys, [np.flatnonzero(owner == group) for group in range(keys.num_left)]

@@ -23,7 +23,7 @@ from ppdiffusers.patches import tomesd_patch_utils
 
 import tiny
 from patching.contract import marks_of
-from patching.port import apply_port, remove_legacy_port
+from patching.port import apply_port, remove_port
 from ppdiffusers_tome import NothingToMergeError, ToMeError, apply_tome, remove_tome
 from ppdiffusers_tome.tools.doctor.coverage import coverage
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
@@ -230,7 +230,7 @@ def test_the_same_generator_gives_another_picture() -> None:
 def test_removing_leaves_attributes_behind() -> None:
     pipe = tiny.pipeline()
     before = [tiny.snapshot(layer) for layer in (pipe.unet, pipe.text_encoder)]
-    remove_legacy_port(apply_port(pipe))
+    remove_port(apply_port(pipe))
     assert "_tome_info" in vars(pipe.unet)
     assert "_tome_info" in vars(pipe.text_encoder)  # in which nothing ever merged
     assert sum("_tome_info" in vars(layer) for layer in pipe.unet.sublayers()) == 7
@@ -241,11 +241,11 @@ def test_removing_leaves_attributes_behind() -> None:
 def test_removing_from_a_part_breaks_the_rest() -> None:
     """All blocks share one dictionary of hooks, and whichever is asked removes them all."""
     unet = apply_port(tiny.unet())
-    remove_legacy_port(unet.mid_block)
+    remove_port(unet.mid_block)
     with pytest.raises(TypeError, match="cannot unpack"):
         tiny.run_unet(unet)
     tiny.run_unet(apply_port(unet))
-    remove_legacy_port(unet.mid_block)
+    remove_port(unet.mid_block)
     with pytest.raises(ValueError, match="expand"):  # the size of the call before
         tiny.run_unet(unet, height=8, width=24)
     apply_tome(unet, max_downsample=2)
@@ -257,7 +257,7 @@ def test_removing_from_a_part_breaks_the_rest() -> None:
 def test_removing_from_a_copy_breaks_the_original() -> None:
     """As a training's moving average does, ``copy.deepcopy`` copies the handle of the original's hook."""
     unet = apply_port(tiny.unet())
-    remove_legacy_port(copy.deepcopy(unet))
+    remove_port(copy.deepcopy(unet))
     with pytest.raises(TypeError, match="cannot unpack"):
         tiny.run_unet(unet)
     expected = tiny.run_unet(apply_tome(unet))

@@ -13,7 +13,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.patching.state import matching as calls
+from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
 from ppdiffusers_tome.patching.state.reuse import MatchingCache
 from ppdiffusers_tome.tools.doctor.zoo import wuerstchen_prior
@@ -28,7 +28,7 @@ FALLING = (900, 800, 700, 600, 500, 400, 300)
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Batch and tokens of every matching that is made."""
     found: list[tuple[int, int]] = []
-    real = calls.matcher
+    real = reducer.build_matcher
 
     def counting(*args: Any, **given: Any) -> Any:
         match = real(*args, **given)
@@ -39,7 +39,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
         return counted
 
-    monkeypatch.setattr(calls, "matcher", counting)
+    monkeypatch.setattr(reducer, "build_matcher", counting)
     return found
 
 
@@ -56,13 +56,13 @@ class WithoutPipeline:
     """The steps of a denoiser without a pipeline, and what they share."""
 
     def __init__(self, steps: int) -> None:
-        self.steps, self.reuse = TimestepTracker(), MatchingCache(steps, equal=operator.eq)
+        self.steps, self.reuse = TimestepTracker(), MatchingCache(steps, are_equal=operator.eq)
 
-    def matchings(self, timestep: float, text: object = "a cat") -> dict:
-        step = self.steps.at(timestep)
-        if step.starts:
-            self.reuse.start_step(follows=step.follows)
-        return self.reuse.matchings((1, 4, 8, 8), [text])
+    def lookup(self, timestep: float, text: object = "a cat") -> dict:
+        step = self.steps.step_at(timestep)
+        if step.is_new_step:
+            self.reuse.next_step(continues=step.continues)
+        return self.reuse.lookup((1, 4, 8, 8), [text])
 
 
 class TestInferredSteps:
@@ -72,7 +72,7 @@ class TestInferredSteps:
         """Indices of the calls that get nothing from before."""
         bare, indices = WithoutPipeline(steps), []
         for index, timestep in enumerate(timesteps):
-            kept = bare.matchings(timestep)
+            kept = bare.lookup(timestep)
             if not kept:
                 indices.append(index)
             kept[index] = True
@@ -106,7 +106,7 @@ class TestInferredSteps:
     def test_same_timestep_for_ever_shares_nothing(self) -> None:
         bare = WithoutPipeline(4)
         for index in range(1000):
-            kept = bare.matchings(999)
+            kept = bare.lookup(999)
             assert not kept
             kept[index] = True
 
@@ -120,47 +120,47 @@ class TestCallsOfAStep:
         bare = WithoutPipeline(10)
         for timestep in (900, 800):
             for text in texts:
-                bare.matchings(timestep, text)[text] = timestep
+                bare.lookup(timestep, text)[text] = timestep
         return bare
 
     def test_each_keeps_to_itself_in_any_order(self) -> None:
         bare = self.started("prompted", "unprompted")
-        assert [bare.matchings(700, text) for text in ("unprompted", "prompted", "another")] == [
+        assert [bare.lookup(700, text) for text in ("unprompted", "prompted", "another")] == [
             {"unprompted": 800}, {"prompted": 800}, {},
         ]  # fmt: skip
 
     @pytest.mark.parametrize("stays", ["prompted", "unprompted"])
     def test_one_that_stops_leaves_nothing_to_the_other(self, stays: str) -> None:
         bare = self.started("prompted", "unprompted")
-        assert bare.matchings(700, stays) == {stays: 800}
+        assert bare.lookup(700, stays) == {stays: 800}
 
     def test_calls_that_nothing_tells_apart_get_nothing(self) -> None:
         """Two pictures of one prompt in turns; then one of them alone, which is fresh once more."""
         bare = self.started("a cat", "a cat")
-        one, other = bare.matchings(700), bare.matchings(700)
+        one, other = bare.lookup(700), bare.lookup(700)
         assert one == other == {}
         one["one"] = other["other"] = True
-        assert bare.matchings(600) == {}
+        assert bare.lookup(600) == {}
 
     def test_an_only_call_with_another_text_is_another_picture(self) -> None:
-        assert self.started("a cat").matchings(700, "a dog") == {}
+        assert self.started("a cat").lookup(700, "a dog") == {}
 
     def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
         """As some pipelines do: other objects, equal values. Latents of another shape are another's."""
-        reuse = MatchingCache(10, equal=operator.eq)
-        reuse.start_step(follows=False)
-        reuse.matchings((1,), [["a cat"]])["made"] = True
-        reuse.start_step(follows=True)
-        assert reuse.matchings((2,), [["a cat"]]) == {}
-        assert reuse.matchings((1,), [["a cat"], ["and more"]]) == {}
-        assert reuse.matchings((1,), [["a cat"]]) == {"made": True}
+        reuse = MatchingCache(10, are_equal=operator.eq)
+        reuse.next_step(continues=False)
+        reuse.lookup((1,), [["a cat"]])["made"] = True
+        reuse.next_step(continues=True)
+        assert reuse.lookup((2,), [["a cat"]]) == {}
+        assert reuse.lookup((1,), [["a cat"], ["and more"]]) == {}
+        assert reuse.lookup((1,), [["a cat"]]) == {"made": True}
 
     def test_nothing_is_the_same_conditioning_as_nothing(self) -> None:
-        reuse = MatchingCache(10, equal=operator.eq)
-        reuse.start_step(follows=False)
-        reuse.matchings((1,), [])["made"] = True
-        reuse.start_step(follows=True)
-        assert reuse.matchings((1,), []) == {"made": True}
+        reuse = MatchingCache(10, are_equal=operator.eq)
+        reuse.next_step(continues=False)
+        reuse.lookup((1,), [])["made"] = True
+        reuse.next_step(continues=True)
+        assert reuse.lookup((1,), []) == {"made": True}
 
 
 class TestBlocks:
@@ -185,8 +185,8 @@ class TestSteps:
 
     def test_a_step_that_takes_matchings_over_makes_no_partition(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made: list[Any] = []
-        real = calls.random_partition
-        monkeypatch.setattr(calls, "random_partition", lambda *args, **given: made.append(args) or real(*args, **given))
+        real = reducer.random_partition
+        monkeypatch.setattr(reducer, "random_partition", lambda *args, **given: made.append(args) or real(*args, **given))
         unet = apply_tome(tiny.unet(), 0.5, reuse_steps=3)
         assert [bool(count) for count in made_by_step(made, unet)] == [True, True, False, False, True, False, False]
 

@@ -58,7 +58,7 @@ def test_groups_are_those_of_the_matching(height: int, width: int, image: int) -
         (2, Grid(-(-height // 2), -(-width // 2))),
     }
     for record, block in zip(records, told, strict=True):
-        layout, matching = block.layout, block.matching
+        layout, matching = block.layout, block.reduction
         owner = matching.owner.numpy().reshape(matching.batch, -1)[image]
         together = owner[:, None] == owner[None]
         assert np.array_equal(record.groups[:, None] == record.groups[None], together)
@@ -73,9 +73,9 @@ def test_merging_makes_one_value_of_each_group() -> None:
     told = noted_matchings(unet)
     with record_merging(unet) as records:
         tiny.run_unet(unet)
-    matching = told[0].matching
+    matching = told[0].reduction
     x = tiny.array((2, matching.num_tokens, 3), seed=5)
-    back = matching.unmerge(matching.merge(x)).numpy()[-1]
+    back = matching.restore(matching.reduce(x)).numpy()[-1]
     _, seen = np.unique(back, axis=0, return_inverse=True)
     groups = records[0].groups
     assert np.array_equal(groups[:, None] == groups[None], seen.reshape(-1)[:, None] == seen.reshape(-1)[None])

@@ -16,7 +16,7 @@ import tiny
 from pipelines.test_threads_and_sharing import SETTINGS, draw
 from ppdiffusers_tome import applied_tome, apply_tome
 from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.patching.state import matching as calls
+from ppdiffusers_tome.patching.state import reducer
 
 STEPS = 2
 # Of all layers and steps, every how many fail: primes, so that they fall in with no pattern of the layers.
@@ -106,13 +106,13 @@ def test_matching_itself_may_fail(call: int, monkeypatch: pytest.MonkeyPatch) ->
     """Out of memory strikes where the largest tensors are made: inside a hook."""
     pipe = tiny.pipeline().apply_tome(**SETTINGS["reuse"])
     expected = draw(pipe, 1)
-    fuse, made = Fuse(call), calls.matcher
+    fuse, made = Fuse(call), reducer.build_matcher
 
     def failing(*args: Any, **given: Any) -> Any:
         fuse()
         return made(*args, **given)
 
-    monkeypatch.setattr(calls, "matcher", failing)
+    monkeypatch.setattr(reducer, "build_matcher", failing)
     with pytest.raises(InjectedError):
         draw(pipe, 0, num_inference_steps=6)
     monkeypatch.undo()

@@ -20,11 +20,12 @@ from pipelines.test_transformers import tokenizer, vision_config
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.hooks.block import HostHooks
-from ppdiffusers_tome.patching.layers import layer_at
+from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.overrides.block import ParentForward
+from ppdiffusers_tome.patching.overrides.method import list_overrides
 from ppdiffusers_tome.patching.recorder import record_merging
-from ppdiffusers_tome.patching.state import matching as calls
+from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.tools.doctor.zoo import flux, sd3, specimens, wan_image
 from ppdiffusers_tome.tools.doctor.zoo import hunyuan_video as hunyuan
 from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, kernels_anywhere, untouched_random_state
@@ -338,7 +339,7 @@ def test_the_place_in_the_schedule_is_progress(name: str, tmp_path: Path) -> Non
 def matchings_by_call(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many matchings are made in each call of the transformer."""
     counts: list[int] = []
-    real = calls.matcher
+    real = reducer.build_matcher
 
     def counting(*args: Any, **given: Any) -> Any:
         match = real(*args, **given)
@@ -349,7 +350,7 @@ def matchings_by_call(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return counted
 
-    monkeypatch.setattr(calls, "matcher", counting)
+    monkeypatch.setattr(reducer, "build_matcher", counting)
     hook = pipe.transformer.register_forward_pre_hook(lambda layer, inputs: counts.append(0))
     latents(pipe)
     hook.remove()
@@ -374,18 +375,17 @@ def test_steps_share_matchings(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_positions_of_flux_are_read_once_a_picture(name: str, tmp_path: Path) -> None:
     """For both of its kinds of blocks; another size of as many tokens is another grid."""
     pipe = built(name, tmp_path).apply_tome(0.5)
-    hosts = {hook.__self__ for hook in pipe.transformer._forward_pre_hooks.values()}
-    hosts = {host for host in hosts if isinstance(host, HostHooks)}
-    (grid,) = {host.grid for host in hosts}
+    readers = [override.reader for override in list_overrides(pipe.transformer) if isinstance(override, ParentForward)]
+    (grid,) = {reader.grid for reader in readers}
     read: list[Any] = []
 
     def counting(*given: Any) -> Any:
         read.append(grid(*given))
         return read[-1]
 
-    assert len(hosts) == 2
-    for host in hosts:
-        host.grid = counting
+    assert len(readers) == 2
+    for reader in readers:
+        reader.grid = counting
     latents(pipe)
     assert read == [Grid(6, 8)]
     wide = latents(pipe, height=12, width=64)
@@ -432,9 +432,9 @@ class Cached:
     def listen(self) -> None:
         """From now on note what attention returns; ToMe is applied already."""
         for site in find_blocks(self.model):
-            (section,) = site.adapter.sections[ATTENTION]
+            (section,) = site.adapter.points[ATTENTION]
             path = f"{site.name}.{section.leave}"
-            attention = layer_at(self.model, path)
+            attention = find_layer(self.model, path)
             returned, self.computed[path] = self.outputs.setdefault(path, []), 0
 
             def note(layer: Any, inputs: tuple, output: Any, returned: list = returned) -> None:

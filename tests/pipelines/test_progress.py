@@ -230,10 +230,10 @@ class TestABareDenoiser:
 class TestReuseInAPipeline:
     def made(self, pipe: Any, monkeypatch: pytest.MonkeyPatch, **given: Any) -> list[int]:
         """Matchings made in each call of the UNet."""
-        from ppdiffusers_tome.patching.state import matching as calls
+        from ppdiffusers_tome.patching.state import reducer
 
         counts: list[int] = []
-        real = calls.matcher
+        real = reducer.build_matcher
 
         def counting(*args: Any, **given: Any) -> Any:
             match = real(*args, **given)
@@ -244,7 +244,7 @@ class TestReuseInAPipeline:
 
             return counted
 
-        monkeypatch.setattr(calls, "matcher", counting)
+        monkeypatch.setattr(reducer, "build_matcher", counting)
         hook = pipe.unet.register_forward_pre_hook(lambda layer, inputs: counts.append(0))
         tiny.run_pipeline(pipe, **given)
         hook.remove()

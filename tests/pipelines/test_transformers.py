@@ -41,7 +41,7 @@ from ppdiffusers.transformers import (
 import tiny
 from ppdiffusers_tome import NothingToMergeError
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layers import is_a, layer_at
+from ppdiffusers_tome.patching.layers import find_layer, is_a
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.unsupported import REFUSED
 from ppdiffusers_tome.tools.doctor.zoo import (
@@ -346,7 +346,7 @@ def tokens_in_attention(pipe: Any, run: Callable[[Any], Any]) -> tuple[dict[str,
     helpers = []
     for part, model in list_models(pipe):
         for site in find_blocks(model):
-            queries = next(layer for layer in (layer_at(site.block, path) for path in QUERIES) if layer is not None)
+            queries = next(layer for layer in (find_layer(site.block, path) for path in QUERIES) if layer is not None)
             counts = seen.setdefault(f"{part}.{site.name}", set())
             helpers.append(
                 queries.register_forward_post_hook(
@@ -388,7 +388,7 @@ def test_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
     assert np.abs(merged - plain).max() > 1e-3
     for path, site in sites.items():
         (given,) = plain_tokens[path]
-        prefix = site.adapter.prefix(site.host, None)
+        prefix = site.adapter.prefix(site.parent, None)
         left = given - int((given - prefix) * 0.5) if site.level == finest else given
         assert tokens[path] == {left}, path
 

@@ -21,7 +21,7 @@ from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero i
 import tiny
 from ppdiffusers_tome import NothingToMergeError, apply_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layers import layer_at
+from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.tools.doctor.zoo import (
     audio_diffusion,
@@ -281,7 +281,7 @@ def projected_tokens(pipe: Any) -> list[int]:
     counts: list[int] = []
     for _, model in list_models(pipe):
         for site in find_blocks(model):
-            query = layer_at(site.block, "attn1.to_q") or site.block.to_q
+            query = find_layer(site.block, "attn1.to_q") or site.block.to_q
             query.register_forward_post_hook(lambda layer, inputs, output: counts.append(output.shape[1]))
     return counts
 

@@ -196,7 +196,7 @@ def test_clock_runs_from_the_first_hook_of_a_block_to_its_last(contender: str, m
         layers = unet.sublayers(include_self=True)
         return [(list(layer._forward_pre_hooks), list(layer._forward_post_hooks)) for layer in layers]
 
-    for layer in (unet.time_proj, unet.conv_out, site.host):
+    for layer in (unet.time_proj, unet.conv_out, site.parent):
         layer.register_forward_pre_hook(pause)
         layer.register_forward_post_hook(pause)
     assert seconds() == {1: 0, 2: 0}

@@ -6,15 +6,15 @@ projections and are unmerged where they leave the last one. Every processor of p
 
 from __future__ import annotations
 
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, KEYS, BlockAdapter, Section
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, KEYS, BlockAdapter, MergePoint
 
 ADAPTER = BlockAdapter(
     block_class="Attention",
-    inside=(
+    parent_classes=(
         "AttnDownBlock2D", "AttnUpBlock2D", "AttnSkipDownBlock2D", "AttnSkipUpBlock2D", "UNetMidBlock2D",
         "SimpleCrossAttnDownBlock2D", "SimpleCrossAttnUpBlock2D", "UNetMidBlock2DSimpleCrossAttn",
     ),
-    sections={ATTENTION: (Section(("to_q", *KEYS), "to_out.0", keys=KEYS),)},
+    points={ATTENTION: (MergePoint(("to_q", *KEYS), "to_out.0", keys=KEYS),)},
     block_is_parent=True,
-    usable=lambda block: not getattr(block, "only_cross_attention", False),
+    can_merge=lambda block: not getattr(block, "only_cross_attention", False),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """BasicTransformerBlock over space: Stable Diffusion, SDXL, ControlNet, GLIGEN, DiT, PixArt, AnimateDiff, SVD, ...
 
 The same block class serves over time in TransformerTemporalModel (its tokens are frames) and in PriorTransformer
-(its tokens are no grid); neither is a host, so both are left alone.
+(its tokens are no grid); neither is a parent, so both are left alone.
 """
 
 from __future__ import annotations
@@ -9,34 +9,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, KEYS, MLP, BlockAdapter, around
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, MLP, BlockAdapter, merge_around
 
 if TYPE_CHECKING:
     import paddle
     from paddle.nn import Layer
 
 
-def _grid(host: Layer, hidden_states: paddle.Tensor) -> Grid:
-    """``hidden_states``: ``[batch, channels, (frames,) height, width]``, NHWC where the host says so, or numbers."""
-    if getattr(host, "is_input_vectorized", False):
-        return Grid(host.height, host.width)
-    if getattr(host, "is_input_continuous", False) and host.data_format == "NHWC":
+def _grid(parent: Layer, hidden_states: paddle.Tensor) -> Grid:
+    """``hidden_states``: ``[batch, channels, (frames,) height, width]``, NHWC where the parent says so, or numbers."""
+    if getattr(parent, "is_input_vectorized", False):
+        return Grid(parent.height, parent.width)
+    if getattr(parent, "is_input_continuous", False) and parent.data_format == "NHWC":
         return Grid(*hidden_states.shape[1:3])
-    patch = _downsample(host)
+    patch = _downsample(parent)
     return Grid(hidden_states.shape[-2] // patch, hidden_states.shape[-1] // patch)
 
 
-def _downsample(host: Layer) -> int:
-    return host.patch_size if getattr(host, "is_input_patches", False) else 1
+def _downsample(parent: Layer) -> int:
+    return parent.patch_size if getattr(parent, "is_input_patches", False) else 1
 
 
 ADAPTER = BlockAdapter(
     block_class="BasicTransformerBlock",
     # The last is ModelScope's, with a block class of its own under the same name.
-    inside=("Transformer2DModel", "TransformerSpatioTemporalModel", "SpatialTransformer"),
-    sections={ATTENTION: (around("attn1", keys=KEYS),), CROSS_ATTENTION: (around("attn2"),), MLP: (around("ff"),)},
+    parent_classes=("Transformer2DModel", "TransformerSpatioTemporalModel", "SpatialTransformer"),
+    points={
+        ATTENTION: (merge_around("attn1", keys=True),),
+        CROSS_ATTENTION: (merge_around("attn2"),),
+        MLP: (merge_around("ff"),),
+    },
     grid=_grid,
     downsample=_downsample,
     # A block can be built to attend to the text in both attentions: ModelScope's, and the x4 upscaler's finer levels.
-    usable=lambda block: not any(getattr(block, name, False) for name in ("disable_self_attn", "only_cross_attention")),
+    can_merge=lambda block: not any(
+        getattr(block, name, False) for name in ("disable_self_attn", "only_cross_attention")
+    ),
 )

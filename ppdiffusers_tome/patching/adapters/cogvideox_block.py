@@ -8,30 +8,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST, MLP, BlockAdapter, around, keyword_attention
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST, MLP, BlockAdapter, merge_around
 
 if TYPE_CHECKING:
     import paddle
     from paddle.nn import Layer
 
 
-def grid(host: Layer, latent: paddle.Tensor) -> Grid:
+def grid(parent: Layer, latent: paddle.Tensor) -> Grid:
     """``latent``: ``[batch, frames, channels, height, width]``."""
-    patch = host.config.patch_size
+    patch = parent.config.patch_size
     return Grid(latent.shape[3] // patch, latent.shape[4] // patch, latent.shape[1])
 
 
 ADAPTER = BlockAdapter(
     block_class="CogVideoXBlock",
-    inside=("CogVideoXTransformer3DModel", "CogVideoXTransformer3DVCtrlModel"),
-    sections={
-        ATTENTION: (keyword_attention("attn1", keys=True, others=FIRST, rotary="image_rotary_emb"),),
-        MLP: (around("ff", others=FIRST),),
+    parent_classes=("CogVideoXTransformer3DModel", "CogVideoXTransformer3DVCtrlModel"),
+    points={
+        ATTENTION: (merge_around("attn1", keys=True, text=FIRST, rotary="image_rotary_emb"),),
+        MLP: (merge_around("ff", text=FIRST),),
     },
     grid=grid,
-    latent="patch_embed",
-    given=(1,),  # behind the text
-    metric="norm1",
-    downsample=lambda host: host.config.patch_size,
+    grid_layer="patch_embed",
+    grid_inputs=(1,),  # behind the text
+    tokens_layer="norm1",
+    downsample=lambda parent: parent.config.patch_size,
     frames=True,
 )

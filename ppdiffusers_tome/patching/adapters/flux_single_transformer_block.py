@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from paddle.nn import Layer
 
 
-def _prefix(host: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> int:
+def _prefix(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> int:
     """``txt_ids``: ``[(1,) tokens, 3]``."""
     return txt_ids.shape[-2]
 
@@ -21,7 +21,7 @@ def _prefix(host: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> int:
 ADAPTER = replace(
     flux_transformer_block.ADAPTER,
     block_class="FluxSingleTransformerBlock",
-    sections={ATTENTION: (flux_transformer_block.ATTENTION_OF_FLUX,)},
-    metric="norm",
+    points={ATTENTION: (flux_transformer_block.ATTENTION_OF_FLUX,)},
+    tokens_layer="norm",
     prefix=_prefix,
 )

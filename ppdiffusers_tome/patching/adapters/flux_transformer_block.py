@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST, MLP, BlockAdapter, around, keyword_attention
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST, MLP, BlockAdapter, merge_around
 
 if TYPE_CHECKING:
     import paddle
     from paddle.nn import Layer
 
 
-def grid(host: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid | None:
+def grid(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid | None:
     """``img_ids``: ``[(batch,) tokens, 3]``, of each token (0, row, column), of which FLUX takes the first image's.
 
     Pipelines pack 2 by 2 latents into a token.
@@ -27,17 +27,17 @@ def grid(host: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid | 
     return Grid(height, width) if (ids[:, 1:3] == row_by_row).all() else None
 
 
-ATTENTION_OF_FLUX = keyword_attention(
-    "attn", keys=True, others=FIRST, rotary="image_rotary_emb", mask="attention_mask"
+ATTENTION_OF_FLUX = merge_around(
+    "attn", keys=True, text=FIRST, rotary="image_rotary_emb", mask="attention_mask"
 )
 
 ADAPTER = BlockAdapter(
     block_class="FluxTransformerBlock",
-    inside=("FluxTransformer2DModel",),
-    sections={ATTENTION: (ATTENTION_OF_FLUX,), MLP: (around("ff"),)},
+    parent_classes=("FluxTransformer2DModel",),
+    points={ATTENTION: (ATTENTION_OF_FLUX,), MLP: (merge_around("ff"),)},
     grid=grid,
-    given=("img_ids", "txt_ids"),
-    by_value=True,
-    metric="norm1",
-    downsample=lambda host: 2,
+    grid_inputs=("img_ids", "txt_ids"),
+    grid_from_values=True,
+    tokens_layer="norm1",
+    downsample=lambda parent: 2,
 )

@@ -10,5 +10,5 @@ from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
 ADAPTER = replace(
     hunyuan_video_transformer_block.ADAPTER,
     block_class="HunyuanVideoSingleTransformerBlock",
-    sections={ATTENTION: (hunyuan_video_transformer_block.ATTENTION_OF_HUNYUAN,)},
+    points={ATTENTION: (hunyuan_video_transformer_block.ATTENTION_OF_HUNYUAN,)},
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, KEYS, BlockAdapter, around
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, BlockAdapter, merge_around
 
 ADAPTER = BlockAdapter(
     block_class="KAttentionBlock",
-    inside=("KCrossAttnDownBlock2D", "KCrossAttnUpBlock2D"),
-    sections={ATTENTION: (around("attn1", keys=KEYS),), CROSS_ATTENTION: (around("attn2"),)},
+    parent_classes=("KCrossAttnDownBlock2D", "KCrossAttnUpBlock2D"),
+    points={ATTENTION: (merge_around("attn1", keys=True),), CROSS_ATTENTION: (merge_around("attn2"),)},
     block_is_parent=True,
 )

@@ -5,12 +5,12 @@ The feed-forward layer works on frames, so it has no grid of tokens.
 
 from __future__ import annotations
 
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, KEYS, BlockAdapter, around
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, BlockAdapter, merge_around
 
 ADAPTER = BlockAdapter(
     block_class="BasicTransformerBlockST",
-    inside=("SpatialTemporalTransformer",),
-    sections={ATTENTION: (around("attn1", keys=KEYS),), CROSS_ATTENTION: (around("attn2"),)},
+    parent_classes=("SpatialTemporalTransformer",),
+    points={ATTENTION: (merge_around("attn1", keys=True),), CROSS_ATTENTION: (merge_around("attn2"),)},
     # The block gets a video; before its first norm that is cut into frames.
-    metric="norm1",
+    tokens_layer="norm1",
 )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from ppdiffusers_tome.patching.adapters import cogvideox_block
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, MLP, BlockAdapter, around, keyword_attention
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, MLP, BlockAdapter, merge_around
 
 ADAPTER = BlockAdapter(
     block_class="VCtrlBlock",
-    inside=("VCtrlModel",),
-    sections={
-        ATTENTION: (keyword_attention("attn1", keys=True, rotary="image_rotary_emb"),),
-        MLP: (around("ff"),),
+    parent_classes=("VCtrlModel",),
+    points={
+        ATTENTION: (merge_around("attn1", keys=True, rotary="image_rotary_emb"),),
+        MLP: (merge_around("ff"),),
     },
     grid=cogvideox_block.grid,
-    latent="sample_patch_embed",
-    metric="norm1",
-    downsample=lambda host: host.config.patch_size,
+    grid_layer="sample_patch_embed",
+    tokens_layer="norm1",
+    downsample=lambda parent: parent.config.patch_size,
     frames=True,
 )

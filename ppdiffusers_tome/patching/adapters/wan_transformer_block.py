@@ -5,38 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.adapters.adapter import (
-    ATTENTION,
-    CROSS_ATTENTION,
-    MLP,
-    BlockAdapter,
-    around,
-    keyword_attention,
-)  # fmt: skip
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, MLP, BlockAdapter, merge_around
 
 if TYPE_CHECKING:
     import paddle
     from paddle.nn import Layer
 
 
-def _grid(host: Layer, latent: paddle.Tensor) -> Grid:
+def _grid(parent: Layer, latent: paddle.Tensor) -> Grid:
     """``latent``: ``[batch, channels, frames, height, width]``."""
-    patches = zip(latent.shape[2:], host.config.patch_size, strict=True)
+    patches = zip(latent.shape[2:], parent.config.patch_size, strict=True)
     frames, height, width = (side // patch for side, patch in patches)
     return Grid(height, width, frames)
 
 
 ADAPTER = BlockAdapter(
     block_class="WanTransformerBlock",
-    inside=("WanTransformer3DModel",),
-    sections={
+    parent_classes=("WanTransformer3DModel",),
+    points={
         # It takes a mask as well, and prints a line at every call that brings one.
-        ATTENTION: (keyword_attention("attn1", keys=True, rotary="rotary_emb"),),
-        CROSS_ATTENTION: (keyword_attention("attn2"),),
-        MLP: (around("ffn"),),
+        ATTENTION: (merge_around("attn1", keys=True, rotary="rotary_emb"),),
+        CROSS_ATTENTION: (merge_around("attn2"),),
+        MLP: (merge_around("ffn"),),
     },
     grid=_grid,
-    latent="patch_embedding",
-    downsample=lambda host: host.config.patch_size[-1],
+    grid_layer="patch_embedding",
+    downsample=lambda parent: parent.config.patch_size[-1],
     frames=True,
 )

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, LAST, BlockAdapter, Section, UNetParts
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, LAST, BlockAdapter, MergePoint, UNetParts
 
 _KEYS = ("attention.to_k", "attention.to_v")
 
 # The decoder's; it works on patches of its latent. The prior is no UNet.
 _UNET = UNetParts(
-    "down_blocks", "mid_block", "up_blocks", halves_at_its_beginning=True, patch=lambda unet: unet.config.patch_size
+    "down_blocks", "mid_block", "up_blocks", halves_at_start=True, patch=lambda unet: unet.config.patch_size
 )
 
 ADAPTER = BlockAdapter(
     block_class="AttnBlock",
-    inside=("WuerstchenPrior", "WuerstchenDiffNeXt"),
-    sections={
-        ATTENTION: (Section(("attention.to_q", *_KEYS), "attention.to_out.0", others=LAST, keys=_KEYS),),
+    parent_classes=("WuerstchenPrior", "WuerstchenDiffNeXt"),
+    points={
+        ATTENTION: (MergePoint(("attention.to_q", *_KEYS), "attention.to_out.0", text=LAST, keys=_KEYS),),
     },
     block_is_parent=True,
     unets=(_UNET,),
     max_timestep=1,
-    usable=lambda block: block.self_attn,
+    can_merge=lambda block: block.self_attn,
 )

@@ -1,88 +1,71 @@
-"""One call of a denoiser, and of a block in it: made when it starts, handed on, dropped when it ends."""
+"""One call of a denoiser, and of a block in it: made when it begins, handed on, dropped when it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import paddle
-from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction.base import FewerKeys
+from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.rotary import Rotation
-from ppdiffusers_tome.merging.section import Section, on_fewer_keys, on_merged_tokens
-from ppdiffusers_tome.patching.paddle_compat import RunningCall
-from ppdiffusers_tome.patching.state.pipeline_call import Denoising
-from ppdiffusers_tome.patching.state.reductions import Matcher, MatchingOrKeys, matcher_for, merge_grid
-from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.patching.state.call_stack import next_call_number
+from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.patching.state.attachment import Attachment
 
 
-class Attached(Protocol):
-    """What a call needs to know of the denoiser that it is of, see ``Attachment``."""
-
-    config: ToMeConfig
-    constants: Constants
-    max_timestep: float
-
-    def denoising(self) -> Denoising: ...
-
-    def notify_watcher(self, block: BlockCall) -> None: ...
-
-    def warn_once(self, topic: str, message: str) -> None: ...
-
-
-class Call:
+class DenoiserCall:
     """What the blocks of a denoiser share in one call of it.
 
     Args:
         attachment: of the denoiser.
-        latents: the shape of those that the denoiser was given.
+        latent_shape: of the latents that the denoiser was given.
         conditioning: the tensors that it was given beside them and the timestep.
-        training: whether the denoiser is being trained.
+        training: True while the denoiser is being trained.
 
     Attributes:
-        attachment: of the denoiser.
-        timestep: scalar or ``[batch]``; None where the model tells none.
-        progress: of the denoising, 0 to 1; None where no setting asks for it, or nothing tells.
-        layouts: of the tokens of the blocks that are called now, by their host's hooks; empty between them.
-        block: the one that is called now, or the last one that failed; ask ``Attachment.block``.
-        in_a_graph: whether gradients may be asked of it, so that checkpointing may run parts of it again.
+        number: above those of all calls that began before.
+        timestep: scalar or ``[batch]``; None where the model has none.
+        progress: of the denoising, 0 to 1; None where no setting needs it, or it is unknown.
+        layouts: of the tokens of the blocks that run now, by the reader of their parent layer; empty between them.
+        block: the block that runs now; None between blocks.
+        in_graph: True where gradients may be asked of it, so that checkpointing may run parts of it again.
+        num_blocks: how many blocks ran.
     """
 
     def __init__(
-        self, attachment: Attached, latents: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (), *,
+        self, attachment: Attachment, latent_shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (), *,
         training: bool = False,
     ) -> None:  # fmt: skip
         self.attachment, self._config = attachment, attachment.config
-        self._latents, self._conditioning = latents, conditioning
-        # Training draws its timesteps and pictures at random.
+        self.number = next_call_number()
+        self._latent_shape, self._conditioning = latent_shape, conditioning
+        # Training draws its timesteps and images at random.
         self._shares_steps = self._config.reuse_steps > 1 and not training
         self._has_timestep = False
         self.timestep: paddle.Tensor | None = None
         self.progress: float | None = None
         self.layouts: dict[object, Layout] = {}
         self.block: BlockCall | None = None
-        self.in_a_graph = False
-        self._of_blocks: dict[Hashable, Layout] = {}
-        self._matchers: dict[Layout, Matcher] = {}
-        # What is reused, by block (None for all), layout and batch; None where nothing is.
-        self._matchings: dict[Any, MatchingOrKeys | None] | None = {} if self._config.reuse_blocks else None
-
-    def begin(self) -> None:
-        """It begins, or a backward pass runs a part of it again."""
-        self.in_a_graph = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+        self.in_graph = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+        self.num_blocks = 0
+        self._block_layouts: dict[Hashable, Layout] = {}
+        self._reducers: dict[Layout, Reducer] = {}
+        # Reductions to reuse, by block (None for all), layout and batch; None where nothing is reused.
+        self._reductions: dict[Any, TokenReduction | None] | None = {} if self._config.reuse_blocks else None
 
     def set_timestep(self, timestep: paddle.Tensor) -> None:
-        """The first timestep that a model embeds is the denoising's; some embed others as well.
+        """Set the timestep of the denoising: the first that the model embeds; some models embed others as well.
 
         It stays on its device, but for a schedule and reuse over steps: then it is read, which waits for the device.
 
         Raises:
-            ToMeValueError: a program is being recorded that would have to read it.
+            ToMeValueError: a program is being traced that would have to read it.
         """
         if self._has_timestep:
             return
@@ -90,10 +73,10 @@ class Call:
         if self._config.uses_progress:
             require_eager("a ratio that changes over the denoising, start or end")
         elif not self._shares_steps or not paddle.in_dynamic_mode():
-            return  # a program that is being recorded has no values yet
+            return  # a program that is being traced has no values yet
         value = float(timestep.reshape([-1])[0])
         denoising = self.attachment.denoising()
-        step = denoising.steps.at(value)
+        step = denoising.tracker.step_at(value)
         self.progress = step.progress
         if step.progress is None and self._config.uses_progress:
             self.attachment.warn_once(
@@ -103,58 +86,65 @@ class Call:
                 "through its pipeline, whose scheduler knows the progress, or give one ratio for the whole denoising",
             )
         if self._shares_steps:
-            if step.starts:
-                denoising.reuse.start_step(follows=step.follows)
-            self._matchings = denoising.reuse.matchings(self._latents, self._conditioning)
+            if step.is_new_step:
+                denoising.cache.next_step(continues=step.continues)
+            self._reductions = denoising.cache.lookup(self._latent_shape, self._conditioning)
+            if denoising.cache.never_matches:
+                self.attachment.warn_once(
+                    "no reuse",
+                    "the tensors that this model is given beside its latents differ in every step, so reuse_steps has "
+                    "no effect here; reuse_blocks has",
+                )
 
-    def see_latent(self, host: object, layout: Layout) -> None:
-        """The blocks of a host work on tokens laid out so.
+    def set_layout(self, reader: object, layout: Layout) -> None:
+        """Set the layout of the tokens on which the blocks of a parent layer work.
 
         Raises:
-            ToMeValueError: a program is being recorded for any height or width.
+            ToMeValueError: a program is being traced for any height or width.
         """
         if min(layout.grid.height, layout.grid.width) < 0:
             require_eager("an open height or width")
-        self.layouts[host] = layout
+        self.layouts[reader] = layout
 
-    def enter_block(self, name: Hashable, layer: Layer, host: object) -> BlockCall | None:
-        """A block is called, maybe again by a backward pass, outside its host; None where its grid is not known.
+    def enter_block(self, name: Hashable, reader: object, tokens: paddle.Tensor | None) -> BlockCall | None:
+        """Begin the call of a block, maybe again by a backward pass; None where its layout is unknown.
 
         Args:
-            name: tells it from the others.
-            layer: the block.
-            host: as in ``see_latent``.
+            name: distinguishes the block from others.
+            reader: as in ``set_layout``.
+            tokens: the block's input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None
+                where another layer sees it first.
         """
-        if host in self.layouts:
-            self._of_blocks[name] = self.layouts[host]
-        layout = self._of_blocks.get(name)
-        self.block = None if layout is None else BlockCall(self, layer, name, layout)
-        return self.block
+        self.num_blocks += 1
+        if reader in self.layouts:
+            self._block_layouts[name] = self.layouts[reader]
+        layout = self._block_layouts.get(name)
+        return None if layout is None else BlockCall(self, name, layout, tokens)
 
-    def matching_for(self, block: BlockCall, tokens: paddle.Tensor) -> MatchingOrKeys | None:
-        """What merges in a block of this call, made now or taken over; None where it runs unmerged.
+    def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
+        """Match the tokens of a block, or reuse an earlier reduction; None where the block runs unmerged.
 
         Args:
-            block: which one.
+            block: of this call.
             tokens: its input, ``[batch, tokens, channels]``, as many as the block's layout has.
 
         Raises:
-            ToMeValueError: a program is being recorded that would have to decide how many tokens merge.
+            ToMeValueError: a program is being traced that would have to decide how many tokens merge.
         """
         num_merged = self._num_merged(block.layout)
-        if num_merged == 0 or not self._can_match(merge_grid(self._config, block.layout.grid)):
+        if num_merged == 0 or not self._can_match(block.layout.grid):
             return None
-        if self._matchings is None:
-            return self._matcher(block.layout, num_merged)(tokens)
-        # While a program is recorded, the batch of some tokens is fixed and of others open, though it is the same.
+        if self._reductions is None:
+            return self._reducer(block.layout, num_merged)(tokens)
+        # While a program is traced, the batch of some tokens is fixed and of others open, though it is the same.
         batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
         key = (None if self._config.reuse_blocks else block.name, block.layout, batch)
-        if key not in self._matchings:
-            self._matchings[key] = self._matcher(block.layout, num_merged)(tokens)
-        return self._matchings[key]
+        if key not in self._reductions:
+            self._reductions[key] = self._reducer(block.layout, num_merged)(tokens)
+        return self._reductions[key]
 
     def _num_merged(self, layout: Layout) -> int:
-        """How many tokens of a grid merge now, or of each frame where frames merge by themselves."""
+        """Return how many tokens of a grid merge now, of each frame where frames merge by themselves."""
         config = self._config
         if not self._has_timestep and config.uses_progress:
             self.attachment.warn_once(
@@ -170,52 +160,56 @@ class Call:
             )
         if config.uses_progress and self.progress is None:
             return 0
-        return merge_grid(config, layout.grid).num_merged(config.ratio_at(layout.level, self.progress))
+        num_merged = config.num_merged(layout.grid, layout.level, self.progress)
+        if config.uses_progress:
+            self.attachment.denoising().note_merging(num_merged > 0)
+        return num_merged
 
     def _can_match(self, grid: Grid) -> bool:
         config = self._config
         if config.min_similarity is not None:
             require_eager("min_similarity")
-        if grid.num_cells(config.sx, config.sy, config.st) == 0:
-            cell, more = Grid(config.sy, config.sx, config.st), "more frames, " if config.st > 1 else ""
-            self.attachment.warn_once(
-                "cell",
-                f"a grid of {grid} tokens is smaller than one cell of {cell}, so its blocks run unmerged; use {more}a "
-                "larger picture or a smaller stride",
-            )
-            return False
-        return True
+        if grid.num_cells(config.sx, config.sy, config.st) > 0:
+            return True
+        cell, more = Grid(config.sy, config.sx, config.st), "more frames, " if config.st > 1 else ""
+        self.attachment.warn_once(
+            "cell",
+            f"a grid of {grid} tokens is smaller than one cell of {cell}, so its blocks run unmerged; use {more}a "
+            "larger image or a smaller stride",
+        )
+        return False
 
-    def _matcher(self, layout: Layout, num_merged: int) -> Matcher:
-        """What all blocks on a grid merge by, made for the first of them that needs it."""
-        if layout not in self._matchers:
-            self._matchers[layout] = matcher_for(
+    def _reducer(self, layout: Layout, num_merged: int) -> Reducer:
+        """Return the reducer that all blocks on a grid share, built for the first of them."""
+        if layout not in self._reducers:
+            self._reducers[layout] = build_reducer(
                 self._config, layout, num_merged, timestep=self.timestep, constants=self.attachment.constants
             )
-        return self._matchers[layout]
+        return self._reducers[layout]
 
 
 @dataclass(eq=False)
-class OpenSection:
-    """A stretch of a block that runs on merged tokens now.
+class ActivePoint:
+    """A merge point of a block that runs on fewer tokens now.
 
     Attributes:
-        by: who opened it.
-        arithmetic: what merges and unmerges.
-        keywords: of the attention's call, as they were, where it is called by keyword.
-        queries, of_keys, text: how those are turned, where the call brought a rotary embedding.
-        needed: the layers of the attention that have to run, or its result is not that of what merges.
-        met: those of them, and others, that ran.
+        point: which one.
+        rotations: the rotary embedding to apply to the output of each norm, by the norm's name.
+        required: names of layers that have to run, or the result is not that of fewer tokens.
+        ran: names of those that did.
+        reduced: the tensor that was reduced last, and the result, for the next layer that gets the same tensor.
     """
 
-    by: object
-    arithmetic: Section
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-    queries: Rotation | None = None
-    of_keys: Rotation | None = None
-    text: Rotation | None = None
-    needed: frozenset[str] = frozenset()
-    met: set[str] = field(default_factory=set)
+    point: object
+    rotations: dict[str, Rotation] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
+    ran: set[str] = field(default_factory=set)
+    reduced: tuple[paddle.Tensor, paddle.Tensor] | None = None
+
+    @property
+    def missing(self) -> set[str]:
+        """Names of required layers that did not run."""
+        return self.required - self.ran
 
 
 class BlockCall:
@@ -223,93 +217,60 @@ class BlockCall:
 
     Args:
         call: of the denoiser, in which it is.
-        layer: the block.
-        name: tells it from the other blocks of the denoiser.
+        name: distinguishes the block from the denoiser's other blocks.
         layout: of its tokens.
-        tokens: its input; None where it is set later, as hooks do.
+        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None where it is set
+            later, by the layer that sees it first.
 
     Attributes:
-        tokens: the block's input until it is matched, ``[batch, tokens, channels]`` or ``[batch, channels, height,
-            width]``; None where it is not seen yet.
-        matched: whether it was decided what merges.
-        matching: what merges; None where nothing does.
-        section: the stretch of the block that runs on merged tokens now; None between them.
-        asked: whether a layer at which tokens merge was called.
+        reduction: the tokens that attention sees; None where the block runs unmerged, or has not been matched yet.
+        active: the merge point that runs now; None between them.
     """
 
     def __init__(
-        self, call: Call, layer: Layer, name: Hashable, layout: Layout, tokens: paddle.Tensor | None = None
+        self, call: DenoiserCall, name: Hashable, layout: Layout, tokens: paddle.Tensor | None = None
     ) -> None:
         self.call, self.name, self.layout = call, name, layout
-        self.running = RunningCall(layer)
         self.tokens = tokens
-        self.matched = False
-        self.matching: MatchingOrKeys | None = None
-        self.section: OpenSection | None = None
-        self.asked = False
+        self.is_matched = False
+        self.reduction: TokenReduction | None = None
+        self.active: ActivePoint | None = None
 
-    @property
-    def lacks_keys(self) -> bool:
-        """Whether no layer that makes keys was called, where keys would have merged."""
-        return not self.asked and (not self.matched or self.matching is not None)
-
-    def match(self) -> MatchingOrKeys | None:
-        """Decide what merges, once: when it is first asked for, as a DiT embeds its timestep in its first block."""
-        if not self.matched and self.tokens is not None:
-            self.matched, tokens, self.tokens = True, self.tokens, None
-            rows = self._rows(tokens)
-            self.matching = None if rows is None else self.call.matching_for(self, rows)
+    def match(self) -> TokenReduction | None:
+        """Match the block's tokens, once: when first asked for, as a DiT embeds its timestep in its first block."""
+        if not self.is_matched and self.tokens is not None:
+            self.is_matched, tokens, self.tokens = True, self.tokens, None
+            sequence = self._as_sequence(tokens)
+            self.reduction = None if sequence is None else self.call.find_reduction(self, sequence)
             self.call.attachment.notify_watcher(self)
-        return self.matching
+        return self.reduction
 
-    def _rows(self, tokens: paddle.Tensor) -> paddle.Tensor | None:
-        """The block's input as ``[batch, tokens, channels]``; None where it is not what its layout says."""
-        layout, given = self.layout, list(tokens.shape)
-        grid = layout.grid
-        if tokens.ndim == 4 and given[2:] == [grid.height, grid.width]:
+    def run_unmerged(self, topic: str = "", reason: str = "") -> None:
+        """Merge nothing more in this call of the block; log the reason once."""
+        self.is_matched, self.tokens, self.reduction, self.active = True, None, None, None
+        if topic:
+            self.call.attachment.warn_once(topic, reason)
+
+    def _as_sequence(self, tokens: paddle.Tensor) -> paddle.Tensor | None:
+        """Return the block's input as ``[batch, tokens, channels]``; None where it does not have the layout's shape."""
+        grid, shape = self.layout.grid, list(tokens.shape)
+        if tokens.ndim == 4 and shape[2:] == [grid.height, grid.width]:
             tokens = tokens.flatten(2).transpose([0, 2, 1])
-        if tokens.ndim == 3 and tokens.shape[1] == layout.num_tokens:
+        if tokens.ndim == 3 and tokens.shape[1] == self.layout.num_tokens:
             return tokens
         self.call.attachment.warn_once(
             "tokens",
-            f"a block got tokens of shape {given} where its latent has {grid} tokens"
-            f"{f' behind {layout.prefix} others' if layout.prefix else ''}; it runs unmerged",
+            f"a block got tokens of shape {shape} where its latent has {grid} tokens"
+            f"{f' behind {self.layout.prefix} others' if self.layout.prefix else ''}; it runs unmerged",
         )
         return None
 
-    def run_unmerged(self) -> None:
-        """Nothing more merges in this call of the block."""
-        self.matched, self.tokens, self.matching, self.section = True, None, None, None
-
-    def opened(self, by: object, how: str, *, text_first: bool = False) -> OpenSection:
-        """The section that ``by`` opened, or a new one: the others as in ``merging.section.on_merged_tokens``."""
-        if self.section is None or self.section.by is not by:
-            if isinstance(self.matching, FewerKeys):
-                arithmetic = on_fewer_keys(self.matching, text_first=text_first)
-            else:
-                assert self.matching is not None
-                arithmetic = on_merged_tokens(self.matching, how, text_first=text_first)
-            next(arithmetic)
-            self.section = OpenSection(by, arithmetic)
-        return self.section
-
-    def open_section(self, by: object) -> OpenSection | None:
-        """The section that ``by`` opened; None where it opened none, or it is closed."""
-        return self.section if self.section is not None and self.section.by is by else None
-
-    def closed(self, by: object) -> OpenSection | None:
-        """The section that ``by`` opened, for its result; None where it opened none."""
-        section = self.open_section(by)
-        if section is not None:
-            self.section = None
-        return section
-
 
 def require_eager(what: str, remedy: str = "apply_tome with one ratio and without it") -> None:
-    """A program that is being recorded has no values yet, and its shapes are fixed.
+    """Refuse what a traced program cannot contain, as it has no values yet and its shapes are fixed.
 
     Raises:
-        ToMeValueError: one is being recorded.
+        ToMeValueError: a program is being traced.
     """
     if not paddle.in_dynamic_mode():
         raise ToMeValueError(

@@ -1,4 +1,4 @@
-"""One call of a pipeline: it tells the denoisers inside where a denoising begins and ends, and which steps it has.
+"""One call of a pipeline: it knows where a denoising begins and ends, and which steps its schedulers list.
 
 ``install`` puts ``track_call`` around the ``__call__`` of every pipeline class.
 """
@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.state.progress import SchedulerTracker, Steps, TimestepTracker
+from ppdiffusers_tome.patching.state.progress import SchedulerTracker, StepTracker, TimestepTracker
 from ppdiffusers_tome.patching.state.reuse import MatchingCache
+from ppdiffusers_tome.patching.step_caches import reset_step_caches
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 if TYPE_CHECKING:
@@ -23,81 +26,104 @@ if TYPE_CHECKING:
 
 
 class Denoiser(Protocol):
-    """What has to be known of a denoiser, see ``Attachment``."""
+    """What a pipeline's call needs of a denoiser, see ``Attachment``."""
 
     config: ToMeConfig
     max_timestep: float
+
+    def warn_once(self, topic: str, message: str) -> None: ...
 
 
 class Denoising:
     """What one denoiser keeps from step to step of one denoising.
 
     Attributes:
-        steps: tell how far it is.
-        reuse: the matchings that steps share.
-        grids: read off tensors' values, by how and of which host: those tensors, their versions, and what they tell.
+        tracker: tracks the steps.
+        cache: the reductions that steps share.
+        grids: read off the values of tensors, by reader: those tensors, their versions, and the grid.
     """
 
-    def __init__(self, steps: Steps, reuse_steps: int) -> None:
-        self.steps = steps
-        self.reuse = MatchingCache(reuse_steps, _equal)
+    def __init__(self, tracker: StepTracker, reuse_steps: int) -> None:
+        self.tracker = tracker
+        self.cache = MatchingCache(reuse_steps, _are_equal)
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
+        self._has_merged: bool | None = None
+
+    def note_merging(self, merges: bool) -> None:
+        """Note whether something merges in a block that was called."""
+        self._has_merged = bool(self._has_merged) or merges
+
+    @property
+    def never_merged(self) -> bool:
+        """True where blocks were called and nothing merged in any of them."""
+        return self._has_merged is False
 
 
 class PipelineCall:
-    """A call of a pipeline, from its start to its end, whatever ends it."""
+    """A call of a pipeline, from its start to its end, however it ends."""
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
-        self._denoisings: dict[Denoiser, Denoising] = {}
+        self._denoisings: dict[Denoiser, Denoising | None] = {}
         # Read once each time they are set, as on a GPU reading waits for the device.
-        self._read: dict[int, tuple[Any, list[float]]] = {}
-        self._at_end: dict[Denoiser, Callable[[], Any]] = {}
+        self._timesteps: dict[int, tuple[Any, list[float]]] = {}
 
-    def denoising(self, denoiser: Denoiser) -> Denoising:
-        """That of one denoiser, the same for as long as the call lasts."""
+    def denoising(self, denoiser: Denoiser) -> Denoising | None:
+        """Return the denoising of a denoiser, the same throughout this call; None where the pipeline does not hold it.
+
+        A callback may call a model of its own, to which the pipeline's steps mean nothing.
+        """
         if denoiser not in self._denoisings:
-            schedules = functools.partial(self._schedules, self._name_of(denoiser))
-            steps = SchedulerTracker(schedules) if schedules() else TimestepTracker(denoiser.max_timestep)
-            self._denoisings[denoiser] = Denoising(steps, denoiser.config.reuse_steps)
+            name = self._name_of(denoiser)
+            if name is None:
+                self._denoisings[denoiser] = None
+            else:
+                schedules = functools.partial(self._list_schedules, name)
+                tracker: StepTracker = TimestepTracker(denoiser.max_timestep)
+                if schedules():
+                    tracker = SchedulerTracker(schedules)
+                self._denoisings[denoiser] = Denoising(tracker, denoiser.config.reuse_steps)
         return self._denoisings[denoiser]
 
-    def at_end(self, denoiser: Denoiser, action: Callable[[], Any]) -> None:
-        """Have ``action`` called when this call has ended, once a denoiser."""
-        self._at_end[denoiser] = action
-
     def end(self) -> None:
-        """Whatever a denoiser could not drop, as it failed, is dropped."""
-        for action in self._at_end.values():
-            action()
+        """Log denoisers in which the schedule of the settings left nothing to merge."""
+        for denoiser, denoising in self._denoisings.items():
+            if denoising is not None and denoising.never_merged:
+                config = denoiser.config
+                denoiser.warn_once(
+                    "never merged",
+                    f"nothing merged in any step of this image with start={config.start:g} and end={config.end:g}: "
+                    "img2img runs only the last part of the denoising, and few steps may all lie outside; choose "
+                    "another start or end",
+                )
 
-    def _name_of(self, denoiser: Denoiser) -> str:
-        """What the pipeline calls a denoiser; "" for one that it holds within something else."""
+    def _name_of(self, denoiser: Denoiser) -> str | None:
+        """Return the pipeline's name of the model that a denoiser is, or is part of; None where it holds no such."""
         for name, model in list_models(self._pipe):
-            hooks = list(model._forward_pre_hooks.values())  # a thread may attach to it meanwhile
-            if any(getattr(getattr(hook, "__self__", None), "attachment", None) is denoiser for hook in hooks):
+            if any(attachment is denoiser for attachment in _list_attachments(model)):
                 return name
-        return ""
+        return None
 
-    def _schedules(self, denoiser: str) -> Sequence[Sequence[float]]:
-        """The timesteps of all schedulers that the pipeline holds now.
+    def _list_schedules(self, denoiser: str) -> Sequence[Sequence[float]]:
+        """List the timesteps of all schedulers that the pipeline holds now.
 
-        First those of a scheduler that is called like the denoiser, as unCLIP's ``prior_scheduler``,
+        First those of a scheduler that is named like the denoiser, as unCLIP's ``prior_scheduler``,
         ``decoder_scheduler`` and ``super_res_scheduler`` may all begin with the same timestep; then its ``scheduler``.
         """
-        held = dict(vars(self._pipe))  # another thread may set an attribute meanwhile
+        attributes = dict(vars(self._pipe))  # another thread may set an attribute meanwhile
 
-        def order(name: str) -> int:
-            kind = name.removesuffix("_scheduler")
-            return 0 if kind != name and denoiser.startswith(kind) else 1 if name == "scheduler" else 2
+        def rank(name: str) -> int:
+            stem = name.removesuffix("_scheduler")
+            return 0 if stem != name and denoiser.startswith(stem) else 1 if name == "scheduler" else 2
 
-        read = {}
-        for scheduler in (held[name] for name in sorted(held, key=order)):
+        timesteps_by_id = {}
+        for scheduler in (attributes[name] for name in sorted(attributes, key=rank)):
             if hasattr(scheduler, "set_timesteps") and getattr(scheduler, "timesteps", None) is not None:
                 timesteps = scheduler.timesteps
-                read[id(timesteps)] = self._read.get(id(timesteps)) or (timesteps, _steps_of(scheduler, timesteps))
-        self._read = read
-        return [steps for _, steps in read.values() if steps]
+                known = self._timesteps.get(id(timesteps))
+                timesteps_by_id[id(timesteps)] = known or (timesteps, _read_timesteps(scheduler, timesteps))
+        self._timesteps = timesteps_by_id
+        return [steps for _, steps in timesteps_by_id.values() if steps]
 
 
 class _Current(threading.local):
@@ -108,44 +134,96 @@ _current = _Current()
 
 
 def current_pipeline_call() -> PipelineCall | None:
-    """The innermost call of a pipeline that runs on this thread, or None."""
+    """Return the innermost call of a pipeline that runs on this thread, or None."""
     return _current.call
 
 
+@contextmanager
+def _running(call: PipelineCall) -> Iterator[None]:
+    outer, _current.call = _current.call, call
+    try:
+        yield
+    finally:
+        _current.call = outer
+
+
 def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A pipeline's ``__call__`` that does the same and can be asked about, for as long as it runs."""
+    """Wrap a pipeline's ``__call__``, so that denoisers know the pipeline for as long as it runs."""
+    if inspect.isgeneratorfunction(call):
+
+        @functools.wraps(call)
+        def tracked_generator(pipe: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            # The pipeline runs only between two items; meanwhile its caller may run others.
+            pipeline_call, items = _begin(pipe), call(pipe, *args, **kwargs)
+            try:
+                sent = None
+                while True:
+                    with _running(pipeline_call):
+                        try:
+                            item = items.send(sent)
+                        except StopIteration as stop:
+                            pipeline_call.end()
+                            return stop.value
+                    sent = yield item
+            finally:
+                items.close()
+
+        return tracked_generator
 
     @functools.wraps(call)
     def tracked_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
-        outer, _current.call = _current.call, PipelineCall(pipe)
-        try:
-            return call(pipe, *args, **kwargs)
-        finally:
-            ended, _current.call = _current.call, outer
-            ended.end()
+        pipeline_call = _begin(pipe)
+        with _running(pipeline_call):
+            output = call(pipe, *args, **kwargs)
+        pipeline_call.end()
+        return output
 
     return tracked_call
 
 
 def is_tracked(call: Any) -> bool:
-    """Whether a ``__call__`` is one that ``track_call`` made."""
-    return getattr(call, "__code__", None) is _TRACKED
+    """Return whether a ``__call__`` is one that ``track_call`` made."""
+    return getattr(call, "__code__", None) in _TRACKED
 
 
-_TRACKED = track_call(lambda pipe: None).__code__
+def _begin(pipe: Any) -> PipelineCall:
+    # Pyramid Attention Broadcast keeps what the last image left: its first steps would reuse another image's attention.
+    for _, model in list_models(pipe) if hasattr(type(pipe), "components") else ():
+        layers = [layer for layer in model.sublayers(include_self=True) if "_diffusers_hook" in vars(layer)]
+        if layers and any(True for _ in _list_attachments(model)):
+            for layer in layers:
+                reset_step_caches(layer)
+    return PipelineCall(pipe)
 
-# Their list ends with the finished picture, for which no denoiser is called.
+
+def _list_attachments(model: Any) -> Iterator[Any]:
+    """Yield the attachments of all overrides on a model."""
+    for layer in model.sublayers(include_self=True):
+        override = vars(layer).get("forward")
+        while override is not None:
+            if hasattr(override, "attachment"):
+                yield override.attachment
+            override = getattr(override, "previous", None)
+
+
+def _generate() -> Iterator[None]:
+    yield
+
+
+_TRACKED = {track_call(lambda pipe: None).__code__, track_call(_generate).__code__}
+
+# Their list ends with the finished image, for which no denoiser is called.
 _LISTING_THE_END = ("DDPMWuerstchenScheduler",)
 
 
-def _steps_of(scheduler: Any, timesteps: Any) -> list[float]:
-    """The timesteps of a scheduler's steps, in whatever form it holds them, as plain numbers."""
+def _read_timesteps(scheduler: Any, timesteps: Any) -> list[float]:
+    """Return the timesteps of a scheduler's steps, in whatever form it holds them, as Python's numbers."""
     array = timesteps.astype("float64").numpy() if hasattr(timesteps, "numpy") else np.asarray(timesteps)
     numbers = [float(number) for number in array.reshape(-1)]
     lists_the_end = any(cls.__name__ in _LISTING_THE_END for cls in type(scheduler).__mro__)
     return numbers[:-1] if lists_the_end else numbers
 
 
-def _equal(one: paddle.Tensor, other: paddle.Tensor) -> bool:
-    """Whether two tensors hold the same numbers; read on the host, so it waits for the device."""
-    return one.shape == other.shape and one.dtype == other.dtype and bool((one == other).all())
+def _are_equal(one: paddle.Tensor, another: paddle.Tensor) -> bool:
+    """Compare the numbers of two tensors; they are read on the host, so it waits for the device."""
+    return one.shape == another.shape and one.dtype == another.dtype and bool((one == another).all())

@@ -1,154 +1,171 @@
-"""How far a denoising is: the place of a timestep among those of the scheduler, or what timesteps alone tell.
+"""How far a denoising is, and which calls of a denoiser are one step. Needs no Paddle.
 
-A pipeline tells where a denoising begins and ends, and its scheduler which steps it has (``SchedulerTracker``). A
-denoiser that is called by itself has only the timesteps that it is given (``TimestepTracker``). Knows no Paddle.
+A pipeline's schedulers list the timesteps of its steps (``SchedulerTracker``). A denoiser that is called by itself has
+only the timesteps that it is given (``TimestepTracker``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 # A model may be given a timestep rounded to bfloat16, which has 8 bits; FLUX's is also divided and multiplied by 1000,
 # and rounded each time.
 _ROUNDING = 2.0**-7
-_EVEN = 2.0  # a distance between two steps at most this many times the one before, nor fewer
+_EVEN = 2.0  # a distance between two steps is at most this many times the one before, and at least one over it
+
+# The timesteps of each scheduler of a pipeline, the main one's first; each the same object until it is set again. A
+# function, as a user may replace schedulers at any time.
+Schedules = Callable[[], Sequence[Sequence[float]]]
 
 
 class Step(NamedTuple):
-    """Where a call of a denoiser stands.
+    """The place of a denoiser's call in a denoising.
 
     Attributes:
-        progress: of the denoising, 0 for the first step of pure noise, below or at 1; None where it cannot be told.
-        starts: whether a step begins with this call; otherwise it is another call of the same step.
-        follows: whether that step is the next of the same denoising.
+        progress: 0 for the first step of pure noise, at most 1; None where it is unknown.
+        is_new_step: False where this is another call of the same step.
+        continues: True where the step is the next of the same denoising.
     """
 
     progress: float | None
-    starts: bool
-    follows: bool
+    is_new_step: bool
+    continues: bool
 
 
-class Steps(Protocol):
-    """The steps of a denoising, as one denoiser sees them."""
+class StepTracker(Protocol):
+    """Tracks the steps of a denoising from the timesteps that one denoiser is called with."""
 
-    def at(self, timestep: float) -> Step:
-        """The denoiser is called with a timestep."""
-
-
-class Timesteps(Protocol):
-    """What a pipeline's schedulers hold, asked at every call: a user may replace them at any time."""
-
-    def __call__(self) -> Sequence[Sequence[float]]:
-        """The timesteps of each scheduler, the main one's first; each the same object until they are set anew."""
-
-
-class SchedulerTracker:
-    """The steps of a denoising in a pipeline that has at least one schedule.
-
-    Progress is the place of the timestep in its scheduler's list. Some pipelines give their denoiser something else (a
-    logarithm of the noise); there, progress is the number of steps so far.
-    """
-
-    def __init__(self, timesteps: Timesteps) -> None:
-        self._schedules = timesteps
-        self._schedule: Sequence[float] = ()
-        self._listed = False
-        self._place = -1
-        self._timestep: float | None = None
-        self._calls_a_place = 1
-
-    def at(self, timestep: float) -> Step:
-        if self._listed and not any(_places_in(schedule, timestep) for schedule in self._schedules()):
-            return Step(self._progress(), starts=False, follows=False)  # beside the denoising, such as in a callback
-        begins = self._begins(timestep)
-        again = not begins and timestep == self._timestep
-        if not again or self._is_listed_twice(timestep):
-            self._place = self._place_after(timestep)
-            starts = True
-        else:
-            self._calls_a_place = 2  # or more: two halves, or two pictures in turns
-            starts = False
-        self._timestep = timestep
-        return Step(self._progress(), starts=starts, follows=not begins)
-
-    def _progress(self) -> float:
-        return self._place / max(len(self._schedule), self._place + 1)
-
-    def _is_listed_twice(self, timestep: float) -> bool:
-        """Whether a call with the timestep of the last one is the next step.
-
-        Schedulers of second order list a timestep twice, once for each of two calls. Where each place is called for
-        several times, nothing tells which call is which, and all are taken for one step.
-        """
-        return self._calls_a_place == 1 and self._listed and self._place + 1 in _places_in(self._schedule, timestep)
-
-    def _begins(self, timestep: float) -> bool:
-        """Whether this is another denoising than before in the same call of the pipeline; it is then noted."""
-        schedules = self._schedules()
-        again = timestep == self._timestep
-        if any(schedule is self._schedule for schedule in schedules):
-            if again or self._place_after(timestep) > self._place:
-                return False
-        elif self._schedule in schedules and not again and self._place_after(timestep) > self._place:
-            # Set anew by a thread that shares the scheduler.
-            self._schedule = schedules[schedules.index(self._schedule)]
-            return False
-        self._schedule, self._place = _schedule_of(timestep, schedules), -1
-        self._listed, self._calls_a_place = bool(_places_in(self._schedule, timestep)), 1
-        return True
-
-    def _place_after(self, timestep: float) -> int:
-        """The place of the next step; a schedule may come to the same timestep once more later on."""
-        places = _places_in(self._schedule, timestep) if self._listed else []
-        if self._place < 0 and len(places) > 1 and places[0] > 0 and _is_of_second_order(self._schedule):
-            return places[1]  # img2img cuts the list behind the call that ends a step
-        onwards = [place for place in places if place > self._place]
-        return next(iter([*onwards, *places, self._place + 1]))
+    def step_at(self, timestep: float) -> Step:
+        """Note a call with a timestep and return its step."""
 
 
 class TimestepTracker:
-    """The steps of a denoiser that is called by itself.
+    """Tracks the steps of a denoiser that is called by itself.
 
-    Progress is read off the timestep, which falls to 0 at the picture. A run of a sampler calls with falling timesteps
-    at nearly even distances; the second step of a run is told by nothing, so only from the third on is it known that
-    this is the run that was.
+    Progress is read off the timestep, which falls to 0 at the image. A sampler calls with falling timesteps at nearly
+    even distances; nothing marks the second step, so a run is recognised from its third step on.
 
     Args:
-        noisiest: the timestep of pure noise.
+        max_timestep: the timestep of pure noise.
     """
 
     def __init__(self, max_timestep: float = 1000) -> None:
-        self._noisiest = max_timestep
+        self._max_timestep = max_timestep
         self._timestep = self._distance = float("nan")
 
-    def at(self, timestep: float) -> Step:
-        progress = (self._noisiest - timestep) / self._noisiest if 0 <= timestep <= self._noisiest else None
+    def step_at(self, timestep: float) -> Step:
+        in_range = 0 <= timestep <= self._max_timestep
+        progress = (self._max_timestep - timestep) / self._max_timestep if in_range else None
         if timestep == self._timestep:
-            return Step(progress, starts=False, follows=False)
+            return Step(progress, is_new_step=False, continues=False)
         before, self._distance = self._distance, self._timestep - timestep
         self._timestep = timestep
         # NaN compares as False.
-        follows = self._distance > 0 and before / _EVEN <= self._distance <= before * _EVEN
-        return Step(progress, starts=True, follows=follows)
+        continues = self._distance > 0 and before / _EVEN <= self._distance <= before * _EVEN
+        return Step(progress, is_new_step=True, continues=continues)
 
 
-def _is_of_second_order(schedule: Sequence[float]) -> bool:
-    """Whether all timesteps but the first come twice, as Heun's do; of PNDM's it is the second alone."""
+class SchedulerTracker:
+    """Tracks the steps of a denoising in a pipeline that has at least one schedule.
+
+    Progress is the place of the timestep in its scheduler's list. Some pipelines give their denoiser something else,
+    such as a logarithm of the noise: then progress counts steps. Where a timestep is between two of the list, as the
+    Karras levels of a pipeline's own loop are, progress lies between their places.
+    """
+
+    def __init__(self, schedules: Schedules) -> None:
+        self._schedules = schedules
+        self._schedule: Sequence[float] = ()
+        self._is_listed = False
+        self._place = -1
+        self._timestep: float | None = None
+        self._calls_per_place = 1
+        # While timesteps between those of the schedule follow each other.
+        self._between: TimestepTracker | None = None
+
+    def step_at(self, timestep: float) -> Step:
+        if self._is_listed and not any(_find_places(schedule, timestep) for schedule in self._schedules()):
+            return self._step_between(timestep)
+        self._between = None
+        begins = self._begin(timestep)
+        repeats = not begins and timestep == self._timestep
+        is_new_step = not repeats or self._is_listed_twice(timestep)
+        if is_new_step:
+            self._place = self._next_place(timestep)
+        else:
+            self._calls_per_place = 2  # or more: two halves, or two images in turns
+        self._timestep = timestep
+        progress = self._place / max(len(self._schedule), self._place + 1)
+        return Step(progress, is_new_step=is_new_step, continues=not begins)
+
+    def _step_between(self, timestep: float) -> Step:
+        """Return the step of a timestep that is on no list: alone it is beside the denoising, such as in a callback."""
+        is_alone, self._between = self._between is None, self._between or TimestepTracker()
+        step = self._between.step_at(timestep)
+        progress = _interpolate_place(self._schedule, timestep) / len(self._schedule)
+        if is_alone:
+            return Step(progress, is_new_step=False, continues=False)
+        return step._replace(progress=progress)
+
+    def _is_listed_twice(self, timestep: float) -> bool:
+        """Return whether a call with the timestep of the last one is the next step.
+
+        Schedulers of second order list a timestep twice, once for each of two calls. Where each place is called for
+        several times, nothing distinguishes the calls, and all are taken for one step.
+        """
+        return self._calls_per_place == 1 and self._is_listed and self._place + 1 in _find_places(
+            self._schedule, timestep
+        )
+
+    def _begin(self, timestep: float) -> bool:
+        """Return whether another denoising of the same call of the pipeline begins, and note it."""
+        schedules = self._schedules()
+        advances = timestep == self._timestep or self._next_place(timestep) > self._place
+        if any(schedule is self._schedule for schedule in schedules) and advances:
+            return False
+        if self._schedule in schedules and timestep != self._timestep and advances:
+            # Set again by a thread that shares the scheduler.
+            self._schedule = schedules[schedules.index(self._schedule)]
+            return False
+        self._schedule, self._place = _choose_schedule(timestep, schedules), -1
+        self._is_listed, self._calls_per_place = bool(_find_places(self._schedule, timestep)), 1
+        return True
+
+    def _next_place(self, timestep: float) -> int:
+        """Return the place of the next step; a schedule may come to the same timestep once more later on."""
+        places = _find_places(self._schedule, timestep) if self._is_listed else []
+        if self._place < 0 and len(places) > 1 and places[0] > 0 and _is_second_order(self._schedule):
+            return places[1]  # img2img cuts the list behind the call that ends a step
+        later = [place for place in places if place > self._place]
+        return next(iter([*later, *places, self._place + 1]))
+
+
+def _is_second_order(schedule: Sequence[float]) -> bool:
+    """Return whether all timesteps but the first come twice, as Heun's do; of PNDM's it is the second alone."""
     return len(schedule) > 2 and schedule[1::2] == schedule[2::2]
 
 
-def _schedule_of(timestep: float, schedules: Sequence[Sequence[float]]) -> Sequence[float]:
-    """The schedule that begins with a timestep, or else holds it, or else the first."""
-    begun = [each for each in schedules if 0 in _places_in(each, timestep)]
-    holding = [each for each in schedules if _places_in(each, timestep)]
-    return next(iter([*begun, *holding, *schedules]))
+def _choose_schedule(timestep: float, schedules: Sequence[Sequence[float]]) -> Sequence[float]:
+    """Return the schedule that begins with a timestep, else one that holds it, else the first."""
+    beginning = [schedule for schedule in schedules if 0 in _find_places(schedule, timestep)]
+    holding = [schedule for schedule in schedules if _find_places(schedule, timestep)]
+    return next(iter([*beginning, *holding, *schedules]))
 
 
-def _places_in(schedule: Sequence[float], timestep: float) -> list[int]:
-    """Where a timestep stands, if need be rounded: the nearest entries."""
-    distances = [abs(each - timestep) for each in schedule]
+def _find_places(schedule: Sequence[float], timestep: float) -> list[int]:
+    """Return where a timestep stands in a schedule, maybe rounded: the places of the nearest entries."""
+    distances = [abs(entry - timestep) for entry in schedule]
     nearest = min(distances, default=float("inf"))
     if nearest > _ROUNDING * abs(timestep):
         return []
     return [place for place, distance in enumerate(distances) if distance == nearest]
+
+
+def _interpolate_place(schedule: Sequence[float], timestep: float) -> float:
+    """Return where a timestep lies in a falling schedule: between the places of its neighbours, or at an end."""
+    for place, (entry, following) in enumerate(pairwise(schedule)):
+        if entry >= timestep > following:
+            return place + (entry - timestep) / (entry - following)
+    return 0.0 if not schedule or timestep > schedule[0] else float(len(schedule) - 1)

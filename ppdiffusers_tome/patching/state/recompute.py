@@ -1,42 +1,46 @@
-"""Gradient checkpointing: what a backward pass runs again belongs to the call in which it ran first.
+"""Gradient checkpointing: a layer that a backward pass runs again belongs to the call in which it first ran.
 
-It runs outside its denoiser, maybe in another thread, after other calls at other sizes. Paddle's ``recompute`` keeps
-one object of each stretch that it runs twice, from its first run to the last; the call is kept there, and so no longer
-than its graph.
+It runs outside its denoiser, maybe in another thread, after other calls at other sizes. Paddle's ``recompute`` creates
+an object for each stretch that it runs twice, which lives from the first run to the last. The call is stored on that
+object, and so lives no longer than its graph. The object is a local variable of Paddle's functions, and no argument
+leads to it, so this module reads it off Python's frames: the only place of the package that does.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from paddle.distributed.fleet import recompute as _recompute
 
-from ppdiffusers_tome.patching.paddle_compat import frames
-from ppdiffusers_tome.patching.state.calls import Call
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
 
 _FOLDER = str(Path(_recompute.__file__).parent)
 # Functions of Paddle that run a stretch, and the variable that holds its object: reentrant, and otherwise.
-_FIRST = {"forward": "ctx", "_recompute_without_reentrant": "storage"}
-_AGAIN = {"backward": "ctx", "unpack": "storage"}
+_FIRST_RUN = {"forward": "ctx", "_recompute_without_reentrant": "storage"}
+_SECOND_RUN = {"backward": "ctx", "unpack": "storage"}
 _NAME = "_ppdiffusers_tome"
 
 
-def note(owner: Hashable, call: Call) -> None:
-    """The caller runs within ``call``; so does every stretch around it that is run for the first time."""
-    for stretch in _stretches(_FIRST):
+def store_call(owner: Hashable, call: DenoiserCall) -> None:
+    """Store a call with every checkpointed stretch around the caller that runs for the first time."""
+    for stretch in _stretches(_FIRST_RUN):
         calls = vars(stretch).setdefault(_NAME, {}).setdefault(owner, [])
         if call not in calls:
             calls.append(call)
 
 
-def noted(owner: Hashable, *, next_one: bool = False) -> Call | None:
-    """The call that the caller belongs to if it is run again; None where it is not.
+def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall | None:
+    """Return the call that the caller belongs to if a backward pass runs it again; None where none does.
 
-    ``next_one``: a stretch may hold several calls of a denoiser, and this is the beginning of one, in the same order.
+    Args:
+        owner: as in ``store_call``.
+        next_one: a stretch may hold several calls of a denoiser, and this is the beginning of one, in the same order.
     """
-    for stretch in _stretches(_AGAIN):
+    for stretch in _stretches(_SECOND_RUN):
         calls = vars(stretch).get(_NAME, {}).get(owner)
         if calls:
             if next_one:
@@ -46,10 +50,13 @@ def noted(owner: Hashable, *, next_one: bool = False) -> Call | None:
 
 
 def _stretches(variables: dict[str, str]) -> Iterator[Any]:
-    """The objects of the stretches that run now, from the innermost outwards."""
-    for frame in frames():
+    """Yield the objects of the stretches that run now, from the innermost outwards."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
         name = frame.f_code.co_name
+        # The name first: Python makes a dictionary of a frame's variables whenever they are asked for, and keeps it.
         if name in variables and frame.f_code.co_filename.startswith(_FOLDER):
             stretch = frame.f_locals.get(variables[name])
             if hasattr(stretch, "__dict__"):
                 yield stretch
+        frame = frame.f_back

@@ -1,6 +1,6 @@
-"""Reuse over denoising steps: which matchings a call of the denoiser may take over from earlier calls. Knows no Paddle.
+"""Reuse over denoising steps: which reductions a call of the denoiser shares with earlier calls. Needs no Paddle.
 
-Whatever cannot be told to belong together gets matchings of its own: it is then slower, never wrong.
+Calls that are not known to belong together get reductions of their own: they are then slower, never wrong.
 """
 
 from __future__ import annotations
@@ -12,62 +12,76 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import paddle
 
-Matchings = dict[Hashable, Any]
+Reductions = dict[Hashable, Any]
+_PATIENCE = 3  # steps that find nothing to reuse before this is logged
 
 
 @dataclass(eq=False)
-class _Kept:
-    """What one call of a step may hand on.
+class _Entry:
+    """What one call of a step offers to the next step.
 
     Attributes:
-        shape: of the latents it was given.
+        shape: of the latents.
         conditioning: the tensors beside them: the text, class labels and the like.
-        matchings: of its blocks.
+        reductions: of its blocks.
     """
 
     shape: Sequence[int]
     conditioning: Sequence[paddle.Tensor]
-    matchings: Matchings = field(default_factory=dict)
+    reductions: Reductions = field(default_factory=dict)
 
 
 class MatchingCache:
-    """The matchings that the steps of one denoising share.
+    """The reductions that the steps of one denoising share.
 
     Args:
-        steps: how many steps share theirs.
-        equal: whether two tensors of conditioning hold the same numbers.
+        num_steps: how many steps share theirs.
+        are_equal: compares two tensors of conditioning.
     """
 
-    def __init__(self, steps: int, equal: Callable[[paddle.Tensor, paddle.Tensor], bool]) -> None:
-        self._steps, self._equal = steps, equal
-        self._since_fresh = -1
-        self._before: list[_Kept] = []
-        self._now: list[_Kept] = []
+    def __init__(self, num_steps: int, are_equal: Callable[[paddle.Tensor, paddle.Tensor], bool]) -> None:
+        self._num_steps, self._are_equal = num_steps, are_equal
+        self._age = -1  # steps since reductions were new
+        self._previous: list[_Entry] = []
+        self._current: list[_Entry] = []
+        self._misses = 0
 
-    def start_step(self, *, follows: bool) -> None:
-        """A step begins. ``follows``: on the last one of the same denoising."""
-        self._since_fresh = self._since_fresh + 1 if follows else 0
-        self._before = [] if self._since_fresh % self._steps == 0 else self._now
-        self._now = []
+    def next_step(self, *, continues: bool) -> None:
+        """Begin a step; ``continues``: it is the next of the same denoising."""
+        self._age = self._age + 1 if continues else 0
+        self._previous = [] if self._age % self._num_steps == 0 else self._current
+        self._current = []
 
-    def matchings(self, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> Matchings:
-        """What the matchings of a call are kept in: filled by an earlier step, or empty.
+    def lookup(self, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> Reductions:
+        """Return the dictionary of a call's reductions: filled by an earlier step, or empty.
 
-        A step may call the denoiser several times: for the prompted and the unprompted half, or for two pictures in
-        turns. A call takes over from the one call of the step before that was given latents of its shape and the same
-        conditioning; where there were several such calls, from none.
+        A step may call the denoiser several times: for the prompted and the unprompted half, or for two images in
+        turns. A call reuses those of the one call of the step before that was given latents of its shape and the same
+        conditioning; where there were several such calls, none.
 
         Args:
             shape: of the latents.
             conditioning: the tensors that the denoiser is given beside them.
         """
-        found = [kept for kept in self._before if kept.shape == shape and self._same(kept.conditioning, conditioning)]
-        taken_over = found[0].matchings if len(found) == 1 else {}
-        if any(kept.matchings is taken_over for kept in self._now):
-            taken_over = {}  # one call cannot be two of the next step
-        self._now.append(_Kept(shape, conditioning, taken_over))
-        return taken_over
+        found = [
+            entry for entry in self._previous
+            if entry.shape == shape and self._is_same(entry.conditioning, conditioning)
+        ]  # fmt: skip
+        if self._previous:
+            self._misses = 0 if found else self._misses + 1
+        reductions = found[0].reductions if len(found) == 1 else {}
+        if any(entry.reductions is reductions for entry in self._current):
+            reductions = {}  # one call cannot be two of the next step
+        self._current.append(_Entry(shape, conditioning, reductions))
+        return reductions
 
-    def _same(self, one: Sequence[paddle.Tensor], other: Sequence[paddle.Tensor]) -> bool:
-        """Pipelines hand their denoiser the very same tensors in every step, or make equal ones anew."""
-        return len(one) == len(other) and all(a is b or self._equal(a, b) for a, b in zip(one, other, strict=True))
+    @property
+    def never_matches(self) -> bool:
+        """True once several steps in a row found no call of theirs in the step before."""
+        return self._misses >= _PATIENCE
+
+    def _is_same(self, one: Sequence[paddle.Tensor], another: Sequence[paddle.Tensor]) -> bool:
+        """Compare conditioning: pipelines hand on the very same tensors in every step, or make equal ones again."""
+        return len(one) == len(another) and all(
+            a is b or self._are_equal(a, b) for a, b in zip(one, another, strict=True)
+        )

@@ -136,14 +136,14 @@ def _put_port(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> N
 
 def _put_free(model_or_pipe: Any, ratio: float, max_downsample: int | None) -> None:
     from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
-    from ppdiffusers_tome.patching.layers import layer_at
+    from ppdiffusers_tome.patching.layers import find_layer
 
     zeros: dict[tuple, paddle.Tensor] = {}
     for site in _sites(model_or_pipe, max_downsample):
-        section = site.adapter.sections[ATTENTION][0]
-        sublayer = layer_at(site.block, section.leave)
+        point = site.adapter.points[ATTENTION][0]
+        sublayer = find_layer(site.block, point.leave)
         # A section that begins and ends in different layers needs the tokens between them to be kept in step.
-        if sublayer is not None and section.is_one_layer:
+        if sublayer is not None and point.is_one_layer:
             hooks = _FreeHooks(ratio, zeros)
             sublayer.register_forward_pre_hook(hooks.drop)
             sublayer.register_forward_post_hook(hooks.restore)

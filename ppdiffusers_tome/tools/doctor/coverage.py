@@ -192,5 +192,5 @@ def _specimen(pipeline: str, model_class: str) -> Specimen | None:
 def _sites(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str | None]:
     """Class and level of every block that merges in a specimen, and what speaks against where none does."""
     model = specimen.build()
-    sites = [site for site in find_blocks(model) if site.sections(ToMeConfig())]
+    sites = [site for site in find_blocks(model) if site.points(ToMeConfig())]
     return tuple((site.adapter.block_class, site.level) for site in sites), find_refusal_inside(model)

@@ -12,21 +12,15 @@ import paddle
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction.pooling import plan_pooling
+from ppdiffusers_tome.merging.kv_reduction import plan_pooling
 from ppdiffusers_tome.merging.masks import add_group_size_bias, expand_to_heads
 from ppdiffusers_tome.merging.methods import METHODS, POOLED
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
-from ppdiffusers_tome.patching.blocks import (
-    MergeableBlock,
-    attention_with_mask,
-    find_blocks,
-    gets_group_sizes,
-    select_blocks,
-)
-from ppdiffusers_tome.patching.hooks.mask_channel import has_plain_scores, sizes_as_channel
-from ppdiffusers_tome.patching.layers import layer_at
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, gets_group_sizes, select_blocks
+from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.state.reductions import matcher_for
+from ppdiffusers_tome.patching.overrides.attention import has_plain_scores, move_mask_to_channel
+from ppdiffusers_tome.patching.state.reducer import build_reducer
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.measuring.clock import seconds_of
 from ppdiffusers_tome.tools.measuring.measure import available_bytes
@@ -137,7 +131,7 @@ def _not_reached(config: ToMeConfig) -> str:
 
 def _grid(site: MergeableBlock, height: int, width: int) -> Grid:
     """The grid of a block, from the latent's size: halved, rounding up, as often as the level says; then patches."""
-    patch = site.adapter.downsample(site.host)
+    patch = site.adapter.downsample(site.parent)
     for _ in range((site.level // patch).bit_length() - 1):
         height, width = -(-height // 2), -(-width // 2)
     return Grid(height // patch, width // patch)
@@ -146,9 +140,9 @@ def _grid(site: MergeableBlock, height: int, width: int) -> Grid:
 @paddle.no_grad()
 def _timed(estimate: Estimate, site: MergeableBlock, config: ToMeConfig) -> Estimate:
     grid = estimate.grid
-    section = site.adapter.sections[ATTENTION][0]
-    attention = layer_at(site.block, section.leave)
-    if not config.merge_attn or not section.is_one_layer or not hasattr(attention, "to_q"):
+    point = site.adapter.points[ATTENTION][0]
+    attention = find_layer(site.block, point.leave)
+    if not config.merge_attn or not point.is_one_layer or not hasattr(attention, "to_q"):
         return replace(estimate, untimed=f"self-attention of {type(site.block).__name__} cannot be called on its own")
     weight = attention.to_q.weight
     # Only the plain processor holds all scores at once, and on a CPU that of xFormers; others have other names.
@@ -163,16 +157,16 @@ def _timed(estimate: Estimate, site: MergeableBlock, config: ToMeConfig) -> Esti
     noise = np.random.default_rng(0).standard_normal((1, grid.num_tokens, weight.shape[0]), np.float32)
     x = paddle.to_tensor(noise).astype(weight.dtype)
     # Noise is nowhere alike.
-    match: Any = matcher_for(replace(config, min_similarity=None), Layout(grid, level=site.level), estimate.num_merged)
+    match: Any = build_reducer(replace(config, min_similarity=None), Layout(grid, level=site.level), estimate.num_merged)
 
     def merged() -> Any:
         matching = match(x)
-        return matching.unmerge(attention(matching.merge(x)))
+        return matching.restore(attention(matching.reduce(x)))
 
     def with_fewer_keys() -> Any:
         keys = match(x)
-        tokens, sizes = keys.keys_of(x), None
-        if gets_group_sizes(attention_with_mask(site.block, section), config):
+        tokens, sizes = keys.reduce(x), None
+        if point.has_prepared_mask and gets_group_sizes(attention, config):
             sizes = add_group_size_bias(None, keys, 0, weight.dtype, text_first=False)
         told: dict[str, Callable[..., Any]] = {}
         if sizes is not None:
@@ -182,11 +176,11 @@ def _timed(estimate: Estimate, site: MergeableBlock, config: ToMeConfig) -> Esti
             if has_plain_scores(attention):
                 scores = attention.get_attention_scores
                 told["get_attention_scores"] = lambda query, key, attention_mask=None: scores(
-                    *sizes_as_channel(attention, query, key, attention_mask)
+                    *move_mask_to_channel(attention, query, key, attention_mask)
                 )
         hooks = [
-            layer_at(site.block, path).register_forward_pre_hook(lambda layer, inputs: (tokens,))
-            for path in section.keys
+            find_layer(site.block, path).register_forward_pre_hook(lambda layer, inputs: (tokens,))
+            for path in point.keys
         ]
         try:
             with _standing_in(attention, told):

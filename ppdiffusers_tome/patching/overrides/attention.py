@@ -1,0 +1,124 @@
+"""Overrides of methods of ``Attention``: a mask is reduced with its keys, and group sizes weight the scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+from paddle.nn import Layer
+
+from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, expand_to_heads, is_key_mask
+from ppdiffusers_tome.merging.reduction import TokenReduction
+from ppdiffusers_tome.patching.adapters.adapter import MergePoint
+from ppdiffusers_tome.patching.blocks import gets_group_sizes
+from ppdiffusers_tome.patching.overrides.merge import active_point
+from ppdiffusers_tome.patching.overrides.method import MethodOverride
+from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+
+
+class MaskPreparation(MethodOverride):
+    """Called in place of ``Attention.prepare_attention_mask``, to which every processor hands its mask."""
+
+    NAME = "prepare_attention_mask"
+
+    def __init__(self, attachment: Attachment, layer: Layer, point: MergePoint) -> None:
+        super().__init__(attachment, layer)
+        self.point = point
+
+    def run(
+        self, call: DenoiserCall, mask: paddle.Tensor | None, target_length: int, batch_size: int, out_dim: int = 4,
+        *args: Any, **kwargs: Any,
+    ) -> paddle.Tensor | None:  # fmt: skip
+        """Prepare a mask for the keys that are left, with the logarithm of their group sizes where those count."""
+        block = call.block
+        if active_point(call, self.point) is not None and block is not None and block.reduction is not None:
+            reduction = block.reduction
+            adds_sizes = self._adds_sizes(reduction, mask, target_length)
+            if mask is not None:
+                mask, target_length = self._reduce(mask, target_length, block, reduction)
+            if adds_sizes:
+                sizes = self._add_sizes(mask, reduction)
+                if mask is None and sizes is not None and self.previous is None:
+                    return expand_to_heads(sizes.unsqueeze(1), self.layer.heads, out_dim)
+                mask, target_length = sizes, reduction.num_left
+        return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
+
+    def _adds_sizes(self, reduction: TokenReduction, mask: paddle.Tensor | None, target_length: int) -> bool:
+        """Return whether group sizes count and the keys are the block's own; log where they are others."""
+        if not gets_group_sizes(self.layer, self.attachment.config):
+            return False
+        # Merged tokens have entered when this is called; keys that are reduced have not.
+        num_keys = reduction.num_tokens if reduction.keeps_queries else reduction.num_left
+        if target_length == num_keys and (mask is None or mask.shape[-1] in (reduction.num_tokens, num_keys)):
+            return True
+        self.attachment.warn_once(
+            "foreign keys",
+            f"attention has {target_length} keys where its block has {num_keys}, so group sizes do not weight them",
+        )
+        return False
+
+    def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor | None:
+        """Return ``[batch * heads or batch, 1 or queries, left]``; None where sizes change nothing."""
+        by_head = None
+        if mask is not None:
+            heads = max(1, mask.shape[0] // reduction.batch)
+            by_head = mask.reshape([-1, heads, *mask.shape[1:]])
+        dtype = self.layer.to_q.weight.dtype if mask is None else mask.dtype
+        sizes = add_group_size_bias(by_head, reduction, 0, dtype, text_first=False)
+        return None if sizes is None else sizes.expand([reduction.batch, *sizes.shape[1:]]).flatten(0, 1)
+
+    def _reduce(
+        self, mask: paddle.Tensor, target_length: int, block: BlockCall, reduction: TokenReduction
+    ) -> tuple[paddle.Tensor, int]:
+        """Return the mask of the keys that are left, and how many keys the processor is to count."""
+        is_own = mask.shape[-1] == reduction.num_tokens
+        if reduction.keeps_queries and is_own:
+            return reduction.reduce_mask(mask), reduction.num_left  # the processor still counts all tokens
+        if self.point.is_one_layer:
+            return (reduction.reduce_mask(mask) if is_own else mask), target_length
+        if is_own:
+            # Attention on an image asks for its mask before its tokens merge.
+            block.run_unmerged("mask", "attention on an image got a mask, so it runs unmerged")
+            return mask, target_length
+        # The mask of a text whose keys precede the image's, which are never masked.
+        visible = paddle.zeros([*mask.shape[:-1], reduction.num_left], dtype=mask.dtype)
+        return paddle.concat([mask, visible], axis=-1), mask.shape[-1] + reduction.num_left
+
+
+class MaskChannel(MethodOverride):
+    """Called in place of ``Attention.get_attention_scores``, by which plain processors compute their scores.
+
+    Paddle's CPU kernel adds a row to a matrix ten times as slowly as a matrix to a matrix there: adding group sizes
+    would cost more than fewer keys save. GPUs do it well, and one more channel would break the alignment of the
+    product.
+    """
+
+    NAME = "get_attention_scores"
+
+    def run(
+        self, call: DenoiserCall, query: paddle.Tensor, key: paddle.Tensor, attention_mask: paddle.Tensor | None = None,
+        *args: Any, **kwargs: Any,
+    ) -> paddle.Tensor:  # fmt: skip
+        """Compute the scores; what is added to them is one more channel of queries and keys."""
+        block = call.block
+        if block is not None and block.reduction is not None:
+            query, key, attention_mask = move_mask_to_channel(self.layer, query, key, attention_mask)
+        return self.call_original(query, key, attention_mask, *args, **kwargs)
+
+
+def has_plain_scores(attention: Layer) -> bool:
+    """Return whether a layer has ppdiffusers' own ``get_attention_scores``; another may read the mask or channels."""
+    stored = vars(attention).get(MaskChannel.NAME)
+    holder = next((cls for cls in type(attention).__mro__ if MaskChannel.NAME in vars(cls)), None)
+    inherited = None if holder is None else (holder.__module__.split(".")[0], holder.__name__)
+    return inherited == ("ppdiffusers", "Attention") and (stored is None or isinstance(stored, MaskChannel))
+
+
+def move_mask_to_channel(
+    attention: Layer, query: paddle.Tensor, key: paddle.Tensor, mask: paddle.Tensor | None
+) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor | None]:
+    """Return arguments of which ``get_attention_scores`` computes the same scores in less time on a CPU."""
+    if mask is not None and paddle.get_device() == "cpu" and is_key_mask(mask, key):
+        return *append_mask_channel(query, key, mask, attention.scale), None
+    return query, key, mask

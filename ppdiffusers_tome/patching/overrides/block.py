@@ -1,0 +1,213 @@
+"""Overrides on blocks and on the layers around them: which grid of tokens, and which tokens."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from paddle.nn import Layer
+
+from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.patching.blocks import MergeableBlock
+from ppdiffusers_tome.patching.layers import find_layer
+from ppdiffusers_tome.patching.overrides.method import ForwardOverride
+from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.state.calls import DenoiserCall, require_eager
+from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_call
+
+
+class EntryForward(ForwardOverride):
+    """Around a layer that may be called outside of its denoiser: by itself, or again by a backward pass."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = self.attachment.current_call()
+        if call is None and self.removed_at is None:
+            call = find_stored_call(self.attachment) or self.begin_call()
+            if call is not None:
+                with self.attachment.running(call):
+                    return self.run(call, *args, **kwargs)
+        elif call is not None and call.in_graph:
+            store_call(self.attachment, call)
+        return super().__call__(*args, **kwargs)
+
+    def begin_call(self) -> DenoiserCall | None:
+        """Return a call of its own for a layer that is called by itself; None where it then runs unmerged."""
+        return None
+
+
+class LayoutReader:
+    """Reads the layout of tokens off the arguments of the layer that gets the latent.
+
+    Args:
+        attachment: of the denoiser.
+        block: one of those that share the layout.
+
+    An object of it also distinguishes the blocks of one parent from others.
+    """
+
+    def __init__(self, attachment: Attachment, block: MergeableBlock) -> None:
+        self.attachment, self.parent, self.level = attachment, block.parent, block.level
+        # Not the adapter itself: a model with ToMe can be pickled.
+        self.grid, self.prefix = block.adapter.grid, block.adapter.prefix
+        self.inputs, self.reads_values = block.adapter.grid_inputs, block.adapter.grid_from_values
+
+    def read(self, call: DenoiserCall, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Set the layout in a call; where the arguments describe no grid, log that and set none."""
+        call.layouts.pop(self, None)
+        inputs = find_arguments(layer, args, kwargs, self.inputs)
+        if inputs is None:
+            return
+        grid = self._read_values(inputs) if self.reads_values else self.grid(self.parent, *inputs)
+        if grid is not None:
+            call.set_layout(self, Layout(grid, self.prefix(self.parent, *inputs), self.level))
+            return
+        self.attachment.warn_once(
+            "grid",
+            f"{' and '.join(map(str, self.inputs))} of {type(self.parent).__name__} do not describe a grid of tokens, "
+            "row by row, so it runs unmerged",
+        )
+
+    def _read_values(self, inputs: Sequence[Any]) -> Grid | None:
+        """Return the grid that values describe, which a pipeline hands on unchanged from step to step."""
+        require_eager(f"a grid given by the values of {' and '.join(map(str, self.inputs))}", "remove_tome")
+        # The same for all blocks of a parent, whatever precedes their grid.
+        key, grids = (self.grid, id(self.parent)), self.attachment.denoising().grids
+        versions = [tensor.inplace_version for tensor in inputs]
+        known = grids.get(key)
+        if known is None or known[1] != versions or any(a is not b for a, b in zip(known[0], inputs, strict=True)):
+            grids[key] = inputs, versions, self.grid(self.parent, *inputs)
+        return grids[key][2]
+
+
+class ParentForward(EntryForward):
+    """Around the parent layer of blocks, which may itself get the latent.
+
+    Args:
+        attachment: of the denoiser.
+        layer: the parent.
+        reader: of the layout.
+        gets_latent: False where a layer inside of it does.
+    """
+
+    def __init__(self, attachment: Attachment, layer: Layer, reader: LayoutReader, *, gets_latent: bool) -> None:
+        super().__init__(attachment, layer)
+        self.reader, self.gets_latent = reader, gets_latent
+
+    def begin_call(self) -> DenoiserCall | None:
+        """Return a call for a part of a model that is called by itself."""
+        return None if CALL_STACK.calls else DenoiserCall(self.attachment)
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Let blocks inside know their layout."""
+        try:
+            if self.gets_latent:
+                self.reader.read(call, self.layer, args, kwargs)
+            return self.call_original(*args, **kwargs)
+        finally:
+            call.layouts.pop(self.reader, None)
+
+
+class GridForward(ForwardOverride):
+    """Around the layer that gets the latent, where that is not the parent of the blocks."""
+
+    def __init__(self, attachment: Attachment, layer: Layer, reader: LayoutReader) -> None:
+        super().__init__(attachment, layer)
+        self.reader = reader
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Read the layout."""
+        self.reader.read(call, self.layer, args, kwargs)
+        return self.call_original(*args, **kwargs)
+
+
+class InnerOverrides:
+    """The overrides inside one block, by the paths of their layers.
+
+    Adapters such as LoRA replace layers after ToMe was applied; at the next call of the block the overrides move to
+    what is at their paths then.
+    """
+
+    def __init__(self) -> None:
+        self._by_path: list[tuple[str, Any]] = []
+
+    def add(self, path: str, override: Any) -> None:
+        """Put an override, and remember the path of its layer in the block."""
+        override.put()
+        self._by_path.append((path, override))
+
+    def follow_layers(self, block: Layer) -> None:
+        """Move overrides whose layers were replaced."""
+        for path, override in self._by_path:
+            layer = find_layer(block, path)
+            if layer is not override.layer and layer is not None and override.removed_at is None:
+                override.move(layer)
+
+
+class BlockForward(EntryForward):
+    """Around one block.
+
+    Args:
+        attachment: of the denoiser.
+        layer: the block.
+        reader: of its layout.
+        inner: the overrides inside the block.
+        sees_tokens: False where another layer gets the block's tokens before anything is done to them.
+    """
+
+    def __init__(
+        self, attachment: Attachment, layer: Layer, reader: LayoutReader, inner: InnerOverrides, *, sees_tokens: bool
+    ) -> None:
+        super().__init__(attachment, layer)
+        self.reader, self.sees_tokens, self.inner = reader, sees_tokens, inner
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Run the block with a call of its own, in which its tokens are matched once."""
+        self.inner.follow_layers(self.layer)
+        outer, tokens = call.block, first_argument(self.layer, args, kwargs) if self.sees_tokens else None
+        call.block = call.enter_block(self, self.reader, tokens)
+        try:
+            return self.call_original(*args, **kwargs)
+        finally:
+            call.block = outer
+
+
+class TokensForward(ForwardOverride):
+    """Around the layer that gets a block's tokens before anything is done to them, where that is not the block."""
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Hand the tokens to the block's call."""
+        if call.block is not None and not call.block.is_matched:
+            call.block.tokens = first_argument(self.layer, args, kwargs)
+        return self.call_original(*args, **kwargs)
+
+
+def first_argument(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the first argument of a layer's call, by position or by name; None where it is missing."""
+    return args[0] if args else kwargs.get(_parameters(type(layer).forward)[0])
+
+
+def replace_first_argument(
+    layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any], value: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a layer's call with another first one."""
+    if args:
+        return (value, *args[1:]), dict(kwargs)
+    return args, {**kwargs, _parameters(type(layer).forward)[0]: value}
+
+
+def find_arguments(
+    layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: Sequence[int | str]
+) -> list[Any] | None:
+    """Return some arguments of a layer's call, by their positions or names; None where one is missing."""
+    parameters = _parameters(type(layer).forward)
+    arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    names = [parameters[key] if isinstance(key, int) else key for key in wanted]
+    return [arguments[name] for name in names] if all(arguments.get(name) is not None for name in names) else None
+
+
+@lru_cache(maxsize=64)
+def _parameters(forward: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(forward).parameters)[1:]

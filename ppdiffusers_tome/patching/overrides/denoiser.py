@@ -1,0 +1,133 @@
+"""Overrides on a denoiser: a call of it begins and ends, and has a timestep."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import paddle
+from paddle.nn import Layer
+
+from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_overrides
+from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_call
+
+# Names of the argument that is the timestep.
+_TIMESTEPS = ("timestep", "timesteps", "t", "r")
+# UniDiffuser has one of its image and one of its text.
+_TIMESTEP_PAIR = ("timestep_img", "timestep_text")
+# Parts of the names of arguments that carry the output of a ControlNet or VCtrl, another in every step.
+_CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
+
+
+class DenoiserForward(ForwardOverride):
+    """Around a denoiser, or the part of a model that ToMe is applied to: its call begins and ends.
+
+    Args:
+        attachment: of the denoiser.
+        layer: the denoiser.
+        reads_timestep: True where its arguments hold the timestep, as it has no layer that embeds it.
+    """
+
+    def __init__(self, attachment: Attachment, layer: Layer, *, reads_timestep: bool) -> None:
+        super().__init__(attachment, layer)
+        self.parameters = tuple(inspect.signature(type(layer).forward).parameters)[1:]
+        self.reads_timestep = reads_timestep
+
+    def put(self) -> None:
+        """Store this on the denoiser, and have it return there when ``paddle.jit.to_static`` takes its place."""
+        super().put()
+        self.layer.register_forward_pre_hook(self.return_to_layer)
+
+    def return_to_layer(self, layer: Layer, inputs: tuple[Any, ...]) -> None:
+        """Store this on the denoiser again, around what took its place; a hook that runs before ``forward``."""
+        if self.removed_at is None and not any(override is self for override in list_overrides(layer)):
+            super().put()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.removed_at is not None:
+            return self.call_original(*args, **kwargs)
+        call = find_stored_call(self.attachment, next_one=True)
+        if call is None:
+            call = self._begin(args, kwargs)
+        with self.attachment.running(call):
+            store_call(self.attachment, call)
+            output = self.call_original(*args, **kwargs)
+        if call.num_blocks == 0:
+            self.attachment.warn_once(
+                "no block",
+                f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "
+                "INFERENCE_OPTIMIZE=True runs other blocks than those of the model, and a cache over steps may skip "
+                "them all",
+            )
+        return output
+
+    def _take_off(self) -> None:
+        super()._take_off()
+        hooks = self.layer._forward_pre_hooks
+        for number in [number for number, hook in hooks.items() if getattr(hook, "__self__", None) is self]:
+            del hooks[number]
+
+    def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
+        """Create the call, and set its timestep where the arguments hold it."""
+        arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
+        latents = arguments.pop(self.parameters[0], None) if self.parameters else None
+        timesteps = [arguments.pop(name) for name in _TIMESTEPS if name in arguments]
+        pair = [arguments.pop(name) for name in _TIMESTEP_PAIR if name in arguments]
+        lasting = {name: value for name, value in arguments.items() if not any(word in name for word in _CONTROLS)}
+        call = DenoiserCall(
+            self.attachment,
+            latent_shape=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
+            conditioning=list(_list_conditioning(lasting)) if self.attachment.config.reuse_steps > 1 else (),
+            training=self.layer.training,
+        )
+        timestep = timesteps[0] if self.reads_timestep and timesteps else None
+        if pair:
+            timestep = self._choose_timestep(pair)
+        if isinstance(timestep, (int, float)):
+            timestep = paddle.to_tensor([timestep])
+        if _is_tensor(timestep) and len(timestep.shape) <= 1:
+            call.set_timestep(timestep)
+        return call
+
+    def _choose_timestep(self, timesteps: Sequence[Any]) -> Any:
+        """Return the timestep of what is denoised.
+
+        For what stays as it is, pipelines give a plain number: 0 where it is finished and the highest where it is
+        noise. Of two tensors the image's counts: to compare them would wait for the device.
+        """
+        ends = (0, self.attachment.max_timestep)
+        running = [timestep for timestep in timesteps if _is_tensor(timestep) or timestep not in ends]
+        return (running or sorted(timesteps))[0]
+
+
+class TimestepForward(ForwardOverride):
+    """Around the layer that embeds the timestep, which is called with it."""
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Set the timestep of the call."""
+        timestep = args[0] if args else next(iter(kwargs.values()), None)
+        if timestep is not None:
+            call.set_timestep(timestep)
+        return self.call_original(*args, **kwargs)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, paddle.Tensor) or paddle.is_tensor(value)
+
+
+def _list_conditioning(value: Any) -> Iterator[paddle.Tensor]:
+    """Yield the tensors of a call's arguments that condition the image: the text, class labels and the like.
+
+    Not those with height and width, which are large, such as a ControlNet's image.
+    """
+    if isinstance(value, paddle.Tensor) and value.ndim <= 3:
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _list_conditioning(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _list_conditioning(item)

@@ -1,0 +1,170 @@
+"""An object that runs in place of one method of one layer: the only thing ToMe stores on a model.
+
+It is stored in the layer's own ``__dict__``, where Python finds it before the method of the class. So hooks of the user
+run outside of it and see all tokens, keywords are seen on every Paddle, ``try``/``finally`` ends what a call began,
+also after KeyboardInterrupt, and a deep copy or a pickle of a model carries its own ToMe.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterator
+from types import MethodType
+from typing import Any, ClassVar
+
+import paddle
+from paddle.nn import Layer
+
+from ppdiffusers_tome.patching.paddle_compat import convert_while_tracing, exclude_from_conversion
+from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.state.call_stack import next_call_number
+
+_changing = threading.RLock()
+
+
+@exclude_from_conversion
+class MethodOverride:
+    """Called in place of the method ``NAME`` of a layer; ``put`` and ``remove`` mirror each other.
+
+    Subclasses define ``run``, which is called while the denoiser runs and is told its call.
+
+    Args:
+        attachment: of the denoiser.
+        layer: whose method it is.
+
+    Attributes:
+        previous: what the layer itself stored under that name before, such as a user's own function; None where it had
+            its class's method alone.
+        removed_at: the number of the first call of a denoiser in which this does nothing; None while it is in use.
+    """
+
+    NAME: ClassVar[str]
+
+    def __init__(self, attachment: Attachment, layer: Layer) -> None:
+        self.attachment, self.layer = attachment, layer
+        self.previous: Any = None
+        self.removed_at: int | None = None
+
+    def put(self) -> None:
+        """Store this on the layer, inside of any cache over steps that is there."""
+        with _changing:
+            mapping, key = _innermost_place(self.layer, self.NAME)
+            self.previous = mapping.get(key)
+            mapping[key] = self
+
+    def remove(self) -> None:
+        """Take this off the layer; calls of the denoiser that run in other threads end with it still in effect."""
+        self.removed_at = next_call_number()
+        self.attachment.when_idle(self.removed_at, self._take_off)
+
+    def move(self, layer: Layer) -> None:
+        """Move this to another layer, which replaced its own in the model."""
+        with _changing:
+            self._take_off()
+            self.layer = layer
+            MethodOverride.put(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = self.attachment.current_call()
+        if call is None or (self.removed_at is not None and call.number >= self.removed_at):
+            return self.call_original(*args, **kwargs)
+        return self.run(call, *args, **kwargs)
+
+    def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        """Do in place of the method what this override is for."""
+        raise NotImplementedError
+
+    def call_original(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what the layer had by this name before."""
+        original = self.previous
+        if original is None:
+            original = getattr(type(self.layer), self.NAME).__get__(self.layer)
+        return convert_while_tracing(original)(*args, **kwargs)
+
+    def _take_off(self) -> None:
+        with _changing:
+            for mapping, key in list(_places(self.layer, self.NAME)):
+                if mapping.get(key) is self:
+                    if self.previous is None and mapping is vars(self.layer):
+                        del mapping[key]
+                    else:
+                        mapping[key] = self.previous
+
+
+class ForwardOverride(MethodOverride):
+    """Called in place of a layer's ``forward``.
+
+    ``paddle.jit.to_static(layer)`` accepts bound methods alone, so to it this looks like the method of the layer's
+    class; while it traces, Paddle calls this object as it is.
+    """
+
+    NAME = "forward"
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return MethodType if paddle.in_dynamic_mode() else type(self)
+
+    @property
+    def __func__(self) -> Any:
+        return type(self.layer).forward
+
+    @property
+    def __self__(self) -> Layer:
+        return self.layer
+
+    @property
+    def __name__(self) -> str:
+        return self.NAME
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(type(self.layer).forward.__get__(self.layer))
+
+    def __get__(self, instance: Any, owner: type | None = None) -> ForwardOverride:
+        return self  # Paddle 2.6 binds what it calls while it traces
+
+    def __reduce__(self) -> tuple[Any, tuple[type], dict[str, Any]]:
+        return _create, (type(self),), vars(self)
+
+
+def _create(cls: type) -> Any:
+    """Create an empty object, whose attributes a copy or a pickle fills in; pickle asks for a function of a module."""
+    return object.__new__(cls)
+
+
+def list_overrides(layer: Layer) -> list[MethodOverride]:
+    """List the overrides on a layer that are in use, of all its methods."""
+    found = {
+        id(mapping[key]): mapping[key]
+        for name in ("forward", "prepare_attention_mask", "get_attention_scores")
+        for mapping, key in _places(layer, name)
+    }
+    return [override for override in found.values() if override.removed_at is None]
+
+
+def _places(layer: Layer, name: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the dictionaries and keys under which overrides of a layer's method are stored."""
+    places = [(vars(layer), name)]
+    if name == "forward":
+        # Paddle keeps there what ``to_static`` replaced; ppdiffusers' hooks keep what they call.
+        places += [(vars(layer).get("_original_funcs", {}), name)]
+        places += [(vars(reference), key) for reference in _step_caches(layer) for key in ("original_forward", name)]
+    for mapping, key in places:
+        while isinstance(mapping.get(key), MethodOverride):
+            yield mapping, key
+            mapping, key = vars(mapping[key]), "previous"
+
+
+def _innermost_place(layer: Layer, name: str) -> tuple[dict[str, Any], str]:
+    """Return where an override is stored: inside of caches over steps, which then keep results for all tokens."""
+    references = _step_caches(layer) if name == "forward" else []
+    if references:
+        mapping = vars(references[0])
+        return mapping, "original_forward" if mapping.get("original_forward") is not None else name
+    return vars(layer), name
+
+
+def _step_caches(layer: Layer) -> list[Any]:
+    """List the references to functions of ppdiffusers' hooks on a layer, such as Pyramid Attention Broadcast."""
+    return list(getattr(vars(layer).get("_diffusers_hook"), "_fn_refs", ()))

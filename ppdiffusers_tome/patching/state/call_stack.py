@@ -1,0 +1,42 @@
+"""The calls of denoisers that run on a thread, each within the one before; threads may share a model."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.patching.state.attachment import Attachment
+    from ppdiffusers_tome.patching.state.calls import DenoiserCall
+
+
+class CallStack(threading.local):
+    """The running calls of one thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.calls: list[DenoiserCall] = []
+
+    def push(self, call: DenoiserCall) -> None:
+        """Note that a call begins."""
+        self.calls.append(call)
+
+    def pop(self) -> None:
+        """Note that the innermost call ends."""
+        self.calls.pop()
+
+    def current(self, attachment: Attachment) -> DenoiserCall | None:
+        """Return the innermost call of a denoiser; None where it does not run."""
+        for call in reversed(self.calls):
+            if call.attachment is attachment:
+                return call
+        return None
+
+
+CALL_STACK = CallStack()
+_numbers = itertools.count(1)
+
+
+def next_call_number() -> int:
+    """Return a number above those of all calls so far."""
+    return next(_numbers)
