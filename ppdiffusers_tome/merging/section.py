@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import paddle
 
-from ppdiffusers_tome.merging.kv_reduction.base import FewerKeys
-from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.reduction import TokenReduction
+from ppdiffusers_tome.merging.token_span import TokenSpan
 
 
 class Given(NamedTuple):
@@ -31,13 +31,13 @@ class Given(NamedTuple):
 Section = Generator[paddle.Tensor | None, Given, None]
 
 
-def on_merged_tokens(matching: Matching, how: str, *, text_first: bool = False) -> Section:
+def on_merged_tokens(matching: TokenReduction, how: str, *, text_first: bool = False) -> Section:
     """Run a stretch of a block, mostly its attention, on merged tokens.
 
     Args:
         matching: of the block's tokens.
-        how: as in ``Matching.merge``.
-        others_first: where there are more tokens than the block's own, such as a text's, these come first.
+        how: as in ``Matching.reduce``.
+        text_first: where there are more tokens than the block's own, such as a text's, these come first.
 
     Yields:
         In place of what was sent: merged tokens ``[batch, left, channels]`` for what enters, ``[batch, tokens,
@@ -49,18 +49,19 @@ def on_merged_tokens(matching: Matching, how: str, *, text_first: bool = False) 
     yield unmerged(matching, given.tokens, text_first=text_first)  # to which the block adds x
 
 
-def unmerged(matching: Matching, tokens: paddle.Tensor, *, text_first: bool) -> paddle.Tensor:
+def unmerged(matching: TokenReduction, tokens: paddle.Tensor, *, text_first: bool) -> paddle.Tensor:
     """The result of a stretch that ran on merged tokens, for all tokens."""
-    own, others = _apart(tokens, matching.num_left, text_first)
-    return _together(matching.unmerge(own), others, text_first)
+    span = TokenSpan(matching.num_left, text_first)
+    image, text = span.split(tokens)
+    return span.join(matching.restore(image), text)
 
 
-def on_fewer_keys(keys: FewerKeys, *, text_first: bool = False) -> Section:
+def on_fewer_keys(keys: TokenReduction, *, text_first: bool = False) -> Section:
     """Let attention have fewer keys and values. Nothing is unmerged, as all tokens give queries.
 
     Args:
         keys: of the block's tokens.
-        others_first: as in ``on_merged_tokens``.
+        text_first: as in ``on_merged_tokens``.
 
     Yields:
         The tokens, ``[batch, left, channels]``, of which the layer that was about to run makes keys or values.
@@ -78,28 +79,13 @@ def on_fewer_keys(keys: FewerKeys, *, text_first: bool = False) -> Section:
 # What is merged lives in these functions alone: a variable of a section would keep it alive while attention runs.
 
 
-def _merged(matching: Matching, tokens: paddle.Tensor, how: str, text_first: bool) -> paddle.Tensor:
-    own, others = _apart(tokens, matching.num_tokens, text_first)
-    return _together(matching.merge(own, how), others, text_first)
+def _merged(matching: TokenReduction, tokens: paddle.Tensor, how: str, text_first: bool) -> paddle.Tensor:
+    span = TokenSpan(matching.num_tokens, text_first)
+    image, text = span.split(tokens)
+    return span.join(matching.reduce(image, how), text)
 
 
-def _keys_of(keys: FewerKeys, tokens: paddle.Tensor, text_first: bool) -> paddle.Tensor:
-    own, others = _apart(tokens, keys.num_tokens, text_first)
-    return _together(keys.keys_of(own), others, text_first)
-
-
-def _apart(
-    tokens: paddle.Tensor, num_tokens: int, text_first: bool
-) -> tuple[paddle.Tensor, paddle.Tensor | None]:
-    """The block's own tokens, and those beside them, such as a text's, which stay as they are."""
-    if tokens.shape[1] == num_tokens:
-        return tokens, None
-    if text_first:
-        return tokens[:, -num_tokens:], tokens[:, :-num_tokens]
-    return tokens[:, :num_tokens], tokens[:, num_tokens:]
-
-
-def _together(own: paddle.Tensor, others: paddle.Tensor | None, text_first: bool) -> paddle.Tensor:
-    if others is None:
-        return own
-    return paddle.concat([others, own] if text_first else [own, others], axis=1)
+def _keys_of(keys: TokenReduction, tokens: paddle.Tensor, text_first: bool) -> paddle.Tensor:
+    span = TokenSpan(keys.num_tokens, text_first)
+    image, text = span.split(tokens)
+    return span.join(keys.reduce(image), text)

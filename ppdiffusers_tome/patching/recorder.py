@@ -19,7 +19,6 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction.merged_keys import MergedKeys
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
@@ -160,7 +159,7 @@ class _Watcher:
             if watch is not None:
                 watch(block)
             # Where nothing is compared there are no groups, and a program that is being recorded has no values.
-            matching = block.matching.matching if isinstance(block.matching, MergedKeys) else block.matching
+            matching = block.matching
             if isinstance(matching, Matching) and id(block.name) in self.blocks and paddle.in_dynamic_mode():
                 records.append(self._record(block, matching))
 

@@ -13,14 +13,13 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.merging.kv_reduction.base import FewerKeys
-from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.reduction import TokenReduction
 
 # By the tensor's id, which no other has while it lives.
-_made_with: dict[int, tuple[weakref.ref[paddle.Tensor], Matching | FewerKeys | None]] = {}
+_made_with: dict[int, tuple[weakref.ref[paddle.Tensor], TokenReduction | None]] = {}
 
 
-def remember(layer: Layer, output: Any, matching: Matching | FewerKeys | None) -> None:
+def remember(layer: Layer, output: Any, matching: TokenReduction | None) -> None:
     """A layer has just made ``output`` where ``matching`` merged or, None, nothing did. Only a cache asks for it."""
     if _caches(layer) and isinstance(output, paddle.Tensor) and paddle.in_dynamic_mode():
         number = id(output)
@@ -32,7 +31,7 @@ def handed_out_again(output: Any) -> bool:
     return id(output) in _made_with
 
 
-def matching_of(output: Any) -> Matching | FewerKeys | None:
+def matching_of(output: Any) -> TokenReduction | None:
     """What ``remember`` was told."""
     return _made_with.get(id(output), (None, None))[1]
 

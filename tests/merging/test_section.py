@@ -9,9 +9,9 @@ import numpy as np
 import paddle
 import pytest
 
-from ppdiffusers_tome.merging.exact import match
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.methods import MEAN
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.merging.section import Given, on_fewer_keys, on_merged_tokens
@@ -26,36 +26,35 @@ def tokens(number: int = GRID.num_tokens) -> paddle.Tensor:
 
 def test_a_section_merges_what_enters_and_unmerges_what_leaves() -> None:
     x = tokens()
-    matching = match(x, PARTITION, 32)
+    matching = match_tokens(x, PARTITION, 32)
     section = on_merged_tokens(matching, MEAN)
     next(section)
     merged = section.send(Given(x))
-    assert np.array_equal(merged.numpy(), matching.merge(x).numpy())
-    assert np.array_equal(section.send(Given(merged, leaves=True)).numpy(), matching.unmerge(merged).numpy())
+    assert np.array_equal(merged.numpy(), matching.reduce(x).numpy())
+    assert np.array_equal(section.send(Given(merged, leaves=True)).numpy(), matching.restore(merged).numpy())
 
 
 def test_tokens_that_follow_the_blocks_own_stay_as_they_are() -> None:
     x, text = tokens(), tokens(5)
-    matching = match(x, PARTITION, 32)
+    matching = match_tokens(x, PARTITION, 32)
     section = on_merged_tokens(matching, MEAN)
     next(section)
     given = section.send(Given(paddle.concat([x, text], axis=1)))
-    assert np.array_equal(given[:, :32].numpy(), matching.merge(x).numpy())
+    assert np.array_equal(given[:, :32].numpy(), matching.reduce(x).numpy())
     assert np.array_equal(given[:, 32:].numpy(), text.numpy())
 
 
 @pytest.mark.parametrize("kind", ["merged tokens", "fewer keys"])
 def test_what_was_merged_is_not_kept_while_attention_runs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = tokens()
-    merging = match(x, PARTITION, 32) if kind == "merged tokens" else ChosenKeys(select_key_tokens(PARTITION, 32), 2, 64)
-    name = "merge" if kind == "merged tokens" else "keys_of"
-    real, seen = getattr(type(merging), name), []
+    merging = match_tokens(x, PARTITION, 32) if kind == "merged tokens" else ChosenKeys(select_key_tokens(PARTITION, 32), 2, 64)
+    real, seen = type(merging).reduce, []
 
     def noting(self: object, own: paddle.Tensor, *how: str) -> paddle.Tensor:
         seen.append(weakref.ref(own))
         return real(self, own, *how)
 
-    monkeypatch.setattr(type(merging), name, noting)
+    monkeypatch.setattr(type(merging), "reduce", noting)
     section = on_merged_tokens(merging, MEAN) if kind == "merged tokens" else on_fewer_keys(merging)
     next(section)
     for _ in range(3):  # to_q, to_k, to_v
@@ -84,4 +83,4 @@ def test_keys_and_values_of_other_tokens_are_chosen_for_each() -> None:
     next(section)
     for scale in (1, 2, 3):
         x = tokens() * scale
-        assert np.array_equal(section.send(Given(x)).numpy(), downsampling.keys_of(x).numpy())
+        assert np.array_equal(section.send(Given(x)).numpy(), downsampling.reduce(x).numpy())

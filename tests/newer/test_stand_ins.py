@@ -22,7 +22,7 @@ from newer.stand_ins import (
 from patching.contract import ToMeContract
 from ppdiffusers_tome import NothingToMergeError, apply_tome
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction.selection import select_key_tokens
+from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.adapters.adapter import FIRST
 from ppdiffusers_tome.patching.paddle_compat import HOOKS_SEE_KEYWORDS

@@ -295,16 +295,16 @@ class MethodContract:
     def test_merge_gives_means_and_unmerge_gives_them_back(self, grid: Grid, batch: int, num_merged: int) -> None:
         matching = self.randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
         y = tiny.array((batch, grid.num_tokens, 9), seed=1)
-        merged = matching.merge(y)
+        merged = matching.reduce(y)
         assert merged.shape == [batch, matching.num_left, 9]
         rows = y.numpy().reshape(-1, 9)
         expected = np.stack([rows[group].mean(axis=0) for group in groups(matching)])
         assert np.abs(merged.numpy().reshape(-1, 9) - expected).max() <= 1e-6
-        back = matching.unmerge(merged)
+        back = matching.restore(merged)
         assert back.shape == y.shape
         assert np.abs(back.numpy().reshape(-1, 9) - expected[matching.owner.numpy()]).max() <= 1e-6
         # Merging what was unmerged changes nothing: every group is its own mean.
-        assert np.abs(matching.merge(back).numpy() - merged.numpy()).max() <= 1e-6
+        assert np.abs(matching.reduce(back).numpy() - merged.numpy()).max() <= 1e-6
 
     @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
     def test_the_most_similar_sources_merge_into_their_most_similar_destinations(
@@ -332,7 +332,7 @@ class MethodContract:
         x[0], x[1, ::3] = 0, 0
         matching = self.randomly(paddle.to_tensor(x), Grid(4, 4), 9)
         assert np.isfinite(matching.inverse_count.numpy()).all()
-        assert np.isfinite(matching.merge(paddle.to_tensor(x)).numpy()).all()
+        assert np.isfinite(matching.reduce(paddle.to_tensor(x)).numpy()).all()
         assert sum(map(len, groups(matching))) == 32
 
     def test_huge_and_tiny_tokens_are_ranked(self) -> None:

@@ -13,7 +13,7 @@ from ppdiffusers.models.attention import BasicTransformerBlock
 
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.merging.exact import match
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
@@ -53,12 +53,12 @@ def tokens_of(block: tiny.Model, model: Transformer2DModel) -> paddle.Tensor:
 @paddle.no_grad()
 def merged_block(block: Any, x: paddle.Tensor, num_merged: int, mask: paddle.Tensor | None = None) -> np.ndarray:
     """The block written out with ToMe around attn1, as in the paper: after the norm and the position embedding."""
-    matching: Matching = match(x, regular_partition(Grid(SIDE, SIDE), 2, 2), num_merged)
+    matching: Matching = match_tokens(x, regular_partition(Grid(SIDE, SIDE), 2, 2), num_merged)
     hidden = block.norm1(x)
     if block.pos_embed is not None:
         hidden = block.pos_embed(hidden)
-    mask = None if mask is None else matching.merge_mask(mask)
-    x = matching.unmerge(block.attn1(matching.merge(hidden), attention_mask=mask)) + x
+    mask = None if mask is None else matching.reduce_mask(mask)
+    x = matching.restore(block.attn1(matching.reduce(hidden), attention_mask=mask)) + x
     hidden = block.norm2(x)
     if block.pos_embed is not None:
         hidden = block.pos_embed(hidden)

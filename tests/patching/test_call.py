@@ -21,10 +21,9 @@ from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import
 import tiny
 from patching.contract import StumbledError, Tensors, attachment_of, failing_in
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome
-from ppdiffusers_tome.merging.exact import match
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.kv_reduction.selection import select_key_tokens
-from ppdiffusers_tome.merging.matchers import matcher
+from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
+from ppdiffusers_tome.merging.matchers import build_matcher, match_tokens
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, METHODS
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.attach import attach
@@ -422,7 +421,7 @@ def test_threads_that_ask_for_gradients_and_threads_that_do_not_disturb_no_one()
 
     def ask(wanted: bool) -> bool:
         with paddle.set_grad_enabled(wanted):
-            return all(match(x, partition, 64) and paddle.is_grad_enabled() == wanted for _ in range(200))
+            return all(match_tokens(x, partition, 64) and paddle.is_grad_enabled() == wanted for _ in range(200))
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(ask, [True, False] * 4))
@@ -551,8 +550,8 @@ def test_a_program_has_the_same_operators_at_every_size(tile: int | None, how: s
             program = paddle.static.Program()
             with paddle.static.program_guard(program):
                 x = paddle.static.data("x", [2, side * side, 8], "float32")
-                found = matcher(regular_partition(grid, 2, 2), grid, grid.num_merged(0.5), tile=tile)(x)
-                found.unmerge(found.merge(x, how))
+                found = build_matcher(regular_partition(grid, 2, 2), grid, grid.num_merged(0.5), tile=tile)(x)
+                found.restore(found.reduce(x, how))
             return sum(len(block.ops) for block in program.blocks)
         finally:
             paddle.disable_static()

@@ -10,8 +10,8 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.merging.exact import match
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
 
@@ -135,7 +135,7 @@ class TestCheckpointing:
 class TestMatching:
     @pytest.fixture
     def matching(self) -> Matching:
-        return match(tiny.array((2, 16, 5)), regular_partition(Grid(4, 4), 2, 2), 9)
+        return match_tokens(tiny.array((2, 16, 5)), regular_partition(Grid(4, 4), 2, 2), 9)
 
     @pytest.mark.parametrize("direction", ["merge", "unmerge", "both"])
     def test_gradient_equals_finite_differences(self, matching: Matching, direction: str) -> None:
@@ -144,8 +144,8 @@ class TestMatching:
 
         def loss(array: np.ndarray) -> tuple[paddle.Tensor, paddle.Tensor]:
             x = paddle.to_tensor(array, dtype="float64", stop_gradient=False)
-            y = x if direction == "unmerge" else paddle.tanh(matching.merge(x))
-            y = y if direction == "merge" else matching.unmerge(y)
+            y = x if direction == "unmerge" else paddle.tanh(matching.reduce(x))
+            y = y if direction == "merge" else matching.restore(y)
             weights = paddle.to_tensor(np.random.default_rng(2).standard_normal(y.shape))
             return (weights * y * y).sum(), x
 
@@ -161,6 +161,6 @@ class TestMatching:
     def test_matching_itself_has_no_gradient(self) -> None:
         x = tiny.array((1, 16, 5))
         x.stop_gradient = False
-        found = match(x, regular_partition(Grid(4, 4), 2, 2), 4)
+        found = match_tokens(x, regular_partition(Grid(4, 4), 2, 2), 4)
         assert found.inverse_count.stop_gradient
         assert found.owner.stop_gradient

@@ -13,13 +13,12 @@ from patching.contract import groups, marks_of
 from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction.merged_keys import MergedKeys
-from ppdiffusers_tome.merging.kv_reduction.pooling import plan_pooling
-from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
-from ppdiffusers_tome.merging.matchers import exact, tiled
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, plan_pooling, select_key_tokens
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods import KEEP, MEAN, METHODS, NORM, WAYS
+from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, MEAN, METHODS, NORM
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
 from ppdiffusers_tome.patching.attach import attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import layer_at
@@ -36,7 +35,7 @@ KEYS_ONLY = [name for name in EVERY if METHODS[name].keeps_queries]
 
 def matched(num_merged: int = 20, batch: int = 2, channels: int = 5) -> tuple[paddle.Tensor, Matching]:
     x = tiny.array((batch, GRID.num_tokens, channels))
-    found = exact.match(x, random_partition(GRID, 2, 2, seed=3, timestep=None), num_merged)
+    found = match_tokens(x, random_partition(GRID, 2, 2, seed=3, timestep=None), num_merged)
     assert found is not None
     return x, found
 
@@ -50,7 +49,7 @@ class TestCombining:
         x = x.astype(dtype)
         rows = x.numpy().reshape([-1, 5])
         destinations = set(random_partition(GRID, 2, 2, seed=3, timestep=None).destinations.numpy().tolist())
-        results = {how: matching.merge(x, how).numpy().reshape([-1, 5]) for how in WAYS}
+        results = {how: matching.reduce(x, how).numpy().reshape([-1, 5]) for how in COMBINE_MODES}
         several = 0
         for row, tokens in enumerate(groups(matching)):
             mean = rows[tokens].mean(axis=0)
@@ -68,14 +67,14 @@ class TestCombining:
         """What was merged one way may be unmerged without knowing which."""
         x, matching = matched()
         constant = paddle.full_like(x, 2.0)
-        for how in WAYS:
-            np.testing.assert_allclose(matching.unmerge(matching.merge(constant, how)).numpy(), 2.0, rtol=1e-5)
+        for how in COMBINE_MODES:
+            np.testing.assert_allclose(matching.restore(matching.reduce(constant, how)).numpy(), 2.0, rtol=1e-5)
 
-    @pytest.mark.parametrize("how", WAYS)
+    @pytest.mark.parametrize("how", COMBINE_MODES)
     def test_gradients_arrive(self, how: str) -> None:
         x, matching = matched()
         x.stop_gradient = False
-        matching.merge(x, how).square().sum().backward()
+        matching.reduce(x, how).square().sum().backward()
         got = x.grad.numpy()
         assert np.isfinite(got).all()
         dropped = (np.abs(got).reshape([-1, 5]).sum(axis=1) == 0).sum()
@@ -83,9 +82,9 @@ class TestCombining:
 
     def test_a_group_of_opposites_stays_finite(self) -> None:
         x = paddle.to_tensor([[[1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]]])
-        found = exact.match(x, regular_partition(Grid(2, 2), 2, 2), 1)
+        found = match_tokens(x, regular_partition(Grid(2, 2), 2, 2), 1)
         assert found is not None
-        assert np.isfinite(found.merge(x, NORM).numpy()).all()
+        assert np.isfinite(found.reduce(x, NORM).numpy()).all()
 
 
 class TestMinSimilarity:
@@ -106,16 +105,16 @@ class TestMinSimilarity:
     def test_the_image_with_fewest_decides(self, tile: int | None, least: float, at_most: int, merged: int) -> None:
         x, partition = self.tokens(), regular_partition(GRID, 2, 2)
         if tile is None:
-            found = exact.match(x, partition, at_most, least)
+            found = match_tokens(x, partition, at_most, least)
         else:
-            found = tiled.match(x, tiled.by_tiles(partition, tiled.tiles_of(GRID, 2, 2, tile)), at_most, least)
+            found = match_tokens(x, partition, at_most, least, split_by_tile(partition, cut_into_tiles(GRID, 2, 2, tile)))
         assert found is not None
         assert found.num_merged == merged
-        assert found.merge(x).shape == [2, GRID.num_tokens - merged, 3]
+        assert found.reduce(x).shape == [2, GRID.num_tokens - merged, 3]
         assert len(np.unique(found.owner.numpy())) == 2 * (GRID.num_tokens - merged)
 
     def test_none_alike_merges_nothing(self) -> None:
-        assert exact.match(self.tokens(), regular_partition(GRID, 2, 2), 24, 0.999) is None
+        assert match_tokens(self.tokens(), regular_partition(GRID, 2, 2), 24, 0.999) is None
 
     def test_a_model_runs_unmerged_where_nothing_is_alike(self) -> None:
         unet = tiny.unet()
@@ -143,7 +142,7 @@ class TestSomeKeys:
         assert by_cell.max() - by_cell.min() <= 1
 
     def test_a_prefix_stays(self) -> None:
-        chosen = select_key_tokens(regular_partition(GRID, 2, 2).after(3), 36).numpy()
+        chosen = select_key_tokens(regular_partition(GRID, 2, 2).shift(3), 36).numpy()
         assert {0, 1, 2} <= set(chosen.tolist())
         assert len(chosen) == 3 + 12
         assert chosen.max() < 3 + GRID.num_tokens
@@ -154,7 +153,7 @@ class TestPooledKeys:
     """Means of cells, against numpy."""
 
     @pytest.mark.parametrize(
-        ("layout", "dropped", "stride", "left", "is_even"),
+        ("layout", "dropped", "stride", "left", "uniform_groups"),
         [
             (Layout(GRID), 36, (2, 2, 1), 12, True), (Layout(GRID), 18, (2, 2, 1), 30, False),
             (Layout(GRID), 1, (2, 2, 1), 45, False), (Layout(Grid(5, 7)), 26, (2, 2, 1), 12, True),
@@ -169,14 +168,14 @@ class TestPooledKeys:
     ) -> None:
         grid = layout.grid if stride[2] > 1 else layout.grid.single_frame
         x = tiny.array((2, layout.num_tokens, 5))
-        keys = plan_pooling(layout, grid, dropped, stride)(x, Constants())
-        owner = keys.matching.owner.numpy().reshape(2, -1)
+        keys = plan_pooling(layout, grid, dropped, stride).match(x, Constants())
+        owner = keys.owner.numpy().reshape(2, -1)
         assert np.array_equal(owner[1], owner[0] + keys.num_left)
         members = [np.flatnonzero(owner[0] == group) for group in range(keys.num_left)]
         assert (keys.num_left, keys.uniform_groups) == (left, uniform_groups)
         assert sorted(np.concatenate(members)) == list(range(layout.num_tokens))
         expected = np.stack([x.numpy()[:, each].mean(axis=1) for each in members], axis=1)
-        np.testing.assert_allclose(keys.keys_of(x).numpy(), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(keys.reduce(x).numpy(), expected, rtol=1e-5, atol=1e-6)
         sizes = [len(each) for each in members]
         np.testing.assert_allclose(keys.log_group_sizes.numpy(), [np.log(sizes)] * 2, rtol=1e-5, atol=1e-6)
         # The text, or whatever stands before the grid, comes last, each token by itself.
@@ -196,7 +195,7 @@ class TestPooledKeys:
     def test_the_edge_of_a_grid_is_in_cells_as_well(self) -> None:
         """Nearly as large as the others, so that all keys stand for nearly as many tokens."""
         keys = plan_pooling(Layout(Grid(30, 52)), Grid(30, 52), 1462, (4, 4, 1))
-        assert keys.in_cells
+        assert keys.uniform_groups
         assert keys.num_left == 8 * 13
         counts = np.bincount(keys.owner)
         assert (counts.min(), counts.max()) == (12, 16)
@@ -222,7 +221,7 @@ class TestFewerKeysInAttention:
         tiny.run_unet(unet)
         x, heads, keys = seen["x"], attention.heads, seen["keys"]
         assert abs(keys.num_left - 256 * (1 - ratio)) <= (1 if method == "pool" else 0)
-        fewer = keys.keys_of(paddle.to_tensor(x)).numpy()
+        fewer = keys.reduce(paddle.to_tensor(x)).numpy()
         sizes = np.ones(keys.num_left) if method == "todo" else np.exp(keys.log_group_sizes.numpy())
 
         def split(layer: Any, rows: np.ndarray) -> np.ndarray:
@@ -460,12 +459,12 @@ def test_masks_of_fewer_keys(kind: str, queries: int) -> None:
     keys, members = {
         "todo": lambda: _chosen(),
         "pool": lambda: _pooled(x),
-        "keys": lambda: (MergedKeys.of(matching), [group % GRID.num_tokens for group in groups(matching)]),
+        "keys": lambda: (matching.keep_queries(), [group % GRID.num_tokens for group in groups(matching)]),
     }[kind]()
     mask = np.zeros((2 * 3, queries, GRID.num_tokens), np.float32)
     mask[:, :, ::7] = -10000
     mask[0, -1, :] = -10000
-    merged = keys.merge_mask(paddle.to_tensor(mask)).numpy()
+    merged = keys.reduce_mask(paddle.to_tensor(mask)).numpy()
     left = len(members) // (2 if kind == "keys" else 1)
     assert merged.shape == (6, queries, left)
     for image_head in range(6):
@@ -480,6 +479,6 @@ def _chosen() -> Any:
 
 
 def _pooled(x: paddle.Tensor) -> Any:
-    keys = plan_pooling(Layout(GRID), GRID, 18, (2, 2, 1))(x, Constants())
-    owner = keys.matching.owner.numpy().reshape(2, -1)[0]
+    keys = plan_pooling(Layout(GRID), GRID, 18, (2, 2, 1)).match(x, Constants())
+    owner = keys.owner.numpy().reshape(2, -1)[0]
     return keys, [np.flatnonzero(owner == group) for group in range(keys.num_left)]

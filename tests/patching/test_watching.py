@@ -75,7 +75,7 @@ def test_merging_makes_one_value_of_each_group() -> None:
         tiny.run_unet(unet)
     matching = told[0].matching
     x = tiny.array((2, matching.num_tokens, 3), seed=5)
-    back = matching.unmerge(matching.merge(x)).numpy()[-1]
+    back = matching.restore(matching.reduce(x)).numpy()[-1]
     _, seen = np.unique(back, axis=0, return_inverse=True)
     groups = records[0].groups
     assert np.array_equal(groups[:, None] == groups[None], seen.reshape(-1)[:, None] == seen.reshape(-1)[None])

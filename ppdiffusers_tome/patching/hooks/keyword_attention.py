@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
-from ppdiffusers_tome.merging.kv_reduction.base import FewerKeys
-from ppdiffusers_tome.merging.masks import add_group_size_bias, merge_key_mask
-from ppdiffusers_tome.merging.rotary import Rotary, Rotation, num_rows
+from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
+from ppdiffusers_tome.merging.reduction import TokenReduction
+from ppdiffusers_tome.merging.rotary import RotaryEmbedding, Rotation, count_positions
 from ppdiffusers_tome.merging.section import Given
 from ppdiffusers_tome.patching.hooks.merge import SectionHooks, is_new, stores_attention_maps
 from ppdiffusers_tome.patching.state.calls import BlockCall, OpenSection
-from ppdiffusers_tome.patching.state.reductions import MatchingOrKeys
 from ppdiffusers_tome.patching.step_caches import first_of, reset_step_caches
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class KeywordAttentionHooks(SectionHooks):
         block = self.attachment.block()
         return None if block is None else block.open_section(self)
 
-    def _fits(self, matching: MatchingOrKeys, attention: Layer, keywords: Mapping[str, Any]) -> bool:
+    def _fits(self, matching: TokenReduction, attention: Layer, keywords: Mapping[str, Any]) -> bool:
         """Whether all that the call brings can be made to fit merged tokens; if not, that is said."""
         embedding, mask = self._given(self.section.rotary, keywords), self._given(self.section.mask, keywords)
         absent = frozenset(name for name in NORMS if getattr(attention, name, None) is None)
@@ -108,11 +107,11 @@ class KeywordAttentionHooks(SectionHooks):
             pass  # that was said when it was found out
         elif embedding is not None and absent:
             self._say_it_goes_round(attention, absent)
-        elif embedding is not None and num_rows(embedding) < matching.num_tokens:
+        elif embedding is not None and count_positions(embedding) < matching.num_tokens:
             self.attachment.warn_once(
                 "rotary rows",
-                f"attention on {matching.num_tokens} tokens got a rotary embedding of {num_rows(embedding)}, so it "
-                "runs unmerged",
+                f"attention on {matching.num_tokens} tokens got a rotary embedding of {count_positions(embedding)}, so "
+                "it runs unmerged",
             )
         elif mask is not None and not _is_for_keys(mask):
             self.attachment.warn_once(
@@ -124,7 +123,7 @@ class KeywordAttentionHooks(SectionHooks):
         return False
 
     def _changed(
-        self, block: BlockCall, matching: MatchingOrKeys, keywords: Mapping[str, Any]
+        self, block: BlockCall, matching: TokenReduction, keywords: Mapping[str, Any]
     ) -> dict[str, Any]:
         """The call's keywords for merged tokens."""
         section, changed = self._opened(block), dict(keywords)
@@ -132,14 +131,14 @@ class KeywordAttentionHooks(SectionHooks):
         needed: set[str] = set()
         tokens = keywords[self.section.keyword]
         if self._given(self.section.rotary, keywords) is not None:
-            rotary = Rotary(changed.pop(self.section.rotary), matching.num_tokens)
-            section.of_keys = rotary.of(matching.positions)
-            section.queries = rotary.of_all if isinstance(matching, FewerKeys) else section.of_keys
+            rotary = RotaryEmbedding(changed.pop(self.section.rotary), matching.num_tokens)
+            section.of_keys = rotary.rotation_at(matching.positions)
+            section.queries = rotary.grid_rotation if matching.keeps_queries else section.of_keys
             needed.update(NORMS)
             if rotary.num_text:
-                section.text = rotary.of_text
+                section.text = rotary.text_rotation
                 needed.update(NORMS_OF_TEXT)
-        if isinstance(matching, FewerKeys):
+        if matching.keeps_queries:
             needed.add("to_k")
         else:
             changed[self.section.keyword] = section.arithmetic.send(Given(tokens))
@@ -151,12 +150,12 @@ class KeywordAttentionHooks(SectionHooks):
         return changed
 
     def _mask(
-        self, matching: MatchingOrKeys, keywords: Mapping[str, Any], dtype: paddle.dtype
+        self, matching: TokenReduction, keywords: Mapping[str, Any], dtype: paddle.dtype
     ) -> paddle.Tensor | None:
         text_first = self.section.text_first
         mask = keywords.get(self.section.mask)
         if mask is not None:
-            mask = merge_key_mask(mask, matching, text_first=text_first)
+            mask = reduce_key_mask(mask, matching, text_first=text_first)
         if not self.attachment.config.uses_group_sizes:
             return mask
         text = keywords.get("encoder_hidden_states")
@@ -171,10 +170,10 @@ class KeywordAttentionHooks(SectionHooks):
         heads, text_first = self.attention.heads, self.section.text_first
         if x.ndim == 3:
             by_head = x.reshape([0, 0, heads, -1]).transpose([0, 2, 1, 3])
-            return turn.turned(by_head, text_first=text_first).transpose([0, 2, 1, 3]).flatten(2)
+            return turn.rotate(by_head, text_first=text_first).transpose([0, 2, 1, 3]).flatten(2)
         if x.shape[1] != heads:  # [batch, tokens, heads, channels], as Paddle's own attention takes them
-            return turn.turned(x.transpose([0, 2, 1, 3]), text_first=text_first).transpose([0, 2, 1, 3])
-        return turn.turned(x, text_first=text_first)
+            return turn.rotate(x.transpose([0, 2, 1, 3]), text_first=text_first).transpose([0, 2, 1, 3])
+        return turn.rotate(x, text_first=text_first)
 
     def _given(self, name: str, keywords: Mapping[str, Any]) -> Any:
         """What a call brings by the keyword of that name; None also where there is no such keyword."""

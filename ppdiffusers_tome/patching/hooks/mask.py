@@ -6,14 +6,13 @@ from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.merging.kv_reduction.base import FewerKeys
 from ppdiffusers_tome.merging.masks import add_group_size_bias, expand_to_heads
+from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.patching.blocks import gets_group_sizes
 from ppdiffusers_tome.patching.hooks.merge import stores_attention_maps
 from ppdiffusers_tome.patching.hooks.method_override import StandIn
 from ppdiffusers_tome.patching.state.calls import BlockCall
-from ppdiffusers_tome.patching.state.reductions import MatchingOrKeys
 
 
 class MaskMerger(StandIn):
@@ -44,16 +43,16 @@ class MaskMerger(StandIn):
         return self.stood_in_for(mask, target_length, batch_size, out_dim, *args, **kwargs)
 
     def _is_of_keys(
-        self, mask: paddle.Tensor | None, target_length: int, block: BlockCall, matching: MatchingOrKeys
+        self, mask: paddle.Tensor | None, target_length: int, block: BlockCall, matching: TokenReduction
     ) -> bool:
         """Whether the attention that asks is on the block's own tokens, of which fewer give keys."""
         # Merged tokens are asked about once they entered; keys that are fewer, before.
-        if isinstance(matching, FewerKeys):
+        if matching.keeps_queries:
             return (target_length if mask is None else mask.shape[-1]) == matching.num_tokens
         own = (matching.num_tokens, matching.num_left)
         return block.section is not None and (mask is None or mask.shape[-1] in own)
 
-    def _with_sizes(self, mask: paddle.Tensor | None, matching: MatchingOrKeys) -> paddle.Tensor | None:
+    def _with_sizes(self, mask: paddle.Tensor | None, matching: TokenReduction) -> paddle.Tensor | None:
         """``[batch * heads or batch, 1 or queries, left]``."""
         by_head = None
         if mask is not None:
@@ -64,15 +63,15 @@ class MaskMerger(StandIn):
         return None if sizes is None else sizes.expand([matching.batch, *sizes.shape[1:]]).flatten(0, 1)
 
     def _merged(
-        self, mask: paddle.Tensor, target_length: int, block: BlockCall, matching: MatchingOrKeys
+        self, mask: paddle.Tensor, target_length: int, block: BlockCall, matching: TokenReduction
     ) -> tuple[paddle.Tensor, int]:
         own = mask.shape[-1] == matching.num_tokens
-        if isinstance(matching, FewerKeys):
+        if matching.keeps_queries:
             # Its keys are made later on, so the processor counts all tokens.
             if own:
-                return matching.merge_mask(mask), matching.num_left
+                return matching.reduce_mask(mask), matching.num_left
         elif block.section is not None:
-            return (matching.merge_mask(mask) if own else mask), target_length
+            return (matching.reduce_mask(mask) if own else mask), target_length
         elif own:
             # Attention on a picture meets its mask before its tokens merge.
             block.run_unmerged()

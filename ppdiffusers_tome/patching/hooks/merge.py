@@ -7,15 +7,13 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.merging.kv_reduction.base import FewerKeys
-from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.section import Given, unmerged
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, ROLES, Section
 from ppdiffusers_tome.patching.hooks.base import Hooks, unseen
 from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import BlockCall, OpenSection
-from ppdiffusers_tome.patching.state.reductions import MatchingOrKeys
 from ppdiffusers_tome.patching.step_caches import first_of, handed_out_again, matching_of, remember
 
 
@@ -26,7 +24,7 @@ class SectionHooks(Hooks):
         attachment: of the denoiser.
         role: what the section does, one of ``ROLES``.
         attention: the layer of the section that has an attention processor, or None.
-        how: as in ``Matching.merge``.
+        how: as in ``Matching.reduce``.
         section: which one.
     """
 
@@ -57,13 +55,13 @@ class SectionHooks(Hooks):
         section, tokens, whole = None if block is None else block.closed(self), first_of(output), None
         if not is_new(tokens, section):
             made_with = matching_of(tokens)
-            if isinstance(made_with, Matching):
+            if made_with is not None and not made_with.keeps_queries:
                 whole = unmerged(made_with, tokens, text_first=self.section.text_first)
         elif block is None or section is None:
             remember(layer, tokens, None)
         else:
             remember(layer, tokens, block.matching)
-            if isinstance(block.matching, Matching):
+            if block.matching is not None and not block.matching.keeps_queries:
                 whole = section.arithmetic.send(Given(tokens, leaves=True))
         return None if whole is None else _with_first(output, whole)
 
@@ -86,13 +84,13 @@ class SectionHooks(Hooks):
     def _opened(self, block: BlockCall) -> OpenSection:
         return block.opened(self, self.how, text_first=self.section.text_first)
 
-    def _refuse(self, block: BlockCall, matching: MatchingOrKeys, layer: Layer, x: paddle.Tensor) -> None:
+    def _refuse(self, block: BlockCall, matching: TokenReduction, layer: Layer, x: paddle.Tensor) -> None:
         block.run_unmerged()
         got = (
             f"{type(layer).__name__} got tokens of shape {list(x.shape)} instead of "
             f"[{matching.batch}, {matching.num_tokens}, channels]"
         )
-        if isinstance(matching, FewerKeys):
+        if matching.keeps_queries:
             why = " (an attention processor that puts other tokens beside them does that), so it runs unmerged"
         else:
             why = " (feed-forward chunking does that), so it runs unmerged; switch chunking off to merge here"

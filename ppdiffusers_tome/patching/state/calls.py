@@ -12,12 +12,12 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction.base import FewerKeys
+from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.rotary import Rotation
 from ppdiffusers_tome.merging.section import Section, on_fewer_keys, on_merged_tokens
 from ppdiffusers_tome.patching.paddle_compat import RunningCall
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising
-from ppdiffusers_tome.patching.state.reductions import Matcher, MatchingOrKeys, matcher_for, merge_grid
+from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer, merge_grid
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 
@@ -68,9 +68,9 @@ class Call:
         self.block: BlockCall | None = None
         self.in_a_graph = False
         self._of_blocks: dict[Hashable, Layout] = {}
-        self._matchers: dict[Layout, Matcher] = {}
+        self._matchers: dict[Layout, Reducer] = {}
         # What is reused, by block (None for all), layout and batch; None where nothing is.
-        self._matchings: dict[Any, MatchingOrKeys | None] | None = {} if self._config.reuse_blocks else None
+        self._matchings: dict[Any, TokenReduction | None] | None = {} if self._config.reuse_blocks else None
 
     def begin(self) -> None:
         """It begins, or a backward pass runs a part of it again."""
@@ -131,7 +131,7 @@ class Call:
         self.block = None if layout is None else BlockCall(self, layer, name, layout)
         return self.block
 
-    def matching_for(self, block: BlockCall, tokens: paddle.Tensor) -> MatchingOrKeys | None:
+    def matching_for(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
         """What merges in a block of this call, made now or taken over; None where it runs unmerged.
 
         Args:
@@ -186,10 +186,10 @@ class Call:
             return False
         return True
 
-    def _matcher(self, layout: Layout, num_merged: int) -> Matcher:
+    def _matcher(self, layout: Layout, num_merged: int) -> Reducer:
         """What all blocks on a grid merge by, made for the first of them that needs it."""
         if layout not in self._matchers:
-            self._matchers[layout] = matcher_for(
+            self._matchers[layout] = build_reducer(
                 self._config, layout, num_merged, timestep=self.timestep, constants=self.attachment.constants
             )
         return self._matchers[layout]
@@ -244,7 +244,7 @@ class BlockCall:
         self.running = RunningCall(layer)
         self.tokens = tokens
         self.matched = False
-        self.matching: MatchingOrKeys | None = None
+        self.matching: TokenReduction | None = None
         self.section: OpenSection | None = None
         self.asked = False
 
@@ -253,7 +253,7 @@ class BlockCall:
         """Whether no layer that makes keys was called, where keys would have merged."""
         return not self.asked and (not self.matched or self.matching is not None)
 
-    def match(self) -> MatchingOrKeys | None:
+    def match(self) -> TokenReduction | None:
         """Decide what merges, once: when it is first asked for, as a DiT embeds its timestep in its first block."""
         if not self.matched and self.tokens is not None:
             self.matched, tokens, self.tokens = True, self.tokens, None
@@ -284,10 +284,10 @@ class BlockCall:
     def opened(self, by: object, how: str, *, text_first: bool = False) -> OpenSection:
         """The section that ``by`` opened, or a new one: the others as in ``merging.section.on_merged_tokens``."""
         if self.section is None or self.section.by is not by:
-            if isinstance(self.matching, FewerKeys):
+            assert self.matching is not None
+            if self.matching.keeps_queries:
                 arithmetic = on_fewer_keys(self.matching, text_first=text_first)
             else:
-                assert self.matching is not None
                 arithmetic = on_merged_tokens(self.matching, how, text_first=text_first)
             next(arithmetic)
             self.section = OpenSection(by, arithmetic)

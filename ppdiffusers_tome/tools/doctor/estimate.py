@@ -12,7 +12,7 @@ import paddle
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction.pooling import plan_pooling
+from ppdiffusers_tome.merging.kv_reduction import plan_pooling
 from ppdiffusers_tome.merging.masks import add_group_size_bias, expand_to_heads
 from ppdiffusers_tome.merging.methods import METHODS, POOLED
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
@@ -26,7 +26,7 @@ from ppdiffusers_tome.patching.blocks import (
 from ppdiffusers_tome.patching.hooks.mask_channel import has_plain_scores, sizes_as_channel
 from ppdiffusers_tome.patching.layers import layer_at
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.state.reductions import matcher_for
+from ppdiffusers_tome.patching.state.reducer import build_reducer
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.measuring.clock import seconds_of
 from ppdiffusers_tome.tools.measuring.measure import available_bytes
@@ -163,15 +163,16 @@ def _timed(estimate: Estimate, site: MergeableBlock, config: ToMeConfig) -> Esti
     noise = np.random.default_rng(0).standard_normal((1, grid.num_tokens, weight.shape[0]), np.float32)
     x = paddle.to_tensor(noise).astype(weight.dtype)
     # Noise is nowhere alike.
-    match: Any = matcher_for(replace(config, min_similarity=None), Layout(grid, level=site.level), estimate.num_merged)
+    layout = Layout(grid, level=site.level)
+    match: Any = build_reducer(replace(config, min_similarity=None), layout, estimate.num_merged)
 
     def merged() -> Any:
         matching = match(x)
-        return matching.unmerge(attention(matching.merge(x)))
+        return matching.restore(attention(matching.reduce(x)))
 
     def with_fewer_keys() -> Any:
         keys = match(x)
-        tokens, sizes = keys.keys_of(x), None
+        tokens, sizes = keys.reduce(x), None
         if gets_group_sizes(attention_with_mask(site.block, section), config):
             sizes = add_group_size_bias(None, keys, 0, weight.dtype, text_first=False)
         told: dict[str, Callable[..., Any]] = {}

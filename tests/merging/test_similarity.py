@@ -6,7 +6,7 @@ import numpy as np
 import paddle
 import pytest
 
-from ppdiffusers_tome.merging import find_nearest as module
+from ppdiffusers_tome.merging import similarity as module
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.partition import random_partition
 from ppdiffusers_tome.merging.similarity import find_nearest
@@ -40,7 +40,7 @@ def cosines_of(
     return np.concatenate(parts, axis=1)
 
 
-@pytest.mark.parametrize("find", [find_nearest, module._by_numpy, module._by_paddle])
+@pytest.mark.parametrize("find", [find_nearest, module._find_by_numpy, module._find_by_paddle])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("grid", "batch", "channels", "tile"), CASES)
 def test_the_nearest_is_found(find, grid: Grid, batch: int, channels: int, tile: int | None, dtype: str) -> None:
@@ -73,8 +73,8 @@ def test_few_at_once_find_the_same_as_all(
 ) -> None:
     x, asked = tokens_of(grid, batch, channels), asked_of(grid, tile)
     cosine, best = find_nearest(x, *asked)
-    monkeypatch.setattr(module, "_PRODUCTS", at_once)
-    monkeypatch.setattr(module, "_FEWEST_ROWS", 7)
+    monkeypatch.setattr(module, "_MAX_PRODUCTS", at_once)
+    monkeypatch.setattr(module, "_MIN_ROWS", 7)
     few_cosine, few_best = find_nearest(x, *asked)
     assert np.abs(few_cosine.numpy() - cosine.numpy()).max() < 1e-6
     assert np.array_equal(few_best.numpy(), best.numpy())
