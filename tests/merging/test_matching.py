@@ -15,6 +15,7 @@ from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.methods import COMBINE_MODES, NORM
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import BlockCall, Call
@@ -32,6 +33,35 @@ def test_half_precision_sums_neither_overflow_nor_stop_growing(dtype: str) -> No
     merged = one_group.reduce(paddle.full([1, 2000, 4], 60.0).astype(dtype))
     assert merged.dtype == getattr(paddle, dtype)
     np.testing.assert_array_equal(merged.astype("float32").numpy(), np.full((1, 1, 4), 60.0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("combine", COMBINE_MODES)
+def test_gradients_are_finite_at_tokens_of_zeros_and_of_opposites(combine: str, dtype: str) -> None:
+    """The gradient of a root is infinite at 0; one such token once made every weight NaN in training."""
+    x = tiny.array((1, 16, 8)).astype(dtype)
+    x[0, 3] = 0
+    matching = matching_of(x, Grid(4, 4), 9)
+    group = next(group for group in groups(matching) if len(group) == 2)
+    x[0, int(group[1])] = -x[0, int(group[0])]
+    x.stop_gradient = False
+    merged = matching.reduce(x, combine)
+    (merged + 1).square().sum().backward()
+    assert np.isfinite(merged.numpy()).all()
+    assert np.isfinite(x.grad.numpy()).all()
+
+
+def test_means_at_the_mean_length_are_what_they_were() -> None:
+    """Finite gradients cost no value: a token of zeros stays one, and so does the mean of opposites."""
+    x = tiny.array((2, 16, 6))
+    x[0, 3], x[1, ::3] = 0, 0
+    matching = matching_of(x, Grid(4, 4), 9)
+    rows = x.numpy().reshape(-1, 6)
+    for row, group in zip(matching.reduce(x, NORM).numpy().reshape(-1, 6), groups(matching), strict=True):
+        mean, lengths = rows[group].mean(axis=0), np.linalg.norm(rows[group], axis=1)
+        expected = mean * (lengths.mean() / max(np.linalg.norm(mean), 1e-12))
+        np.testing.assert_allclose(row, expected, rtol=2e-5, atol=1e-7)
+        assert row.any() == mean.any()
 
 
 class TestMask:
