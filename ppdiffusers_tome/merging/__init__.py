@@ -1,1 +1,1 @@
-"""Token merging on tensors: which tokens merge into which, and there and back. Knows no model."""
+"""Token merging on tensors: matching, merging and restoring. Knows no model."""

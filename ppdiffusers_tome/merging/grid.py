@@ -1,4 +1,4 @@
-"""The grid of tokens a block works on. Plain arithmetic; knows no Paddle."""
+"""The grid of tokens that a block works on. Plain arithmetic; knows no Paddle."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Grid:
-    """``height`` rows by ``width`` columns of tokens, numbered row by row; of a video frame after frame."""
+    """A grid of tokens, numbered row by row and frame by frame."""
 
     height: int
     width: int
     frames: int = 1
 
     def __str__(self) -> str:
-        """``64x96``, and of three frames ``3x64x96``."""
+        """Write ``64x96``, and of three frames ``3x64x96``."""
         return "x".join(map(str, self.shape))
 
     @property
@@ -34,15 +34,19 @@ class Grid:
         return Grid(self.height, self.width)
 
     def num_cells(self, sx: int, sy: int, st: int = 1) -> int:
-        """How many whole cells of ``sx`` columns, ``sy`` rows and ``st`` frames fit; each holds one destination."""
+        """Count the whole cells that fit; each holds one destination.
+
+        Args:
+            sx, sy, st: columns, rows and frames of a cell.
+        """
         return (self.frames // st) * (self.height // sy) * (self.width // sx)
 
     def num_merged(self, ratio: float) -> int:
-        """How many tokens a ratio merges away; 0.5 of a 64x64 grid is 2,048."""
+        """Count the tokens that a ratio merges away: 0.5 of 64x64 is 2,048."""
         return int(self.num_tokens * ratio)
 
     def cells(self, sx: int, sy: int, st: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Token numbers by cell, and those in no cell.
+        """List the tokens of every cell, and those in no cell.
 
         Returns:
             ``[cells, st * sy * sx]`` int64, each row a cell's tokens, the top left one of its first frame first; and
@@ -64,11 +68,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Layout:
-    """A grid of tokens and where it stands.
+    """A grid of tokens, and its place in the sequence and in the model.
 
     Attributes:
         grid: of the tokens.
-        prefix: how many other tokens stand before it.
+        prefix: how many other tokens precede it.
         level: how many times smaller than the latent it is.
     """
 
@@ -80,3 +84,17 @@ class Layout:
     def num_tokens(self) -> int:
         """All tokens of the sequence."""
         return self.prefix + self.grid.num_tokens
+
+
+def divide_evenly(length: int, at_most: int) -> np.ndarray:
+    """Divide a line into as few parts of at most ``at_most`` as hold it.
+
+    Returns:
+        int64 ``[length]``, the part of each place; the lengths of parts differ by at most one.
+
+    Example:
+        >>> divide_evenly(5, at_most=2).tolist()
+        [0, 0, 1, 1, 2]
+    """
+    parts = np.array_split(np.arange(length), -(-length // at_most))
+    return np.repeat(np.arange(len(parts)), [len(part) for part in parts])

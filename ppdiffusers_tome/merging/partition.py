@@ -1,4 +1,4 @@
-"""Which tokens are destinations and which are sources: one destination in every cell of the stride.
+"""Sources and destinations: one destination in every cell of the stride.
 
 The random choice is computed from (seed, timestep, grid) on the device that holds the timestep. So it moves no
 global generator, costs no transfer to the host, is the same for every image and for the prompted and unprompted
@@ -29,24 +29,24 @@ class Partition:
     Attributes:
         sources: int64 ``[S]``, cell by cell, then those in no cell.
         destinations: int64 ``[D]``, one a cell, in the order of the cells.
-        prefix: how many tokens stand before those of the grid; they are neither.
+        prefix: how many tokens precede those of the grid; they are neither.
     """
 
     sources: paddle.Tensor
     destinations: paddle.Tensor
     prefix: int = 0
 
-    def after(self, prefix: int) -> Partition:
-        """The same grid behind ``prefix`` more tokens."""
+    def shift(self, prefix: int) -> Partition:
+        """Move the grid behind ``prefix`` more tokens."""
         if prefix == 0:
             return self
         return Partition(self.sources + prefix, self.destinations + prefix, self.prefix + prefix)
 
 
-def regular_partition(
-    grid: Grid, sx: int, sy: int, constants: Constants | None = None, *, st: int = 1
-) -> Partition:
-    """Choose the top left token of every cell (``use_rand=False``); the rest as in ``random_partition``.
+def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None, *, st: int = 1) -> Partition:
+    """Choose the top left token of every cell (``use_rand=False``).
+
+    The arguments are those of ``random_partition``.
 
     Example:
         >>> partition = regular_partition(Grid(2, 4), sx=2, sy=2)
@@ -54,7 +54,7 @@ def regular_partition(
         ([0, 2], [1, 4, 5, 3, 6, 7])
     """
     constant = constants or Constants()
-    sources, destinations = _regular_arrays(grid, sx, sy, st)
+    sources, destinations = _list_regular(grid, sx, sy, st)
     return Partition(constant(sources), constant(destinations))
 
 
@@ -62,15 +62,17 @@ def random_partition(
     grid: Grid, sx: int, sy: int, *,
     seed: int, timestep: paddle.Tensor | None, constants: Constants | None = None, st: int = 1,
 ) -> Partition:  # fmt: skip
-    """Choose one token of every cell at random (Token Merging for Fast Stable Diffusion, section 4.1).
+    """Choose one token of every cell at random.
+
+    This is section 4.1 of Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023).
 
     Args:
         grid: the grid of tokens; at least one cell must fit.
         sx, sy, st: stride over columns, rows and frames.
-        seed: which random choice.
+        seed: of the random choice.
         timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
             destinations. ``None`` where a model has no timestep.
-        constants: where tensors are kept that the next partition of this grid needs again; None keeps none.
+        constants: keeps the tensors that the next partition of this grid needs again; None keeps none.
 
     Example:
         >>> partition = random_partition(Grid(4, 6), 2, 2, seed=0, timestep=paddle.to_tensor([500]))
@@ -78,7 +80,7 @@ def random_partition(
         ([18], [6])
     """
     constant = constants or Constants()
-    arrays = _random_arrays(grid, sx, sy, seed, st)
+    arrays = _list_random(grid, sx, sy, seed, st)
     # A tensor: Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31.
     prime = constant(_PRIME_ARRAY)
     if timestep is None:
@@ -93,44 +95,44 @@ def random_partition(
         hashed = (hashed * key + coefficient) % prime
     chosen = hashed % (st * sx * sy)
     corner = constant(arrays.corner)
-    destinations = paddle.gather(constant(arrays.within), chosen) + corner
-    sources = (paddle.gather(constant(arrays.others), chosen) + corner.unsqueeze(1)).flatten()
+    destinations = paddle.gather(constant(arrays.offsets), chosen) + corner
+    sources = (paddle.gather(constant(arrays.source_offsets), chosen) + corner.unsqueeze(1)).flatten()
     if len(arrays.rest):
         sources = paddle.concat([sources, constant(arrays.rest)])
     return Partition(sources, destinations)
 
 
 @dataclass(frozen=True, eq=False)
-class _Arrays:
-    """What random partitions of a grid have in common.
+class _RandomArrays:
+    """The constants of all random partitions of a grid, each int64.
 
     Attributes:
         corner: ``[cells]``, the top left token of each cell's first frame.
-        within: ``[tokens of a cell]``, what to add to it for each token of the cell.
-        others: ``[tokens of a cell, one less]``, row c: the same for all tokens but the c-th.
+        offsets: ``[tokens of a cell]``, the distance of each token of a cell from its corner.
+        source_offsets: ``[tokens of a cell, one less]``, in row c the offsets of all tokens but the c-th.
         rest: tokens in no cell.
-        coefficients: three of the hash, each ``[cells]``.
+        coefficients: the three of the hash, each ``[cells]``.
     """
 
     corner: np.ndarray
-    within: np.ndarray
-    others: np.ndarray
+    offsets: np.ndarray
+    source_offsets: np.ndarray
     rest: np.ndarray
     coefficients: tuple[np.ndarray, ...]
 
 
 @lru_cache(maxsize=32)
-def _regular_arrays(grid: Grid, sx: int, sy: int, st: int) -> tuple[np.ndarray, np.ndarray]:
+def _list_regular(grid: Grid, sx: int, sy: int, st: int) -> tuple[np.ndarray, np.ndarray]:
     cells, rest = grid.cells(sx, sy, st)
     return np.concatenate([cells[:, 1:].ravel(), rest]), cells[:, 0]
 
 
 @lru_cache(maxsize=32)
-def _random_arrays(grid: Grid, sx: int, sy: int, seed: int, st: int) -> _Arrays:
+def _list_random(grid: Grid, sx: int, sy: int, seed: int, st: int) -> _RandomArrays:
     cells, rest = grid.cells(sx, sy, st)
-    within = cells[0] - cells[0, 0]
-    others = np.stack([np.roll(within, -first)[1:] for first in range(len(within))])
+    offsets = cells[0] - cells[0, 0]
+    source_offsets = np.stack([np.roll(offsets, -chosen)[1:] for chosen in range(len(offsets))])
     over_frames = [grid.frames, st] if st > 1 else []
     draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy, *over_frames])
     coefficients = tuple(draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64))
-    return _Arrays(cells[:, 0], within, others, rest, coefficients)
+    return _RandomArrays(cells[:, 0], offsets, source_offsets, rest, coefficients)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import paddle
 import pytest
-from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
 
 import tiny
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matchers import matcher
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
+from ppdiffusers_tome.merging.matchers import build_matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
@@ -21,8 +21,8 @@ FRAME = Grid(4, 6)
 def of_each_frame(x: paddle.Tensor, frames: int, num_merged: int) -> tuple[Matching, Matching]:
     """A matching of each frame as a part of its video, and as an image."""
     partition = random_partition(FRAME, 2, 2, seed=0, timestep=None)
-    together = matcher(partition, FRAME, num_merged, frames=frames)(x)
-    apart = matcher(partition, FRAME, num_merged)(x.reshape([-1, FRAME.num_tokens, x.shape[2]]))
+    together = build_matcher(partition, FRAME, num_merged, frames=frames)(x)
+    apart = build_matcher(partition, FRAME, num_merged)(x.reshape([-1, FRAME.num_tokens, x.shape[2]]))
     assert together is not None
     assert apart is not None
     return together, apart
@@ -35,11 +35,11 @@ def test_frames_merge_as_if_each_were_an_image(batch: int, frames: int, how: str
     x = tiny.array((batch, frames * FRAME.num_tokens, 8))
     together, apart = of_each_frame(x, frames, num_merged=11)
     assert together.num_left == frames * apart.num_left
-    merged = together.merge(x, how)
-    of_images = apart.merge(x.reshape([-1, FRAME.num_tokens, 8]), how)
+    merged = together.reduce(x, how)
+    of_images = apart.reduce(x.reshape([-1, FRAME.num_tokens, 8]), how)
     assert np.array_equal(merged.numpy(), of_images.reshape([batch, -1, 8]).numpy())
-    back = apart.unmerge(of_images).reshape(x.shape)
-    assert np.array_equal(together.unmerge(merged).numpy(), back.numpy())
+    back = apart.restore(of_images).reshape(x.shape)
+    assert np.array_equal(together.restore(merged).numpy(), back.numpy())
     assert together.fits(x)
 
 
@@ -56,7 +56,7 @@ def test_a_merged_token_has_the_position_of_its_destination(frames: int) -> None
         # Each row is at a token that is in its group, and all destinations are positions.
         assert np.array_equal(rows, np.arange(matching.num_left) + image * matching.num_left)
         assert set(destinations) <= set(positions[image])
-    assert np.array_equal(matching.merge(x, KEEP).numpy()[1], x.numpy()[1][positions[1]])
+    assert np.array_equal(matching.reduce(x, KEEP).numpy()[1], x.numpy()[1][positions[1]])
 
 
 def test_sizes_are_those_of_the_groups() -> None:
@@ -84,7 +84,7 @@ def test_a_stride_over_frames_merges_within_its_frames(tile: int | None, frames:
     x = tiny.array((2, grid.num_tokens, 8))
     partition = random_partition(grid, 2, 2, seed=0, timestep=None, st=2)
     assert len(partition.destinations) == frames // 2 * 6
-    matching = matcher(partition, grid, grid.num_merged(0.6), tile=tile, stride=(2, 2, 2))(x)
+    matching = build_matcher(partition, grid, grid.num_merged(0.6), tile=tile, stride=(2, 2, 2))(x)
     assert matching is not None
     frame = np.arange(grid.num_tokens) // FRAME.num_tokens
     window = np.minimum(frame // 2, frames // 2 - 1)
@@ -96,9 +96,9 @@ def test_a_stride_over_frames_merges_within_its_frames(tile: int | None, frames:
 
 def test_tiles_of_frames_are_one_cell_deep() -> None:
     tiles = cut_into_tiles(Grid(4, 6, 8), 2, 2, 6, st=2)
-    assert tiles.number == 4
-    assert tiles.destinations.shape == (4, 6)
-    assert not tiles.repeated.any()
+    assert tiles.num_tiles == 4
+    assert tiles.destinations.reshape(4, -1).shape == (4, 6)
+    assert not tiles.rank_penalty.any()
 
 
 def test_a_picture_has_the_destinations_that_it_had_before_there_were_frames() -> None:
@@ -117,7 +117,7 @@ def test_the_same_tokens_of_every_frame_give_keys() -> None:
 
 
 def test_keys_stand_for_what_was_dropped_and_a_text_for_itself() -> None:
-    kept = select_key_tokens(regular_partition(FRAME, 2, 2).after(5), 18)
+    kept = select_key_tokens(regular_partition(FRAME, 2, 2).shift(5), 18)
     downsampling = ChosenKeys(kept, batch=2, num_tokens=29, prefix=5)
     assert np.abs(np.exp(downsampling.log_group_sizes.numpy()) - [[4] * 6 + [1] * 5]).max() <= 1e-5
     assert downsampling.positions.tolist() == [[5, 7, 9, 17, 19, 21, 0, 1, 2, 3, 4]]

@@ -10,20 +10,22 @@ import tiny
 from patching.contract import MethodContract
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.matchers import exact, tiled
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition, regular_partition
+from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
 
 TILE = 4
 GRIDS = [Grid(4, 4), Grid(64, 64), Grid(5, 7), Grid(2, 17), Grid(13, 14), Grid(33, 36), Grid(96, 64)]
 
 
 def match_in_tiles(x: paddle.Tensor, partition: Partition, grid: Grid, num_merged: int) -> Matching:
-    return tiled.match(x, tiled.by_tiles(partition, tiled.tiles_of(grid, 2, 2, TILE)), num_merged)
+    tiled = split_by_tile(partition, cut_into_tiles(grid, 2, 2, TILE))
+    return match_tokens(x, partition, num_merged, tiled=tiled)
 
 
 class TestToMe(MethodContract):
-    match = staticmethod(lambda x, partition, grid, num_merged: exact.match(x, partition, num_merged))
+    match = staticmethod(lambda x, partition, grid, num_merged: match_tokens(x, partition, num_merged))
 
     def may_merge(self, grid: Grid, source: int, destinations: np.ndarray) -> np.ndarray:
         return np.ones(len(destinations), bool)
@@ -43,10 +45,11 @@ class TestTiled(MethodContract):
         sx, sy = sides
         if not grid.num_cells(sx, sy):
             pytest.skip("no cell fits")
-        tiles, (cells, rest) = tiled.tiles_of(grid, sx, sy, TILE), grid.cells(sx, sy)
+        tiles, (cells, rest) = cut_into_tiles(grid, sx, sy, TILE), grid.cells(sx, sy)
         tokens_of = np.concatenate([cells[:, 1:].ravel(), rest])
-        assert np.array_equal(np.sort(tiles.sources[~tiles.repeated]), np.arange(len(tokens_of)))
-        for sources, destinations in zip(tiles.sources, tiles.destinations, strict=True):
+        assert np.array_equal(np.sort(tiles.sources[tiles.rank_penalty == 0]), np.arange(len(tokens_of)))
+        by_tile = (each.reshape(tiles.num_tiles, -1) for each in (tiles.sources, tiles.destinations))
+        for sources, destinations in zip(*by_tile, strict=True):
             for source in sources:
                 seen = np.flatnonzero(in_sight(grid, tokens_of[source], cells[:, 0], sx, sy))
                 assert set(destinations) == set(seen)
@@ -64,7 +67,7 @@ class TestTiled(MethodContract):
         assert matching.owner[source].item() == matching.owner[destination].item()
 
     def test_a_tile_as_large_as_the_grid_is_no_tile(self) -> None:
-        assert tiled.tiles_of(Grid(16, 16), 2, 2, 16).number == 1
+        assert cut_into_tiles(Grid(16, 16), 2, 2, 16).num_tiles == 1
         whole = tiny.run_unet(apply_tome(tiny.unet(), 0.5, max_downsample=2))
         assert np.array_equal(tiny.run_unet(apply_tome(tiny.unet(), 0.5, max_downsample=2, tile=16)), whole)
         assert np.abs(tiny.run_unet(apply_tome(tiny.unet(), 0.5, max_downsample=2, tile=8)) - whole).max() > 1e-3

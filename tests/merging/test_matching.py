@@ -12,16 +12,17 @@ from ppdiffusers.models.attention_processor import Attention
 import tiny
 from patching.contract import groups
 from ppdiffusers_tome import ToMeConfig, apply_tome
-from ppdiffusers_tome.merging.exact import match
 from ppdiffusers_tome.merging.grid import Grid, Layout
+from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.methods import COMBINE_MODES, NORM
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import BlockCall, Call
 
 
 def matching_of(x: paddle.Tensor, grid: Grid, num_merged: int) -> Matching:
-    return match(x, random_partition(grid, 2, 2, seed=0, timestep=None), num_merged)
+    return match_tokens(x, random_partition(grid, 2, 2, seed=0, timestep=None), num_merged)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -29,9 +30,38 @@ def test_half_precision_sums_neither_overflow_nor_stop_growing(dtype: str) -> No
     """2,000 tokens of 60 add up to 120,000: more than float16 holds, and bfloat16 would stop at 16,384."""
     order = paddle.arange(2000, dtype="int64").unsqueeze(0)
     one_group = Matching(paddle.zeros([2000], dtype="int32"), paddle.full([1, 1], 1 / 2000), order, 1, 2000, 1999)
-    merged = one_group.merge(paddle.full([1, 2000, 4], 60.0).astype(dtype))
+    merged = one_group.reduce(paddle.full([1, 2000, 4], 60.0).astype(dtype))
     assert merged.dtype == getattr(paddle, dtype)
     np.testing.assert_array_equal(merged.astype("float32").numpy(), np.full((1, 1, 4), 60.0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("combine", COMBINE_MODES)
+def test_gradients_are_finite_at_tokens_of_zeros_and_of_opposites(combine: str, dtype: str) -> None:
+    """The gradient of a root is infinite at 0; one such token once made every weight NaN in training."""
+    x = tiny.array((1, 16, 8)).astype(dtype)
+    x[0, 3] = 0
+    matching = matching_of(x, Grid(4, 4), 9)
+    group = next(group for group in groups(matching) if len(group) == 2)
+    x[0, int(group[1])] = -x[0, int(group[0])]
+    x.stop_gradient = False
+    merged = matching.reduce(x, combine)
+    (merged + 1).square().sum().backward()
+    assert np.isfinite(merged.numpy()).all()
+    assert np.isfinite(x.grad.numpy()).all()
+
+
+def test_means_at_the_mean_length_are_what_they_were() -> None:
+    """Finite gradients cost no value: a token of zeros stays one, and so does the mean of opposites."""
+    x = tiny.array((2, 16, 6))
+    x[0, 3], x[1, ::3] = 0, 0
+    matching = matching_of(x, Grid(4, 4), 9)
+    rows = x.numpy().reshape(-1, 6)
+    for row, group in zip(matching.reduce(x, NORM).numpy().reshape(-1, 6), groups(matching), strict=True):
+        mean, lengths = rows[group].mean(axis=0), np.linalg.norm(rows[group], axis=1)
+        expected = mean * (lengths.mean() / max(np.linalg.norm(mean), 1e-12))
+        np.testing.assert_allclose(row, expected, rtol=2e-5, atol=1e-7)
+        assert row.any() == mean.any()
 
 
 class TestMask:
@@ -55,41 +85,41 @@ class TestMask:
         return np.asarray(rows, np.float32).reshape(self.BATCH, -1)
 
     def test_group_with_a_masked_token_is_masked(self, matching: Matching, mask: np.ndarray) -> None:
-        merged = matching.merge_mask(paddle.to_tensor(mask)).numpy()
+        merged = matching.reduce_mask(paddle.to_tensor(mask)).numpy()
         assert merged.shape == (self.BATCH, 1, matching.num_left)
         assert np.array_equal(merged[:, 0], self.expected(matching))
 
     def test_heads_and_queries_keep_their_places(self, matching: Matching, mask: np.ndarray) -> None:
         heads = np.repeat(mask, 3, axis=0)
-        merged = matching.merge_mask(paddle.to_tensor(heads)).numpy()
+        merged = matching.reduce_mask(paddle.to_tensor(heads)).numpy()
         assert np.array_equal(merged, np.repeat(self.expected(matching)[:, None], 3, axis=0))
         queries = np.repeat(heads, 16, axis=1)
-        merged = matching.merge_mask(paddle.to_tensor(queries)).numpy()
+        merged = matching.reduce_mask(paddle.to_tensor(queries)).numpy()
         assert merged.shape == (self.BATCH * 3, matching.num_left, matching.num_left)
         assert np.array_equal(merged[:, 4], np.repeat(self.expected(matching), 3, axis=0))
 
     def test_one_mask_serves_all_images(self, matching: Matching, mask: np.ndarray) -> None:
-        merged = matching.merge_mask(paddle.to_tensor(mask[:1])).numpy()
-        both = matching.merge_mask(paddle.to_tensor(np.repeat(mask[:1], 2, axis=0))).numpy()
+        merged = matching.reduce_mask(paddle.to_tensor(mask[:1])).numpy()
+        both = matching.reduce_mask(paddle.to_tensor(np.repeat(mask[:1], 2, axis=0))).numpy()
         assert np.array_equal(merged, both)
 
     def test_one_masked_token_masks_a_large_group(self) -> None:
         """A mean of 1 masked token and 3,071 others would be -3, which masks nothing."""
         grid = Grid(64, 64)
-        matching = match(paddle.ones([1, 4096, 2]), regular_partition(grid, 2, 2), 3072)
+        matching = match_tokens(paddle.ones([1, 4096, 2]), regular_partition(grid, 2, 2), 3072)
         largest = max(groups(matching), key=len)
         assert len(largest) > 1000
         mask = np.zeros((1, 1, 4096), np.float32)
         mask[0, 0, largest[-1]] = -10000
-        merged = matching.merge_mask(paddle.to_tensor(mask)).numpy().ravel()
+        merged = matching.reduce_mask(paddle.to_tensor(mask)).numpy().ravel()
         assert sorted(merged)[:2] == [-10000, 0]
 
     def test_masked_content_does_not_reach_the_others(self, matching: Matching, mask: np.ndarray) -> None:
         attention = tiny.build(Attention, query_dim=6, heads=2, dim_head=4)
-        bias = matching.merge_mask(paddle.to_tensor(mask))
+        bias = matching.reduce_mask(paddle.to_tensor(mask))
 
         def attend(x: np.ndarray) -> np.ndarray:
-            return attention(matching.merge(paddle.to_tensor(x)), attention_mask=bias).numpy()
+            return attention(matching.reduce(paddle.to_tensor(x)), attention_mask=bias).numpy()
 
         x = tiny.array((self.BATCH, 16, 6), seed=7).numpy()
         other = x.copy()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +11,11 @@ import paddle
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
 
 from patching.contract import groups
-from ppdiffusers_tome.merging import matchers
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.matchers import bipartite, exact, tiled
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
+from ppdiffusers_tome.merging.matchers import build_matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, METHODS, NORM
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
@@ -77,7 +75,7 @@ class Case:
 
     def matched(self, x: paddle.Tensor, tile: int | None = None, **given: Any) -> Matching | None:
         stride = (self.sx, self.sy)
-        return matchers.matcher(self.partition, self.grid, self.num_merged, tile=tile, stride=stride, **given)(x)
+        return build_matcher(self.partition, self.grid, self.num_merged, tile=tile, stride=stride, **given)(x)
 
     def chosen_keys(self, x: paddle.Tensor) -> ChosenKeys:
         return ChosenKeys(select_key_tokens(self.partition, self.num_merged), x.shape[0], x.shape[1])
@@ -103,7 +101,7 @@ def cases(draw: st.DrawFn) -> Case:
     prefix = draw(st.sampled_from([0, 0, 1, 3]))
     num_merged = draw(st.integers(1, partition.sources.shape[0]))
     seed = draw(st.integers(0, 2**32))
-    return Case(grid, sx, sy, num_merged, draw(st.integers(1, 3)), prefix, partition.after(prefix), seed)
+    return Case(grid, sx, sy, num_merged, draw(st.integers(1, 3)), prefix, partition.shift(prefix), seed)
 
 
 def tiles(case: Case) -> st.SearchStrategy[int | None]:
@@ -121,7 +119,7 @@ def keepers(matching: Matching) -> np.ndarray:
     """Of each group the token that goes on when one alone does, counted over the whole batch."""
     numbers = paddle.arange(matching.batch * matching.num_tokens, dtype="float64")
     numbers = numbers.reshape([matching.batch, matching.num_tokens, 1])
-    return matching.merge(numbers, KEEP).numpy().ravel().astype(np.int64)
+    return matching.reduce(numbers, KEEP).numpy().ravel().astype(np.int64)
 
 
 def check_groups(case: Case, matching: Matching, num_merged: int) -> list[np.ndarray]:
@@ -148,10 +146,7 @@ def check_groups(case: Case, matching: Matching, num_merged: int) -> list[np.nda
     return found
 
 
-def test_every_matcher_has_its_properties_here() -> None:
-    """A new file in ``matchers`` must be drawn by ``Case.matched`` too: with a tile or without."""
-    known = {each.__name__.rpartition(".")[2] for each in (bipartite, exact, tiled)}
-    assert {module.name for module in pkgutil.iter_modules(matchers.__path__)} == known
+def test_every_combine_mode_has_its_properties_here() -> None:
     ways = {method.combine(depth) for method in METHODS.values() if method.combine for depth in (0.0, 0.5, 1.0)}
     assert ways == set(COMBINE_MODES)
 
@@ -163,7 +158,7 @@ class TestPartition:
         self, given: tuple[Grid, int, int, Partition], prefix: int
     ) -> None:
         grid, sx, sy, partition = given
-        behind = partition.after(prefix)
+        behind = partition.shift(prefix)
         sources, destinations = behind.sources.numpy(), behind.destinations.numpy()
         every = np.sort(np.concatenate([np.arange(prefix), sources, destinations]))
         assert np.array_equal(every, np.arange(prefix + grid.num_tokens))
@@ -185,8 +180,8 @@ class TestMatching:
         dtype = data.draw(st.sampled_from(ALL_TYPES))
         matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
         y = case.tokens(dtype, channels=data.draw(st.integers(1, 6)))
-        merged = matching.merge(y)
-        back = matching.unmerge(merged)
+        merged = matching.reduce(y)
+        back = matching.restore(merged)
         assert merged.shape == [case.batch, matching.num_left, y.shape[2]]
         assert (merged.dtype, back.dtype, back.shape) == (y.dtype, y.dtype, y.shape)
         before, after, rows = as_float(y), as_float(back), as_float(merged)
@@ -195,7 +190,7 @@ class TestMatching:
             assert np.abs(rows[row] - mean).max() <= TOLERANCE[dtype]
             assert (after[group] == rows[row]).all()
         if dtype == "float64":
-            assert np.abs(as_float(matching.merge(back)) - rows).max() <= 1e-6
+            assert np.abs(as_float(matching.reduce(back)) - rows).max() <= 1e-6
 
     @PROPERTY
     @given(cases(), st.data())
@@ -205,7 +200,7 @@ class TestMatching:
         matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
         value = data.draw(st.sampled_from([0.0, 1.0, -0.125, 100.0, 60000.0]))
         flat = paddle.full([case.batch, case.num_tokens, 3], value, dtype="float32").astype(dtype)
-        back = as_float(matching.unmerge(matching.merge(flat, how)))
+        back = as_float(matching.restore(matching.reduce(flat, how)))
         assert np.abs(back - as_float(flat)).max() <= abs(value) * TOLERANCE[dtype]
 
     @PROPERTY
@@ -214,8 +209,8 @@ class TestMatching:
         matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
         y = case.tokens(data.draw(st.sampled_from(ALL_TYPES)))
         rows = as_float(y)
-        assert np.array_equal(as_float(matching.merge(y, KEEP)), rows[keepers(matching)])
-        back = as_float(matching.unmerge(matching.merge(y, KEEP)))
+        assert np.array_equal(as_float(matching.reduce(y, KEEP)), rows[keepers(matching)])
+        back = as_float(matching.restore(matching.reduce(y, KEEP)))
         destinations = case.partition.destinations.numpy()
         chosen = (np.arange(case.batch)[:, None] * case.num_tokens + destinations).ravel()
         assert np.array_equal(back[chosen], rows[chosen])
@@ -226,7 +221,7 @@ class TestMatching:
         dtype = data.draw(st.sampled_from(ALL_TYPES))
         matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
         y = case.tokens(dtype)
-        before, rows = as_float(y), as_float(matching.merge(y, NORM))
+        before, rows = as_float(y), as_float(matching.reduce(y, NORM))
         assert np.isfinite(rows).all()
         for row, group in zip(rows, groups(matching), strict=True):
             mean, lengths = before[group].mean(axis=0), np.linalg.norm(before[group], axis=1)
@@ -257,7 +252,7 @@ class TestMatching:
         out = np.random.default_rng(case.seed).random((case.batch, case.num_tokens)) < data.draw(st.floats(0, 1))
         rows = case.num_tokens if queries else 1
         bias = np.repeat(np.repeat(np.where(out, -10000.0, 0.0)[:, None], heads, axis=0), rows, axis=1)
-        merged = matching.merge_mask(paddle.to_tensor(bias.astype("float32"))).numpy()
+        merged = matching.reduce_mask(paddle.to_tensor(bias.astype("float32"))).numpy()
         expected = np.array([out.ravel()[group].any() for group in groups(matching)]).reshape(case.batch, 1, -1)
         expected = np.where(expected, -10000, 0).repeat(heads, axis=0)
         assert merged.shape == (case.batch * heads, matching.num_left if queries else 1, matching.num_left)
@@ -299,7 +294,7 @@ class TestKeys:
         assert ((chosen >= 0) & (chosen < case.num_tokens)).all()
         shape = [case.batch, case.num_tokens, -1]
         whole = as_float(y).reshape(shape)
-        merged = as_float(keys.keys_of(y)).reshape([case.batch, keys.num_left, -1])
+        merged = as_float(keys.reduce(y)).reshape([case.batch, keys.num_left, -1])
         assert np.array_equal(merged, whole[:, chosen])
 
 
@@ -339,7 +334,7 @@ class TestRun:
             owner = paddle.to_tensor(np.argsort(order.ravel()).astype("int32"))
             single = Matching(owner, paddle.ones([batch * tokens, 1]), paddle.to_tensor(order), batch, tokens, 0)
             x = paddle.to_tensor(draw.standard_normal((batch, tokens, 3)).astype("float32")).astype(dtype)
-            difference = np.abs(as_float(single.unmerge(single.merge(x, how))) - as_float(x)).max()
+            difference = np.abs(as_float(single.restore(single.reduce(x, how))) - as_float(x)).max()
             assert difference <= (TOLERANCE[dtype] * 4 if how == NORM else 0)
 
         holds()

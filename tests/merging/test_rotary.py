@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import paddle
 import pytest
-from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys
 
 import tiny
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.masks import add_group_size_bias, merge_key_mask
-from ppdiffusers_tome.merging.matchers import matcher
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys
+from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
+from ppdiffusers_tome.merging.matchers import build_matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
-from ppdiffusers_tome.merging.rotary import Rotary
+from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 
 TOKENS, TEXT, HEADS, CHANNELS = 12, 5, 2, 8
 
@@ -41,37 +41,37 @@ def turned(x: np.ndarray, angle: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("text", [0, TEXT])
 def test_each_token_is_turned_by_its_own_row(form: object, text: int) -> None:
     angle = angles(text + TOKENS)
-    rotary = Rotary(form(angle), TOKENS)  # type: ignore[operator]
+    rotary = RotaryEmbedding(form(angle), TOKENS)  # type: ignore[operator]
     assert rotary.num_text == text
     x = tiny.array((2, HEADS, TOKENS, CHANNELS))
-    assert np.abs(rotary.of_all.turned(x).numpy() - turned(x.numpy(), angle[text:])).max() <= 1e-5
+    assert np.abs(rotary.grid_rotation.rotate(x).numpy() - turned(x.numpy(), angle[text:])).max() <= 1e-5
     if text:
         words = tiny.array((2, HEADS, text, CHANNELS), seed=3)
-        assert np.abs(rotary.of_text.turned(words).numpy() - turned(words.numpy(), angle[:text])).max() <= 1e-5
+        assert np.abs(rotary.text_rotation.rotate(words).numpy() - turned(words.numpy(), angle[:text])).max() <= 1e-5
 
 
 @pytest.mark.parametrize("form", [real, complex_])
-@pytest.mark.parametrize("others_first", [True, False])
+@pytest.mark.parametrize("text_first", [True, False])
 @pytest.mark.parametrize("others", [0, 3])
 def test_rows_differ_by_image_and_other_tokens_stay(form: object, text_first: bool, others: int) -> None:
     angle = angles(TOKENS)
     positions = np.array([[3, 0, 11, 4], [1, 2, 10, 9]])
-    turn = Rotary(form(angle), TOKENS).of(paddle.to_tensor(positions))  # type: ignore[operator]
+    turn = RotaryEmbedding(form(angle), TOKENS).rotation_at(paddle.to_tensor(positions))  # type: ignore[operator]
     own, rest = tiny.array((2, HEADS, 4, CHANNELS)), tiny.array((2, HEADS, others, CHANNELS), seed=1)
     whole = paddle.concat([rest, own] if text_first else [own, rest], axis=2) if others else own
-    got = turn.turned(whole, text_first=text_first).numpy()
+    got = turn.rotate(whole, text_first=text_first).numpy()
     expected = np.stack([turned(own.numpy()[i], angle[positions[i]]) for i in range(2)])
     parts = [rest.numpy(), expected] if text_first else [expected, rest.numpy()]
     assert np.abs(got - (np.concatenate(parts, axis=2) if others else expected)).max() <= 1e-5
 
 
 def matching() -> Matching:
-    found = matcher(regular_partition(Grid(3, 4), 2, 2), Grid(3, 4), 7)(tiny.array((2, TOKENS, 6)))
+    found = build_matcher(regular_partition(Grid(3, 4), 2, 2), Grid(3, 4), 7)(tiny.array((2, TOKENS, 6)))
     assert found is not None
     return found
 
 
-@pytest.mark.parametrize("others_first", [True, False])
+@pytest.mark.parametrize("text_first", [True, False])
 def test_a_group_is_left_out_with_any_of_its_tokens(text_first: bool) -> None:
     found = matching()
     seen = np.random.default_rng(0).random((2, 1, 1, TEXT + TOKENS)) < 0.8
@@ -81,26 +81,26 @@ def test_a_group_is_left_out_with_any_of_its_tokens(text_first: bool) -> None:
     whole = np.array([own.ravel()[owner == row].all() for row in range(2 * found.num_left)]).reshape(2, 1, 1, -1)
     expected = np.concatenate([others, whole] if text_first else [whole, others], axis=3)
     assert 0 < expected.sum() < expected.size
-    assert np.array_equal(merge_key_mask(paddle.to_tensor(seen), found, text_first=text_first).numpy(), expected)
+    assert np.array_equal(reduce_key_mask(paddle.to_tensor(seen), found, text_first=text_first).numpy(), expected)
     bias = paddle.to_tensor(np.where(seen, 0, -1e4).astype("float32"))
-    assert np.array_equal(merge_key_mask(bias, found, text_first=text_first).numpy() == 0, expected)
+    assert np.array_equal(reduce_key_mask(bias, found, text_first=text_first).numpy() == 0, expected)
 
 
 def test_one_mask_for_all_images() -> None:
     seen = paddle.to_tensor(np.arange(TOKENS).reshape(1, 1, 1, -1) != 4)
     found = matching()
-    expected = merge_key_mask(seen.expand([2, 1, 1, TOKENS]), found, text_first=True)
-    assert np.array_equal(merge_key_mask(seen, found, text_first=True).numpy(), expected.numpy())
+    expected = reduce_key_mask(seen.expand([2, 1, 1, TOKENS]), found, text_first=True)
+    assert np.array_equal(reduce_key_mask(seen, found, text_first=True).numpy(), expected.numpy())
 
 
 def test_a_mask_loses_the_columns_of_keys_that_are_not_there() -> None:
     kept = paddle.to_tensor([0, 2, 8, 10])
     seen = paddle.to_tensor(np.arange(TOKENS + TEXT).reshape(1, 1, 1, -1) != 13)
-    got = merge_key_mask(seen, ChosenKeys(kept, 2, TOKENS), text_first=False)
+    got = reduce_key_mask(seen, ChosenKeys(kept, 2, TOKENS), text_first=False)
     assert got.numpy().reshape([2, -1]).tolist() == [[True] * 5 + [False] + [True] * 3] * 2
 
 
-@pytest.mark.parametrize("others_first", [True, False])
+@pytest.mark.parametrize("text_first", [True, False])
 def test_attention_on_merged_equal_tokens_is_that_on_all(text_first: bool) -> None:
     """Tokens of a group that are equal, beside a text: with their sizes nothing changes, without them it does."""
     found = matching()
@@ -114,7 +114,7 @@ def test_attention_on_merged_equal_tokens_is_that_on_all(text_first: bool) -> No
         weights = paddle.nn.functional.softmax(scores if bias is None else scores + bias, axis=-1).squeeze(1)
         return paddle.matmul(weights, keys).numpy()
 
-    merged = found.merge(tokens)
+    merged = found.reduce(tokens)
     bias = add_group_size_bias(None, found, TEXT, paddle.float32, text_first=text_first)
     assert np.abs(attended(merged, bias) - attended(tokens, None)).max() <= 1e-5
     assert np.abs(attended(merged, None) - attended(tokens, None)).max() >= 1e-2

@@ -261,7 +261,7 @@ class ToMeContract:
 
 
 class MethodContract:
-    """Subclasses give ``match`` and ``may_merge``, which says which destinations a method lets a source merge into."""
+    """The contract of matchers: subclasses give ``match``, and ``may_merge`` of a source and destinations."""
 
     match: ClassVar[Any]
 
@@ -272,12 +272,31 @@ class MethodContract:
         """Bool ``[D]``: may token ``source`` merge into each of the tokens ``destinations``?"""
         raise NotImplementedError
 
-    def randomly(self, x: paddle.Tensor, grid: Grid, num_merged: int) -> Matching:
+    def match_randomly(self, x: paddle.Tensor, grid: Grid, num_merged: int) -> Matching:
         return self.matching(x, random_partition(grid, 2, 2, seed=0, timestep=None), grid, num_merged)
+
+    def check_most_similar(self, x: paddle.Tensor, grid: Grid, num_merged: int, partition: Partition) -> None:
+        """The most similar sources merge into their most similar destinations, by cosines in float64.
+
+        Another library, machine or scale of the tokens may settle near ties another way.
+        """
+        matching = self.matching(x, partition, grid, num_merged)
+        sources, destinations = partition.sources.numpy(), partition.destinations.numpy()
+        allowed = np.stack([self.may_merge(grid, source, destinations) for source in sources])
+        for tokens, owner in zip(x.numpy().astype("float64"), matching.owner.numpy().reshape(len(x), -1), strict=True):
+            unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
+            cosine = np.where(allowed, unit[sources] @ unit[destinations].T, -2)
+            highest, into = cosine.max(axis=1), owner[sources][:, None] == owner[destinations]
+            merged = into.any(axis=1)
+            assert len(set(owner[destinations])) == len(destinations)
+            assert (merged.sum(), into.sum()) == (num_merged, num_merged)
+            assert len(set(owner[sources][~merged])) == len(sources) - num_merged
+            assert np.abs(cosine[merged][into[merged]] - highest[merged]).max() <= 1e-6
+            assert highest[merged].min() >= highest[~merged].max(initial=-2) - 1e-6
 
     @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
     def test_groups_cover_every_token_once(self, grid: Grid, batch: int, num_merged: int) -> None:
-        matching = self.randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
+        matching = self.match_randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
         found = groups(matching)
         assert all(len(group) for group in found)
         assert np.allclose(1 / matching.inverse_count.numpy().ravel(), [len(group) for group in found])
@@ -288,7 +307,7 @@ class MethodContract:
 
     @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
     def test_merge_gives_means_and_unmerge_gives_them_back(self, grid: Grid, batch: int, num_merged: int) -> None:
-        matching = self.randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
+        matching = self.match_randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
         y = tiny.array((batch, grid.num_tokens, 9), seed=1)
         merged = matching.reduce(y)
         assert merged.shape == [batch, matching.num_left, 9]
@@ -306,32 +325,16 @@ class MethodContract:
         self, grid: Grid, batch: int, num_merged: int
     ) -> None:
         x = tiny.array((batch, grid.num_tokens, 6), seed=3)
-        partition = regular_partition(grid, 2, 2)
-        matching = self.matching(x, partition, grid, num_merged)
-        sources, destinations = partition.sources.numpy(), partition.destinations.numpy()
-        allowed = np.stack([self.may_merge(grid, source, destinations) for source in sources])
-        owner = matching.owner.numpy().reshape(batch, -1)
-        for image, tokens in enumerate(x.numpy()):
-            unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
-            cosine = np.where(allowed, unit[sources] @ unit[destinations].T, -2)
-            order = np.argsort(-cosine.max(axis=1))
-            assert len(set(owner[image][destinations])) == len(destinations)
-            for source in order[:num_merged]:
-                into = destinations[cosine[source].argmax()]
-                assert owner[image][sources[source]] == owner[image][into]
-            kept = owner[image][sources[order[num_merged:]]]
-            assert len({*kept, *owner[image][destinations]}) == len(kept) + len(destinations)
+        self.check_most_similar(x, grid, num_merged, regular_partition(grid, 2, 2))
 
     def test_zero_tokens_give_no_nan(self) -> None:
         x = tiny.array((2, 16, 6)).numpy()
         x[0], x[1, ::3] = 0, 0
-        matching = self.randomly(paddle.to_tensor(x), Grid(4, 4), 9)
+        matching = self.match_randomly(paddle.to_tensor(x), Grid(4, 4), 9)
         assert np.isfinite(matching.inverse_count.numpy()).all()
         assert np.isfinite(matching.reduce(paddle.to_tensor(x)).numpy()).all()
         assert sum(map(len, groups(matching))) == 32
 
-    def test_huge_and_tiny_tokens_are_ranked(self) -> None:
-        x = tiny.array((1, 16, 6))
-        expected = self.randomly(x, Grid(4, 4), 7).owner.numpy()
-        for scale in (1e-3, 1e15):
-            assert np.array_equal(self.randomly(x * scale, Grid(4, 4), 7).owner.numpy(), expected)
+    @pytest.mark.parametrize("scale", [1e-3, 1e15])
+    def test_huge_and_tiny_tokens_are_ranked(self, scale: float) -> None:
+        self.check_most_similar(tiny.array((1, 16, 6)) * scale, Grid(4, 4), 7, regular_partition(Grid(4, 4), 2, 2))

@@ -40,9 +40,9 @@ def reused(case: BlockCase, x: Any, timestep: Any) -> Iterator[str]:
     inverse_count = paddle.static.data("inverse_count", [case.batch * num_left, 1], "float32")
     order = paddle.static.data("order", [case.batch, case.grid.num_tokens], "int64")
     matching = Matching(owner, inverse_count, order, case.batch, case.grid.num_tokens, num_left)
-    merged = matching.merge(x)
+    merged = matching.reduce(x)
     yield "merge"
-    matching.unmerge(merged)
+    matching.restore(merged)
     yield "unmerge"
 
 

@@ -65,29 +65,29 @@ def stages_of(name: str, case: BlockCase) -> Stages:
 
 def ours(case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, *, tile: int | None = None) -> Iterator[str]:
     """This package, comparing all with all or within tiles."""
-    from ppdiffusers_tome.merging.matchers import matcher
+    from ppdiffusers_tome.merging.matchers import build_matcher
     from ppdiffusers_tome.merging.partition import random_partition
 
     partition = random_partition(case.grid, 2, 2, seed=0, timestep=timestep)
-    match = matcher(partition, case.grid, case.num_merged, tile=tile)
+    match = build_matcher(partition, case.grid, case.num_merged, tile=tile)
     yield PARTITION
     matching: Any = match(x)
     yield MATCH
-    yield from _there_and_back(matching.merge, matching.unmerge, x)
+    yield from _there_and_back(matching.reduce, matching.restore, x)
 
 
 def todo(
     case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, *, stride: tuple[int, int] = (2, 2)
 ) -> Iterator[str]:
     """Attention with fewer keys: what its layers for keys and values get is chosen, and nothing is put back."""
-    from ppdiffusers_tome.merging.kv_reduction.selection import ChosenKeys, select_key_tokens
+    from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
     from ppdiffusers_tome.merging.partition import random_partition
 
     chosen = select_key_tokens(random_partition(case.grid, *stride, seed=0, timestep=timestep), case.num_merged)
     yield PARTITION
     keys = ChosenKeys(chosen, x.shape[0], x.shape[1])
     yield MATCH
-    keys.keys_of(x)  # once for keys and values, which are made of the same tokens
+    keys.reduce(x)  # once for keys and values, which are made of the same tokens
     yield MERGE
 
 

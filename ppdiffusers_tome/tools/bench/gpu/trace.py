@@ -16,7 +16,7 @@ from typing import Any
 
 import paddle
 
-from ppdiffusers_tome.merging.matching import trace_with_inplace
+from ppdiffusers_tome.merging.tensor_ops import trace_with_inplace
 from ppdiffusers_tome.tools.bench.block import BlockCase, Stages, free, ours, port, todo
 
 _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}

@@ -1,0 +1,206 @@
+"""Fewer keys and values than queries: chosen tokens, or pooled cells.
+
+All tokens give queries, so nothing is restored. (Merged keys are a ``Matching`` that keeps queries.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import paddle
+
+from ppdiffusers_tome.merging.constants import Constants
+from ppdiffusers_tome.merging.grid import Grid, Layout, divide_evenly
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.merging.methods import MEAN
+from ppdiffusers_tome.merging.partition import Partition
+from ppdiffusers_tome.merging.reduction import TokenReduction
+from ppdiffusers_tome.merging.tensor_ops import dim_size
+
+
+@dataclass(frozen=True)
+class ChosenKeys(TokenReduction):
+    """Some tokens give keys and values, the other tokens none.
+
+    Attributes:
+        kept: int64 ``[left]``, tokens, the same in every image.
+        batch: number of images; -1 matches any (dynamic dimension).
+        num_tokens: all tokens.
+        prefix: how many of them precede the grid's; they come last in ``kept``.
+    """
+
+    kept: paddle.Tensor
+    batch: int
+    num_tokens: int
+    prefix: int = 0
+
+    @property
+    def num_left(self) -> int:
+        return self.kept.shape[0]
+
+    @property
+    def keeps_queries(self) -> bool:
+        return True
+
+    @property
+    def uniform_groups(self) -> bool:
+        return self.prefix == 0
+
+    @property
+    def positions(self) -> paddle.Tensor:
+        return self.kept.unsqueeze(0)
+
+    @property
+    def log_group_sizes(self) -> paddle.Tensor:
+        # Each of the grid's tokens stands for equally many.
+        of_grid = self.num_left - self.prefix
+        sizes = paddle.full([1, of_grid], math.log((self.num_tokens - self.prefix) / of_grid), dtype="float32")
+        if self.prefix == 0:
+            return sizes
+        return paddle.concat([sizes, paddle.zeros([1, self.prefix], dtype="float32")], axis=1)
+
+    def reduce(self, x: paddle.Tensor, combine: str = MEAN) -> paddle.Tensor:
+        """Choose tokens, ``[batch, left, channels]``; each stays as it is, whatever ``combine`` says."""
+        return paddle.index_select(x, self.kept, axis=1)
+
+    def restore(self, y: paddle.Tensor) -> paddle.Tensor:
+        return y
+
+    def reduce_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
+        return paddle.index_select(mask, self.kept, axis=mask.ndim - 1)
+
+
+def select_key_tokens(
+    partition: Partition, num_dropped: int, constants: Constants | None = None, *, frames: int = 1
+) -> paddle.Tensor:
+    """Select the tokens that give keys: destinations, evenly spread sources, and the prefix.
+
+    Args:
+        partition: of the grid; its sources are listed cell by cell.
+        num_dropped: how many of S sources give none, ``1 <= num_dropped <= S``.
+        constants: as in ``partition.random_partition``; None, which keeps none, where every step drops another number.
+        frames: how many such grids the tokens of an image hold, one after the other; the same tokens of each give keys.
+
+    Returns:
+        int64 ``[tokens - num_dropped]``.
+    """
+    num_sources = partition.sources.shape[0]
+    parts = [partition.destinations]
+    if num_dropped < num_sources:
+        spread = (constants or Constants())(_spread_evenly(num_sources - num_dropped, num_sources))
+        parts.append(paddle.gather(partition.sources, spread))
+    if partition.prefix:
+        parts.append(paddle.arange(partition.prefix, dtype="int64"))
+    kept = paddle.concat(parts) if len(parts) > 1 else parts[0]
+    if frames == 1:
+        return kept
+    frame_tokens = num_sources + partition.destinations.shape[0]
+    return (paddle.arange(0, frames * frame_tokens, frame_tokens, dtype="int64").unsqueeze(1) + kept).flatten()
+
+
+@dataclass(frozen=True, eq=False)
+class Pooling:
+    """Groups of tokens that are the same in every image.
+
+    They are cells, and tokens that stay by themselves.
+
+    Attributes:
+        owner: int32 ``[tokens]``, the group of each token.
+        inverse_count: float32 ``[groups, 1]``, one over how many tokens each group has.
+        order: int64 ``[tokens]``, as in ``Matching.order``; the token in a cell's middle stands for the cell.
+        uniform_groups: whether all tokens are in cells.
+    """
+
+    owner: np.ndarray
+    inverse_count: np.ndarray
+    order: np.ndarray
+    uniform_groups: bool
+
+    @property
+    def num_left(self) -> int:
+        """Groups, that is, keys."""
+        return len(self.inverse_count)
+
+    def match(self, x: paddle.Tensor, constants: Constants) -> Matching:
+        """Match the keys of tokens ``[batch, tokens, channels]``; nothing is compared.
+
+        Args:
+            x: the tokens, of which the batch alone matters.
+            constants: as in ``partition.random_partition``.
+        """
+        batch, num_tokens = dim_size(x, 0), len(self.owner)
+        images = paddle.arange(batch, dtype="int32").unsqueeze(1)
+        owner = (constants(self.owner) + images * self.num_left).flatten()
+        order = constants(self.order) + images.astype("int64") * num_tokens
+        inverse_count = constants(self.inverse_count).expand([batch, self.num_left, 1]).flatten(0, 1)
+        return Matching(
+            owner, inverse_count, order, x.shape[0], num_tokens, num_tokens - self.num_left, keeps_queries=True,
+            uniform_groups=self.uniform_groups,
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=32)
+def plan_pooling(layout: Layout, grid: Grid, num_dropped: int, stride: tuple[int, int, int]) -> Pooling:
+    """Pool as many cells, evenly spread, as drop that many keys.
+
+    The grid is cut evenly into cells of the stride or a little smaller, so that none is left over at its edges: as many
+    as with the stride alone if that divides the grid, else more.
+
+    Args:
+        layout: of the tokens.
+        grid: whose cells are pooled: all of it, or one frame's, whose cells are then those of every frame.
+        num_dropped: of the grid, to a cell; all cells are pooled where there are no more keys to drop.
+        stride: ``(sx, sy, st)``.
+
+    Example, one of the four cells of a 4x4 grid, of which the token 5 in the middle has the position:
+
+        >>> pooling = plan_pooling(Layout(Grid(4, 4)), Grid(4, 4), num_dropped=3, stride=(2, 2, 1))
+        >>> pooling.owner.reshape(4, 4).tolist(), pooling.num_left
+        ([[0, 0, 1, 2], [0, 0, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]], 13)
+        >>> pooling.order.tolist()
+        [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+    """
+    (frame_cell, frame_middle), (row_cell, row_middle), (column_cell, column_middle) = (
+        _cut_side(length, at_most)
+        for length, at_most in zip((grid.frames, grid.height, grid.width), reversed(stride), strict=True)
+    )
+    cells_shape = (len(frame_middle), len(row_middle), len(column_middle))
+    cell_of = np.ravel_multi_index(np.ix_(frame_cell, row_cell, column_cell), cells_shape).ravel()
+    shape = (grid.frames, grid.height, grid.width)
+    middle_of = np.ravel_multi_index(np.ix_(frame_middle, row_middle, column_middle), shape).ravel()
+    num_cells = len(middle_of)
+    droppable = grid.num_tokens - num_cells
+    num_pooled = max(1, round(num_cells * min(1, num_dropped / droppable)) if droppable else num_cells)
+    pooled = _spread_evenly(num_pooled, num_cells)
+    # The group of each token of the grid; -1 where the token stays by itself.
+    group_of_cell = np.full(num_cells, -1)
+    group_of_cell[pooled] = np.arange(num_pooled)
+    group = group_of_cell[cell_of]
+    copies = range(layout.grid.frames // grid.frames)
+    owner = np.concatenate(
+        [np.full(layout.prefix, -1), *(np.where(group < 0, -1, group + copy * num_pooled) for copy in copies)]
+    ).astype(np.int32)
+    middles = [middle_of[pooled] + copy * grid.num_tokens + layout.prefix for copy in copies]
+    # Tokens before the grid come last, as in a matching.
+    alone = np.roll(np.flatnonzero(owner < 0), -layout.prefix)
+    owner[alone] = np.arange(len(alone)) + num_pooled * len(copies)
+    inverse_count = 1 / np.bincount(owner).astype(np.float32)[:, None]
+    kept = np.concatenate([*middles, alone])
+    dropped = np.setdiff1d(np.arange(layout.num_tokens), kept)
+    return Pooling(owner, inverse_count, np.concatenate([dropped, kept]), uniform_groups=len(alone) == 0)
+
+
+def _cut_side(length: int, at_most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cell of each place on a side, and each cell's middle."""
+    cell_of = divide_evenly(length, at_most)
+    counts = np.bincount(cell_of)
+    return cell_of, np.cumsum(counts) - counts + counts // 2
+
+
+@lru_cache(maxsize=32)
+def _spread_evenly(count: int, number: int) -> np.ndarray:
+    """Choose ``count`` of the numbers below ``number``, spread evenly, int64 ``[count]``."""
+    return np.arange(count, dtype=np.int64) * number // count

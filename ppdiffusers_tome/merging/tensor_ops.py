@@ -1,0 +1,81 @@
+"""Tensor operations that Paddle lacks, or has only in a slower form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import paddle
+
+HALF = (paddle.float16, paddle.bfloat16)
+_traces_inplace: ContextVar[bool] = ContextVar("traces_inplace", default=False)
+
+
+def widen(x: paddle.Tensor) -> paddle.Tensor:
+    """Cast half precision to float32 and leave other types alone."""
+    return x.astype("float32") if x.dtype in HALF else x
+
+
+def dim_size(x: paddle.Tensor, axis: int) -> int | paddle.Tensor:
+    """Return the length of an axis, int32 ``[]`` where it is dynamic."""
+    return x.shape[axis] if x.shape[axis] >= 0 else paddle.shape(x)[axis]
+
+
+def gather_last_axis(x: paddle.Tensor, index: paddle.Tensor) -> paddle.Tensor:
+    """Gather ``x[..., index]``.
+
+    Not ``take_along_axis``, which copies ``x`` and on Paddle 2.6 waits for the device to check the index.
+
+    Args:
+        x: ``[..., n]``.
+        index: int64 ``[..., k]``, or ``[...]`` for one entry a row.
+    """
+    num_rows = dim_size(x, 0) * math.prod(x.shape[1:-1])
+    row_starts = paddle.arange(0, num_rows * x.shape[-1], x.shape[-1], dtype="int64").unsqueeze(-1)
+    places = index.reshape([-1, index.shape[-1] if index.ndim == x.ndim else 1]) + row_starts
+    return paddle.gather(x.flatten(), places.flatten()).reshape(index.shape)
+
+
+def scatter_rows(
+    updates: paddle.Tensor, index: paddle.Tensor, num_rows: int | paddle.Tensor,
+    *, add: bool = False, in_place: bool = False,
+) -> paddle.Tensor:  # fmt: skip
+    """Write ``updates[i]`` to row ``index[i]`` of ``num_rows`` rows, or sum them there.
+
+    Args:
+        updates: ``[updates, ...]``.
+        index: int ``[updates]``. Every row must be written at least once.
+        num_rows: of the result.
+        add: sum the updates of a row; otherwise each row has one.
+        in_place: take one buffer, where otherwise there are two.
+    """
+    shape = [num_rows, *updates.shape[1:]]
+    if in_place:
+        # Paddle sets the rows that it adds to, here all, to zero first.
+        return paddle.scatter_(paddle.empty(shape, dtype=updates.dtype), index, updates, overwrite=not add)
+    return paddle.scatter(paddle.zeros(shape, dtype=updates.dtype), index, updates, overwrite=not add)
+
+
+def can_write_in_place(x: paddle.Tensor | None = None) -> bool:
+    """Return whether results made from ``x`` may be written in place.
+
+    They may where neither gradients nor a program are recorded.
+    """
+    if not paddle.in_dynamic_mode():
+        return _traces_inplace.get()
+    return x is None or x.stop_gradient or not paddle.is_grad_enabled()
+
+
+@contextmanager
+def trace_with_inplace() -> Iterator[None]:
+    """Trace programs that write in place as inference does.
+
+    They are for counting operators, not for running.
+    """
+    token = _traces_inplace.set(True)
+    try:
+        yield
+    finally:
+        _traces_inplace.reset(token)

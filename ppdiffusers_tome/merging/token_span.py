@@ -1,0 +1,49 @@
+"""The place of an image's tokens beside a text's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import paddle
+
+
+@dataclass(frozen=True)
+class TokenSpan:
+    """The image's tokens in a sequence that may hold a text's as well.
+
+    Attributes:
+        num_tokens: the image's, prefix included.
+        text_first: whether the text precedes the image.
+
+    Example:
+        >>> sequence = paddle.to_tensor([[7, 8, 0, 1, 2]])
+        >>> image, text = TokenSpan(num_tokens=3, text_first=True).split(sequence)
+        >>> image.tolist(), text.tolist()
+        ([[0, 1, 2]], [[7, 8]])
+    """
+
+    num_tokens: int
+    text_first: bool
+
+    @paddle.jit.not_to_static  # tracing would make a branch of a dynamic text length
+    def split(self, x: paddle.Tensor, axis: int = 1) -> tuple[paddle.Tensor, paddle.Tensor | None]:
+        """Split off a text's tokens, None where there is no text.
+
+        Returns:
+            The image's tokens and the text's.
+        """
+        if x.shape[axis] == self.num_tokens:
+            return x, None
+        # Both are counted from the image's end of the sequence, as a program may not know the text's length.
+        if self.text_first:
+            image, text = slice(-self.num_tokens, None), slice(None, -self.num_tokens)
+        else:
+            image, text = slice(None, self.num_tokens), slice(self.num_tokens, None)
+        before = (slice(None),) * (axis % x.ndim)
+        return x[(*before, image)], x[(*before, text)]
+
+    def join(self, image: paddle.Tensor, text: paddle.Tensor | None, axis: int = 1) -> paddle.Tensor:
+        """Join what ``split`` returned, where the image may have fewer tokens by now."""
+        if text is None:
+            return image
+        return paddle.concat([text, image] if self.text_first else [image, text], axis=axis)

@@ -1,0 +1,151 @@
+"""The most similar destination: by numpy, which a CPU uses, and by Paddle, which all else uses.
+
+Near ties may be settled either way by another blocking, batch, machine or library, so destinations are compared by
+their cosines and never by their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+from ppdiffusers_tome.merging import similarity as module
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.partition import random_partition
+from ppdiffusers_tome.merging.similarity import find_nearest
+from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
+
+# Grid, batch, channels and tile.
+CASES = [(Grid(16, 16), 2, 8, None), (Grid(5, 7), 3, 40, None), (Grid(24, 24), 2, 320, 8), (Grid(13, 14), 1, 6, 4)]
+
+
+def tokens_of(grid: Grid, batch: int, channels: int, dtype: str = "float32") -> paddle.Tensor:
+    drawn = np.random.default_rng(7).standard_normal((batch, grid.num_tokens, channels), np.float32)
+    return paddle.to_tensor(drawn).astype(dtype)
+
+
+def search_of(grid: Grid, tile: int | None) -> tuple[paddle.Tensor, paddle.Tensor, int]:
+    partition = random_partition(grid, 2, 2, seed=0, timestep=paddle.to_tensor([500]))
+    if tile is None:
+        return partition.sources, partition.destinations, 1
+    tiled = split_by_tile(partition, cut_into_tiles(grid, 2, 2, tile))
+    return tiled.sources, tiled.destinations, tiled.num_tiles
+
+
+def cosines_of(
+    x: paddle.Tensor, sources: paddle.Tensor, destinations: paddle.Tensor, num_tiles: int
+) -> np.ndarray:  # fmt: skip
+    """Of every source with every destination of its tile, ``[batch, sources, D]``, in float64 and the plain way."""
+    tokens = x.astype("float64").numpy()
+    tokens = tokens / np.linalg.norm(tokens, axis=-1, keepdims=True)
+    src, dst = (index.numpy().reshape(num_tiles, -1) for index in (sources, destinations))
+    parts = [tokens[:, a] @ tokens[:, b].transpose(0, 2, 1) for a, b in zip(src, dst, strict=True)]
+    return np.concatenate(parts, axis=1)
+
+
+def check_found(x: paddle.Tensor, search: tuple, cosine: paddle.Tensor, best: paddle.Tensor) -> None:
+    """The destinations found are as similar as the most similar, and the cosines are theirs."""
+    all_cosines = cosines_of(x, *search)
+    found = np.take_along_axis(all_cosines, best.numpy()[..., None], axis=-1)[..., 0]
+    assert np.abs(found - all_cosines.max(axis=-1)).max() < 1e-6
+    assert np.abs(cosine.numpy() - found).max() < 1e-6
+
+
+@pytest.mark.parametrize("find", [find_nearest, module._find_by_numpy, module._find_by_paddle])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("grid", "batch", "channels", "tile"), CASES)
+def test_the_nearest_is_found(find, grid: Grid, batch: int, channels: int, tile: int | None, dtype: str) -> None:
+    x, search = tokens_of(grid, batch, channels, dtype), search_of(grid, tile)
+    cosine, best = find(x, *search)
+    assert (cosine.dtype, best.dtype) == (x.dtype, paddle.int64)
+    check_found(x, search, cosine, best)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_compared_in_float32(dtype: str) -> None:
+    """So long tokens, whose squares no float16 holds, rank by their direction."""
+    grid = Grid(16, 16)
+    x, search = tokens_of(grid, 2, 320).astype(dtype) * 40, search_of(grid, None)
+    cosine, best = find_nearest(x, *search)
+    assert cosine.dtype == paddle.float32
+    check_found(x.astype("float32"), search, cosine, best)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_tokens_with_a_common_part_are_ranked_in_half_precision(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's kernels, emulated: they compute in float32 and round what they return.
+
+    With units and products in bfloat16, most of what ranking the sources gains was lost.
+    """
+
+    def round_result(operator: Callable[..., paddle.Tensor]) -> Callable[..., paddle.Tensor]:
+        def run(x: paddle.Tensor, *arguments: Any, **keywords: Any) -> paddle.Tensor:
+            wide = [module.widen(each) if isinstance(each, paddle.Tensor) else each for each in (x, *arguments)]
+            result = operator(*wide, **keywords)
+            return result.astype(x.dtype) if result.dtype == paddle.float32 else result
+
+        return run
+
+    side = 32
+    search, draw = search_of(Grid(side, side), None), np.random.default_rng(0)
+    coarse = paddle.to_tensor(draw.standard_normal((1, 320, 9, 9), np.float32))
+    x = paddle.nn.functional.interpolate(coarse, size=[side, side], mode="bicubic")
+    x = x + 0.1 * paddle.to_tensor(draw.standard_normal(x.shape).astype("float32"))
+    x = x + 5 * paddle.to_tensor(draw.standard_normal((1, 320, 1, 1)).astype("float32"))
+    x = x.flatten(2).transpose([0, 2, 1]).astype(dtype)
+    for owner, name in ((paddle, "index_select"), (paddle, "gather"), (paddle, "matmul"), (paddle.Tensor, "argmax")):
+        monkeypatch.setattr(owner, name, round_result(getattr(owner, name)))
+    cosine, best = module._find_by_paddle(x, *search)
+    monkeypatch.undo()
+    assert cosine.dtype == paddle.float32
+    all_cosines = cosines_of(x.astype("float32"), *search)[0]
+    found = np.take_along_axis(all_cosines, best.numpy()[0][:, None], axis=-1)[:, 0]
+    num_merged = side * side // 2
+    exact = np.sort(all_cosines.max(axis=-1))[-num_merged:].mean()
+    ranked = found[np.argsort(-cosine.numpy()[0])[:num_merged]].mean()
+    assert exact - ranked < 0.1 * (exact - all_cosines.max(axis=-1).mean())
+
+
+@pytest.mark.parametrize("at_once", [1, 3000, 2**30])
+@pytest.mark.parametrize(("grid", "batch", "channels", "tile"), CASES)
+def test_slices_of_any_size_find_the_nearest(
+    grid: Grid, batch: int, channels: int, tile: int | None, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, search = tokens_of(grid, batch, channels), search_of(grid, tile)
+    monkeypatch.setattr(module, "_MAX_PRODUCTS", at_once)
+    monkeypatch.setattr(module, "_MIN_ROWS", 7)
+    check_found(x, search, *find_nearest(x, *search))
+
+
+def test_tokens_that_are_a_view_are_read_as_they_are() -> None:
+    """Transposed and sliced tensors share memory on Paddle 3, and numpy reads memory."""
+    grid = Grid(16, 16)
+    x, search = tokens_of(grid, 3, 8), search_of(grid, None)
+    channels_first = x.transpose([0, 2, 1]).clone()
+    for view in (x[1:], channels_first.transpose([0, 2, 1])[1:]):
+        check_found(x[1:].clone(), search, *find_nearest(view, *search))
+
+
+def test_a_tensor_with_gradients_is_only_read() -> None:
+    grid = Grid(16, 16)
+    x = tokens_of(grid, 2, 8)
+    before = x.numpy().copy()
+    x.stop_gradient = False
+    cosine, _ = find_nearest(x * 1, *search_of(grid, None))
+    assert cosine.stop_gradient
+    assert np.array_equal(x.numpy(), before)
+
+
+@pytest.mark.parametrize("tile", [None, 8])
+def test_what_overflowed_says_nothing(tile: int | None, recwarn: pytest.WarningsRecorder) -> None:
+    grid = Grid(16, 16)
+    x = tokens_of(grid, 1, 8)
+    x[:, 3] = float("inf")
+    x[:, 200] = float("nan")
+    _, best = find_nearest(x, *search_of(grid, tile))
+    assert best.numpy().min() >= 0
+    assert not recwarn.list

@@ -1,0 +1,54 @@
+"""An image's tokens beside a text's: split and joined again, on any axis."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+import pytest
+
+import tiny
+from ppdiffusers_tome.merging.token_span import TokenSpan
+
+
+@pytest.mark.parametrize("text_first", [True, False])
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_split_finds_the_image_and_join_puts_it_back(axis: int, text_first: bool) -> None:
+    shape = [2, 3, 4]
+    shape[axis] = 7
+    x, span = tiny.array(tuple(shape)), TokenSpan(5, text_first)
+    image, text = span.split(x, axis)
+    assert text is not None
+    assert (image.shape[axis], text.shape[axis]) == (5, 2)
+    numbers = np.moveaxis(x.numpy(), axis, 0)
+    assert np.array_equal(np.moveaxis(image.numpy(), axis, 0), numbers[2:] if text_first else numbers[:5])
+    assert np.array_equal(span.join(image, text, axis).numpy(), x.numpy())
+
+
+@pytest.mark.parametrize("text_first", [True, False])
+def test_without_a_text_nothing_is_copied(text_first: bool) -> None:
+    x, span = tiny.array((2, 5, 3)), TokenSpan(5, text_first)
+    image, text = span.split(x)
+    assert image is x
+    assert text is None
+    assert span.join(image, text) is x
+
+
+class HalveImage(paddle.nn.Layer):
+    def __init__(self, span: TokenSpan) -> None:
+        super().__init__()
+        self.span = span
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        image, text = self.span.split(x)
+        return self.span.join(image / 2, text)
+
+
+@pytest.mark.parametrize("text_first", [True, False])
+def test_a_program_may_not_know_the_length_of_the_text(text_first: bool) -> None:
+    layer = HalveImage(TokenSpan(5, text_first))
+    spec = [paddle.static.InputSpec([None, None, 3], "float32")]
+    for tokens in (8, 5):
+        x = tiny.array((2, tokens, 3))
+        expected = layer.forward(x).numpy()
+        traced = paddle.jit.to_static(HalveImage(TokenSpan(5, text_first)), input_spec=spec, full_graph=True)
+        assert np.array_equal(traced(x).numpy(), expected)
