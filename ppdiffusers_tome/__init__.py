@@ -1,6 +1,6 @@
 """Token Merging for diffusion models on PaddlePaddle: ``pipe.apply_tome(ratio=0.5)``."""
 
-import zlib  # noqa: F401  Paddle 2.6 brings a zlib of its own; Python's breaks unless it is loaded first
+import zlib  # noqa: F401  Paddle 2.6 ships its own zlib; Python's breaks unless it is imported first
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # These need Paddle, which takes seconds to import; `ppdiffusers-tome --help` must not wait for it.
+    # Paddle takes seconds to import, and `ppdiffusers-tome --help` needs none of it.
     for module, names in _LAZY.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,10 +1,13 @@
-"""``python -m ppdiffusers_tome`` is the program ``ppdiffusers-tome``."""
+"""The program ``ppdiffusers-tome``, as ``python -m ppdiffusers_tome``."""
 
 import sys
 
 
 def program() -> None:
-    """The process, which Ctrl-C ends in one line also while the program is imported."""
+    """Run the command line.
+
+    Ctrl-C ends it with one line, also while modules are imported.
+    """
     try:
         from ppdiffusers_tome.tools import cli
 

@@ -1,16 +1,16 @@
-"""``apply_tome`` and ``remove_tome``: as functions, as a mixin, and on every ppdiffusers pipeline and model."""
+"""``apply_tome`` and ``remove_tome`` as functions and as methods."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_config, remove_tome
 from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
 from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.types import UNSET, to_python, truncated_repr
+from ppdiffusers_tome.settings.types import UNSET, truncated_repr
 
 T = TypeVar("T")
 
@@ -38,52 +38,86 @@ def apply_tome(
     proportional: bool | None = UNSET,
     config: ToMeConfig | str | Path | None = None,
 ) -> T:
-    """Merge redundant tokens in every denoiser of a pipeline, or in one model. Replaces what was applied before.
+    """Merge redundant tokens in a model, or every denoiser of a pipeline.
 
-    Every argument that is given holds. What is not given is that of the preset or config, if there is one, and else
-    the default of ``ToMeConfig``: ``apply_tome(pipe, "quality", seed=1)`` is that preset with another seed, and
-    ``apply_tome(pipe, config=mine, tile=None)`` is ``mine`` without tiles.
+    Arguments you pass win; the rest come from the preset or config, or else are the defaults of ``ToMeConfig``:
+    ``apply_tome(pipe, "quality", seed=1)`` is that preset with another seed. Settings applied before are replaced.
 
     Args:
-        model_or_pipe: a ppdiffusers pipeline (its UNet, prior, transformer and ControlNets are reached, its VAE and
-            text encoder never), a model, or a part of a model.
-        ratio: share of the tokens to merge away, below ``1 - 1 / (sx * sy * st)`` (0.5 unless given); several, a ramp
-            over the denoising; a mapping of either by level. Or what the other arguments start from: a
-            ``ToMeConfig``, or the name of a preset, ``"quality"``, ``"balanced"`` or ``"fast"``.
-        max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp, seed: see ``ToMeConfig``.
-        tile, reuse_steps, reuse_blocks: cheaper matching, see ``ToMeConfig``.
-        method: what becomes of similar tokens: ``"tome"``, ``"prune"`` or ``"tofu"``; or how keys and values become
-            fewer while every query is kept: ``"keys"``, ``"pool"`` or ``"todo"``.
-        min_similarity, start, end: merge similar tokens only, and only in a part of the denoising.
-        st: stride over the frames of a video.
-        proportional: let merged tokens count as many times as they stand for tokens.
-        config: what the other arguments start from, the ratio among them, as ``--config`` is on the command line: a
-            ``ToMeConfig``, the name of a preset, or a JSON file that ``ToMeConfig.save`` wrote.
+        model_or_pipe: a ppdiffusers pipeline (its UNet, prior, transformer and ControlNets merge, its VAE and text
+            encoder never do), a model, or a part of a model.
+        ratio: fraction of the tokens to merge (default 0.5), ``0 <= ratio < 1 - 1 / (sx * sy * st)``; the methods
+            ``keys``, ``pool`` and ``todo`` accept that limit, too. 0.5 halves the tokens that attention sees (with
+            these methods, its keys); 0 leaves the model exactly as it is. Several numbers are a ramp over the
+            denoising: ``(0.7, 0.3)`` falls from 0.7 at pure noise to 0.3 at the final image. A mapping has a number or
+            a ramp for each level, ``{1: 0.5, 2: 0.25}``; other levels do not merge. The name of a preset or a
+            ``ToMeConfig`` stands for ``config``.
+        max_downsample: merge in blocks whose grid is at most this many times smaller than the latent: 1, 2, 4 or 8.
+            None (default): the finest level at which the model has attention, 1 on Stable Diffusion 1 and 2, 2 on SDXL.
+        sx, sy: stride in tokens, 1 or more (default 2): every cell of ``sx`` columns and ``sy`` rows has one
+            destination token.
+        use_rand: choose the destination at random in its cell (default); False chooses the top left token.
+        merge_attn: merge around self-attention (default True).
+        merge_crossattn: merge around cross-attention (default False; rarely useful).
+        merge_mlp: merge around the feed-forward layer (default False; rarely useful).
+        seed: of the random destinations, ``0 <= seed < 2**63`` (default 0). They depend on the seed, the timestep and
+            the grid alone, never on a global generator, and are the same for every image.
+        tile: compare sources with destinations of their own tile, about ``tile`` by ``tile`` tokens, and of one cell
+            around it only, so that the cost of matching grows linearly with the tokens. At least the larger of ``sx``
+            and ``sy``; 16 is a good size. None (default) compares all with all, as the papers do.
+        reuse_steps: denoising steps that share a matching, 1 or more (default 1: no reuse).
+        reuse_blocks: share the matching of the first block among all blocks on one grid (default False).
+        method: ``"tome"`` (default), ``"prune"`` or ``"tofu"`` merge similar tokens; ``"keys"``, ``"pool"`` or
+            ``"todo"`` keep every query and reduce the keys and values.
+        min_similarity: lowest cosine similarity of tokens that merge, -1 to 1 (default None: any); ``ratio`` is then
+            the upper limit. All images of a batch merge as many tokens as the one with the fewest similar tokens. Every
+            matching reads one number on the host, for which a GPU waits.
+        start, end: merge in this part of the denoising only, ``0 <= start < end <= 1`` (default: all of it).
+        st: stride over the frames of a video, 1 or more. With 1 (default) each frame merges by itself. A larger one
+            keeps more detail where little moves and costs more; it needs a model whose attention is over all frames at
+            once (Wan, CogVideoX, HunyuanVideo).
+        proportional: weight merged tokens by group size (proportional attention), wherever attention takes a mask: the
+            logarithm of the size is added to the scores. None (default): only with ``keys`` and ``pool``.
+        config: a ``ToMeConfig``, the name of a preset (``"quality"``, ``"balanced"`` or ``"fast"``), or a JSON file
+            that ``ToMeConfig.save`` wrote; the source of every setting that you do not pass, the ratio included.
+
+    Progress of the denoising is the position of the step in the scheduler's timesteps, from 0 at pure noise to 1 at the
+    final image; so image-to-image starts in the middle. A denoiser that is called outside its pipeline uses the
+    timestep: 1000 is pure noise, 0 the image. A ramp, ``start`` and ``end`` read the timestep on the host, once for
+    every call of the denoiser.
 
     Returns:
         ``model_or_pipe``, so that calls chain.
 
     Raises:
-        ToMeTypeError, ToMeValueError: a setting is of the wrong type or out of range, or does not go together with
-            the preset or config.
-        NothingToMergeError: no block would merge. In every case the model is left as it was.
+        ToMeTypeError: a setting has the wrong type.
+        ToMeValueError: a setting is out of range, or conflicts with another or with the preset or config.
+        NothingToMergeError: no block would merge. After any error the model is as it was before.
 
     Example:
         >>> pipe = apply_tome(pipe, ratio=0.5)  # or pipe.apply_tome(ratio=0.5)
         >>> pipe.tome.config.ratio
         0.5
 
-    Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023); arguments as in tomesd's ``apply_patch``.
+    Arguments are those of tomesd's ``apply_patch`` and more. Papers: Token Merging for Fast Stable Diffusion (Bolya &
+    Hoffman 2023), sections 3 and 4; for ``tile`` and the reuse, ToMA (Lu et al., ICML 2025); for ``proportional``,
+    Token Merging: Your ViT But Faster (Bolya et al. 2023), section 3; for the other methods, ``merging.methods``.
     ``ppdiffusers_tome.tune`` finds settings by trying them.
     """
-    settings = dict(
-        ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand,
-        merge_attn=merge_attn, merge_crossattn=merge_crossattn, merge_mlp=merge_mlp, seed=seed,
-        tile=tile, reuse_steps=reuse_steps, reuse_blocks=reuse_blocks, method=method, min_similarity=min_similarity,
-        start=start, end=end, st=st, proportional=proportional,
+    if isinstance(ratio, ToMeConfig) or is_preset(ratio):
+        if config is not None:
+            raise ToMeTypeError(
+                f"ratio={truncated_repr(ratio)} and config={truncated_repr(config)} both hold all settings; pass one "
+                "of them, and single settings with it"
+            )
+        config, ratio = ratio, UNSET
+    overrides = dict(
+        ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand, merge_attn=merge_attn,
+        merge_crossattn=merge_crossattn, merge_mlp=merge_mlp, seed=seed, tile=tile, reuse_steps=reuse_steps,
+        reuse_blocks=reuse_blocks, method=method, min_similarity=min_similarity, start=start, end=end, st=st,
+        proportional=proportional,
     )  # fmt: skip
-    given = {name: value for name, value in settings.items() if value is not UNSET}
-    return apply_config(model_or_pipe, apply_overrides(_base(given, config), given))
+    return apply_config(model_or_pipe, apply_overrides(config, overrides))
 
 
 def apply_patch(
@@ -97,85 +131,32 @@ def apply_patch(
     merge_crossattn: bool = False,
     merge_mlp: bool = False,
 ) -> T:
-    """``apply_tome`` under tomesd's name and with tomesd's defaults, for code that comes from there.
+    """Apply ToMe with the arguments and defaults of ``tomesd.apply_patch``.
 
     Raises:
-        ToMeTypeError: ``ratio`` is a preset or config, of which tomesd's defaults would replace most.
+        ToMeTypeError: ``ratio`` is a preset or config, most of which tomesd's defaults would replace.
     """
     if isinstance(ratio, str | ToMeConfig):
         raise ToMeTypeError(
-            f"ratio={truncated_repr(ratio)} must be a number here, as apply_patch has tomesd's arguments and defaults; give "
-            "presets and configs to apply_tome"
+            f"ratio={truncated_repr(ratio)} must be a number here, as apply_patch has tomesd's arguments and defaults; "
+            "pass presets and configs to apply_tome"
         )
     return apply_tome(model, ratio, max_downsample, sx, sy, use_rand, merge_attn, merge_crossattn, merge_mlp)
 
 
 def remove_patch(model: T) -> T:
-    """``remove_tome`` under tomesd's name."""
+    """Remove ToMe, under tomesd's name for ``remove_tome``."""
     return remove_tome(model)
 
 
 class ToMeMixin:
-    """Gives a pipeline or model class token merging: ``class MyPipeline(ToMeMixin, StableDiffusionPipeline)``."""
+    """Methods for a class of your own: ``class MyPipeline(ToMeMixin, StableDiffusionPipeline)``."""
 
-    def apply_tome(
-        self: T,
-        ratio: Ratio | str | ToMeConfig = UNSET,
-        max_downsample: int | None = UNSET,
-        sx: int = UNSET,
-        sy: int = UNSET,
-        use_rand: bool = UNSET,
-        merge_attn: bool = UNSET,
-        merge_crossattn: bool = UNSET,
-        merge_mlp: bool = UNSET,
-        seed: int = UNSET,
-        *,
-        tile: int | None = UNSET,
-        reuse_steps: int = UNSET,
-        reuse_blocks: bool = UNSET,
-        method: str = UNSET,
-        min_similarity: float | None = UNSET,
-        start: float = UNSET,
-        end: float = UNSET,
-        st: int = UNSET,
-        proportional: bool | None = UNSET,
-        config: ToMeConfig | str | Path | None = None,
-    ) -> T:
-        """Merge redundant tokens in every denoiser of this pipeline, or in this model; returns it."""
-        given = dict(locals())
-        return apply_tome(given.pop("self"), **given)
-
-    def remove_tome(self: T) -> T:
-        """Take ToMe off, so that the pipeline or model is exactly as before; returns it."""
-        return remove_tome(self)
+    # A function whose first argument is the pipeline is a method.
+    apply_tome = apply_tome
+    remove_tome = remove_tome
 
     @property
     def tome(self) -> AppliedToMe | None:
-        """What is applied: settings and number of blocks by denoiser; None when nothing is."""
+        """The settings and blocks that ToMe is applied with, by denoiser; None without ToMe."""
         return applied_tome(self)
-
-
-# What ``help(pipe.apply_tome)`` shows; editors that run nothing show the sentence above.
-ToMeMixin.apply_tome.__doc__, ToMeMixin.remove_tome.__doc__ = apply_tome.__doc__, remove_tome.__doc__
-
-
-def _base(given: dict[str, Any], config: ToMeConfig | str | Path | None) -> ToMeConfig | str | Path | None:
-    """What the settings begin with; a ratio that is a preset or a config is taken out of those given."""
-    ratio = to_python(given.get("ratio"))
-    if isinstance(ratio, str) and ratio == "auto":
-        raise ToMeValueError(
-            "ratio='auto' is not a setting: apply_tome does not draw pictures to try settings. Call tune, as in "
-            "found = ppdiffusers_tome.tune(pipe, call={'prompt': 'a cat'}, psnr=30), and then "
-            "pipe.apply_tome(found.config)"
-        )
-    if not isinstance(ratio, ToMeConfig) and not is_preset(ratio):
-        return config
-    if config is not None:
-        first = "a ToMeConfig" if isinstance(ratio, ToMeConfig) else f"the preset {str(ratio)!r}"
-        second = "another ToMeConfig as config=" if isinstance(config, ToMeConfig) else f"config={truncated_repr(config)}"
-        raise ToMeTypeError(
-            f"{first} was given first and {second}; each holds all settings; give one of them, and single settings "
-            "with it"
-        )
-    del given["ratio"]
-    return ratio

@@ -1,6 +1,8 @@
-"""The errors this package raises. Each is a built-in kind too, so callers may catch either."""
+"""Errors of this package; each is a built-in error too."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 class ToMeError(Exception):
@@ -8,16 +10,24 @@ class ToMeError(Exception):
 
 
 class ToMeValueError(ToMeError, ValueError):
-    """A setting has a value outside what is allowed."""
+    """A setting or argument outside its accepted range.
+
+    Attributes:
+        settings: the names of the settings that conflict; empty where one setting alone is wrong.
+    """
+
+    def __init__(self, *args: object, settings: Iterable[str] = ()) -> None:
+        super().__init__(*args)
+        self.settings = tuple(settings)
 
 
 class ToMeTypeError(ToMeError, TypeError):
-    """A setting or argument has the wrong type."""
+    """A setting or argument of the wrong type."""
 
 
 class NothingToMergeError(ToMeError, ValueError):
-    """The pipeline or model holds no block whose tokens can be merged with these settings."""
+    """A pipeline or model without a block that these settings could merge."""
 
 
 class UserError(ToMeError):
-    """The command line program was given something it cannot work with; the message is one line that helps."""
+    """Wrong input to the command line; the message is one line that helps."""

@@ -1,7 +1,7 @@
-"""Put ToMe's methods on ppdiffusers' classes, in place of the port that ppdiffusers puts there, and take them off.
+"""ToMe's methods on ppdiffusers' classes, in place of ppdiffusers' own port.
 
-Importing ppdiffusers takes 10 seconds and more, so importing this package does not: if ppdiffusers is there already
-its classes are given the methods at once, otherwise as soon as somebody imports it.
+Importing ppdiffusers takes 10 seconds and more, so importing this package does not import it: the methods are put on
+ppdiffusers' classes at once where it is imported already, otherwise as soon as it is.
 """
 
 from __future__ import annotations
@@ -14,96 +14,112 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-_METHODS = ("apply_tome", "remove_tome", "tome")
 _ABSENT = object()
-_originals: dict[tuple[type, str], Any] = {}
+# By class and name: the attribute that was there before, and ours.
+_replaced: dict[tuple[type, str], tuple[Any, Any]] = {}
 
 
 def install() -> None:
-    """Give every ppdiffusers pipeline and model ``apply_tome``, ``remove_tome`` and ``tome``; again is harmless."""
+    """Put ``apply_tome``, ``remove_tome`` and ``tome`` on ppdiffusers' pipelines and models.
+
+    Calling it again changes nothing, but for classes whose ``apply_tome`` or ``__call__`` was replaced meanwhile.
+    """
     if "ppdiffusers" in sys.modules:
-        _install_now()
+        _patch_classes()
     elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
 
 
 def uninstall() -> None:
-    """Put ppdiffusers' classes back as they were. Models that have ToMe keep it; see ``remove_tome``."""
+    """Restore ppdiffusers' classes.
+
+    Attributes that somebody else replaced since ``install`` stay. Models with ToMe keep it; see ``remove_tome``.
+    """
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AfterImport)]
-    while _originals:
-        (cls, name), original = _originals.popitem()
-        if original is _ABSENT:
-            delattr(cls, name)
-        else:
-            setattr(cls, name, original)
+    while _replaced:
+        (cls, name), (original, ours) = _replaced.popitem()
+        if vars(cls).get(name) is ours:
+            _restore(cls, name, original)
     if "ppdiffusers" in sys.modules:
         from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
 
-        for pipeline in _subclasses(DiffusionPipeline):
-            _untrack_calls(pipeline)
+        from ppdiffusers_tome.patching.state.pipeline_call import is_tracked
+
+        for pipeline in _list_subclasses(DiffusionPipeline):
+            call: Any = vars(pipeline).get("__call__")
+            if is_tracked(call):
+                _restore(pipeline, "__call__", call.original)
 
 
-def _install_now() -> None:
+def _patch_classes() -> None:
     from paddle.nn import Layer
     from ppdiffusers.models.modeling_utils import ModelMixin
     from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
 
     from ppdiffusers_tome.api import ToMeMixin
 
-    # The port puts its methods on every nn.Layer, so they are replaced there too: a part of a model,
-    # `pipe.unet.mid_block.apply_tome()`, must not reach the port. `tome` is a property, for our own classes only.
-    for cls, names in ((Layer, _METHODS[:2]), (ModelMixin, _METHODS[2:]), (DiffusionPipeline, _METHODS)):
+    # ppdiffusers puts its port on every nn.Layer, so it is replaced there too: `pipe.unet.mid_block.apply_tome()` must
+    # not call the port. `tome` is a property, for ppdiffusers' classes only.
+    for cls, names in (
+        (Layer, ("apply_tome", "remove_tome")),
+        (ModelMixin, ("tome",)),
+        (DiffusionPipeline, ("apply_tome", "remove_tome", "tome")),
+    ):
         for name in names:
-            _put(cls, name, vars(ToMeMixin)[name])
-    # Classes that there are, and through ``__init_subclass__`` those to come: ppdiffusers imports its pipelines when
-    # they are asked for.
-    for cls in _subclasses(DiffusionPipeline):
-        _track_calls(cls)
-
-    def init_subclass(cls: type, **kwargs: Any) -> None:
-        super(DiffusionPipeline, cls).__init_subclass__(**kwargs)
-        _track_calls(cls)
-
-    _put(DiffusionPipeline, "__init_subclass__", classmethod(init_subclass))
+            _replace(cls, name, vars(ToMeMixin)[name])
+    # ppdiffusers imports most pipelines on first use, so classes of the future are tracked, too.
+    _replace(DiffusionPipeline, "__init_subclass__", _INIT_SUBCLASS)
+    for pipeline in _list_subclasses(DiffusionPipeline):
+        _track_calls(pipeline)
 
 
-def _put(cls: type, name: str, value: Any) -> None:
-    _originals.setdefault((cls, name), vars(cls).get(name, _ABSENT))
-    setattr(cls, name, value)
+def _replace(cls: type, name: str, value: Any) -> None:
+    original = vars(cls).get(name, _ABSENT)
+    if original is not value:
+        _replaced[cls, name] = original, value
+        setattr(cls, name, value)
+
+
+def _restore(cls: type, name: str, original: Any) -> None:
+    if original is _ABSENT:
+        delattr(cls, name)
+    else:
+        setattr(cls, name, original)
 
 
 def _track_calls(cls: type) -> None:
-    """Let calls of a pipeline class be known for as long as they run, see ``pipeline_call``."""
+    """Track calls of a pipeline class, see ``pipeline_call``."""
     from ppdiffusers_tome.patching.state.pipeline_call import is_tracked, track_call
 
-    owner = next((base for base in cls.__mro__ if "__call__" in vars(base)), None)
-    # One that is inherited from another pipeline is told of there; not so one from a mixin.
-    if owner is not None and not is_tracked(vars(owner)["__call__"]):
-        call = track_call(vars(owner)["__call__"])
-        call.__dict__["inherited"] = owner is not cls
-        cls.__call__ = call  # type: ignore[method-assign]
+    call: Any = next((vars(base)["__call__"] for base in cls.__mro__ if "__call__" in vars(base)), None)
+    # A call inherited from another pipeline is tracked there; one inherited from a mixin is not.
+    if call is not None and not is_tracked(call):
+        ours: Any = track_call(call)
+        ours.original = vars(cls).get("__call__", _ABSENT)
+        cls.__call__ = ours  # type: ignore[method-assign]
 
 
-def _untrack_calls(cls: type) -> None:
-    from ppdiffusers_tome.patching.state.pipeline_call import is_tracked
+def _track_new_class(cls: type, **kwargs: Any) -> None:
+    from ppdiffusers.pipelines.pipeline_utils import DiffusionPipeline
 
-    call: Any = vars(cls).get("__call__")
-    if not is_tracked(call):  # the user's own, maybe since
-        return
-    if call.inherited:
-        del cls.__call__
-    else:
-        cls.__call__ = call.__wrapped__  # type: ignore[method-assign]
+    super(DiffusionPipeline, cls).__init_subclass__(**kwargs)
+    _track_calls(cls)
 
 
-def _subclasses(cls: type) -> Iterator[type]:
+_INIT_SUBCLASS: Any = classmethod(_track_new_class)
+
+
+def _list_subclasses(cls: type) -> Iterator[type]:
     for subclass in cls.__subclasses__():
         yield subclass
-        yield from _subclasses(subclass)
+        yield from _list_subclasses(subclass)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Watches for the import of ppdiffusers, lets it happen, and installs; an import that fails is tried again."""
+    """A finder that patches ppdiffusers' classes once ppdiffusers is imported.
+
+    It stays until an import succeeds.
+    """
 
     searching = False
 
@@ -120,11 +136,11 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         if spec is not None and spec.loader is not None:
             run_module = spec.loader.exec_module
 
-            def run_then_install(module: ModuleType) -> None:
+            def run_and_patch(module: ModuleType) -> None:
                 run_module(module)
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
-                    _install_now()
+                    _patch_classes()
 
-            spec.loader.exec_module = run_then_install  # type: ignore[method-assign]
+            spec.loader.exec_module = run_and_patch  # type: ignore[method-assign]
         return spec

@@ -1,1 +1,1 @@
-"""Settings of token merging: checked, combined with presets, read and written. Knows no Paddle."""
+"""Settings of token merging and their presets. Needs no Paddle."""

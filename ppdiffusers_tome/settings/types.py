@@ -1,4 +1,4 @@
-"""Values of settings: of whatever library they are when given, Python's own and unchangeable when held."""
+"""Types of settings: conversion to plain Python values, and text for people."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ppdiffusers_tome.errors import ToMeTypeError
+
 LEVELS = (1, 2, 4, 8)
-_SHOWN = 200  # characters of a value in an error; an array of many numbers would hide the sentence
+_MAX_CHARACTERS = 200  # of a value in an error; a long array would hide the sentence
 
 
-class _NotGiven:
-    """Stands for an argument that was not given, as None and every number may be meant."""
+class _Unset:
+    """The default of arguments for which None is a valid value."""
 
     def __repr__(self) -> str:
-        return "<not given>"
+        return "<unset>"
 
 
-# Of any type, so that the parameters that it is the default of keep their own.
-UNSET: Any = _NotGiven()
+# Any, so that parameters with this default keep their own types.
+UNSET: Any = _Unset()
 
 
 class ByLevel(Mapping[int, Any]):
-    """A number, or a ramp as a tuple, for each level, finest first. Cannot be changed, so it hashes.
+    """Immutable, hashable ratios by level, finest first; a ramp is a tuple.
 
     Example:
         >>> ByLevel({2: 0.25, 1: 0.5})
@@ -31,8 +33,8 @@ class ByLevel(Mapping[int, Any]):
 
     __slots__ = ("_items",)
 
-    def __init__(self, shares: Mapping[int, Any]) -> None:
-        self._items = tuple(sorted(shares.items()))
+    def __init__(self, ratios: Mapping[int, Any]) -> None:
+        self._items = tuple(sorted(ratios.items()))
 
     def __getitem__(self, level: int) -> Any:
         return dict(self._items)[level]
@@ -51,39 +53,61 @@ class ByLevel(Mapping[int, Any]):
 
 
 def to_python(value: Any) -> Any:
-    """A number or flag of numpy's, Paddle's or another library's as Python's own; anything else as it came.
+    """Convert a number or flag of numpy, Paddle or another library.
 
-    An array or tensor of one element is that element, whatever its shape; one of several in a row is a list.
+    Returns:
+        Python's own value for an array or tensor of one element, whatever its shape; a list for one of several elements
+        and one axis; anything else unchanged.
     """
     if isinstance(value, type) or not callable(getattr(value, "item", None)):
         return value
     try:
-        # One by one: Paddle's `tolist` gives the bits of bfloat16, its `item` the number.
+        # Element by element, as Paddle's `tolist` returns the bits of bfloat16; `item` returns the number.
         if math.prod(value.shape) == 1:
             return value.item()
         return [to_python(element) for element in value] if len(value.shape) == 1 else value
-    except Exception:  # such as a tensor of a program that is being recorded, which has no values yet
+    except Exception:  # for example a tensor of a program that is being traced, which has no value yet
         return value
 
 
 def truncated_repr(value: Any) -> str:
-    """A value as an error shows it: on one line, cut off where it is long."""
+    """Return the ``repr`` for an error: one line, cut off where it is long."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # a whole number of more than 4300 digits, among others
+    except Exception:  # for example an integer of more than 4300 digits
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 
 def describe_type(value: Any) -> str:
-    """What a value is, in words: its type, and the shape of an array."""
+    """Name the type of a value, and the shape of an array."""
     shape = getattr(value, "shape", None)
     name = type(value).__name__
     return f"{name} of shape {list(shape)}" if shape and isinstance(shape, list | tuple) else name
 
 
+def check_type(value: Any, expected: Any, accepted: str, label: str = "") -> None:
+    """Check the type of a value.
+
+    Args:
+        value: a bool is not taken for a number.
+        expected: the type, or a union of types.
+        accepted: the accepted values in words.
+        label: precedes the value in the error, as in ``sx=``.
+
+    Raises:
+        ToMeTypeError: the value has another type.
+    """
+    if isinstance(value, bool) or not isinstance(value, expected):
+        raise ToMeTypeError(f"{label}{truncated_repr(value)} must be {accepted}; got {describe_type(value)}")
+
+
 def format_setting(value: Any) -> str:
-    """A setting's value for people: ``0.5``, ``0.7 to 0.3`` for a ramp, ``0.5 at level 1, 0.25 at level 2``."""
+    """Format a setting for people.
+
+    Returns:
+        ``0.5``; ``0.7 to 0.3`` for a ramp; ``0.5 at level 1, 0.25 at level 2`` for ratios by level.
+    """
     if isinstance(value, Mapping):
         return ", ".join(f"{format_setting(ratio)} at level {level}" for level, ratio in value.items())
     if isinstance(value, list | tuple):

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import math
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -34,10 +35,10 @@ from ppdiffusers_tome.settings.types import truncated_repr
 BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
 STRIDE = r"must be a whole number of tokens, 1 or more, such as 2; got "
 LEVELS = r"must be 1, 2, 4, 8 or None \(the finest level of the model\)"
-INTEGER_LEVEL = r"must be 1, 2, 4, 8 or None; got "
+INTEGER_LEVEL = rf"{LEVELS}; got "
 SEED = r"must be a whole number from 0 to 2\*\*63 - 1; got "
 NUMBER = (
-    r"must be a number, the share of tokens to merge, such as 0\.5, or the name of a preset "
+    r"must be a number, the fraction of tokens to merge, such as 0\.5, or the name of a preset "
     r"\(balanced, fast, quality\); got "
 )
 
@@ -76,9 +77,9 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(min_similarity=1.5), ToMeValueError, r"min_similarity=1\.5 must be a cosine, from -1 to 1, such as 0\.9"),
     (dict(min_similarity=math.nan), ToMeValueError, r"min_similarity=nan must be a cosine"),
     (dict(min_similarity="0.9"), ToMeTypeError, r"min_similarity='0\.9' must be a number; got str"),
-    (dict(start=0.5, end=0.5), ToMeValueError, r"start=0\.5 and end=0\.5 must be shares .*0 <= start < end <= 1"),
-    (dict(end=1.5), ToMeValueError, r"start=0 and end=1\.5 must be shares of the denoising"),
-    (dict(start=math.nan), ToMeValueError, r"must be shares of the denoising"),
+    (dict(start=0.5, end=0.5), ToMeValueError, r"start=0\.5 and end=0\.5 must be fractions .*0 <= start < end <= 1"),
+    (dict(end=1.5), ToMeValueError, r"start=0 and end=1\.5 must be fractions of the denoising"),
+    (dict(start=math.nan), ToMeValueError, r"must be fractions of the denoising"),
     (dict(start=None), ToMeTypeError, r"start=None must be a number; got NoneType"),
     (dict(ratio=0.5 + 0j), ToMeTypeError, rf"{NUMBER}complex"),
     (dict(ratio=np.zeros((2, 2))), ToMeTypeError, rf"{NUMBER}ndarray of shape \[2, 2\]"),
@@ -94,8 +95,8 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio={paddle.to_tensor(1): 0.5, 1: 0.3}), ToMeValueError, r"names level 1 twice; give each level once"),
     (dict(ratio="auto"), ToMeValueError, r"ratio='auto' is not a setting: .* Call tune, as in found = .*tune\(pipe"),
     (dict(ratio=dict(ratio=0.5)), ToMeValueError, r"has level 'ratio'; levels are 1, 2, 4 and 8"),
-    (dict(sx=0), ToMeValueError, r"sx=0 must be 1 or more; the usual stride is 2"),
-    (dict(sy=-1), ToMeValueError, r"sy=-1 must be 1 or more; the usual stride is 2"),
+    (dict(sx=0), ToMeValueError, r"sx=0 must be 1 or more, such as 2"),
+    (dict(sy=-1), ToMeValueError, r"sy=-1 must be 1 or more, such as 2"),
     (dict(sx=1.5), ToMeTypeError, rf"sx=1\.5 {STRIDE}float"),
     (dict(sy=2.0), ToMeTypeError, rf"sy=2\.0 {STRIDE}float"),
     (dict(sx="2"), ToMeTypeError, rf"sx='2' {STRIDE}str"),
@@ -103,7 +104,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(sx=None), ToMeTypeError, rf"sx=None {STRIDE}NoneType"),
     (dict(sx=1, sy=1), ToMeValueError, r"sx=1 and sy=1 make every token a dest.*use a stride such as sx=2, sy=2"),
     (dict(ratio=0, sx=1, sy=1), ToMeValueError, r"sx=1 and sy=1 make every token a destination"),
-    (dict(st=0), ToMeValueError, r"st=0 must be 1 or more; the usual stride is 1"),
+    (dict(st=0), ToMeValueError, r"st=0 must be 1 or more, such as 2"),
     (dict(st=2.0), ToMeTypeError, r"st=2\.0 must be a whole number of frames, 1 or more, such as 2; got float"),
     (dict(ratio=0.9, st=2), ToMeValueError, r"ratio=0\.9 must be at least 0 and below 0\.875 for a 2x2x2 stride"),
     (dict(proportional=1), ToMeTypeError, r"proportional=1 must be True, False or None \(as the method does\)"),
@@ -148,9 +149,9 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(config=ToMeConfig), ToMeTypeError, r"must be a ToMeConfig, the name of a preset .*; got type"),
     (dict(config=np.zeros(3)), ToMeTypeError, r"config=array.* must be a ToMeConfig, .*; got ndarray of shape \[3\]"),
     (dict(config="nowhere.json"), ToMeValueError, r"nowhere\.json cannot be read as settings of token merging"),
-    (dict(ratio=ToMeConfig(), config=ToMeConfig()), ToMeTypeError, r"a ToMeConfig was given first and another ToMeC"),
-    (dict(ratio="fast", config=ToMeConfig()), ToMeTypeError, r"the preset 'fast' was given first .* give one of them"),
-    (dict(ratio="quality", tile=16), ToMeValueError, r"tile=16 was given and ratio=0\.75 and method='todo' come from"),
+    (dict(ratio=ToMeConfig(), config=ToMeConfig()), ToMeTypeError, r"ratio=ToMeC.* and config=ToMeC.* both hold all"),
+    (dict(ratio="fast", config=ToMeConfig()), ToMeTypeError, r"ratio='fast' and config=ToMe.*; pass one of them, and"),
+    (dict(ratio="quality", tile=16), ToMeValueError, r"method='todo' comes from the preset 'quality', tile=16 from"),
 ]  # fmt: skip
 
 
@@ -395,3 +396,35 @@ def test_a_file_of_settings_is_named_with_its_fault(tmp_path: Path) -> None:
         for apply in (ToMeConfig.load, lambda path: apply_tome(unet(), config=path)):
             with pytest.raises(ToMeError, match=f"^{re.escape(str(file))}"):
                 apply(file)
+
+
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_settings_file_may_have_a_byte_order_mark(encoding: str, tmp_path: Path) -> None:
+    """Windows' Notepad may write one, and PowerShell 5's ``>`` writes UTF-16."""
+    file = tmp_path / "mine.json"
+    file.write_bytes(ToMeConfig(0.25, seed=3).to_json().encode(encoding))
+    assert ToMeConfig.load(file) == ToMeConfig(0.25, seed=3)
+
+
+@pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n", b'{"ratio": 0.5, "\xe9": 1}'], ids=["png", "latin-1"])
+def test_a_settings_file_in_no_such_encoding_is_refused_in_words(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_bytes(content)
+    with pytest.raises(ToMeValueError, match=r"cannot be read as settings of .* \(it is not text in UTF-8\)$"):
+        ToMeConfig.load(tmp_path / "mine.json")
+
+
+def test_a_conflict_names_its_settings() -> None:
+    for settings, names in (
+        (dict(ratio=0.75), ("ratio", "sx", "sy", "st", "method")),
+        (dict(ratio=0.8), ("ratio", "sx", "sy", "st")),
+        (dict(method="todo", tile=16), ("tile", "method")),
+        (dict(tile=3, sx=4), ("tile", "sx", "sy")),
+        (dict(seed=-1), ()),
+    ):
+        with pytest.raises(ToMeValueError) as raised:
+            ToMeConfig(**settings)  # type: ignore[arg-type]
+        assert raised.value.settings == names
+        assert pickle.loads(pickle.dumps(raised.value)).settings == names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import pydoc
@@ -13,6 +14,7 @@ from typing import Any
 import paddle
 import ppdiffusers
 import pytest
+from ppdiffusers.models.modeling_utils import ModelMixin
 
 import ppdiffusers_tome
 import tiny
@@ -32,7 +34,7 @@ def report():
     return {cls.__name__: {name: getattr(getattr(cls, name), "__module__", type(getattr(cls, name)).__name__)
                            for name in ("apply_tome", "remove_tome", "tome") if hasattr(cls, name)} for cls in classes}
 """
-OURS = {"apply_tome": "ppdiffusers_tome.api", "remove_tome": "ppdiffusers_tome.api"}
+OURS = {"apply_tome": "ppdiffusers_tome.api", "remove_tome": "ppdiffusers_tome.patching.apply"}
 WITH_TOME = {**OURS, "tome": "property"}
 EXPECTED = {
     "Layer": OURS, "ModelMixin": WITH_TOME, "DiffusionPipeline": WITH_TOME,
@@ -75,8 +77,7 @@ def test_help_on_a_method_is_that_of_the_function(cls: type, function: Callable[
     """``help(pipe.apply_tome)``, and what an editor completes from an object or from types."""
     method = getattr(cls, function.__name__)
     own, its = (list(inspect.signature(each).parameters.values()) for each in (method, function))
-    assert own[0].name == "self"
-    assert own[1:] == its[1:]
+    assert own == its
     assert function.__doc__
     assert (Path(ppdiffusers_tome.__file__).parent / "py.typed").is_file()  # so that types count
     shown = pydoc.plain(pydoc.render_doc(method))
@@ -196,3 +197,104 @@ class TestCallsOfPipelines:
         found = weakref.ref(type("Own", (ppdiffusers.StableDiffusionPipeline,), {"__call__": lambda self: None}))
         gc.collect()
         assert found() is None
+
+
+class TestBesideMonkeypatches:
+    """A user's own methods on ppdiffusers' classes win over ours, and stay when ours go."""
+
+    @pytest.fixture(autouse=True)
+    def _installed(self) -> Iterator[None]:
+        uninstall()
+        classes = (ppdiffusers.DiffusionPipeline, ppdiffusers.StableDiffusionPipeline, ModelMixin)
+        plain = {(cls, name): vars(cls).get(name) for cls in classes for name in ("__call__", *WITH_TOME)}
+        install()
+        yield
+        uninstall()
+        for (cls, name), attribute in plain.items():
+            if attribute is not None:
+                setattr(cls, name, attribute)
+            elif name in vars(cls):
+                delattr(cls, name)
+        install()
+
+    @staticmethod
+    def method(self: Any, *args: Any, **kwargs: Any) -> str:
+        return "the user's"
+
+    @pytest.mark.parametrize("name", ["apply_tome", "remove_tome", "tome"])
+    def test_one_put_on_after_install_stays(self, name: str) -> None:
+        cls = ppdiffusers.DiffusionPipeline
+        setattr(cls, name, self.method)
+        uninstall()
+        assert getattr(cls, name) is self.method
+        assert not hasattr(ppdiffusers.UNet2DConditionModel, "tome")
+
+    def test_one_put_on_before_install_comes_back(self) -> None:
+        cls = ppdiffusers.DiffusionPipeline
+        uninstall()
+        cls.apply_tome = self.method
+        install()
+        assert cls.apply_tome is apply_tome
+        uninstall()
+        assert cls.apply_tome is self.method
+
+    def test_one_put_on_between_two_installs_comes_back(self) -> None:
+        cls = ppdiffusers.DiffusionPipeline
+        cls.apply_tome = self.method
+        install()
+        assert cls.apply_tome is apply_tome
+        uninstall()
+        assert cls.apply_tome is self.method
+
+    def test_one_of_a_subclass_wins_and_stays(self) -> None:
+        cls = ppdiffusers.StableDiffusionPipeline
+        cls.apply_tome = self.method
+        install()
+        assert cls.apply_tome is self.method
+        uninstall()
+        assert vars(cls)["apply_tome"] is self.method
+
+    def test_one_taken_off_stays_off(self) -> None:
+        del ModelMixin.tome
+        uninstall()
+        assert not hasattr(ppdiffusers.UNet2DConditionModel, "tome")
+
+    @pytest.mark.parametrize("first", ["call", "install"])
+    def test_a_call_is_the_users_after_uninstall(self, first: str) -> None:
+        cls = ppdiffusers.StableDiffusionPipeline
+        if first == "call":
+            uninstall()
+        cls.__call__ = self.method
+        install()
+        assert cls.__new__(cls)() == "the user's"
+        assert cls.__call__ is not self.method  # tracked
+        uninstall()
+        assert vars(cls)["__call__"] is self.method
+
+    def test_a_call_that_wraps_ours_stays(self) -> None:
+        class Pipeline(ppdiffusers.StableDiffusionPipeline):
+            def __call__(self) -> Any:
+                return current_pipeline_call()
+
+        ours = Pipeline.__call__
+
+        @functools.wraps(ours)
+        def wrapper(self: Any) -> Any:
+            return "wrapped", ours(self)
+
+        Pipeline.__call__ = wrapper
+        uninstall()
+        assert Pipeline.__call__ is wrapper
+        assert Pipeline.__new__(Pipeline)()[0] == "wrapped"
+
+    def test_a_call_put_on_a_mixin_stays(self) -> None:
+        class Mixin:
+            def __call__(self) -> str:
+                return "before"
+
+        class Pipeline(Mixin, ppdiffusers.StableDiffusionPipeline):
+            pass
+
+        Mixin.__call__ = self.method
+        uninstall()
+        assert Pipeline.__call__ is self.method

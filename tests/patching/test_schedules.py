@@ -29,6 +29,7 @@ from ppdiffusers_tome import (
     apply_tome,
     remove_tome,
 )
+from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.drawing.settings import tome_from
 
@@ -61,6 +62,20 @@ class TestRatio:
 
     def test_the_end_of_the_denoising_is_in(self) -> None:
         assert ToMeConfig(0.5, start=0.2).ratio_at(1, 1.0) == 0.5
+
+    @pytest.mark.parametrize(
+        ("config", "level", "progress", "merged"),
+        [
+            (ToMeConfig(0.5), 1, None, 12), (ToMeConfig(0.26), 8, 0.3, 6), (ToMeConfig(0), 1, None, 0),
+            (ToMeConfig(0.5, st=2), 1, None, 36), (ToMeConfig(0.7, st=2), 1, None, 50),
+            (ToMeConfig((0.5, 0.25)), 1, 0.5, 9), (ToMeConfig({1: 0.5, 2: 0.25}), 2, None, 6),
+            (ToMeConfig({1: 0.5}), 2, None, 0), (ToMeConfig(0.5, end=0.5), 1, 0.5, 0),
+        ],
+    )  # fmt: skip
+    def test_num_merged_is_of_one_frame_or_of_all_with_a_stride(
+        self, config: ToMeConfig, level: int, progress: float | None, merged: int
+    ) -> None:
+        assert config.num_merged(Grid(height=4, width=6, frames=3), level, progress) == merged
 
 
 CONFIGS = [
@@ -158,9 +173,9 @@ class TestExplicitSettings:
             expected = replace(config, **given)
         except ToMeValueError:
             # More than what the stride leaves, or the method: the ratio must be given as well, and that works.
-            said = rf"\. Here {name}={default!r} was given and ratio=.* comes from the preset '{preset}'; "
-            remedy = rf"leave out {name}, or give ratio as well, such as ratio=0\.5 with config='{preset}'$"
-            with pytest.raises(ToMeValueError, match=said + remedy):
+            origins = rf"\. Here ratio=.* from the preset '{preset}', {name}={default!r} from your arguments; "
+            remedy = rf"omit {name}, or pass ratio( or sx)?( or sy)?( or method)? as well, with config='{preset}'$"
+            with pytest.raises(ToMeValueError, match=origins + remedy):
                 apply_tome(unet, preset, **given)
             assert unet.tome is None
             given["ratio"] = 0.5
@@ -200,7 +215,7 @@ class TestExplicitSettings:
         self, arguments: tuple[Any, ...], expected: ToMeConfig | None, unet: tiny.Model
     ) -> None:
         if expected is None:
-            with pytest.raises(ToMeValueError, match="leave out max_downsample, or give ratio as well"):
+            with pytest.raises(ToMeValueError, match="omit max_downsample, or pass ratio as well, with config='fast'"):
                 apply_tome(unet, *arguments)
         else:
             assert apply_tome(unet, *arguments).tome.config == expected
@@ -224,29 +239,37 @@ class TestExplicitSettings:
         [
             ("quality", dict(method="tome"),
              "ratio=0.75 must be at least 0 and below 0.75 for a 2x2 stride; lower the ratio or enlarge the stride. "
-             "Here method='tome' was given and ratio=0.75 comes from the preset 'quality'; leave out method, or give "
-             "ratio as well, such as ratio=0.5 with config='quality'"),
+             "Here ratio=0.75 comes from the preset 'quality', method='tome' from your arguments; omit method, or pass "
+             "ratio as well, with config='quality'"),
             ("fast", dict(sx=2, seed=3),
-             "Here sx=2 was given and ratio={1: 0.9375, 2: 0.9375} comes from the preset 'fast'; leave out sx, or give "
-             "ratio as well, such as ratio=0.5 with config='fast'"),
+             "Here ratio={1: 0.9375, 2: 0.9375} and sy=4 come from the preset 'fast', sx=2 from your arguments; omit "
+             "sx, or pass ratio or sy as well, with config='fast'"),
             ("quality", dict(tile=16),
-             "Here tile=16 was given and ratio=0.75 and method='todo' come from the preset 'quality'; leave out tile, "
-             "or give ratio and method as well, such as ratio=0.5, method='tome' with config='quality'"),
+             "Here method='todo' comes from the preset 'quality', tile=16 from your arguments; omit tile, or pass "
+             "method as well, with config='quality'"),
             ("fast", dict(max_downsample=1, sx=2),
-             "Here max_downsample=1 and sx=2 were given and ratio={1: 0.9375, 2: 0.9375} comes from the preset 'fast'; "
-             "leave out max_downsample and sx, or give ratio as well, such as ratio=0.5 with config='fast'"),
+             "Here ratio={1: 0.9375, 2: 0.9375} comes from the preset 'fast', max_downsample=1 from your arguments; "
+             "omit max_downsample, or pass ratio as well, with config='fast'"),
             (ToMeConfig(0.9, sx=4, sy=4), dict(sx=2, sy=2),
-             "Here sx=2 and sy=2 were given and ratio=0.9 comes from the config; leave out sx and sy, or give ratio as "
-             "well, such as ratio=0.5 with config="),
+             "Here ratio=0.9 comes from the config, sx=2 and sy=2 from your arguments; omit sx and sy, or pass ratio "
+             "as well, with config=..."),
             (ToMeConfig(max_downsample=2), dict(ratio={1: 0.5}),
-             "Here ratio={1: 0.5} was given and max_downsample=2 comes from the config; leave out ratio, or give "
-             "max_downsample as well, such as max_downsample=None with config="),
-            # No default would help: who says what, and the rest is up to the sentence before.
+             "Here max_downsample=2 comes from the config, ratio={1: 0.5} from your arguments; omit ratio, or pass "
+             "max_downsample as well, with config=..."),
+            (ToMeConfig(start=0.5), dict(end=0.25),
+             "Here start=0.5 comes from the config, end=0.25 from your arguments; omit end, or pass start as well, "
+             "with config=..."),
+            (ToMeConfig(merge_attn=False, merge_mlp=True), dict(merge_mlp=False),
+             "Here merge_attn=False comes from the config, merge_mlp=False from your arguments; omit merge_mlp, or "
+             "pass merge_attn as well, with config=..."),
             ("balanced", dict(ratio=0.9),
-             "lower the ratio or enlarge the stride. Here ratio=0.9 was given and sx=3, sy=3 and method='todo' come "
-             "from the preset 'balanced'"),
+             "lower the ratio or enlarge the stride. Here sx=3 and sy=3 come from the preset 'balanced', ratio=0.9 "
+             "from your arguments; omit ratio, or pass sx or sy as well, with config='balanced'"),
             # Wrong whatever the base.
-            ("balanced", dict(sx=0), "sx=0 must be 1 or more; the usual stride is 2"),
+            ("balanced", dict(sx=0), "sx=0 must be 1 or more, such as 2"),
+            ("quality", dict(ratio=2), "must be at least 0 and at most 0.75 for a 2x2 stride; lower the ratio or "
+             "enlarge the stride"),
+            ("fast", dict(ratio=0.75, sx=2, sy=2, method="tome"), "lower the ratio or enlarge the stride"),
         ],
     )  # fmt: skip
     def test_what_does_not_go_together_is_told_by_where_it_comes_from(
@@ -262,14 +285,14 @@ class TestExplicitSettings:
         ToMeConfig(0.9, sx=4, sy=4).save(tmp_path / "mine.json")
         given = options({"sx": 2}, str(tmp_path / "mine.json"))
         assert tome_from(given, 0.5) == ToMeConfig(0.5, sx=2, sy=4)
-        with pytest.raises(ToMeValueError, match=r"sx=2 was given and ratio=0\.9 comes from /.*mine\.json; leave out"):
+        with pytest.raises(ToMeValueError, match=r"ratio=0\.9 and sy=4 come from /.*mine\.json, sx=2 from your arg"):
             tome_from(given, None)
         unet = apply_tome(tiny.unet(), config=tmp_path / "mine.json", seed=3)
         assert unet.tome.config == ToMeConfig(0.9, sx=4, sy=4, seed=3)
 
     def test_tomesds_defaults_replace_nothing_unasked(self) -> None:
         for ratio in ("fast", ToMeConfig(0.6, sx=4)):
-            with pytest.raises(ToMeTypeError, match="as apply_patch has tomesd's arguments and defaults; give presets"):
+            with pytest.raises(ToMeTypeError, match="as apply_patch has tomesd's arguments and defaults; pass presets"):
                 apply_patch(tiny.unet(), ratio)  # type: ignore[arg-type]
         assert apply_patch(tiny.unet(), 0.4).tome.config == ToMeConfig(0.4, max_downsample=1)
 
@@ -279,7 +302,7 @@ class TestExplicitSettings:
             name: of_config[name] for name in SETTINGS if name != "ratio"
         }
         given = signature(apply_tome).parameters
-        assert {str(given[name].default) for name in SETTINGS} == {"<not given>"}
+        assert {str(given[name].default) for name in SETTINGS} == {"<unset>"}
 
 
 class TestUnchangeable:

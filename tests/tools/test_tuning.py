@@ -168,7 +168,7 @@ class TestOnAPipeline:
             (dict(sx=2.5), ToMeTypeError, r"sx=2\.5 must be a whole number of tokens"),
             (dict(families={}), ToMeValueError, "there is nothing to try: families has no settings"),
             (dict(config=3), ToMeTypeError, "config=3 must be a ToMeConfig, the name of a preset"),
-            (dict(config="quality", tile=16), ToMeValueError, "tile=16 was given and method='todo' comes from the "),
+            (dict(config="quality", tile=16), ToMeValueError, "method='todo' comes from the preset 'quality', tile=16"),
         ],
     )
     def test_bad_input_is_refused_before_anything_is_drawn(

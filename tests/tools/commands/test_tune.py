@@ -75,7 +75,7 @@ def test_what_does_not_pay_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--height", "100"], "--height 100 must be a multiple of 8"),
         (["--tile", "1"], "tile=1 must be at least 2 for a 2x2 stride"),
         (["--method", "todo", "--tile", "16"], "tile=16 has no effect with method='todo'"),
-        (["--config", "quality", "--tile", "16"], "tile=16 was given and method='todo' comes from the preset"),
+        (["--config", "quality", "--tile", "16"], "method='todo' comes from the preset 'quality', tile=16 from"),
         (["--config", "nowhere.json"], "nowhere.json cannot be read as settings of token merging"),
         (["--ratio", "0.5"], "--ratio"),
     ],
