@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
     check_prompts(args.prompt)
     settings = settings_from(args, args.ratio)
     prompts = asked_for(settings.model.labels, args.prompt, ())
-    from ppdiffusers_tome.export.files import prepare_folder
+    from ppdiffusers_tome.tools.files import prepare_folder
     from ppdiffusers_tome.tools.drawing.picture_files import picture_name
 
     names = [picture_name(number, prompt) for number, prompt in enumerate(prompts, start=1)]

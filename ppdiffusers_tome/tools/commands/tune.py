@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
     kept = kept_settings(args.config, given_tome(args))
     candidates(settings=kept)  # if nothing is left to try, it says so before anything is loaded
-    from ppdiffusers_tome.export.files import prepare_folder
+    from ppdiffusers_tome.tools.files import prepare_folder
 
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     from ppdiffusers_tome.tools.console.output import quiet_libraries

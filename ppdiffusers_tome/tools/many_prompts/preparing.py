@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.files import prepare_folder, write_whole
+from ppdiffusers_tome.tools.files import prepare_folder, write_whole
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.drawing.edges import STRETCH

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.files import prepare_folder, write_whole
+from ppdiffusers_tome.tools.files import prepare_folder, write_whole
 from ppdiffusers_tome.tools.console.results import write_json
 from ppdiffusers_tome.tools.drawing.picture_files import picture_name, read_settings, slug, write_picture
 
