@@ -1,1 +1,1 @@
-"""Pipelines as static programs for deployment, merging included: checks, programs, whole pipelines, ONNX."""
+"""Export of merging pipelines as static programs."""

@@ -1,92 +1,98 @@
-"""An exported pipeline in its folder: what it is made of, what may be replaced there, in which order. Knows no Paddle.
+"""Files of an exported pipeline, and which of them an export may replace.
 
-Nothing is ever replaced or removed but files of an export, known by their names, in a folder where an export is known
-to have been: its ``export.json`` says so. Files that tell of an export but are no part of it, which other commands may
-have written, are replaced in any folder but a model's own. Files of other names stay wherever they are.
+An export replaces or removes only files of an earlier export, by their names, in a folder whose ``export.json`` shows
+that an export was written there. Files that describe an export without being part of a pipeline, which other commands
+write too, are replaced in any folder except a model's own. All other files stay. This module imports no Paddle.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.files import prepare_folder
+from ppdiffusers_tome.errors import ToMeValueError
 
 PROGRAM = "inference"
+PROGRAM_SUFFIXES = (".pdmodel", ".json")  # of Paddle 2 and Paddle 3
 PROGRAMS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
 DENOISERS = ("unet", "controlnet")
 INDEX, EXPORT = "model_index.json", "export.json"
-SETTINGS, SETTINGS_OF = "tome.json", {name: f"tome.{name}.json" for name in DENOISERS}
-# Of the pipelines' classes that load programs; no model's own index names one.
-_DEPLOYED = "PaddleInfer"
-# What says something of the rest, but is no part of a pipeline.
-_BESIDE = (EXPORT, SETTINGS, *SETTINGS_OF.values())
-# All that an export may be made of, whichever Paddle wrote it; tokenizers of other kinds have more files.
+SETTINGS, DENOISER_SETTINGS = "tome.json", {name: f"tome.{name}.json" for name in DENOISERS}
+# The deploy pipelines' classes begin with this; no model's own index names one.
+_DEPLOY_PREFIX = "PaddleInfer"
+_DESCRIPTIONS = (EXPORT, SETTINGS, *DENOISER_SETTINGS.values())
+# Every file of an export by either Paddle; other kinds of tokenizers have more files.
 _FILES = (
-    INDEX, *_BESIDE, "scheduler/scheduler_config.json",
+    INDEX, *_DESCRIPTIONS, "scheduler/scheduler_config.json",
     *(f"tokenizer/{name}.json" for name in ("added_tokens", "special_tokens_map", "tokenizer_config", "vocab")),
     "tokenizer/merges.txt",
-    *(f"{part}/{PROGRAM}{end}" for part in PROGRAMS
-      for end in (".pdmodel", ".json", ".pdiparams", ".pdiparams.info", ".onnx")),
+    *(f"{name}/{PROGRAM}{suffix}" for name in PROGRAMS
+      for suffix in (*PROGRAM_SUFFIXES, ".pdiparams", ".pdiparams.info", ".onnx")),
 )  # fmt: skip
 
 
-def require_place(folder: Path, names: Iterable[str] = (), *, overwrite: bool) -> None:
-    """Make sure, before any work starts, that an export can be put in a folder and nothing else gets lost there.
+def require_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) -> None:
+    """Make sure that an export can be written without losing other files.
 
     Args:
-        folder: where to; made where it does not exist.
-        names: files that will be written, where they are known.
-        overwrite: whether an earlier export, and files that tell of one, may be replaced.
+        folder: the folder of the export; created if absent.
+        names: files to be written, as far as they are known.
+        overwrite: whether an earlier export, and files that describe one, may be replaced.
 
     Raises:
-        UserError: they cannot be written, or something is there that must not be replaced.
+        ToMeValueError: the folder holds something that must not be replaced.
+        OSError: the folder cannot be created or written.
     """
-    prepare_folder(folder, [], overwrite=overwrite)
-    exported = _holds_export(folder)
-    _refuse_model(folder, exported)
+    _require_writable(folder)
+    has_export = read_export(folder) is not None
+    _refuse_model(folder, has_export)
     files = list(dict.fromkeys([*_FILES, *names]))
     for parent in sorted({path for name in files for path in Path(name).parents if path != Path()}):
         _refuse_subfolder(folder / parent)
-    there = [name for name in files if os.path.lexists(folder / name)]
-    for name in there:
-        if name not in _BESIDE and not exported:
-            raise UserError(
-                f"{folder / name} belongs to no export, as no {EXPORT} of one is in {folder}, and --overwrite replaces "
-                "exports alone; choose another --output, or move it away"
+    existing = [name for name in files if os.path.lexists(folder / name)]
+    for name in existing:
+        if name not in _DESCRIPTIONS and not has_export:
+            raise ToMeValueError(
+                f"{folder / name} belongs to no export, as {folder} has no {EXPORT} of one, and overwrite=True "
+                "replaces only exports; choose another folder, or move the file away"
             )
-    prepare_folder(folder, there, overwrite=overwrite)
-    if there and not overwrite:
-        raise UserError(f"{folder / there[0]} is a link to nothing; remove it, or choose another --output")
+    for path in (folder / name for name in existing):
+        if path.is_dir():
+            raise ToMeValueError(f"{path} is a folder, so no file can be written there; choose another folder")
+        if not overwrite and not path.exists():
+            raise ToMeValueError(f"{path} is a broken link; remove it, or choose another folder")
+        if not overwrite:
+            raise ToMeValueError(f"{path} exists already; choose another folder, or replace it with overwrite=True")
 
 
-def files_in(work: Path) -> list[str]:
-    """The files of a folder and all folders in it, as paths from there."""
-    return [path.relative_to(work).as_posix() for path in sorted(work.rglob("*")) if path.is_file()]
+def list_files(folder: Path) -> list[str]:
+    """List the files of a folder and its subfolders by relative path."""
+    return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def put_in_place(work: Path, folder: Path, *, overwrite: bool) -> None:
-    """Move a finished export where it belongs, in place of an earlier one; the file that makes it a pipeline is last.
+def publish(work: Path, folder: Path, *, overwrite: bool) -> None:
+    """Move a complete export into its folder, replacing an earlier one.
+
+    ``model_index.json`` is removed first and moved last, so an incomplete export cannot be loaded.
 
     Args:
-        work: what to move, on the same disk.
-        folder, overwrite: as for ``require_place``.
+        work: the folder that holds the complete export, on the same disk.
+        folder, overwrite: as for ``require_folder``.
 
     Raises:
-        UserError: as ``require_place``, which leaves everything as it was; or writing failed midway. Then there is no
-            ``model_index.json``, so that nobody takes what is there for a pipeline, but an ``export.json``, so that
-            ``--overwrite`` may replace it.
+        ToMeValueError: as ``require_folder``; nothing was changed.
+        OSError: writing failed midway. ``export.json`` exists then, so the next export may overwrite the rest.
     """
-    names = files_in(work)
-    require_place(folder, names, overwrite=overwrite)
+    names = list_files(work)
+    require_folder(folder, names, overwrite=overwrite)
     try:
         (folder / INDEX).unlink(missing_ok=True)
         (work / EXPORT).replace(folder / EXPORT)
-        # A program of another Paddle would be loaded in place of the new one, and settings would be another export's.
+        # A program of the other Paddle would be loaded in place of the new one, and settings would be out of date.
         for name in _FILES:
             if name not in names:
                 (folder / name).unlink(missing_ok=True)
@@ -94,44 +100,54 @@ def put_in_place(work: Path, folder: Path, *, overwrite: bool) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (work / name).replace(folder / name)
     except OSError as error:
-        raise UserError(
-            f"--output {folder} cannot be written ({error.strerror or error}), so what is there is unfinished and has "
-            f"no {INDEX}; make room or allow writing, and give the same command with --overwrite"
-        ) from error
+        reason = f"{error.strerror or error}; the export there is incomplete and has no {INDEX}; export again with"
+        raise OSError(error.errno, f"{reason} overwrite=True", str(folder)) from error
 
 
-def _holds_export(folder: Path) -> bool:
-    """Whether an export was put here, finished or not. ``bench export`` writes a file of the same name."""
-    told = _json(folder / EXPORT)
-    return isinstance(told, dict) and isinstance(told.get("components"), list)
+def read_export(folder: Path) -> dict[str, Any] | None:
+    """Read what ``export.json`` says of an export, complete or not.
+
+    Returns:
+        None without an export; ``bench export`` writes another ``export.json``.
+    """
+    export = _read_json(folder / EXPORT)
+    return export if isinstance(export, dict) and isinstance(export.get("components"), list) else None
 
 
-def _refuse_model(folder: Path, exported: bool) -> None:
-    index = folder / INDEX
-    if not os.path.lexists(index):
+def _require_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise ToMeValueError(f"{folder} is a file; choose another folder") from error
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def _refuse_model(folder: Path, has_export: bool) -> None:
+    if not os.path.lexists(folder / INDEX):
         return
-    content = _json(index)
-    kind = content.get("_class_name") if isinstance(content, dict) else None
-    if not exported or not str(kind).startswith(_DEPLOYED):
-        raise UserError(
-            f"--output {folder} holds a {INDEX} that no export of this program wrote ({kind or 'of no class'}); an "
-            "export in its place would destroy that model, so not even --overwrite does it; choose another --output"
+    index = _read_json(folder / INDEX)
+    class_name = index.get("_class_name") if isinstance(index, dict) else None
+    if not has_export or not str(class_name).startswith(_DEPLOY_PREFIX):
+        raise ToMeValueError(
+            f"{folder} holds a {INDEX} that no export wrote ({class_name or 'without a class'}); an export would "
+            "destroy that model, so not even overwrite=True replaces it; choose another folder"
         )
 
 
 def _refuse_subfolder(path: Path) -> None:
     if path.is_symlink():
-        raise UserError(
-            f"{path} is a link, so files would be written and replaced elsewhere; remove it, or choose another --output"
+        raise ToMeValueError(
+            f"{path} is a link, so files would be replaced elsewhere; remove it, or choose another folder"
         )
     if path.is_dir():
-        prepare_folder(path, [], overwrite=True)
+        _require_writable(path)
     elif path.exists():
-        raise UserError(f"{path} is a file, and an export has a folder of that name; choose another --output")
+        raise ToMeValueError(f"{path} is a file, and an export has a folder of that name; choose another folder")
 
 
-def _json(path: Path) -> Any:
-    """What a file holds; None where it is not there, or no JSON."""
+def _read_json(path: Path) -> Any:
+    """Read a JSON file; return None if it is absent or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Exported programs for ONNX: converted by paddle2onnx, run by onnxruntime. Both are optional, and for Paddle 2 alone.
+"""Programs in ONNX, converted by paddle2onnx and run by onnxruntime.
 
-paddle2onnx for Paddle 3 converts no UNet, merged or not. Merging is built from operators that convert: ``scatter``
-with and without adding (``ScatterND``, opset 16), ``gather``, ``argsort`` and whole-number arithmetic; ``index_add``
-would not.
+Both packages are optional. paddle2onnx for Paddle 3 converts no UNet, merged or not, so this needs Paddle 2. All
+operators of merging convert: ``scatter`` with and without adding (``ScatterND``, opset 16), ``gather``, ``argsort``
+and integer arithmetic. ``index_add`` would not.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ OPSET = 16
 
 
 @dataclass(frozen=True)
-class Onnx:
-    """A program for ONNX.
+class OnnxProgram:
+    """A program in ONNX beside the Paddle program that it comes from.
 
     Attributes:
-        path: of the program, without its ending.
+        stem: the path of both programs without their suffix.
     """
 
-    path: Path
+    stem: Path
 
     @property
     def file(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.onnx")
+        """The path of the ONNX file."""
+        return self.stem.with_name(f"{self.stem.name}.onnx")
 
     def convert(self) -> None:
-        """Write ``file`` from the program that Paddle 2 wrote beside it."""
+        """Write ``file`` from the program that Paddle 2 wrote."""
         import paddle2onnx
 
-        program, weights = (self.path.with_name(f"{self.path.name}{end}") for end in (".pdmodel", ".pdiparams"))
-        with _no_standard_output():
+        program, weights = (self.stem.with_name(f"{self.stem.name}{suffix}") for suffix in (".pdmodel", ".pdiparams"))
+        with _discard_standard_output():
             paddle2onnx.export(str(program), str(weights), str(self.file), opset_version=OPSET)
 
     def run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        """Its first output, from onnxruntime on the CPU."""
+        """Return the first output, computed by onnxruntime on the CPU."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -55,13 +56,13 @@ class Onnx:
 
 
 @contextmanager
-def norms_on_pictures(model: Any) -> Iterator[None]:
-    """For as long as this lasts, the norm of a VAE's attention gets ``[batch, channels, tokens, 1]``.
+def use_image_layout_in_norms(vae: Any) -> Iterator[None]:
+    """Give the norms of a VAE's attention inputs ``[batch, channels, tokens, 1]``.
 
-    It gets three axes otherwise, and paddle2onnx 1.3 takes the last axis but two for the channels.
+    The usual three axes are wrong in ONNX: paddle2onnx 1.3 takes the third last axis for the channels.
     """
     hooks = []
-    for layer in model.sublayers():
+    for layer in vae.sublayers():
         norm = getattr(layer, "group_norm", None)
         if norm is not None and hasattr(layer, "to_q"):
             hooks.append(norm.register_forward_pre_hook(lambda norm, inputs: inputs[0].unsqueeze(-1)))
@@ -74,15 +75,15 @@ def norms_on_pictures(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _no_standard_output() -> Iterator[None]:
-    """Keep back what paddle2onnx's C++ prints there."""
+def _discard_standard_output() -> Iterator[None]:
+    """Discard what paddle2onnx's C++ code prints."""
     sys.stdout.flush()
-    kept = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    saved_descriptor = os.dup(1)
+    null_descriptor = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 1)
+        os.dup2(null_descriptor, 1)
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(nowhere)
-        os.close(kept)
+        os.dup2(saved_descriptor, 1)
+        os.close(null_descriptor)
+        os.close(saved_descriptor)

@@ -1,13 +1,13 @@
-"""A pipeline as static programs, in the layout that ppdiffusers' deploy pipelines read; merging is part of the graph.
+"""Pipelines as static programs that ppdiffusers' deploy pipelines load, merging included.
 
-The layout is that of ppdiffusers' ``deploy/*/export_model.py``: ``model_index.json``, ``tokenizer``, ``scheduler``, and
-a program each in ``text_encoder``, ``unet`` (with the ControlNet, where there is one), ``vae_encoder`` and
-``vae_decoder``. Beside it stand ``tome.json``, the settings (for ``ToMeConfig.load``; ``tome.unet.json`` and
-``tome.controlnet.json`` where they differ), and ``export.json``, what was exported and how it was checked.
+The files are those of ppdiffusers' ``deploy/*/export_model.py``: ``model_index.json``, ``tokenizer``, ``scheduler``,
+and a program in each of ``text_encoder``, ``unet`` (with the ControlNet, if there is one), ``vae_encoder`` and
+``vae_decoder``. Two more describe them: ``tome.json`` holds the settings, for ``ToMeConfig.load``
+(``tome.unet.json`` and ``tome.controlnet.json`` if they differ), and ``export.json`` the sizes and the checks.
 
-Height and width are fixed, as they decide how many tokens merge; the batch may stay open. Random destinations are a
-hash of seed, timestep and grid that is computed in the graph (see ``merging/partition.py``), so a program gives the
-same for the same inputs, whatever a generator holds.
+Height and width are fixed, as they decide how many tokens merge; the batch may be dynamic. Random destinations are a
+hash of seed, timestep and grid, computed in the graph (``merging/partition.py``), so a program returns the same output
+for the same inputs, whatever the random state.
 """
 
 from __future__ import annotations
@@ -15,22 +15,29 @@ from __future__ import annotations
 import json
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.errors import ToMeValueError, UserError
-from ppdiffusers_tome.export.checks import TOLERANCE, require_onnx
-from ppdiffusers_tome.export.layout import EXPORT, INDEX, PROGRAM, PROGRAMS, files_in, put_in_place, require_place
-from ppdiffusers_tome.export.onnx import Onnx, norms_on_pictures
+from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.export.layout import (
+    EXPORT,
+    INDEX,
+    PROGRAM,
+    PROGRAM_SUFFIXES,
+    PROGRAMS,
+    list_files,
+    publish,
+    read_export,
+    require_folder,
+)
+from ppdiffusers_tome.export.onnx import OnnxProgram, use_image_layout_in_norms
 from ppdiffusers_tome.export.programs import (
-    CHANNELS,
-    VAE_SCALE,
     Component,
     TextEncoder,
     VaeDecoder,
@@ -38,34 +45,28 @@ from ppdiffusers_tome.export.programs import (
     denoiser_component,
     load_program,
 )
-from ppdiffusers_tome.export.settings import applied_settings, denoisers_of, require_all_exportable, settings_files
+from ppdiffusers_tome.export.requirements import (
+    LATENT_CHANNELS,
+    TOLERANCE,
+    VAE_SCALE_FACTOR,
+    require_deployable,
+    require_image_size,
+    require_onnx,
+)
+from ppdiffusers_tome.export.settings import describe_settings, list_denoisers, require_all_exportable, settings_files
 
-_RUNTIME = "PaddleInferRuntimeModel"
-
-
-def components_of(pipe: Any, *, height: int, width: int, rows: int | None = None) -> list[Component]:
-    """The programs that a pipeline becomes; of all but the UNet the batch stays open."""
-    text_tokens, vae = pipe.tokenizer.model_max_length, pipe.vae
-    latent: list[int | None] = [None, CHANNELS, height // VAE_SCALE, width // VAE_SCALE]
-    return [
-        Component("text_encoder", lambda: TextEncoder(pipe.text_encoder), {"input_ids": ([None, None], "int64")},
-             text_tokens),
-        denoiser_component(pipe.unet, getattr(pipe, "controlnet", None), height=height, width=width, rows=rows,
-                      text_tokens=text_tokens),
-        Component("vae_encoder", lambda: VaeEncoder(vae), {"sample": ([None, 3, height, width], "float32")}),
-        Component("vae_decoder", lambda: VaeDecoder(vae), {"latent_sample": (latent, "float32")}),
-    ]  # fmt: skip
+_RUNTIME_CLASS = "PaddleInferRuntimeModel"
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A component that was written and run.
+class ExportedComponent:
+    """A program that was written and compared with its model.
 
     Attributes:
         name: of its folder.
-        files: its programs.
-        rows: it was run with.
-        difference: the largest from the model itself, of any program, as a share of the largest output above 1.
+        files: the program's files in the folder, for Paddle and ONNX.
+        rows: the batch sizes that it was run with.
+        difference: the largest difference from the model, as a fraction of the largest output if that is above 1.
     """
 
     name: str
@@ -76,156 +77,179 @@ class Checked:
 
 def export_pipeline(
     pipe: Any, folder: str | Path, *, height: int, width: int, rows: int | None = None, onnx: bool = False,
-    overwrite: bool = False, tolerance: float = TOLERANCE, about: dict[str, Any] | None = None,
-    done: Callable[[str], None] = lambda name: None,
-) -> list[Checked]:  # fmt: skip
-    """Write a pipeline as static programs, run each, and put them in place when they give what the models give.
+    overwrite: bool = False, tolerance: float = TOLERANCE, metadata: dict[str, Any] | None = None,
+    on_component: Callable[[str], None] = lambda name: None,
+) -> list[ExportedComponent]:  # fmt: skip
+    """Write a pipeline as static programs and compare each with its model.
 
     Args:
-        pipe: a ``StableDiffusionPipeline`` or ``StableDiffusionControlNetPipeline``, float32, with ToMe applied or not.
-        folder: where to; made where it does not exist.
-        height, width: of the pictures in pixels, multiples of 8; the programs are for this size alone.
-        rows: of the UNet's input, two a picture with guidance. None leaves them open.
-        onnx: write every component for ONNX too, which takes Paddle 2 with paddle2onnx and onnxruntime.
-        overwrite: replace an earlier export; whatever else is in the folder stays.
-        tolerance: how far outputs may be from the models'.
-        about: more to be recorded in ``export.json``.
-        done: told each component's name when it is written.
+        pipe: a ``StableDiffusionPipeline`` or ``StableDiffusionControlNetPipeline`` in float32, with or without ToMe.
+        folder: the folder of the export; created if absent.
+        height, width: of the images in pixels, multiples of 8; the programs take this size alone.
+        rows: of the UNet's batch, two for each image with guidance; None is dynamic.
+        onnx: write every program in ONNX too, which needs Paddle 2 with paddle2onnx and onnxruntime.
+        overwrite: replace an earlier export; all other files in the folder stay.
+        tolerance: the largest difference allowed between a program and its model.
+        metadata: more entries for ``export.json``.
+        on_component: called with the name of each program when it is written.
 
     Raises:
-        ToMeValueError: the deploy pipelines do not take such a pipeline, its settings of ToMe cannot become part of a
-            program, or a program differs; nothing is written then.
-        UserError: a file cannot be written, or something is there that must not be replaced.
+        ToMeTypeError, ToMeValueError: an argument, the pipeline or its settings of ToMe cannot be exported, the folder
+            holds something that must not be replaced, or a program differs from its model; nothing is written then.
+        OSError: a file cannot be written.
     """
     folder = Path(folder)
-    _require_deployable(pipe)
-    models = denoisers_of(pipe)
-    require_all_exportable(models)
+    require_image_size(height, width, rows)
+    require_deployable(pipe)
+    denoisers = list_denoisers(pipe)
+    require_all_exportable(denoisers)
     if onnx:
         require_onnx()
-    require_place(folder, overwrite=overwrite)
-    components = components_of(pipe, height=height, width=width, rows=rows)
-    with _unfinished(folder) as work:
-        _write_pipeline(pipe, work)
-        require_place(folder, files_in(work), overwrite=overwrite)
+    require_folder(folder, overwrite=overwrite)
+    components = pipeline_components(pipe, height=height, width=width, rows=rows)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as work_name:
+        work = Path(work_name)
+        _write_config(pipe, work)
+        require_folder(folder, list_files(work), overwrite=overwrite)
         for component in components:
-            with norms_on_pictures(pipe.vae):
+            with use_image_layout_in_norms(pipe.vae):
                 component.save(work)
             if onnx:
-                Onnx(work / component.name / PROGRAM).convert()
-            # On a full disk Paddle writes what fits and says nothing; this would not fit either, and says so.
-            (work / ".room").write_bytes(bytes(2**16))
-            (work / ".room").unlink()
-            done(component.name)
+                OnnxProgram(work / component.name / PROGRAM).convert()
+            _require_free_space(work)
+            on_component(component.name)
         deployed = load_exported(work)
-        checked = [_checked(component, deployed, work, tolerance) for component in components]
-        export = {
-            **(about or {}), "height": height, "width": width, "rows": rows, "paddle": paddle.__version__,
-            "tolerance": tolerance, "tome": applied_settings(models),
+        exported = [_check_program(component, deployed, work, tolerance) for component in components]
+        description = {
+            **(metadata or {}), "height": height, "width": width, "rows": rows, "paddle": paddle.__version__,
+            "tolerance": tolerance, "tome": describe_settings(denoisers),
             "components": [
-                {**vars(each), "inputs": _plain(component)}
-                for each, component in zip(checked, components, strict=True)
+                {**asdict(result), "inputs": _describe_inputs(component)}
+                for result, component in zip(exported, components, strict=True)
             ],
         }  # fmt: skip
-        (work / EXPORT).write_text(json.dumps(export, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        for name, config in settings_files(models).items():
+        (work / EXPORT).write_text(json.dumps(description, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        for name, config in settings_files(denoisers).items():
             config.save(work / name)
-        put_in_place(work, folder, overwrite=overwrite)
-    return checked
+        publish(work, folder, overwrite=overwrite)
+    return exported
+
+
+def pipeline_components(pipe: Any, *, height: int, width: int, rows: int | None = None) -> list[Component]:
+    """Return the components of a pipeline; only the UNet's batch may be fixed."""
+    text_tokens, vae, controlnet = pipe.tokenizer.model_max_length, pipe.vae, getattr(pipe, "controlnet", None)
+    latent: list[int | None] = [None, LATENT_CHANNELS, height // VAE_SCALE_FACTOR, width // VAE_SCALE_FACTOR]
+    return [
+        Component(
+            "text_encoder", lambda: TextEncoder(pipe.text_encoder), {"input_ids": ([None, None], "int64")}, text_tokens
+        ),
+        denoiser_component(pipe.unet, controlnet, height=height, width=width, rows=rows, text_tokens=text_tokens),
+        Component("vae_encoder", lambda: VaeEncoder(vae), {"sample": ([None, 3, height, width], "float32")}),
+        Component("vae_decoder", lambda: VaeDecoder(vae), {"latent_sample": (latent, "float32")}),
+    ]
 
 
 def load_exported(folder: str | Path) -> Any:
-    """Load what ``export_pipeline`` wrote into ppdiffusers' deploy pipeline that it is for.
+    """Load an export of ``export_pipeline`` into ppdiffusers' deploy pipeline.
 
-    That pipeline's own ``from_pretrained`` does, on Paddle 3 with what Paddle 2 exported. Otherwise it fails: Paddle 3
-    names its programs as ppdiffusers does not look for, and its oneDNN, on by default, runs no UNet that it exported;
-    Paddle 2.6.2 ends where ppdiffusers hands it tensors (see ``Program``). On a CPU what this returns draws to its end.
+    The pipeline generates images of the exported size, which is the default of its ``height`` and ``width``, and
+    refuses another size with a ``ToMeValueError``. It runs on a CPU too.
+
+    The deploy pipeline's own ``from_pretrained`` loads only what Paddle 2 exported, on Paddle 3: it does not know the
+    names of Paddle 3's programs, turns on oneDNN, with which no UNet of Paddle 3 runs, and ends the process on Paddle
+    2.6.2 (see ``Program``).
+
+    Args:
+        folder: the folder of an export.
+
+    Returns:
+        A ``PaddleInferStableDiffusionPipeline`` or ``PaddleInferStableDiffusionControlNetPipeline``.
     """
     import ppdiffusers
 
     folder = Path(folder)
     index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    programs = {name: load_program(folder / name) for name, (_, kind) in _listed(index) if kind == _RUNTIME}
+    programs = {
+        name: load_program(folder / name)
+        for name, value in index.items() if isinstance(value, list) and value[1] == _RUNTIME_CLASS
+    }  # fmt: skip
     pipe = getattr(ppdiffusers, index["_class_name"]).from_pretrained(str(folder), **programs)
-    pipe.progress_bar = _to_its_end(pipe)
+    pipe.__class__ = type(type(pipe).__name__, (_DeployPipelineFixes, type(pipe)), {})
+    export = read_export(folder)
+    if export is not None:  # ppdiffusers' own scripts write none
+        pipe.exported_size = (export["height"], export["width"])
+        for component in export["components"]:
+            shapes = {name: entry["shape"] for name, entry in component["inputs"].items()}
+            programs[component["name"]].input_shapes = shapes
     return pipe
 
 
-def _to_its_end(pipe: Any) -> Callable[..., Any]:
-    """The progress bar of a deploy pipeline, which gets past the end of its loop where there is no GPU.
+class _DeployPipelineFixes:
+    """Methods that keep a deploy pipeline to its size, and working without a GPU.
 
-    After the last step, still inside the bar, the pipeline calls ``paddle.device.synchronize()`` to have times per step
-    right, and without a GPU Paddle raises there. All steps are done by then, so that error ends the bar and no more.
+    Attributes:
+        exported_size: height and width in pixels; None if unknown.
     """
-    made = pipe.progress_bar
+
+    exported_size: tuple[int, int] | None = None
+
+    def __call__(
+        self, prompt: Any = None, height: int | None = None, width: int | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Generate images of the exported size; all other arguments are the deploy pipeline's.
+
+        Raises:
+            ToMeValueError: another size is given.
+        """
+        if self.exported_size is not None:
+            exported_height, exported_width = self.exported_size
+            if height not in (None, exported_height) or width not in (None, exported_width):
+                raise ToMeValueError(
+                    f"height={height}, width={width} cannot be generated: this pipeline was exported for "
+                    f"height={exported_height}, width={exported_width} alone, as the size decides how many tokens "
+                    "merge; omit both, or export the pipeline again for this size"
+                )
+            height, width = self.exported_size
+        return super().__call__(prompt, height, width, *args, **kwargs)  # type: ignore[misc]
+
+    def progress_bar(self, iterable: Any = None, total: int | None = None) -> Any:
+        """Return the pipeline's progress bar, which completes without a GPU too."""
+        bar = super().progress_bar(iterable=iterable, total=total)  # type: ignore[misc]
+        return self._ignore_failed_synchronize(bar) if iterable is None else bar
 
     @contextmanager
-    def bar_of(total: int | None) -> Iterator[Any]:
-        with made(total=total) as bar:
+    def _ignore_failed_synchronize(self, bar: Any) -> Iterator[Any]:
+        """Ignore that Paddle without a GPU refuses ``paddle.device.synchronize()``.
+
+        The pipeline calls it inside its bar after the last step, to time the steps, so nothing is lost.
+        """
+        with bar:
             try:
                 yield bar
             except TypeError as error:
                 frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-                refused = frames[-1].f_code is paddle.device.synchronize.__code__
-                theirs = {cls.__module__ for cls in type(pipe).__mro__}
-                if not refused or frames[-2].f_globals["__name__"] not in theirs:  # or a callback called it
+                is_refusal = frames[-1].f_code is paddle.device.synchronize.__code__
+                pipeline_modules = {cls.__module__ for cls in type(self).__mro__}
+                # A callback of the user may call it too, and gets its error.
+                if not is_refusal or frames[-2].f_globals["__name__"] not in pipeline_modules:
                     raise
 
-    return lambda iterable=None, total=None: bar_of(total) if iterable is None else made(iterable)
+
+def _require_free_space(folder: Path) -> None:
+    """Raise OSError on a full disk, on which Paddle writes incomplete files silently."""
+    probe = folder / ".free-space"
+    probe.write_bytes(bytes(2**16))
+    probe.unlink()
 
 
-def _listed(index: dict[str, Any]) -> Sequence[tuple[str, list[Any]]]:
-    return [(name, value) for name, value in index.items() if isinstance(value, list) and value[0] is not None]
-
-
-@contextmanager
-def _unfinished(folder: Path) -> Iterator[Path]:
-    """A folder to write into, on the same disk; it is gone afterwards.
-
-    Raises:
-        UserError: writing into it failed.
-    """
-    try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as work:
-            yield Path(work)
-    except OSError as error:
-        if error.strerror is None:  # not the system's; ppdiffusers says by them what it cannot load
-            raise
-        raise UserError(
-            f"--output {folder} cannot be written ({error.strerror}); make room or choose another --output"
-        ) from error
-
-
-def _require_deployable(pipe: Any) -> None:
-    kind = type(pipe).__name__
-    if kind not in ("StableDiffusionPipeline", "StableDiffusionControlNetPipeline"):
-        raise ToMeValueError(
-            f"a {kind} cannot be exported; give a StableDiffusionPipeline or StableDiffusionControlNetPipeline, or "
-            "export its denoiser with paddle.jit.save"
-        )
-    config, control = pipe.unet.config, getattr(pipe, "controlnet", None)
-    if control is not None and type(control).__name__ != "ControlNetModel":
-        raise ToMeValueError(f"a {type(control).__name__} cannot be exported; the deploy pipelines take one ControlNet")
-    found = (config.in_channels, pipe.vae.config.latent_channels, pipe.vae_scale_factor)
-    if found != (CHANNELS, CHANNELS, VAE_SCALE):
-        raise ToMeValueError(
-            f"a UNet of {found[0]} and a VAE of {found[1]} channels at 1/{found[2]} of the size cannot be exported; "
-            f"the deploy pipelines take {CHANNELS} and {CHANNELS} channels at 1/{VAE_SCALE}"
-        )
-    if pipe.unet.dtype != paddle.float32:
-        raise ToMeValueError(
-            f"a model in {pipe.unet.dtype} cannot be exported; load it in float32, and let Paddle Inference convert it"
-        )
-
-
-def _write_pipeline(pipe: Any, folder: Path) -> None:
-    """Everything but the programs; it is written as ppdiffusers itself writes it."""
+def _write_config(pipe: Any, folder: Path) -> None:
+    """Write the deploy pipeline's index, tokenizer and scheduler by ppdiffusers itself."""
     import ppdiffusers
 
-    guided = getattr(pipe, "controlnet", None) is not None
-    cls = getattr(ppdiffusers, f"PaddleInferStableDiffusion{'ControlNet' if guided else ''}Pipeline")
+    infix = "" if getattr(pipe, "controlnet", None) is None else "ControlNet"
+    deploy_class = getattr(ppdiffusers, f"PaddleInferStableDiffusion{infix}Pipeline")
     programs = {name: ppdiffusers.PaddleInferRuntimeModel() for name in PROGRAMS}
-    deployed = cls(
+    deployed = deploy_class(
         **programs, tokenizer=pipe.tokenizer, scheduler=pipe.scheduler, safety_checker=None, feature_extractor=None,
         image_encoder=None, requires_safety_checker=False,
     )  # fmt: skip
@@ -234,29 +258,32 @@ def _write_pipeline(pipe: Any, folder: Path) -> None:
     pipe.scheduler.save_pretrained(str(folder / "scheduler"))
 
 
-def _checked(component: Component, deployed: Any, folder: Path, tolerance: float) -> Checked:
-    """Run a component and compare it with the model."""
-    program, found = getattr(deployed, component.name), []
-    examples = component.examples()
-    converted = Onnx(folder / component.name / PROGRAM)
+def _check_program(component: Component, deployed: Any, folder: Path, tolerance: float) -> ExportedComponent:
+    """Run a program and compare its outputs with the model's.
+
+    Raises:
+        ToMeValueError: they differ by more than the tolerance.
+    """
+    program, onnx_program = getattr(deployed, component.name), OnnxProgram(folder / component.name / PROGRAM)
+    examples, differences = component.examples(), []
     for example in examples:
-        wanted = component.run(example)
+        expected = component.run(example)
         outputs = [program(**example)[0].numpy()]
-        if converted.file.exists():
-            outputs.append(converted.run({name: value.numpy() for name, value in example.items()}))
-        found += [np.abs(output - wanted).max() / max(1.0, np.abs(wanted).max()) for output in outputs]
-    difference = float(max(found))
+        if onnx_program.file.exists():
+            outputs.append(onnx_program.run({name: value.numpy() for name, value in example.items()}))
+        scale = max(1.0, np.abs(expected).max())
+        differences += [np.abs(output - expected).max() / scale for output in outputs]
+    difference = float(max(differences))
     if not difference <= tolerance:
         raise ToMeValueError(
-            f"{component.name} as exported differs from the model by {difference:.1e}, more than {tolerance:g}, so "
-            "nothing was written; allow more if that is what this device's own kernels differ by"
+            f"the program of {component.name} differs from its model by {difference:.1e}, more than "
+            f"tolerance={tolerance:g}, so nothing was written; raise the tolerance if this device's kernels differ so"
         )
-    ends = (".pdmodel", ".json", ".onnx")
-    written = folder / component.name
-    files = [f"{PROGRAM}{end}" for end in ends if (written / f"{PROGRAM}{end}").exists()]
+    names = [f"{PROGRAM}{suffix}" for suffix in (*PROGRAM_SUFFIXES, ".onnx")]
+    files = [name for name in names if (folder / component.name / name).exists()]
     rows = [next(iter(example.values())).shape[0] for example in examples]
-    return Checked(component.name, files, rows, difference)
+    return ExportedComponent(component.name, files, rows, difference)
 
 
-def _plain(component: Component) -> dict[str, Any]:
+def _describe_inputs(component: Component) -> dict[str, Any]:
     return {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in component.inputs.items()}

@@ -1,9 +1,9 @@
-"""One model as a static program: recorded, written, loaded into Paddle Inference and run."""
+"""Static programs of single models: traced, saved, loaded and run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,70 +12,76 @@ import numpy as np
 import paddle
 from ppdiffusers import PaddleInferRuntimeModel
 
-from ppdiffusers_tome.export.layout import PROGRAM
+from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.export.layout import PROGRAM, PROGRAM_SUFFIXES
+from ppdiffusers_tome.export.requirements import VAE_SCALE_FACTOR
 
-# Numbers that the deploy pipelines take for granted (``PaddleInferDiffusionPipelineMixin``).
-SCALING, VAE_SCALE, CHANNELS, CONTROL_SCALES = 0.18215, 8, 4, 13
+# The deploy pipelines assume these numbers (``PaddleInferDiffusionPipelineMixin``).
+_SCALING_FACTOR, _NUM_CONTROL_SCALES = 0.18215, 13
 _TIMESTEPS = (981.0, 1.0)
+
+Shape = list[int | None]
 
 
 @dataclass(frozen=True)
 class Component:
-    """A program to be.
+    """A model to be traced as a program.
 
     Attributes:
-        name: of its folder.
-        build: makes the layer; it takes the inputs by position and gives one tensor.
-        inputs: of each its shape, None for what stays open, and its type.
-        usual: a length for each open axis but the first, to check with.
+        name: of the program's folder.
+        build: builds the layer, which takes the inputs by position and returns one tensor.
+        inputs: shape and data type of each input; None is a dynamic dimension, the first of which is the batch.
+        example_length: the length of dynamic dimensions other than the batch in examples.
     """
 
     name: str
     build: Callable[[], paddle.nn.Layer]
-    inputs: dict[str, tuple[list[int | None], str]]
-    usual: int = 1
+    inputs: dict[str, tuple[Shape, str]]
+    example_length: int = 1
 
     def save(self, folder: Path) -> None:
-        """Record the program and write it to ``folder/name``."""
-        # An InputSpec writes -1 into the list that it is given.
+        """Trace the program and write it to ``folder/name``."""
+        # An InputSpec writes -1 into the list that it gets, so it gets a copy.
         specs = [
             paddle.static.InputSpec(list(shape), getattr(paddle, dtype), name)
             for name, (shape, dtype) in self.inputs.items()
         ]
-        layer = self.build()
-        layer.eval()
-        program = paddle.jit.to_static(layer, input_spec=specs, full_graph=True)
+        program = paddle.jit.to_static(self._build_for_inference(), input_spec=specs, full_graph=True)
         paddle.jit.save(program, str(folder / self.name / PROGRAM))
 
     def examples(self) -> list[dict[str, paddle.Tensor]]:
-        """Inputs to run it with: one and two rows where the batch is open, at an early and a late timestep."""
+        """Return inputs at an early and a late timestep.
+
+        A dynamic batch has one row in the first and two in the second.
+        """
         rows = next(iter(self.inputs.values()))[0][0]
-        return [
-            self.example(batch, timestep)
-            for batch, timestep in zip((1, 2) if rows is None else (rows, rows), _TIMESTEPS, strict=True)
-        ]
+        batches = (1, 2) if rows is None else (rows, rows)
+        return [self.example(batch, timestep) for batch, timestep in zip(batches, _TIMESTEPS, strict=True)]
 
     def example(self, rows: int, timestep: float) -> dict[str, paddle.Tensor]:
-        """Inputs of ``rows`` rows, the same every time."""
-        draw = np.random.default_rng(0)
-        made = {}
+        """Return reproducible random inputs with a batch of ``rows``."""
+        rng = np.random.default_rng(0)
+        inputs = {}
         for name, (shape, dtype) in self.inputs.items():
-            sizes = [size or (self.usual if axis else rows) for axis, size in enumerate(shape)]
+            static_shape = [size or (self.example_length if axis else rows) for axis, size in enumerate(shape)]
             if name == "timestep":
-                values = np.full(sizes, timestep)
+                values = np.full(static_shape, timestep)
             elif dtype == "int64":
-                values = draw.integers(0, 100, sizes)
+                values = rng.integers(0, 100, static_shape)
             else:
-                values = draw.standard_normal(sizes)
-            made[name] = paddle.to_tensor(values.astype(dtype))
-        return made
+                values = rng.standard_normal(static_shape)
+            inputs[name] = paddle.to_tensor(values.astype(dtype))
+        return inputs
 
     @paddle.no_grad()
     def run(self, example: dict[str, paddle.Tensor]) -> np.ndarray:
-        """What it is to give, from the model itself."""
+        """Return the output of the model itself, the reference for its program."""
+        return self._build_for_inference()(*example.values()).numpy()
+
+    def _build_for_inference(self) -> paddle.nn.Layer:
         layer = self.build()
         layer.eval()
-        return layer(*example.values()).numpy()
+        return layer
 
 
 class _Denoiser(paddle.nn.Layer):
@@ -109,6 +115,8 @@ class _GuidedDenoiser(paddle.nn.Layer):
 
 
 class TextEncoder(paddle.nn.Layer):
+    """A text encoder that returns its last hidden states alone."""
+
     def __init__(self, text_encoder: Any) -> None:
         super().__init__()
         self.text_encoder = text_encoder
@@ -118,40 +126,40 @@ class TextEncoder(paddle.nn.Layer):
 
 
 class VaeEncoder(paddle.nn.Layer):
-    """Latents so scaled that the deploy pipelines' fixed factor makes them this VAE's."""
+    """A VAE's encoder that corrects for the deploy pipelines' fixed scaling factor."""
 
     def __init__(self, vae: Any) -> None:
         super().__init__()
-        self.vae, self.factor = vae, vae.config.scaling_factor / SCALING
+        self.vae, self.correction = vae, vae.config.scaling_factor / _SCALING_FACTOR
 
     def forward(self, sample: paddle.Tensor) -> paddle.Tensor:
-        return self.vae.encode(sample).latent_dist.mode() * self.factor
+        return self.vae.encode(sample).latent_dist.mode() * self.correction
 
 
 class VaeDecoder(paddle.nn.Layer):
-    """Takes latents as the deploy pipelines' fixed factor leaves them."""
+    """A VAE's decoder that corrects for the deploy pipelines' fixed scaling factor."""
 
     def __init__(self, vae: Any) -> None:
         super().__init__()
-        self.vae, self.factor = vae, SCALING / vae.config.scaling_factor
+        self.vae, self.correction = vae, _SCALING_FACTOR / vae.config.scaling_factor
 
     def forward(self, latent_sample: paddle.Tensor) -> paddle.Tensor:
-        return self.vae.decode(latent_sample * self.factor, return_dict=False)[0]
+        return self.vae.decode(latent_sample * self.correction, return_dict=False)[0]
 
 
 def denoiser_component(
     unet: Any, controlnet: Any = None, *, height: int, width: int, rows: int | None = None, text_tokens: int = 77
 ) -> Component:
-    """A UNet, with a ControlNet where one is given.
+    """Return the component of a UNet, with its ControlNet if there is one.
 
     Args:
-        unet, controlnet: ppdiffusers' models, ToMe applied or not.
-        height, width: of the picture in pixels.
-        rows: of its input, two a picture with guidance; None leaves them open.
-        text_tokens: how many to check it with; they stay open.
+        unet, controlnet: ppdiffusers' models, with or without ToMe.
+        height, width: of the image in pixels.
+        rows: of the UNet's batch, two for each image with guidance; None is dynamic.
+        text_tokens: their number in examples; it is dynamic in the program.
     """
-    latent = [rows, unet.config.in_channels, height // VAE_SCALE, width // VAE_SCALE]
-    inputs: dict[str, tuple[list[int | None], str]] = {
+    latent = [rows, unet.config.in_channels, height // VAE_SCALE_FACTOR, width // VAE_SCALE_FACTOR]
+    inputs: dict[str, tuple[Shape, str]] = {
         "sample": (latent, "float32"),
         "timestep": ([1], "float32"),
         "encoder_hidden_states": ([rows, None, unet.config.cross_attention_dim], "float32"),
@@ -159,40 +167,66 @@ def denoiser_component(
     if controlnet is None:
         return Component("unet", lambda: _Denoiser(unet), inputs, text_tokens)
     inputs["controlnet_cond"] = ([rows, 3, height, width], "float32")
-    inputs["controlnet_conditioning_scale"] = ([CONTROL_SCALES], "float32")
+    inputs["controlnet_conditioning_scale"] = ([_NUM_CONTROL_SCALES], "float32")
     return Component("unet", lambda: _GuidedDenoiser(unet, controlnet), inputs, text_tokens)
 
 
 class Program(PaddleInferRuntimeModel):
-    """ppdiffusers' runtime model, but what it runs is filled in through Paddle Inference's handles.
+    """ppdiffusers' runtime model, with inputs copied through Paddle Inference's handles.
 
-    Handing the predictor tensors, as ppdiffusers does, ends the process on Paddle 2.6.2, whatever the model.
+    ppdiffusers passes tensors to the predictor, which ends the process on Paddle 2.6.2, whatever the model.
+
+    Attributes:
+        input_shapes: by name, None for dynamic dimensions; empty if unknown. Paddle Inference does not report them.
     """
 
+    input_shapes: Mapping[str, Sequence[int | None]] = {}
+
     def __call__(self, **inputs: Any) -> list[paddle.Tensor]:
-        """Run it with its inputs by name; others are ignored. A timestep may be any number."""
+        """Run the program with its inputs by name and ignore all others.
+
+        Args:
+            inputs: tensors or arrays; a timestep may be any number.
+
+        Raises:
+            ToMeValueError: an input has another shape than the program, which would fail in a kernel.
+        """
         for name in self.model.get_input_names():
             value = np.asarray(inputs[name])
             value = value.reshape([1]).astype("float32") if name == "timestep" else value
+            self._check_shape(name, value)
             self.model.get_input_handle(name).copy_from_cpu(np.ascontiguousarray(value))
         self.model.run()
         outputs = (self.model.get_output_handle(name) for name in self.model.get_output_names())
         return [paddle.to_tensor(output.copy_to_cpu()) for output in outputs]
 
+    def _check_shape(self, name: str, value: np.ndarray) -> None:
+        expected = self.input_shapes.get(name, value.shape)
+        pairs = zip(value.shape, expected, strict=False)
+        if value.ndim != len(expected) or any(size not in (dim, None) for dim, size in pairs):
+            shape = ", ".join("any" if size is None else str(size) for size in expected)
+            raise ToMeValueError(
+                f"the exported program takes {name} of shape [{shape}]; got {list(value.shape)}. Give images, latents "
+                "and batches of the size in export.json, or export the pipeline again for this size"
+            )
+
 
 def load_program(folder: Path) -> Program:
-    """One exported component for Paddle Inference, with IR optimisation."""
-    name = program_file(folder).name
+    """Load an exported component into Paddle Inference, with IR optimisation."""
+    name = find_program(folder).name
     return Program.from_pretrained(str(folder), model_file_name=name, infer_configs=inference_config())
 
 
-def program_file(folder: Path) -> Path:
-    """The program in the folder of a component: Paddle 2 writes ``.pdmodel``, Paddle 3 ``.json``."""
-    return next(folder / f"{PROGRAM}{end}" for end in (".pdmodel", ".json") if (folder / f"{PROGRAM}{end}").exists())
+def find_program(folder: Path) -> Path:
+    """Return the program of whichever Paddle wrote the folder."""
+    return next(path for suffix in PROGRAM_SUFFIXES if (path := folder / f"{PROGRAM}{suffix}").exists())
 
 
 def inference_config() -> Any:
-    """Paddle Inference on the device that Paddle uses, with as many threads, IR optimisation on and oneDNN off."""
+    """Return Paddle Inference's config for the device that Paddle uses.
+
+    IR optimisation is on and oneDNN off: with it a UNet that Paddle 3 exported does not run.
+    """
     from paddle import inference
 
     config = inference.Config()
@@ -207,5 +241,5 @@ def inference_config() -> Any:
 
 
 def num_threads() -> int:
-    """How many threads those who run programs are given: ``OMP_NUM_THREADS``, or one."""
+    """Return the number of threads for programs: ``OMP_NUM_THREADS``, or one."""
     return int(os.environ.get("OMP_NUM_THREADS") or 1)

@@ -1,4 +1,4 @@
-"""What the models of an exported pipeline merge with: checked, told in ``export.json``, and written as settings."""
+"""Settings of the denoisers of an exported pipeline."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.export.checks import require_exportable
-from ppdiffusers_tome.export.layout import DENOISERS, SETTINGS, SETTINGS_OF
+from ppdiffusers_tome.export.layout import DENOISER_SETTINGS, DENOISERS, SETTINGS
+from ppdiffusers_tome.export.requirements import require_exportable
 from ppdiffusers_tome.patching.apply import AppliedBlocks, applied_tome
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
@@ -16,60 +16,61 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 _UNMERGED = ToMeConfig(0)
 
 
-def denoisers_of(pipe: Any) -> dict[str, Any]:
-    """The models of a pipeline that may merge and become part of a program, by name."""
-    found = {name: getattr(pipe, name, None) for name in DENOISERS}
-    return {name: model for name, model in found.items() if model is not None}
+def list_denoisers(pipe: Any) -> dict[str, Any]:
+    """Return the models of a pipeline that may merge, by name."""
+    models = {name: getattr(pipe, name, None) for name in DENOISERS}
+    return {name: model for name, model in models.items() if model is not None}
 
 
-def require_all_exportable(models: Mapping[str, Any]) -> None:
-    """Whatever the models merge with can become part of a program.
+def require_all_exportable(denoisers: Mapping[str, Any]) -> None:
+    """Refuse denoisers whose token merging cannot be part of a program.
 
     Raises:
-        ToMeValueError: something cannot.
+        ToMeValueError: the settings of one, or ppdiffusers' own port, cannot be exported.
     """
-    for name, model in models.items():
+    for name, model in denoisers.items():
         if has_legacy_port(model):
             raise ToMeValueError(
-                f"ppdiffusers' own port of token merging is on {name}, and it cannot be exported; call remove_tome, or "
+                f"ppdiffusers' own port of token merging is on {name} and cannot be exported; call remove_tome, or "
                 "apply_tome in its place"
             )
         for entry in _entries(model):
-            require_exportable(entry.config, f" of {name}")
+            require_exportable(entry.config, name)
 
 
-def applied_settings(models: Mapping[str, Any]) -> dict[str, Any]:
-    """By model, as plain values, which blocks merge with which settings; None for a model that does not merge."""
+def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe which blocks merge with which settings, for JSON; None without merging."""
     return {
         name: [{"settings": entry.config.to_dict(), "blocks": list(entry.paths)} for entry in _entries(model)] or None
-        for name, model in models.items()
+        for name, model in denoisers.items()
     }
 
 
-def settings_files(models: Mapping[str, Any]) -> dict[str, ToMeConfig]:
-    """Settings under the names of their files, such that applying them merges what merges now.
+def settings_files(denoisers: Mapping[str, Any]) -> dict[str, ToMeConfig]:
+    """Return the settings to save, by file name.
 
-    ``tome.json`` for all models, where there are such settings; otherwise a file for each model for which there are.
-    Ratio 0 stands for a model that does not merge.
+    Applying them merges exactly the blocks that merge now. There is one ``tome.json`` if one config does that for all
+    denoisers, otherwise a file for each denoiser for which one config does. Ratio 0 means no merging.
     """
-    common = _common(list(models.values()))
-    if common is not None:
-        return {SETTINGS: common}
-    each = {SETTINGS_OF[name]: _common([model]) for name, model in models.items()}
-    return {name: config for name, config in each.items() if config is not None}
+    config = _common_config(list(denoisers.values()))
+    if config is not None:
+        return {SETTINGS: config}
+    configs = {DENOISER_SETTINGS[name]: _common_config([model]) for name, model in denoisers.items()}
+    return {name: config for name, config in configs.items() if config is not None}
 
 
-def _common(models: list[Any]) -> ToMeConfig | None:
-    """The settings that give every one of the models the blocks that merge now, or None."""
+def _common_config(models: list[Any]) -> ToMeConfig | None:
+    """Return the one config that merges the same blocks in all models, or None."""
     configs = {entry.config for model in models for entry in _entries(model)} or {_UNMERGED}
     config = next(iter(configs))
-    return config if len(configs) == 1 and all(_gives(config, model) for model in models) else None
+    return config if len(configs) == 1 and all(_selects_merging_blocks(config, model) for model in models) else None
 
 
-def _gives(config: ToMeConfig, model: Any) -> bool:
-    """Whether what merges in a model is what these settings reach, no less; ratio 0 may reach what it likes."""
+def _selects_merging_blocks(config: ToMeConfig, model: Any) -> bool:
+    """Return whether a config selects exactly the blocks that merge; ratio 0 merges none."""
     merging = {path for entry in _entries(model) for path in entry.paths}
-    return merging == {site.name for site in select_blocks(find_blocks(model), config)} or not (merging or config.ratio)
+    selected = {block.name for block in select_blocks(find_blocks(model), config)}
+    return merging == selected or not (merging or config.ratio)
 
 
 def _entries(model: Any) -> tuple[AppliedBlocks, ...]:

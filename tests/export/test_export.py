@@ -13,11 +13,11 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.export.checks import require_exportable, require_onnx
-from ppdiffusers_tome.export.onnx import Onnx
+from ppdiffusers_tome.export.onnx import OnnxProgram
 from ppdiffusers_tome.export.pipelines import export_pipeline
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
-from ppdiffusers_tome.export.settings import applied_settings, settings_files
+from ppdiffusers_tome.export.requirements import require_exportable, require_onnx
+from ppdiffusers_tome.export.settings import describe_settings, settings_files
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import Call
@@ -172,7 +172,7 @@ class TestSettings:
         """How many blocks have which ratio, as ``export.json`` tells it."""
         return {
             name: entries and [(entry["settings"]["ratio"], len(entry["blocks"])) for entry in entries]
-            for name, entries in applied_settings(models).items()
+            for name, entries in describe_settings(models).items()
         }
 
     def test_one_file_speaks_for_all_that_have_the_same(self, models: dict[str, tiny.Model]) -> None:
@@ -182,7 +182,7 @@ class TestSettings:
             model.apply_tome(0.5)
         assert settings_files(models) == {"tome.json": self.HALF}
         assert self.blocks(models) == {"unet": [(0.5, 3)], "controlnet": [(0.5, 1)]}
-        (entry,) = applied_settings(models)["controlnet"]
+        (entry,) = describe_settings(models)["controlnet"]
         assert entry == {"settings": self.HALF.to_dict(), "blocks": ["down_blocks.0.attentions.0.transformer_blocks.0"]}
         assert settings_files({"unet": models["unet"]}) == {"tome.json": self.HALF}
 
@@ -254,7 +254,7 @@ class TestOnnx:
         self.check(tmp_path / "unet", part, (2,))
 
     def check(self, folder: Path, part: Component, batches: tuple[int, ...]) -> None:
-        program = Onnx(folder / PROGRAM)
+        program = OnnxProgram(folder / PROGRAM)
         program.convert()
         for rows in batches:
             for timestep in (500, 3):

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome import ToMeValueError
 from ppdiffusers_tome.export.layout import (
     EXPORT,
     INDEX,
     PROGRAM,
     PROGRAMS,
     SETTINGS,
-    files_in,
-    put_in_place,
-    require_place,
+    list_files,
+    publish,
+    require_folder,
 )
 
 DEPLOYED, MODEL = "PaddleInferStableDiffusionPipeline", "StableDiffusionPipeline"
@@ -36,7 +36,7 @@ def write(folder: Path, text: str, ends: tuple[str, ...] = (".json", ".pdiparams
 
 
 def read(folder: Path) -> dict[str, str]:
-    return {name: (folder / name).read_text() for name in files_in(folder)}
+    return {name: (folder / name).read_text() for name in list_files(folder)}
 
 
 @pytest.fixture
@@ -60,13 +60,13 @@ def test_an_earlier_export_is_replaced_and_nothing_else(work: Path, folder: Path
         (folder / name).write_text(content)
     new = write(work, "new", (".json", ".pdiparams"), "tome.unet.json", "tome.controlnet.json")
     before = read(folder)
-    with pytest.raises(UserError, match=f"{INDEX} exists already; choose another --output, or replace it with --o"):
-        put_in_place(work, folder, overwrite=False)
+    with pytest.raises(ToMeValueError, match=f"{INDEX} exists already; choose another folder, or replace it with overwrite=True"):
+        publish(work, folder, overwrite=False)
     assert read(folder) == before
-    put_in_place(work, folder, overwrite=True)
+    publish(work, folder, overwrite=True)
     assert read(folder) == {**kept, **new}
     newer = write(work, "newer", (".json", ".pdiparams"), SETTINGS)
-    put_in_place(work, folder, overwrite=True)
+    publish(work, folder, overwrite=True)
     assert read(folder) == {**kept, **newer}
 
 
@@ -80,10 +80,10 @@ def test_a_models_own_folder_is_refused(kind: str | None, work: Path, folder: Pa
     else:
         (folder / EXPORT).unlink()
     before = read(folder)
-    words = rf"no export of this program wrote \({kind or 'of no class'}\).* choose another --output"
+    words = rf"no export wrote \({kind or 'without a class'}\).* choose another folder"
     for overwrite in (False, True):
-        with pytest.raises(UserError, match=words):
-            put_in_place(work, folder, overwrite=overwrite)
+        with pytest.raises(ToMeValueError, match=words):
+            publish(work, folder, overwrite=overwrite)
     assert read(folder) == before
 
 
@@ -95,8 +95,8 @@ def test_files_like_an_exports_are_no_exports(name: str, work: Path, folder: Pat
     (folder / EXPORT).write_text('{"run": {}, "rows": [], "seconds": {}}')  # of bench export
     before = read(folder)
     for overwrite in (False, True):
-        with pytest.raises(UserError, match=f"{name} belongs to no export.* choose another --output, or move it away"):
-            put_in_place(work, folder, overwrite=overwrite)
+        with pytest.raises(ToMeValueError, match=f"{name} belongs to no export.* choose another folder, or move the file away"):
+            publish(work, folder, overwrite=overwrite)
     assert read(folder) == before
 
 
@@ -105,9 +105,9 @@ def test_settings_and_findings_of_other_commands_are_replaced_if_asked(work: Pat
     folder.mkdir()
     for name in (EXPORT, SETTINGS):
         (folder / name).write_text("{}")
-    with pytest.raises(UserError, match="exists already"):
-        put_in_place(work, folder, overwrite=False)
-    put_in_place(work, folder, overwrite=True)
+    with pytest.raises(ToMeValueError, match="exists already"):
+        publish(work, folder, overwrite=False)
+    publish(work, folder, overwrite=True)
     assert read(folder) == new
 
 
@@ -118,8 +118,8 @@ def test_a_linked_subfolder_is_refused(work: Path, folder: Path, tmp_path: Path)
     (folder / "unet").rename(elsewhere)
     (folder / "unet").symlink_to(elsewhere)
     before = read(folder), read(elsewhere)
-    with pytest.raises(UserError, match="unet is a link, so files would be written and replaced elsewhere"):
-        put_in_place(work, folder, overwrite=True)
+    with pytest.raises(ToMeValueError, match="unet is a link, so files would be replaced elsewhere"):
+        publish(work, folder, overwrite=True)
     assert (read(folder), read(elsewhere)) == before
 
 
@@ -131,7 +131,7 @@ def test_linked_files_are_replaced_and_not_what_they_link_to(work: Path, folder:
     for end in (".json", ".pdmodel"):
         (folder / "unet" / f"inference{end}").unlink()
         (folder / "unet" / f"inference{end}").symlink_to(elsewhere)
-    put_in_place(work, folder, overwrite=True)
+    publish(work, folder, overwrite=True)
     assert elsewhere.read_text() == "elsewhere"
     assert read(folder) == new
 
@@ -140,11 +140,11 @@ def test_a_link_to_nothing_is_not_written_over_unasked(work: Path, folder: Path,
     write(work, "new")
     folder.mkdir()
     (folder / INDEX).symlink_to(tmp_path / "gone")
-    with pytest.raises(UserError, match="no export of this program wrote"):
-        put_in_place(work, folder, overwrite=False)
+    with pytest.raises(ToMeValueError, match="no export wrote"):
+        publish(work, folder, overwrite=False)
     (folder / INDEX).rename(folder / EXPORT)
-    with pytest.raises(UserError, match=r"export\.json is a link to nothing; remove it, or choose another"):
-        put_in_place(work, folder, overwrite=False)
+    with pytest.raises(ToMeValueError, match=r"export\.json is a broken link; remove it, or choose another"):
+        publish(work, folder, overwrite=False)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_what_is_in_the_way_is_told_before_any_work(name: str, words: str, folde
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("in the way")
     before = read(folder)
-    with pytest.raises(UserError, match=words):
-        require_place(folder, overwrite=True)
+    with pytest.raises(ToMeValueError, match=words):
+        require_folder(folder, overwrite=True)
     assert read(folder) == before
 
 
@@ -177,9 +177,9 @@ def test_stopping_midway_leaves_no_pipeline(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", replace_few)
-        with pytest.raises(UserError, match=f"No space left on device.* has no {INDEX}.* with --overwrite"):
-            put_in_place(work, folder, overwrite=True)
+        with pytest.raises(OSError, match=f"No space left on device.* has no {INDEX}.* with overwrite=True"):
+            publish(work, folder, overwrite=True)
     assert not (folder / INDEX).exists()
     new = write(work, "newer")
-    put_in_place(work, folder, overwrite=True)
+    publish(work, folder, overwrite=True)
     assert read(folder) == {**new, "unet/model_state.pdparams": "kept"}

@@ -14,6 +14,7 @@ import paddle
 import pytest
 from PIL import Image
 from ppdiffusers import StableDiffusionControlNetPipeline
+from ppdiffusers_tome.tuning_candidates import TRIED, candidates, kept_settings
 
 import ppdiffusers_tome
 import tiny
@@ -32,7 +33,6 @@ from ppdiffusers_tome import (
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
 from ppdiffusers_tome.tuning import _best, tune_draws
-from ppdiffusers_tome.tuning_candidates import TRIED, candidates, kept_settings
 
 PROMPT = dict(
     prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.text(1) * 0, height=64, width=64, num_inference_steps=2

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.export.files import prepare_folder
 from ppdiffusers_tome.tools.console.results import Page, write_json, write_text
+from ppdiffusers_tome.tools.files import prepare_folder
 
 if TYPE_CHECKING:
     from PIL import Image

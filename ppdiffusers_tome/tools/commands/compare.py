@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS))
     if settings.controlnet is not None and settings.edges is None:
         _subjects(prompts)
-    from ppdiffusers_tome.export.files import prepare_folder
+    from ppdiffusers_tome.tools.files import prepare_folder
 
     stem = "compare" if settings.controlnet is None else "compare-controlnet"
     paths = prepare_folder(args.output, [f"{stem}.{end}" for end in ("png", "md", "json")], overwrite=args.overwrite)

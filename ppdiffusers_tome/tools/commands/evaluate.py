@@ -75,10 +75,10 @@ def run(args: argparse.Namespace) -> None:
     configurations = _configurations(args)
     for seed in args.seeds:
         check_seed("--seeds", seed)
-    from ppdiffusers_tome.export.files import prepare_folder
     from ppdiffusers_tome.tools.evaluation.picture_store import PictureStore
     from ppdiffusers_tome.tools.evaluation.samples import Case
     from ppdiffusers_tome.tools.evaluation.scores import Networks
+    from ppdiffusers_tome.tools.files import prepare_folder
 
     networks = Networks(args.clip, args.inception, args.real)
     networks.check_files()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.checks import TOLERANCE, require_exportable, require_onnx
-from ppdiffusers_tome.export.layout import require_place
+from ppdiffusers_tome.errors import ToMeValueError, UserError
+from ppdiffusers_tome.export.layout import require_folder
+from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
 from ppdiffusers_tome.tools.drawing.arguments import (
     add_model_argument,
     add_output_arguments,
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.settings.config import ToMeConfig
 
 HELP = "Write a pipeline as static programs for deployment, merging included, and check them by running them."
+# Arguments in errors of the Python functions, as options of this command.
+_OPTIONS = {
+    "overwrite=True": "--overwrite", "choose another folder": "choose another --output", "tolerance=": "--tolerance ",
+}  # fmt: skip
 EXAMPLES = """writes what ppdiffusers' PaddleInferStableDiffusion*Pipeline reads: model_index.json, tokenizer,
 scheduler, and programs in text_encoder, unet (with the ControlNet), vae_encoder and vae_decoder; also tome.json (the
 settings, for --config) and export.json (what was exported, and how far it is from the model). The programs are for one
@@ -42,13 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--controlnet", metavar="MODEL", help=f"a folder, a hub name, or '{BUNDLED}' (default: none)")
     add_size_arguments(group)
     group.add_argument("--rows", type=int, metavar="N",
-                       help="rows of the UNet's input, two a picture with guidance (default: any number)")
+                       help="rows of the UNet's batch, two for each image with guidance (default: any number)")
     group.add_argument("--onnx", action="store_true",
                        help="write every part for ONNX too; takes Paddle 2.6, paddle2onnx 1.3 and onnxruntime")
     group.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="X",
                        help=f"how far programs may be from the model (default: {TOLERANCE:g})")
     tome = add_tome_arguments(parser)
-    tome.add_argument("--ratio", type=float, metavar="X", help="share of the tokens; 0 for none (default: 0.5)")
+    tome.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens; 0 for none (default: 0.5)")
     add_output_arguments(parser)
 
 
@@ -64,11 +71,28 @@ def run(args: argparse.Namespace) -> None:
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     if args.onnx:
         require_onnx()
-    require_place(args.output, overwrite=args.overwrite)
+    with _errors_name_options(args.output):
+        require_folder(args.output, overwrite=args.overwrite)
     from ppdiffusers_tome.tools.console.output import quiet_libraries
 
     with quiet_libraries():
         _export(args, model, controlnet, config)
+
+
+@contextmanager
+def _errors_name_options(folder: Path) -> Iterator[None]:
+    """Name options of the command in errors that name arguments of Python."""
+    try:
+        yield
+    except (ToMeValueError, OSError) as error:
+        if isinstance(error, OSError) and error.strerror is None:  # ppdiffusers' word for a model that it cannot load
+            raise
+        text = str(error)
+        if isinstance(error, OSError):
+            text = f"{folder} cannot be written ({error.strerror}); make room, or choose another folder"
+        for argument, option in _OPTIONS.items():
+            text = text.replace(argument, option)
+        raise UserError(text) from error
 
 
 def _export(args: argparse.Namespace, model: Source, controlnet: Source | None, config: ToMeConfig) -> None:
@@ -85,12 +109,14 @@ def _export(args: argparse.Namespace, model: Source, controlnet: Source | None, 
     if config.ratio != 0:
         apply_tome(pipe, config)
     height, width = native_size(pipe)
-    about = {"model": model.name, "controlnet": None if controlnet is None else controlnet.name}
-    with tqdm(total=4, desc="programs", disable=None) as bar:
-        checked = export_pipeline(
+    metadata = {"model": model.name, "controlnet": None if controlnet is None else controlnet.name}
+    with tqdm(total=4, desc="programs", disable=None) as bar, _errors_name_options(args.output):
+        exported = export_pipeline(
             pipe, args.output, height=args.height or height, width=args.width or width, rows=args.rows, onnx=args.onnx,
-            overwrite=args.overwrite, tolerance=args.tolerance, about=about, done=lambda name: bar.update(),
+            overwrite=args.overwrite, tolerance=args.tolerance, metadata=metadata,
+            on_component=lambda name: bar.update(),
         )  # fmt: skip
-    for part in checked:
-        print_line(f"{part.name}: {', '.join(part.files)}, at most {part.difference:.1e} from the model")
+    for component in exported:
+        files = ", ".join(component.files)
+        print_line(f"{component.name}: {files}, at most {component.difference:.1e} from the model")
     print_line(str(args.output))

@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> None:
     check_prompts(args.prompt)
     settings = settings_from(args, args.ratio)
     prompts = asked_for(settings.model.labels, args.prompt, ())
-    from ppdiffusers_tome.export.files import prepare_folder
     from ppdiffusers_tome.tools.drawing.picture_files import picture_name
+    from ppdiffusers_tome.tools.files import prepare_folder
 
     names = [picture_name(number, prompt) for number, prompt in enumerate(prompts, start=1)]
     paths = prepare_folder(args.output, names, overwrite=args.overwrite)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,11 @@ from ppdiffusers_tome.tools.drawing.arguments import (
 from ppdiffusers_tome.tools.drawing.class_labels import asked_for
 from ppdiffusers_tome.tools.drawing.settings import Settings, check_prompts, given_tome, settings_from
 from ppdiffusers_tome.tools.measuring.units import format_bytes, parse_bytes
-from ppdiffusers_tome.tuning_candidates import candidates, kept_settings
+from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.console.tables import Table
-    from ppdiffusers_tome.tuning import Target, Trial, Tuned
+    from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
 EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
@@ -56,13 +57,13 @@ def run(args: argparse.Namespace) -> None:
     settings = settings_from(args, 0.0)  # whatever ratio is chosen
     prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS[:2]))
     memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
-    kept = kept_settings(args.config, given_tome(args))
-    candidates(settings=kept)  # if nothing is left to try, it says so before anything is loaded
-    from ppdiffusers_tome.export.files import prepare_folder
+    kept = common_settings(args.config, given_tome(args))
+    list_candidates(settings=kept)  # an error before anything is loaded
+    from ppdiffusers_tome.tools.files import prepare_folder
 
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
     from ppdiffusers_tome.tools.console.output import quiet_libraries
-    from ppdiffusers_tome.tuning_trials import Target
+    from ppdiffusers_tome.tuning.results import Target
 
     wanted = (args.target_psnr, args.target_speedup, memory)
     target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
@@ -74,21 +75,25 @@ def _tune(
     settings: Settings, prompts: list[str], target: Target, kept: dict[str, Any], paths: list[Path], *, default: bool,
     overwrite: bool,
 ) -> None:  # fmt: skip
-    from functools import partial
-
+    import numpy as np
     from tqdm import tqdm
 
     from ppdiffusers_tome.tools.console.results import Page, write_json, write_text
     from ppdiffusers_tome.tools.drawing.loaded_pipeline import load_with_settings
     from ppdiffusers_tome.tools.measuring.measure import memory_meaning
-    from ppdiffusers_tome.tuning import tune_draws
+    from ppdiffusers_tome.tuning.search import MeasuredImage, tune_images
 
     loaded, prompts = load_with_settings(settings, prompts, default=default)
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
-    draws = [partial(loaded.draw, prompt, number, edges) for number, prompt in enumerate(prompts)]
-    number = sum(map(len, candidates(settings=kept).values()))
-    with tqdm(total=number, desc="settings", position=0, disable=None) as bar:
-        tuned = tune_draws(loaded.pipe, draws, target, settings=kept, tried=lambda trial: bar.update())
+
+    def generate(prompt: str, number: int) -> MeasuredImage:
+        drawn = loaded.draw(prompt, number, edges)
+        return MeasuredImage(np.asarray(drawn.image), drawn.seconds, drawn.peak_bytes)
+
+    generators = [partial(generate, prompt, number) for number, prompt in enumerate(prompts)]
+    num_candidates = sum(map(len, list_candidates(settings=kept).values()))
+    with tqdm(total=num_candidates, desc="settings", position=0, disable=None) as bar:
+        tuned = tune_images(loaded.pipe, generators, target, settings=kept, on_trial=lambda trial: bar.update())
     run = {**loaded.describe_run(), "target": vars(target), "kept": kept, "memory": memory_meaning()}
     page = Page("Settings that were tried", _notes(run, tuned), [_table(tuned)])
     if tuned.pays:

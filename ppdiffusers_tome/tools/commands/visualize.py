@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.at and min(args.at) < 1:
         raise UserError(f"--at {min(args.at)} must be 1 or more: calls of the denoiser are counted from 1")
-    from ppdiffusers_tome.export.files import prepare_folder
+    from ppdiffusers_tome.tools.files import prepare_folder
 
     names = ["visualize.png", "visualize-ratios.png", "visualize.json"]
     records = None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.export.files import write_whole
 from ppdiffusers_tome.tools.console.output import print_line
 from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.files import write_whole
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.export.installed import installed_version
+from ppdiffusers_tome.export.versions import installed_version
 from ppdiffusers_tome.tools.doctor.importing import STEPS
 from ppdiffusers_tome.tools.doctor.versions import never_tested
 from ppdiffusers_tome.tools.measuring.machine import all_memory, free_memory, operating_system, processor

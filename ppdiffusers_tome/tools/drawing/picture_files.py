@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.files import write_whole
+from ppdiffusers_tome.tools.files import write_whole
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.files import prepare_folder
 from ppdiffusers_tome.tools.drawing.picture_files import slug, write_picture
 from ppdiffusers_tome.tools.evaluation.configurations import UNMERGED, Configuration
 from ppdiffusers_tome.tools.evaluation.samples import Case
+from ppdiffusers_tome.tools.files import prepare_folder
 
 REFERENCES, PICTURES = "references", "pictures"
 

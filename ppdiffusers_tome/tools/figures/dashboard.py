@@ -31,7 +31,7 @@ def prepare_records(folder: Path, *, overwrite: bool) -> Path:
     Raises:
         UserError: VisualDL is not installed, the folder cannot be written, or it holds records already.
     """
-    from ppdiffusers_tome.export.files import prepare_folder
+    from ppdiffusers_tome.tools.files import prepare_folder
 
     if importlib.util.find_spec("visualdl") is None:
         raise UserError("--visualdl needs the package visualdl; install it with: pip install visualdl")
@@ -55,7 +55,7 @@ def write_records(path: Path, pictures: Iterable[tuple[str, int, Image.Image]], 
     import numpy as np
     from visualdl import LogWriter
 
-    from ppdiffusers_tome.export.files import write_whole
+    from ppdiffusers_tome.tools.files import write_whole
 
     with tempfile.TemporaryDirectory() as folder:
         with LogWriter(logdir=folder, file_name=_NAME) as writer:

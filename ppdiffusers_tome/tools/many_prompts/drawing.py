@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.installed import installed_version
+from ppdiffusers_tome.export.versions import installed_version
 from ppdiffusers_tome.tools.console.output import one_line_warnings, print_line, quiet_libraries, tell, warn
 from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_controlnet
 from ppdiffusers_tome.tools.drawing.settings import NEEDS_CONTROLNET, Settings, settings_from

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.export.files import write_whole
+from ppdiffusers_tome.tools.files import write_whole
 from ppdiffusers_tome.tools.many_prompts.line import BadLine, Line
 from ppdiffusers_tome.tools.measuring.json_lines import Writer, part_of, parts_of, read_lines
 

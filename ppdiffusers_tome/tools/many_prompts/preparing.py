@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.files import prepare_folder, write_whole
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.drawing.edges import STRETCH
+from ppdiffusers_tome.tools.files import prepare_folder, write_whole
 from ppdiffusers_tome.tools.many_prompts.chunks import INDEX, Chunk, checksum_of_names, write_index
 from ppdiffusers_tome.tools.many_prompts.finding import read_chunk
 from ppdiffusers_tome.tools.many_prompts.folder import MANIFEST, RUN, SKIPPED, rank_manifest

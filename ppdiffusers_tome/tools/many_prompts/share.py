@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from ppdiffusers_tome.export.files import prepare_folder
+from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.many_prompts.batches import Batch, form_batches
 from ppdiffusers_tome.tools.many_prompts.chunks import CONTROLLED, PLAIN, Chunk
 from ppdiffusers_tome.tools.many_prompts.finding import read_chunk

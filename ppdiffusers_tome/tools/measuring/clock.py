@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-
-class DeviceClock:
-    """Runs from the moment it is made."""
-
-    def __init__(self) -> None:
-        synchronize()
-        self._began = time.perf_counter()
-
-    def lap(self) -> float:
-        """Seconds since the clock was made, or since the lap before."""
-        synchronize()
-        began, self._began = self._began, time.perf_counter()
-        return self._began - began
+from ppdiffusers_tome.tuning.measurement import DeviceClock as DeviceClock
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
@@ -41,11 +28,3 @@ def garbage_kept() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def synchronize() -> None:
-    """Wait until the device has done what it was given."""
-    import paddle
-
-    if paddle.get_device().startswith("gpu"):
-        paddle.device.cuda.synchronize()

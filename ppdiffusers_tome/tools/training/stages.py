@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from ppdiffusers_tome.export.files import write_whole
+from ppdiffusers_tome.tools.files import write_whole
 
 
 @cache

@@ -13,6 +13,7 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
+from ppdiffusers_tome.tuning_candidates import candidates
 
 import tiny
 from ppdiffusers_tome import apply_tome
@@ -25,7 +26,6 @@ from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.drawing.loading import load_pipeline
 from ppdiffusers_tome.tools.drawing.sampling import draw, draw_together, initial_noise, native_size
 from ppdiffusers_tome.tools.drawing.schedulers import make_scheduler
-from ppdiffusers_tome.tuning_candidates import candidates
 from tools.commands.conftest import pixels_of, write_dit
 
 NAMES = {"0": "cat", "1": "coffee, cup of coffee", "7": "brick wall"}

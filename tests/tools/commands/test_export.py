@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import paddle
 import ppdiffusers
 import pytest
+from PIL import Image
 
 import tiny
-from ppdiffusers_tome import ToMeConfig, apply_tome
+from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome
 from ppdiffusers_tome.export.pipelines import export_pipeline, load_exported
 from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS
 from ppdiffusers_tome.tools.cli import main
@@ -67,13 +69,65 @@ def test_the_deploy_pipeline_draws_the_same_picture(exported: Path, model: Path)
     pipe = load_pipeline(find_model(str(model)))
     common = dict(height=64, width=64, num_inference_steps=2, guidance_scale=3.0, output_type="np")
     deployed = load_exported(exported)
-    assert type(deployed) is ppdiffusers.PaddleInferStableDiffusionPipeline
+    assert isinstance(deployed, ppdiffusers.PaddleInferStableDiffusionPipeline)
     noise = initial_noise(pipe, 64, 64, seed=0)
     drawn = np.asarray(deployed(PROMPT, latents=noise, parse_prompt_type="raw", **common).images)
     unmerged = np.asarray(pipe(PROMPT, latents=noise, **common).images)
     apply_tome(pipe, 0.6)
     assert np.abs(drawn - np.asarray(pipe(PROMPT, latents=noise, **common).images)).max() <= 1e-4
     assert np.abs(drawn - unmerged).max() > 1e-3
+
+
+def test_the_exported_size_is_the_default(exported: Path) -> None:
+    deployed = load_exported(exported)
+    for size in ({}, dict(height=64), dict(width=64), dict(height=64, width=64)):
+        assert deployed(PROMPT, num_inference_steps=1, **size).images[0].size == (64, 64)
+    assert deployed(PROMPT, 64, 64, 1).images[0].size == (64, 64)
+
+
+@pytest.mark.parametrize("size", [dict(height=96), dict(width=512), dict(height=128, width=128)])
+def test_another_size_than_the_exported_one_is_refused(size: dict[str, int], exported: Path) -> None:
+    with pytest.raises(ToMeValueError, match="this pipeline was exported for height=64, width=64 alone"):
+        load_exported(exported)(PROMPT, num_inference_steps=1, **size)
+
+
+def test_other_pipelines_of_the_programs_refuse_another_size(exported: Path) -> None:
+    deployed = load_exported(exported)
+    img2img = ppdiffusers.PaddleInferStableDiffusionImg2ImgPipeline(
+        **deployed.components, requires_safety_checker=False
+    )
+    with pytest.raises(ToMeValueError, match=r"takes sample of shape \[any, 3, 64, 64\]; got \[1, 3, 96, 128\]"):
+        img2img(PROMPT, image=Image.new("RGB", (128, 96)), num_inference_steps=2)
+
+
+def test_latents_of_another_size_are_refused(exported: Path) -> None:
+    with pytest.raises(ToMeValueError, match=r"takes sample of shape \[any, 4, 8, 8\]; got \[2, 4, 8, 16\]"):
+        load_exported(exported)(PROMPT, latents=tiny.latent(1, 8, 16), num_inference_steps=1)
+
+
+def test_an_export_without_its_description_loads(exported: Path, tmp_path: Path) -> None:
+    """As ppdiffusers' own scripts write it."""
+    folder = tmp_path / "exported"
+    shutil.copytree(exported, folder)
+    (folder / "export.json").unlink()
+    assert load_exported(folder)(PROMPT, height=64, width=64, num_inference_steps=1).images[0].size == (64, 64)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (dict(height=100), ToMeValueError, "height=100 must be a multiple of 8"),
+        (dict(width=0), ToMeValueError, "width=0 must be a multiple of 8"),
+        (dict(width="64"), ToMeTypeError, "width='64' must be a whole number; got str"),
+        (dict(rows=0), ToMeValueError, "rows=0 must be 1 or more"),
+    ],
+)
+def test_errors_in_python_name_its_arguments(
+    given: dict[str, Any], error: type[Exception], words: str, model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        export_pipeline(load_pipeline(find_model(str(model))), tmp_path / "out", **{"height": 64, "width": 64, **given})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(paddle.get_device() != "cpu", reason="a GPU can be waited for")
@@ -98,7 +152,8 @@ def test_as_documented(exported: Path) -> None:
 def test_nothing_is_replaced_unasked(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (exported / "export.json").read_bytes()
     assert main(["export", *SIZE, "--output", str(exported)]) == 2
-    assert "model_index.json exists already" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "model_index.json exists already; choose another --output, or replace it with --overwrite" in error
     assert (exported / "export.json").read_bytes() == before
 
 
@@ -110,7 +165,7 @@ def test_a_models_own_folder_is_refused_at_once(
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert main(["export", *SIZE, "--model", str(model), "--output", str(folder), "--overwrite"]) == 2
     (error,) = capsys.readouterr().err.strip().splitlines()
-    assert "that no export of this program wrote (StableDiffusionPipeline)" in error
+    assert "that no export wrote (StableDiffusionPipeline)" in error
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
@@ -156,7 +211,19 @@ def test_denoisers_of_different_settings_are_told_apart(exported: Path, model: P
     for name, tome in tomes.items():
         assert ToMeConfig.load(folder / f"tome.{name}.json") == tome
         assert [ToMeConfig.from_dict(entry["settings"]) for entry in told[name]] == [tome]
-    assert type(load_exported(folder)) is ppdiffusers.PaddleInferStableDiffusionControlNetPipeline
+    assert isinstance(load_exported(folder), ppdiffusers.PaddleInferStableDiffusionControlNetPipeline)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(30, "Read-only file system", str(tmp_path))
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    assert main(["export", *SIZE, "--output", str(tmp_path / "out")]) == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert error.endswith("out cannot be written (Read-only file system); make room, or choose another --output")
 
 
 @pytest.mark.parametrize(

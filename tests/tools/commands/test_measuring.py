@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
-from ppdiffusers_tome.tools.measuring import measure
 from ppdiffusers_tome.tools.measuring.measure import Meter, highest
 from ppdiffusers_tome.tools.measuring.similarity import compare_pictures
 from ppdiffusers_tome.tools.measuring.units import format_bytes
+from ppdiffusers_tome.tuning import measurement
 
 MIB = 2**20
 
@@ -58,8 +58,8 @@ def test_a_peak_is_the_highest_so_far():
 
 
 def test_what_cannot_be_reset_is_not_measured(monkeypatch, tmp_path):
-    monkeypatch.setattr(measure, "_memory", measure.ResidentMemory)
-    monkeypatch.setattr(measure, "_CLEAR", tmp_path / "no" / "clear_refs")
+    monkeypatch.setattr(measurement, "device_memory", measurement.ResidentMemory)
+    monkeypatch.setattr(measurement, "_CLEAR_PEAK", tmp_path / "no" / "clear_refs")
     assert peak_of(1) is None
     assert format_bytes(None) == "not measured"
     assert highest([1, None]) is None

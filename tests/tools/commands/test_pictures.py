@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.files import prepare_folder, write_whole
 from ppdiffusers_tome.tools.console.results import write_json
 from ppdiffusers_tome.tools.drawing.picture_files import picture_name, read_settings, slug, write_picture
+from ppdiffusers_tome.tools.files import prepare_folder, write_whole
 
 PICTURE = Image.new("RGB", (8, 8), (200, 30, 30))
 

@@ -70,7 +70,7 @@ def test_a_process_that_has_paddle_already_is_left_as_it_is(monkeypatch: pytest.
 
 SAY = """
 from pathlib import Path
-from ppdiffusers_tome.export.files import prepare_folder
+from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools import cli, commands
 doctor = commands.commands()["doctor"]
 def say(args):

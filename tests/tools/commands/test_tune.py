@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ppdiffusers_tome.tuning_candidates import candidates
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli import main
-from ppdiffusers_tome.tuning_candidates import candidates
 
 SMALL = ["--height", "64", "--width", "64", "--steps", "1", "--prompt", "a photo of a cat"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ppdiffusers_tome.tools.measuring.clock import garbage_kept, seconds_of, synchronize
+from ppdiffusers_tome.tools.measuring.clock import garbage_kept, seconds_of
+from ppdiffusers_tome.tuning.measurement import synchronize
 
 EVENTS = "CUDA events"
 HOST = "the host's, from one moment at which the device had done all to another"

@@ -1,4 +1,4 @@
-"""The global random generators, left where they were."""
+"""State of the global random generators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def untouched_random_state() -> Iterator[None]:
-    """Whatever is drawn inside leaves the global generators of Paddle, numpy and ppdiffusers where they were."""
+    """Restore the global generators of Paddle, numpy and ppdiffusers afterwards."""
     import numpy as np
     import paddle
 
@@ -24,9 +24,9 @@ def untouched_random_state() -> Iterator[None]:
 
 
 def named_generators() -> dict[str, Any]:
-    """The states of the generators that ``pipe(generator=name)`` names, which go on from picture to picture.
+    """Return the live states of the generators that ``pipe(generator=name)`` names.
 
-    ppdiffusers keeps them where other frameworks have a class, in what ``paddle.Generator()`` gives.
+    They advance from image to image. ppdiffusers keeps them in ``paddle.Generator()``, where PyTorch has a class.
     """
     import paddle
 

@@ -1,4 +1,4 @@
-"""What is installed beside this package, told without importing it, which can take seconds."""
+"""Versions of installed packages, read without importing them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def installed_version(package: str) -> str | None:
-    """The version of a package as its registry names it; None where it is not installed."""
+    """Return a package's version by its registry name, or None without it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,0 +1,1 @@
+"""Search for settings by generating images with them."""

@@ -1,0 +1,103 @@
+"""Candidates of tuning: settings in families from mild to strong.
+
+This module imports no Paddle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.settings.config import ToMeConfig, check_names
+from ppdiffusers_tome.settings.overrides import apply_overrides
+from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.types import LEVELS, to_python, truncated_repr
+
+# The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from
+# proportional attention and "keys" in a transformer, and in both from unmerged last steps. Plain merging also works
+# where blocks have no layers for keys and attention takes no mask.
+CANDIDATES = (
+    *(ToMeConfig.preset(name) for name in presets()), replace(ToMeConfig.preset("balanced"), end=0.9),
+    ToMeConfig(0.5, method="keys"), ToMeConfig(0.75, method="keys"),
+    ToMeConfig(0.3, proportional=True), ToMeConfig(0.5, proportional=True),
+    ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
+    ToMeConfig(0.8, sx=4, sy=4, tile=8, proportional=True, end=0.9),
+    ToMeConfig(0.7, end=0.5), ToMeConfig(0.5), ToMeConfig(0.7),
+)  # fmt: skip
+
+
+def list_candidates(
+    config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None,
+    families: Mapping[str, Sequence[ToMeConfig]] | None = None,
+) -> dict[str, list[ToMeConfig]]:  # fmt: skip
+    """List the settings to try by family, from mild to strong.
+
+    Args:
+        config, settings: as for ``common_settings``; candidates that they make impossible are omitted.
+        families: candidates in place of ``CANDIDATES``.
+
+    Raises:
+        ToMeTypeError: a setting is of the wrong type or unknown.
+        ToMeValueError: no candidate is possible.
+    """
+    common, refusal = common_settings(config, settings), None
+    by_family: dict[str, list[ToMeConfig]] = {}
+    for name, members in ([(None, CANDIDATES)] if families is None else families.items()):
+        for member in members:
+            try:
+                candidate = replace(member, **common)
+            except ToMeValueError as error:
+                refusal = error
+                continue
+            family = _family_name(candidate) if name is None else name
+            if families is None and "proportional" not in common:
+                candidate = _drop_redundant_proportional(candidate)
+            if candidate not in by_family.setdefault(family, []):
+                by_family[family].append(candidate)
+    if families is None:
+        by_family = {family: sorted(members, key=_strength) for family, members in by_family.items()}
+    if not by_family:
+        values = ", ".join(f"{name}={truncated_repr(value)}" for name, value in common.items())
+        reason = "families has no settings" if refusal is None else f"no settings are possible with {values}; {refusal}"
+        raise ToMeValueError(f"there is nothing to try: {reason}")
+    return by_family
+
+
+def common_settings(
+    config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """Return the settings that all candidates have in common.
+
+    Args:
+        config: a config, preset or JSON file, from which all settings except the ratio are kept.
+        settings: by name; they replace those of ``config``.
+
+    Raises:
+        ToMeTypeError, ToMeValueError: a setting is unknown or does not go together with ``config``.
+    """
+    settings = {} if settings is None else dict(settings)
+    check_names(settings)
+    if config is None:
+        return settings
+    values = vars(apply_overrides(config, {"ratio": 0.0, **settings}))
+    return {name: value for name, value in values.items() if name != "ratio" or name in settings}
+
+
+def _family_name(config: ToMeConfig) -> str:
+    """Return a name for all settings that differ in strength alone."""
+    proportional = ", proportional" if _drop_redundant_proportional(config).proportional else ""
+    interval = "" if (config.start, config.end) == (0, 1) else f", from {config.start:g} to {config.end:g}"
+    return f"{to_python(config.method)}{proportional}{interval}"
+
+
+def _drop_redundant_proportional(config: ToMeConfig) -> ToMeConfig:
+    """Reset ``proportional`` if the method does the same by default."""
+    by_default = replace(config, proportional=None)
+    return by_default if by_default.uses_group_sizes == config.uses_group_sizes else config
+
+
+def _strength(config: ToMeConfig) -> tuple[float, int]:
+    return max(config.highest_ratio(level) for level in LEVELS), config.sx * config.sy

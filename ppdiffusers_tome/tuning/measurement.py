@@ -1,0 +1,117 @@
+"""Seconds and peak memory of a call, on the device that Paddle uses."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_STATUS, _CLEAR_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+class Meter:
+    """A clock and a memory counter that start when they are created."""
+
+    def __init__(self) -> None:
+        self._memory = device_memory()
+        self._memory.reset()
+        self._clock = DeviceClock()
+
+    def seconds(self) -> float:
+        """Return the seconds until the device is idle, since the start or the last reading."""
+        return self._clock.lap()
+
+    def peak_bytes(self) -> int | None:
+        """Return the most memory in use since the start, weights included.
+
+        None means that it could not be measured.
+        """
+        return self._memory.peak_bytes()
+
+
+class DeviceClock:
+    """A clock that reads the time at which the device is idle."""
+
+    def __init__(self) -> None:
+        synchronize()
+        self._start = time.perf_counter()
+
+    def lap(self) -> float:
+        """Return the seconds since the start or the last lap."""
+        synchronize()
+        start, self._start = self._start, time.perf_counter()
+        return self._start - start
+
+
+def synchronize() -> None:
+    """Wait until the device is idle."""
+    import paddle
+
+    if paddle.get_device().startswith("gpu"):
+        paddle.device.cuda.synchronize()
+
+
+class TensorMemory:
+    """Paddle's count of the bytes that its tensors hold, on the GPU or the host."""
+
+    def __init__(self, kind: str, index: int, meaning: str) -> None:
+        from paddle.base import core
+
+        self.meaning = meaning
+        self._reset = getattr(core, f"{kind}_memory_stat_reset_peak_value", None)
+        self._peak = getattr(core, f"{kind}_memory_stat_peak_value")
+        self._index = index
+        self.can_reset = self._reset is not None
+
+    def reset(self) -> None:
+        """Forget the peak so far."""
+        self._peak_before = self._peak("Allocated", self._index)
+        if self._reset is not None:
+            self._reset("Allocated", self._index)
+
+    def peak_bytes(self) -> int | None:
+        """Return the peak since the reset; None if it could not be measured."""
+        peak = int(self._peak("Allocated", self._index))
+        # Paddle 2.6 cannot reset a peak, so it belongs to this call only if the call raised it.
+        return peak if self._reset is not None or peak > self._peak_before else None
+
+
+class ResidentMemory:
+    """The kernel's count of the process's resident memory (Linux)."""
+
+    meaning = "resident memory of the process"
+
+    def reset(self) -> None:
+        """Forget the peak so far."""
+        # Memory that earlier calls freed may still be resident, and would count again; glibc can return it.
+        with suppress(OSError, AttributeError, TypeError):
+            ctypes.CDLL(None).malloc_trim(0)
+        try:
+            _CLEAR_PEAK.write_text("5")
+            self._can_reset = True
+        except OSError:
+            self._can_reset = False
+
+    def peak_bytes(self) -> int | None:
+        """Return the peak since the reset; None if it could not be measured."""
+        line = re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text()) if self._can_reset else None
+        return int(line[1]) * 1024 if line else None
+
+
+def device_memory() -> TensorMemory | ResidentMemory:
+    """Return the memory counter that works on this device with this Paddle."""
+    kind, index = memory_kind()
+    if kind == "device":
+        return TensorMemory(kind, index, "memory of Paddle's tensors on the GPU")
+    tensors = TensorMemory(kind, index, "memory of Paddle's tensors")
+    return tensors if tensors.can_reset else ResidentMemory()
+
+
+def memory_kind() -> tuple[str, int]:
+    """Return Paddle's name for the memory in use, "device" or "host", and the device's index."""
+    import paddle
+
+    device, _, index = paddle.get_device().partition(":")
+    return ("device", int(index or 0)) if device == "gpu" else ("host", 0)

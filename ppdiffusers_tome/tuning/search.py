@@ -1,0 +1,245 @@
+"""Search for the best settings on this machine, with this model, at this size.
+
+Candidates are in families, each from mild to strong. The search leaves a family at the first candidate that misses the
+required similarity, or that reaches the required speed and memory: stronger ones would only be less similar.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import paddle
+
+from ppdiffusers_tome.errors import NothingToMergeError, ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.patching.apply import apply_config, remove_tome
+from ppdiffusers_tome.patching.shared_copy import shared_copy
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.types import describe_type, truncated_repr
+from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
+from ppdiffusers_tome.tuning.images import psnr as compute_psnr
+from ppdiffusers_tome.tuning.images import read_first_image
+from ppdiffusers_tome.tuning.measurement import Meter
+from ppdiffusers_tome.tuning.random_state import named_generators, untouched_random_state
+from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
+
+_LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
+
+
+@dataclass(frozen=True)
+class MeasuredImage:
+    """An image and the cost of its call.
+
+    Attributes:
+        pixels: uint8 ``[height, width, 3]``.
+        seconds: of the whole call.
+        peak_bytes: the most memory in use during the call; None if it could not be measured.
+    """
+
+    pixels: np.ndarray
+    seconds: float
+    peak_bytes: int | None
+
+
+def tune(
+    pipe: Any, call: Mapping[str, Any], *,
+    psnr: float | None = None, speedup: float | None = None, memory: int | None = None,
+    config: ToMeConfig | str | Path | None = None, families: Mapping[str, Sequence[ToMeConfig]] | None = None,
+    on_trial: Callable[[Trial], None] = lambda trial: None, **settings: Any,
+) -> Tuned:  # fmt: skip
+    """Find settings by trying them on ``pipe(**call)``.
+
+    It generates about fifteen images, all with seed 0, on a shared copy of the pipeline (``shared_copy``). The pipeline
+    itself stays as it is, with its ToMe or without, and the global random generators are restored. The copy takes the
+    pipeline's place as an argument in ``call``, as the owner of a method there, and as the first argument of
+    ``callback_on_step_end``; a function in ``call`` that reaches the pipeline otherwise sees the idle original.
+
+    Args:
+        pipe: any ppdiffusers pipeline whose calls return images.
+        call: the arguments of its call by name, ``{"prompt": "a cat", "height": 768, "width": 768}``.
+        psnr, speedup, memory: the requirements, see ``Target``; a PSNR of 30 dB by default. With a PSNR, the fastest
+            settings that meet them are chosen; without one, those with the images most similar to the unmerged ones.
+        config: settings to keep, as for ``apply_tome``, except the ratio, which is searched.
+        families: candidates to try in place of the default ones, by family from mild to strong.
+        on_trial: called with each trial after it.
+        settings: settings to keep by name, as for ``apply_tome``; they replace those of ``config``. Candidates that
+            they make impossible are omitted.
+
+    Returns:
+        The settings to apply, and all trials. If no settings pay, they merge nothing, and ``pays`` is False.
+
+    Raises:
+        ToMeTypeError: an argument is of the wrong type, a setting is unknown, or the call returns no images.
+        ToMeValueError: an argument is out of range, no candidate is possible, or the pipeline cannot be copied, as one
+            with a cache of steps.
+        NothingToMergeError: nothing merges in this pipeline with any candidate.
+
+    Example:
+        >>> tuned = tune(pipe, {"prompt": "a cat"}, psnr=30, max_downsample=2)  # doctest: +SKIP
+        >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
+    """
+    _check_call(call)
+    has_target = not (psnr is None and speedup is None and memory is None)
+    target = Target(psnr if has_target else 30.0, speedup, memory)
+    list_candidates(config, settings, families)  # before the copy, which takes time
+    try:
+        copied_pipe = shared_copy(pipe)
+    except ToMeValueError as error:
+        raise ToMeValueError(f"tune generates with a shared copy of the pipeline; {error}") from error
+    arguments = {name: _replace_pipeline(value, pipe, copied_pipe) for name, value in call.items()}
+    states = dict(named_generators())
+
+    def generate() -> MeasuredImage:
+        paddle.seed(0)
+        np.random.seed(0)
+        named_generators().update(states)
+        meter = Meter()
+        output = copied_pipe(**arguments)
+        seconds, peak_bytes = meter.seconds(), meter.peak_bytes()
+        return MeasuredImage(read_first_image(output), seconds, peak_bytes)
+
+    with untouched_random_state():
+        return tune_images(
+            copied_pipe, [generate], target, config=config, settings=settings, families=families, on_trial=on_trial
+        )
+
+
+def tune_images(
+    pipe: Any, generators: Sequence[Callable[[], MeasuredImage]], target: Target, *,
+    config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None,
+    families: Mapping[str, Sequence[ToMeConfig]] | None = None, on_trial: Callable[[Trial], None] = lambda trial: None,
+) -> Tuned:  # fmt: skip
+    """Find settings by several images, generated by the caller's functions.
+
+    Args:
+        pipe: the pipeline that the functions generate with; it has no ToMe afterwards.
+        generators: functions that each generate and measure one image, the same one at every call.
+        target: the requirements.
+        config, settings, families, on_trial: as for ``tune``.
+    """
+    by_family = list_candidates(config, settings, families)
+    unmerged_config = ToMeConfig(**{**common_settings(config, settings), "ratio": 0.0})
+    try:
+        remove_tome(pipe)
+        generators[0]()  # the first call is slower, as kernels are set up
+        unmerged = [generate() for generate in generators]
+        trials = _try_candidates(pipe, generators, unmerged, by_family, target, on_trial)
+        best = _choose([trial for trial in trials if trial.meets(target)], target)
+        speed_up = None if best is None else _measure_side_by_side(pipe, best.config, generators)
+    finally:
+        remove_tome(pipe)
+    pays, verdict = _judge(best, speed_up, trials, target)
+    return Tuned(
+        best.config if best is not None and pays else unmerged_config, pays, tuple(trials), verdict,
+        statistics.median(image.seconds for image in unmerged), _max_peak(unmerged),
+    )  # fmt: skip
+
+
+def _check_call(call: Mapping[str, Any]) -> None:
+    if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
+        raise ToMeTypeError(
+            f"call={truncated_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
+            f"call={{'prompt': 'a cat'}}; got {describe_type(call)}"
+        )
+    output_type = call.get("output_type")
+    if isinstance(output_type, str) and output_type == "latent":
+        raise ToMeTypeError("tune compares images, and output_type='latent' returns none; omit output_type in call")
+
+
+def _replace_pipeline(value: Any, pipe: Any, copied_pipe: Any) -> Any:
+    """Replace the pipeline in an argument of its call, also as the owner of a method."""
+    if isinstance(value, MethodType) and value.__self__ is pipe:
+        return MethodType(value.__func__, copied_pipe)
+    return copied_pipe if value is pipe else value
+
+
+def _try_candidates(
+    pipe: Any, generators: Sequence[Callable[[], MeasuredImage]], unmerged: Sequence[MeasuredImage],
+    by_family: Mapping[str, Sequence[ToMeConfig]], target: Target, on_trial: Callable[[Trial], None],
+) -> list[Trial]:  # fmt: skip
+    """Try the candidates of each family until it is left.
+
+    Raises:
+        NothingToMergeError: nothing merges with any of them.
+    """
+    trials: dict[ToMeConfig, Trial] = {}
+    refusals: list[NothingToMergeError] = []
+    for family, configs in by_family.items():
+        for config in configs:
+            if config not in trials:  # two families may have the same candidate
+                try:
+                    apply_config(pipe, config)
+                except NothingToMergeError as error:
+                    refusals.append(error)
+                    continue
+                merged = [generate() for generate in generators]
+                trials[config] = _summarize(family, config, unmerged, merged)
+                on_trial(trials[config])
+            trial = trials[config]
+            if not trial.is_similar_enough(target) or (target.psnr is None and trial.is_cheap_enough(target)):
+                break
+    if not trials:
+        raise refusals[-1]
+    return list(trials.values())
+
+
+def _summarize(
+    family: str, config: ToMeConfig, unmerged: Sequence[MeasuredImage], merged: Sequence[MeasuredImage]
+) -> Trial:
+    pairs = list(zip(unmerged, merged, strict=True))
+    speed_up = statistics.median(before.seconds / after.seconds for before, after in pairs)
+    least_psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in pairs)
+    return Trial(family, config, speed_up, least_psnr, _max_peak(merged))
+
+
+def _max_peak(images: Iterable[MeasuredImage]) -> int | None:
+    """Return the highest peak of memory; None if one was not measured."""
+    peaks = [image.peak_bytes for image in images]
+    return None if None in peaks else max(peak for peak in peaks if peak is not None)
+
+
+def _choose(trials: Sequence[Trial], target: Target) -> Trial | None:
+    """Return the fastest trial under a required PSNR, otherwise the most similar one."""
+    if target.psnr is not None:
+        return max(trials, key=lambda trial: trial.speed_up, default=None)
+    return max(trials, key=lambda trial: (trial.psnr, trial.speed_up), default=None)
+
+
+def _measure_side_by_side(
+    pipe: Any, config: ToMeConfig, generators: Sequence[Callable[[], MeasuredImage]]
+) -> float:  # fmt: skip
+    """Return the median speed-up, each merged image timed right after the unmerged one.
+
+    The first unmerged images were generated long before, and machines change their speed.
+    """
+    ratios = []
+    for generate in generators:
+        remove_tome(pipe)
+        unmerged_seconds = generate().seconds
+        apply_config(pipe, config)
+        ratios.append(unmerged_seconds / generate().seconds)
+    return statistics.median(ratios)
+
+
+def _judge(best: Trial | None, speed_up: float | None, trials: Sequence[Trial], target: Target) -> tuple[bool, str]:
+    """Return whether the best trial pays, and a sentence about it."""
+    if best is None or speed_up is None:
+        fastest = max(trials, key=lambda trial: trial.speed_up)
+        most_similar = max(trials, key=lambda trial: trial.psnr)
+        return False, (
+            f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
+            f"{fastest.psnr:.1f} dB, the most similar {most_similar.psnr:.1f} dB with {most_similar.speed_up:.2f}x"
+        )
+    timing = f"timed again side by side with the unmerged image ({best.speed_up:.2f}x when they were tried)"
+    summary = f"{best.config.summary}, run at {speed_up:.2f}x the speed, {timing}"
+    if speed_up < _LEAST_SPEED_UP and target.memory is None:
+        return False, (
+            f"No settings give a speed-up on this machine at this size: the best that reach the target, {summary}. "
+            "Attention takes too small a part of the time; a larger image has a larger speed-up"
+        )
+    return True, f"The chosen settings, {summary}, with a PSNR of {best.psnr:.1f} dB"
