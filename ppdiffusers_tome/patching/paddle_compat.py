@@ -14,7 +14,11 @@ from paddle.jit.sot.opcode_translator.executor.executor_cache import OpcodeExecu
 
 def exclude_from_conversion(cls: type) -> type:
     """Have Paddle call objects of a class as they are while it traces, instead of rewriting their source."""
-    for name, mark in vars(paddle.jit.not_to_static(lambda: None)).items():
+
+    def marked() -> None:
+        pass
+
+    for name, mark in vars(paddle.jit.not_to_static(marked)).items():
         setattr(cls, name, mark)
     return cls
 

@@ -142,7 +142,8 @@ class _Recorder:
     @contextmanager
     def recording(self, records: list[MergeRecord]) -> Iterator[None]:
         watching = [(attachment, attachment.watch) for attachment in self._attachments]
-        helper = self._model.register_forward_pre_hook(self._begin)
+        hook: Any = self._begin
+        helper = self._model.register_forward_pre_hook(hook)
         for attachment, watch in watching:
             attachment.watch = self._listener(records, watch)
         try:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 
 from newer.stand_ins import (
     FAMILIES,
@@ -212,7 +211,7 @@ def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: fl
     kept = select_key_tokens(regular_partition(frame, 2, 2), frame.num_merged(ratio), frames=grid.frames).numpy()
     hidden = np.setdiff1d(np.arange(grid.num_tokens), kept)
     for block in blocks(reference):
-        for name, attention in block.named_children():
+        for attention in block.children():
             if isinstance(attention, Attention) and not attention.cross:
                 attention.hidden_keys = hidden + (TEXT_TOKENS if attention.text == FIRST else 0)
     expected = family.run(reference, ODD)

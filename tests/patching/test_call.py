@@ -17,8 +17,6 @@ import ppdiffusers
 import pytest
 from paddle.distributed.fleet.utils import recompute
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
-from ppdiffusers_tome.merging.matchers import match_tokens as match
-from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 
 import tiny
 from patching.contract import StumbledError, Tensors, attachment_of, failing_in

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from ppdiffusers_tome.merging.kv_reduction import plan_pooling
-from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
 
 import tiny
 from patching.contract import groups, marks_of
@@ -22,10 +20,10 @@ from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, MEAN, METHODS,
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
 from ppdiffusers_tome.patching.attach import attached_blocks
-from ppdiffusers_tome.patching.overrides.merge import PointForward
-from ppdiffusers_tome.patching.overrides.method import list_overrides
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
+from ppdiffusers_tome.patching.overrides.merge import PointForward
+from ppdiffusers_tome.patching.overrides.method import list_overrides
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
 from ppdiffusers_tome.tools.doctor.zoo.added_kv import SPECIMEN as ADDED_KV
 from ppdiffusers_tome.tools.doctor.zoo.added_kv import TEXT_DIM as ADDED_TEXT_DIM
@@ -111,7 +109,8 @@ class TestMinSimilarity:
         if tile is None:
             found = match_tokens(x, partition, at_most, least)
         else:
-            found = match_tokens(x, partition, at_most, least, split_by_tile(partition, cut_into_tiles(GRID, 2, 2, tile)))
+            tiles = split_by_tile(partition, cut_into_tiles(GRID, 2, 2, tile))
+            found = match_tokens(x, partition, at_most, least, tiles)
         assert found is not None
         assert found.num_merged == merged
         assert found.reduce(x).shape == [2, GRID.num_tokens - merged, 3]
@@ -339,7 +338,8 @@ def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, met
             owner, _, name = path.rpartition(".")
             find_layer(site.block, path).register_forward_post_hook(_counting(counts[name]))
             if name == "to_k":
-                find_layer(site.block, f"{owner}.to_q".lstrip(".")).register_forward_post_hook(_counting(counts["to_q"]))
+                queries = find_layer(site.block, f"{owner}.to_q".lstrip("."))
+                queries.register_forward_post_hook(_counting(counts["to_q"]))
     height, width = specimen.size or (16, 16)
     paddle.seed(0)
     with paddle.no_grad():

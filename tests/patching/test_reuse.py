@@ -186,7 +186,9 @@ class TestSteps:
     def test_a_step_that_takes_matchings_over_makes_no_partition(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made: list[Any] = []
         real = reducer.random_partition
-        monkeypatch.setattr(reducer, "random_partition", lambda *args, **given: made.append(args) or real(*args, **given))
+        monkeypatch.setattr(
+            reducer, "random_partition", lambda *args, **given: made.append(args) or real(*args, **given)
+        )
         unet = apply_tome(tiny.unet(), 0.5, reuse_steps=3)
         assert [bool(count) for count in made_by_step(made, unet)] == [True, True, False, False, True, False, False]
 

@@ -207,7 +207,8 @@ def test_blocks_that_run_unmerged_leave_no_record() -> None:
 
 def test_what_has_no_tome_is_refused() -> None:
     unet = tiny.unet()
-    with pytest.raises(NothingToMergeError, match="ToMe is not applied to this UNet2DConditionModel"), record_merging(unet):
+    words = "ToMe is not applied to this UNet2DConditionModel"
+    with pytest.raises(NothingToMergeError, match=words), record_merging(unet):
         pass
     remove_tome(apply_tome(unet, 0.5))
     with pytest.raises(NothingToMergeError, match="call apply_tome first"):

@@ -39,7 +39,8 @@ class DenoiserForward(ForwardOverride):
     def put(self) -> None:
         """Store this on the denoiser, and have it return there when ``paddle.jit.to_static`` takes its place."""
         super().put()
-        self.layer.register_forward_pre_hook(self.return_to_layer)
+        hook: Any = self.return_to_layer
+        self.layer.register_forward_pre_hook(hook)
 
     def return_to_layer(self, layer: Layer, inputs: tuple[Any, ...]) -> None:
         """Store this on the denoiser again, around what took its place; a hook that runs before ``forward``."""
@@ -83,12 +84,12 @@ class DenoiserForward(ForwardOverride):
             conditioning=list(_list_conditioning(lasting)) if self.attachment.config.reuse_steps > 1 else (),
             training=self.layer.training,
         )
-        timestep = timesteps[0] if self.reads_timestep and timesteps else None
+        timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
         if pair:
             timestep = self._choose_timestep(pair)
         if isinstance(timestep, (int, float)):
             timestep = paddle.to_tensor([timestep])
-        if _is_tensor(timestep) and len(timestep.shape) <= 1:
+        if timestep is not None and _is_tensor(timestep) and len(timestep.shape) <= 1:
             call.set_timestep(timestep)
         return call
 

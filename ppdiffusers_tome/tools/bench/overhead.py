@@ -105,18 +105,13 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
 def _blocks(attachment: Attachment, case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> None:
     """One call of a denoiser whose blocks do nothing but merge and unmerge."""
     from ppdiffusers_tome.merging.grid import Layout
-    from ppdiffusers_tome.merging.section import Given, on_merged_tokens
-    from ppdiffusers_tome.patching.state.calls import BlockCall, Call
+    from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 
-    call, layout = Call(attachment), Layout(case.grid)
+    call, layout = DenoiserCall(attachment), Layout(case.grid)
     call.set_timestep(timestep)
-    no_layer: Any = None
     for number in range(case.blocks):
-        matching: Any = BlockCall(call, no_layer, number, layout, x).match()
-        section = on_merged_tokens(matching, "mean")
-        next(section)
-        merged: Any = section.send(Given(x))
-        section.send(Given(merged, leaves=True))
+        reduction: Any = BlockCall(call, number, layout, x).match()
+        reduction.restore(reduction.reduce(x))
 
 
 def _with_sums(seconds: dict[str, list[float]]) -> dict[str, Spread]:

@@ -157,7 +157,8 @@ def _timed(estimate: Estimate, site: MergeableBlock, config: ToMeConfig) -> Esti
     noise = np.random.default_rng(0).standard_normal((1, grid.num_tokens, weight.shape[0]), np.float32)
     x = paddle.to_tensor(noise).astype(weight.dtype)
     # Noise is nowhere alike.
-    match: Any = build_reducer(replace(config, min_similarity=None), Layout(grid, level=site.level), estimate.num_merged)
+    layout = Layout(grid, level=site.level)
+    match: Any = build_reducer(replace(config, min_similarity=None), layout, estimate.num_merged)
 
     def merged() -> Any:
         matching = match(x)

@@ -112,7 +112,9 @@ def table(found: Sequence[Difference]) -> Table:
     return Table(["differences", "less", *measures], rows, left=2)
 
 
-def describe_differences(measured: Sequence[tuple[Configuration, Values]], found: Sequence[Difference]) -> Iterator[str]:
+def describe_differences(
+    measured: Sequence[tuple[Configuration, Values]], found: Sequence[Difference]
+) -> Iterator[str]:
     """Which differences are significant, measure by measure, and whether PSNR falls with the ratio."""
     pictures = max(len(values) for _, each in measured for values in each.values())
     if pictures < FEWEST:
