@@ -18,7 +18,7 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, NORM
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.patching.state.attachment import Attachment
-from ppdiffusers_tome.patching.state.calls import BlockCall, Call
+from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 
 
 def matching_of(x: paddle.Tensor, grid: Grid, num_merged: int) -> Matching:
@@ -151,10 +151,10 @@ class TestWarnings:
             assert np.array_equal(tiny.run_unet(unet), expected)
 
     def test_token_mismatch_warns_once_and_runs_unmerged(self) -> None:
-        call = Call(Attachment(ToMeConfig()))
+        call = DenoiserCall(Attachment(ToMeConfig()))
 
         def matched(tokens: int) -> Matching | None:
-            return BlockCall(call, None, self, Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()
+            return BlockCall(call, self, Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()
 
         sentence = r"tokens of shape \[1, 17, 6\] where its latent has 4x4 tokens"
         with pytest.warns(UserWarning, match=sentence) as caught:

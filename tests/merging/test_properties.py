@@ -20,7 +20,7 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, METHODS, NORM
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.patching.state.attachment import Attachment
-from ppdiffusers_tome.patching.state.calls import BlockCall, Call
+from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 # The same examples every time, on every machine, and no file of those that failed.
@@ -340,8 +340,8 @@ class TestRun:
         holds()
 
     def asked(self, config: ToMeConfig, layout: Layout, x: paddle.Tensor) -> Matching | None:
-        call = Call(Attachment(config))
+        call = DenoiserCall(Attachment(config))
         call.set_timestep(paddle.to_tensor([500.0]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a grid is smaller than a cell
-            return BlockCall(call, None, self, layout, x).match()
+            return BlockCall(call, self, layout, x).match()

@@ -29,6 +29,7 @@ class EverySecond(nn.Layer):
     def __init__(self, forward: Any) -> None:
         super().__init__()
         self.fn_ref = SimpleNamespace(original_forward=forward, forward=forward)
+        self.wrapped = forward  # a layer, where this wraps one
         self.calls, self.state = 0, SimpleNamespace(cache=None)
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:

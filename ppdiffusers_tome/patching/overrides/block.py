@@ -127,7 +127,7 @@ class InnerOverrides:
     """The overrides inside one block, by the paths of their layers.
 
     Adapters such as LoRA replace layers after ToMe was applied; at the next call of the block the overrides move to
-    what is at their paths then.
+    the layers that are at their paths then. An override around a whole attention stays where a wrapper holds it.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,9 @@ class InnerOverrides:
         """Move overrides whose layers were replaced."""
         for path, override in self._by_path:
             layer = find_layer(block, path)
-            if layer is not override.layer and layer is not None and override.removed_at is None:
+            if layer is override.layer or layer is None or override.removed_at is not None:
+                continue
+            if override.follows_wrappers or all(inner is not override.layer for inner in layer.sublayers()):
                 override.move(layer)
 
 

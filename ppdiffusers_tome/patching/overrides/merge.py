@@ -92,6 +92,9 @@ class PointForward(ForwardOverride):
         if type(self._processor) is self.bypassing or stores_attention_maps(self.attachment, self.role, self.layer):
             return False  # that was logged
         tokens = first_argument(self.layer, args, kwargs)
+        if tokens is None:
+            warn_once("arguments", f"{name} was called without its first argument, so it runs unmerged")
+            return False
         if self.point.is_one_layer and not _fits(reduction, self.point, tokens):
             _refuse(block, reduction, self.layer, tokens)
             return False
@@ -177,6 +180,8 @@ class EnterForward(ForwardOverride):
         is_last: True for the last layer of the point that gets the same tokens.
     """
 
+    follows_wrappers = True
+
     def __init__(
         self, attachment: Attachment, layer: Layer, point: MergePoint, combine: str, *, name: str, is_last: bool
     ) -> None:
@@ -205,6 +210,8 @@ class EnterForward(ForwardOverride):
 class LeaveForward(ForwardOverride):
     """Around the last layer of the attention of an image, whose result is unmerged."""
 
+    follows_wrappers = True
+
     def __init__(self, attachment: Attachment, layer: Layer, point: MergePoint) -> None:
         super().__init__(attachment, layer)
         self.point = point
@@ -226,6 +233,8 @@ class NormForward(ForwardOverride):
         name: of the norm, ``norm_q``.
         num_heads: of the attention.
     """
+
+    follows_wrappers = True
 
     def __init__(self, attachment: Attachment, layer: Layer, point: MergePoint, name: str, num_heads: int) -> None:
         super().__init__(attachment, layer)

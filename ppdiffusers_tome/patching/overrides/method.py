@@ -40,6 +40,8 @@ class MethodOverride:
     """
 
     NAME: ClassVar[str]
+    # Whether this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
+    follows_wrappers: ClassVar[bool] = False
 
     def __init__(self, attachment: Attachment, layer: Layer) -> None:
         self.attachment, self.layer = attachment, layer
