@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +15,6 @@ from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.paddle_compat import HOOKS_SEE_KEYWORDS
-from ppdiffusers_tome.patching.step_caches import reset_step_caches
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -193,58 +190,3 @@ def _why_nothing(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config:
         f"{name} has nothing to merge: no block of it has the sublayer that {flags} merges around; "
         "try merge_attn=True"
     )
-
-
-@contextmanager
-def tome_set_aside(model_or_pipe: Any) -> Iterator[None]:
-    """Inside, a pipeline or model is without ToMe, whatever is applied to it there; afterwards it has its own back.
-
-    That is the very ToMe it had, however it was applied: by denoisers, on a part of one, or ppdiffusers' own port; and
-    also where what runs inside fails or is interrupted.
-
-    Raises:
-        ToMeTypeError: it is neither a pipeline nor a model.
-    """
-    models = [model for _, model in list_models(model_or_pipe, denoisers_only=False)]
-    layers = [layer for model in models for layer in model.sublayers(include_self=True)]
-    layers = list({id(layer): layer for layer in layers}.values())
-    before, bare = [_Held(layer) for layer in layers], None
-    try:
-        remove_tome(model_or_pipe)
-        bare = [_Held(layer) for layer in layers]
-        yield
-    finally:
-        remove_tome(model_or_pipe)
-        for held, without in zip(before, bare or map(_Held, layers), strict=True):
-            held.put_back_what_is_not_in(without)
-        for layer in layers:
-            reset_step_caches(layer, also_whole=True)  # by caches, of calls that ToMe's hooks did not see
-
-
-class _Held:
-    """What a layer holds itself: its class, its attributes, and the dictionaries in which Paddle keeps hooks.
-
-    What ToMe put on a layer is told by what its removal takes, not by what it is.
-    """
-
-    def __init__(self, layer: Layer) -> None:
-        self.layer, self.cls, self.attributes = layer, type(layer), dict(vars(layer))
-        self.hooks = {
-            name: dict(value) for name, value in vars(layer).items() if "hooks" in name and isinstance(value, dict)
-        }
-
-    def put_back_what_is_not_in(self, other: _Held) -> None:
-        """``other`` is of the same layer, later."""
-        if self.cls is not other.cls:
-            self.layer.__class__ = self.cls
-        for name, value in self.attributes.items():
-            if name not in other.attributes or value is not other.attributes[name]:
-                vars(self.layer)[name] = value
-        for name, hooks in self.hooks.items():
-            taken = hooks.keys() - other.hooks[name].keys()
-            now = vars(self.layer)[name]
-            if taken:  # in the order they were in, which is the order they run in; hooks put on since come last
-                in_order = {number: hook for number, hook in hooks.items() if number in taken or number in now}
-                in_order |= {number: hook for number, hook in now.items() if number not in in_order}
-                now.clear()
-                now.update(in_order)

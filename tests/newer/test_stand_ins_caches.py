@@ -17,7 +17,6 @@ from paddle import nn
 from newer.stand_ins import FAMILIES, NEEDS_KEYWORDS, Attention, Family, FeedForward, Model, Processor, RoundTheNorms
 from newer.test_stand_ins import attentions, blocks, case, same, with_processor
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.patching.apply import tome_set_aside
 from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs
 
 # How far the denoising is: at first hardly, then nearly through; two denoisings.
@@ -105,18 +104,6 @@ def test_what_is_kept_is_dropped_when_tome_comes_and_goes(family: Family, method
     assert same(family.run(model), plain)
     assert same(family.run(apply_tome(model, 0.5, method=method)), merged)
     assert same(family.run(remove_tome(model)), plain)
-
-
-@NEEDS_KEYWORDS
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_what_is_kept_while_tome_is_aside_is_dropped_when_it_is_back(family: Family) -> None:
-    model, merging = family.build(), apply_tome(family.build(), 0.5)
-    plain, merged = family.run(model), family.run(merging)
-    with_cache(apply_tome(model, 0.5), attentions(model))
-    assert same(family.run(model), merged)
-    with tome_set_aside(model):
-        assert same(family.run(model), plain)
-    assert same(family.run(model), merged)
 
 
 class OneBuffer(Processor):

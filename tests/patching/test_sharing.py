@@ -11,7 +11,7 @@ import pytest
 from ppdiffusers import DiffusionPipeline, StableDiffusionControlNetPipeline, StableDiffusionPipeline
 
 import tiny
-from patching.port import apply_port, remove_legacy_port
+from patching.port import apply_port, remove_port
 from ppdiffusers_tome import ToMeTypeError, ToMeValueError, applied_tome, apply_tome, shared_copy
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.patching.models import list_models
@@ -82,7 +82,7 @@ class TestOfAPipeline:
         assert not has_legacy_port(other.unet)
         assert np.array_equal(tiny.run_pipeline(other), plain)
         assert np.array_equal(tiny.run_pipeline(pipe), ported)
-        remove_legacy_port(pipe)
+        remove_port(pipe)
 
     def test_a_pipeline_of_its_components_is_merged_too(self, pipe: Any, plain: np.ndarray, merged: np.ndarray) -> None:
         """Nodes of ComfyUI make one for every picture."""
@@ -159,7 +159,7 @@ class TestAForwardOfALayersOwn:
         layer = pipe.unet.mid_block.attentions[0]
         forward = layer.forward
         layer.forward = lambda *given, **named: forward(*given, **named)
-        with pytest.raises(ToMeValueError, match=r"unet\.mid_block\.attentions\.0 has a forward of its own"):
+        with pytest.raises(ToMeValueError, match=r"unet\.mid_block\.attentions\.0 has a replaced forward"):
             shared_copy(pipe)
 
     def test_that_is_a_method_becomes_the_copys(self, pipe: Any, plain: np.ndarray) -> None:
