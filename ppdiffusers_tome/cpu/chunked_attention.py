@@ -1,4 +1,4 @@
-"""Exact attention in chunks of queries, which saves memory and time on a CPU.
+"""Exact attention in chunks of queries, for CPUs.
 
 ppdiffusers has no memory efficient attention for CPUs. Its plain processor holds the scores of all queries and keys of
 all heads and images at once, a gigabyte for two images at Stable Diffusion 1.5's finest level. The scores of a chunk
@@ -142,7 +142,7 @@ class ChunkedAttnProcessor:
 
 
 def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> T:
-    """Compute attention in chunks of queries in a pipeline's denoisers or a model.
+    """Compute attention in chunks of queries in pipelines or models.
 
     Only layers with ppdiffusers' plain ``AttnProcessor``, or an earlier chunked one, change. The user's processors, and
     ppdiffusers' other ones (xformers, sliced, LoRA, IP-Adapter, ...), stay. It works before and after ``apply_tome``.
@@ -193,7 +193,7 @@ def disable_chunked_attention(model_or_pipe: T) -> T:
 
 
 def _is_replaceable(processor: Any) -> bool:
-    """Return whether a processor is ppdiffusers' default on a CPU, or a chunked one.
+    """Return whether a processor is ppdiffusers' default or a chunked one.
 
     In ppdiffusers 0.29.1 the default is xFormers' processor, which tries a GPU kernel and then computes plainly.
     """
@@ -203,7 +203,7 @@ def _is_replaceable(processor: Any) -> bool:
 
 
 def _slice(x: paddle.Tensor | None, axis: int, start: int, count: int) -> Any:
-    """Return at most ``count`` entries of an axis, or all of a broadcast one."""
+    """Return ``count`` entries of an axis, or all if it is broadcast."""
     if x is None or x.shape[axis] <= 1:
         return x
     return paddle.slice(x, [axis], [start], [start + count])

@@ -1,4 +1,4 @@
-"""CPU settings of the process: freed memory, MKL's code path and usable cores.
+"""CPU settings of the process: freed memory, MKL and cores.
 
 They change the whole process, so importing this package sets none of them. ``ppdiffusers-tome`` calls the first two at
 its start, and so may any program. This module imports no Paddle.

@@ -81,7 +81,7 @@ def _tensors(layer: Layer) -> list[paddle.Tensor]:
 
 
 def _copy(value: Any, copies: dict[int, Any]) -> Any:
-    """Copy a model, scheduler or pipeline, or a list of them; return anything else."""
+    """Copy a model, scheduler, pipeline or list; return anything else."""
     if isinstance(value, Layer) or hasattr(value, "set_timesteps"):
         return copy.deepcopy(value, copies)
     if isinstance(value, (list, tuple)):
