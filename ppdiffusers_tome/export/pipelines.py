@@ -136,7 +136,7 @@ def export_pipeline(
 
 
 def pipeline_components(pipe: Any, *, height: int, width: int, rows: int | None = None) -> list[Component]:
-    """Return the components of a pipeline; only the UNet's batch may be fixed."""
+    """Return the components of a pipeline; ``rows`` fixes the UNet's batch."""
     text_tokens, vae, controlnet = pipe.tokenizer.model_max_length, pipe.vae, getattr(pipe, "controlnet", None)
     latent: list[int | None] = [None, LATENT_CHANNELS, height // VAE_SCALE_FACTOR, width // VAE_SCALE_FACTOR]
     return [
@@ -185,7 +185,7 @@ def load_exported(folder: str | Path) -> Any:
 
 
 class _DeployPipelineFixes:
-    """Methods that keep a deploy pipeline to its size, and working without a GPU.
+    """Methods for a deploy pipeline's fixed size and for CPUs.
 
     Attributes:
         exported_size: height and width in pixels; None if unknown.
@@ -196,7 +196,9 @@ class _DeployPipelineFixes:
     def __call__(
         self, prompt: Any = None, height: int | None = None, width: int | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Generate images of the exported size; all other arguments are the deploy pipeline's.
+        """Generate images of the exported size.
+
+        All other arguments are those of the deploy pipeline.
 
         Raises:
             ToMeValueError: another size is given.
@@ -236,7 +238,7 @@ class _DeployPipelineFixes:
 
 
 def _require_free_space(folder: Path) -> None:
-    """Raise OSError on a full disk, on which Paddle writes incomplete files silently."""
+    """Raise OSError on a full disk, which Paddle ignores."""
     probe = folder / ".free-space"
     probe.write_bytes(bytes(2**16))
     probe.unlink()

@@ -150,7 +150,7 @@ class VaeDecoder(paddle.nn.Layer):
 def denoiser_component(
     unet: Any, controlnet: Any = None, *, height: int, width: int, rows: int | None = None, text_tokens: int = 77
 ) -> Component:
-    """Return the component of a UNet, with its ControlNet if there is one.
+    """Return the component of a UNet and its ControlNet, if any.
 
     Args:
         unet, controlnet: ppdiffusers' models, with or without ToMe.
