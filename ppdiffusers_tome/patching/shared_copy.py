@@ -13,6 +13,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.apply import applied_tome, remove_tome
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
+from ppdiffusers_tome.patching.overrides.method import MethodOverride
 
 T = TypeVar("T")
 
@@ -71,6 +72,8 @@ def _require_copyable_forwards(name: str, model: Layer) -> None:
 def _has_copyable_forward(layer: Layer) -> bool:
     """Return whether deepcopy makes the layer's ``forward`` the copy's own."""
     forward = vars(layer).get("forward")
+    while isinstance(forward, MethodOverride):  # ToMe's own is copied with its layer
+        forward = forward.previous
     return forward is None or isinstance(forward, MethodType)
 
 

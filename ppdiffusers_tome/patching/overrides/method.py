@@ -57,7 +57,8 @@ class MethodOverride:
 
     def remove(self) -> None:
         """Take this off the layer; calls of the denoiser that run in other threads end with it still in effect."""
-        self.removed_at = next_call_number()
+        if self.removed_at is None:
+            self.removed_at = next_call_number()
         self.attachment.when_idle(self.removed_at, self._take_off)
 
     def move(self, layer: Layer) -> None:
@@ -135,14 +136,19 @@ def _create(cls: type) -> Any:
     return object.__new__(cls)
 
 
-def list_overrides(layer: Layer) -> list[MethodOverride]:
-    """List the overrides on a layer that are in use, of all its methods."""
+def list_overrides(layer: Layer, *, with_removed: bool = False) -> list[MethodOverride]:
+    """List the overrides on a layer that are in use, of all its methods.
+
+    Args:
+        layer: any.
+        with_removed: also those that a call in another thread still needs, or that a foreign wrapper holds.
+    """
     found = {
         id(mapping[key]): mapping[key]
         for name in ("forward", "prepare_attention_mask", "get_attention_scores")
         for mapping, key in _places(layer, name)
     }
-    return [override for override in found.values() if override.removed_at is None]
+    return [override for override in found.values() if with_removed or override.removed_at is None]
 
 
 def _places(layer: Layer, name: str) -> Iterator[tuple[dict[str, Any], str]]:
