@@ -47,7 +47,8 @@ def test_tokens_that_follow_the_blocks_own_stay_as_they_are() -> None:
 @pytest.mark.parametrize("kind", ["merged tokens", "fewer keys"])
 def test_what_was_merged_is_not_kept_while_attention_runs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = tokens()
-    merging = match_tokens(x, PARTITION, 32) if kind == "merged tokens" else ChosenKeys(select_key_tokens(PARTITION, 32), 2, 64)
+    keys = ChosenKeys(select_key_tokens(PARTITION, 32), 2, 64)
+    merging = match_tokens(x, PARTITION, 32) if kind == "merged tokens" else keys
     real, seen = type(merging).reduce, []
 
     def noting(self: object, own: paddle.Tensor, *how: str) -> paddle.Tensor:

@@ -107,7 +107,8 @@ class TestMinSimilarity:
         if tile is None:
             found = match_tokens(x, partition, at_most, least)
         else:
-            found = match_tokens(x, partition, at_most, least, split_by_tile(partition, cut_into_tiles(GRID, 2, 2, tile)))
+            tiled = split_by_tile(partition, cut_into_tiles(GRID, 2, 2, tile))
+            found = match_tokens(x, partition, at_most, least, tiled)
         assert found is not None
         assert found.num_merged == merged
         assert found.reduce(x).shape == [2, GRID.num_tokens - merged, 3]
