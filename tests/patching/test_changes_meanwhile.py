@@ -15,9 +15,10 @@ import paddle
 import pytest
 
 import tiny
-from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.overrides.method import list_overrides
 
+OLD = paddle.__version__.startswith("2.")
 SETTINGS = [
     dict(ratio=0.5), dict(ratio=0.5, merge_mlp=True, merge_crossattn=True), dict(ratio=0.75, method="keys"),
     dict(ratio=0.75, method="todo"),
@@ -158,9 +159,12 @@ def trace(unet: Any, full_graph: bool, wrapped: bool) -> Callable[[], np.ndarray
     return run
 
 
+IN_PARTS = pytest.param(False, marks=pytest.mark.skipif(OLD, reason="Paddle 2.6 refuses it"), id="in parts")
+
+
 @pytest.mark.parametrize("settings", SETTINGS[::2], ids=str)
 @pytest.mark.parametrize("wrapped", [False, True], ids=["itself", "wrapped"])
-@pytest.mark.parametrize("full_graph", [False, True], ids=["in parts", "whole"])
+@pytest.mark.parametrize("full_graph", [IN_PARTS, pytest.param(True, id="whole")])
 def test_a_traced_model_merges_as_the_dynamic_one(full_graph: bool, wrapped: bool, settings: dict[str, Any]) -> None:
     unet = apply_tome(tiny.unet(levels=1), **settings)
     expected = tiny.run_unet(unet)
@@ -169,7 +173,7 @@ def test_a_traced_model_merges_as_the_dynamic_one(full_graph: bool, wrapped: boo
         assert np.abs(run() - expected).max() <= 1e-5
 
 
-@pytest.mark.parametrize("full_graph", [False, True], ids=["in parts", "whole"])
+@pytest.mark.parametrize("full_graph", [IN_PARTS, pytest.param(True, id="whole")])
 def test_what_was_traced_is_traced_again_when_tome_comes_and_goes(full_graph: bool) -> None:
     unet = tiny.unet(levels=1)
     plain = tiny.run_unet(unet)
@@ -181,6 +185,17 @@ def test_what_was_traced_is_traced_again_when_tome_comes_and_goes(full_graph: bo
         assert np.abs(run() - merged).max() <= 1e-5
         remove_tome(unet)
         assert np.abs(run() - plain).max() <= 1e-5
+
+
+@pytest.mark.skipif(not OLD, reason="Paddle 3 leaves merging to Python")
+def test_tracing_bytecode_is_refused_in_words() -> None:
+    unet, traced = apply_tome(tiny.unet(levels=1), 0.5), tiny.unet(levels=1)
+    with pytest.raises(ToMeValueError, match="to_static traces bytecode.*full_graph=True"):
+        paddle.jit.to_static(unet, full_graph=False)
+    paddle.jit.to_static(traced, full_graph=False)
+    with pytest.raises(ToMeValueError, match="to_static traces bytecode.*full_graph=True"):
+        apply_tome(traced, 0.5)
+    assert traced.tome is None
 
 
 class Broadcast:
