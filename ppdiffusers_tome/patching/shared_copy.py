@@ -12,8 +12,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.apply import applied_tome, remove_tome
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
-from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
-from ppdiffusers_tome.patching.overrides.method import MethodOverride
+from ppdiffusers_tome.patching.models import is_denoiser_name
 
 T = TypeVar("T")
 
@@ -42,14 +41,34 @@ def shared_copy(model_or_pipe: T) -> T:
         >>> merged.unet.conv_in.weight is pipe.unet.conv_in.weight, pipe.tome
         (True, None)
     """
-    # deepcopy takes every object in this dictionary, by id, as already copied.
-    copies: dict[int, Any] = {}
-    for name, model in list_models(model_or_pipe, denoisers_only=False):
-        if _is_copied(name, model):
-            _require_copyable_forwards(name, model)
-            copies |= {id(tensor): tensor for layer in model.sublayers(include_self=True) for tensor in _tensors(layer)}
-    # One dictionary for all models, as a layer that two of them hold is one layer in the copy too.
-    return remove_tome(_copy(model_or_pipe, copies))
+    # One dictionary for everything, so that a layer that two models hold is one layer in the copy too.
+    return remove_tome(_copy(model_or_pipe, "", {}))
+
+
+def _copy(value: Any, name: str, copies: dict[int, Any]) -> Any:
+    """Copy a model, scheduler, pipeline or list; return anything else.
+
+    Args:
+        value: any attribute of a pipeline, or the pipeline itself.
+        name: of the attribute, for errors.
+        copies: the copy of each object by the object's id, as ``deepcopy`` takes it.
+    """
+    if isinstance(value, Layer):
+        _require_copyable_forwards(name, value)
+        # Each tensor is its own copy, so it is shared.
+        copies |= {id(tensor): tensor for layer in value.sublayers(include_self=True) for tensor in _tensors(layer)}
+        return copy.deepcopy(value, copies)
+    if hasattr(value, "set_timesteps"):
+        return copy.deepcopy(value, copies)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_copy(item, f"{name}[{index}]", copies) for index, item in enumerate(value)])
+    if id(value) not in copies and hasattr(type(value), "components"):
+        copies[id(value)] = pipe = copy.copy(value)
+        for attribute, component in vars(value).items():
+            if _is_copied(attribute, component):
+                # setattr would write the classes' names into the pipeline's config again.
+                vars(pipe)[attribute] = _copy(component, f"{name}.{attribute}" if name else attribute, copies)
+    return copies.get(id(value), value)
 
 
 def _is_copied(name: str, value: Any) -> bool:
@@ -81,18 +100,3 @@ def _tensors(layer: Layer) -> list[paddle.Tensor]:
     """Return the weights, buffers and other tensors that a layer itself holds."""
     values = [*layer._parameters.values(), *layer._buffers.values(), *vars(layer).values()]
     return [value for value in values if isinstance(value, paddle.Tensor)]
-
-
-def _copy(value: Any, copies: dict[int, Any]) -> Any:
-    """Copy a model, scheduler, pipeline or list; return anything else."""
-    if isinstance(value, Layer) or hasattr(value, "set_timesteps"):
-        return copy.deepcopy(value, copies)
-    if isinstance(value, (list, tuple)):
-        return type(value)([_copy(item, copies) for item in value])
-    if id(value) not in copies and hasattr(type(value), "components"):
-        copies[id(value)] = pipe = copy.copy(value)
-        for name, attribute in vars(value).items():
-            if _is_copied(name, attribute):
-                # setattr would write the classes' names into the pipeline's config again.
-                vars(pipe)[name] = _copy(attribute, copies)
-    return copies.get(id(value), value)

@@ -215,8 +215,7 @@ def _measure_side_by_side(
 ) -> float:  # fmt: skip
     """Return the median speed-up of merged images over unmerged ones.
 
-    Each is timed right after its unmerged image. The first unmerged images were generated long before, and machines
-    change their speed.
+    Each is timed right after its unmerged image, as machines change their speed and the first unmerged images are old.
     """
     ratios = []
     for generate in generators:

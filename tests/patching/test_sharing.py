@@ -154,6 +154,18 @@ def test_what_a_pipeline_holds_twice_the_copy_holds_twice() -> None:
     assert applied_tome(pipe.decoder_pipe) is None
 
 
+def test_a_pipeline_in_a_pipeline_shares_its_weights_too() -> None:
+    pipe = Combined(tiny.unet())
+    pipe.decoder_pipe = tiny.pipeline()
+    other = shared_copy(pipe)
+    assert other.decoder_pipe.unet is not pipe.decoder_pipe.unet
+    pairs = zip(pipe.decoder_pipe.unet.parameters(), other.decoder_pipe.unet.parameters(), strict=True)
+    assert all(one is two for one, two in pairs)
+    pipe.decoder_pipe.unet.conv_in.forward = lambda x: x
+    with pytest.raises(ToMeValueError, match=r"decoder_pipe\.unet\.conv_in has a replaced forward"):
+        shared_copy(pipe)
+
+
 @pytest.mark.parametrize(("build", "run"), [(tiny.dit, tiny.run_dit), (tiny.sdxl_unet, tiny.run_unet)])
 def test_of_a_model(build: Any, run: Any) -> None:
     model = build()
