@@ -505,7 +505,9 @@ def tokens_seen(pipe: Any) -> Iterator[dict[str, list[int]]]:
         for path, layer in model.named_sublayers():
             if path.endswith(".to_q"):
                 calls = seen.setdefault(f"{part}.{path}", [])
-                hooks.append(layer.register_forward_post_hook(lambda _, x, out, calls=calls: calls.append(out.shape[1])))
+                hooks.append(
+                    layer.register_forward_post_hook(lambda _, x, output, calls=calls: calls.append(output.shape[1]))
+                )
     try:
         yield seen
     finally:
