@@ -13,10 +13,15 @@ from collections.abc import Iterator
 from types import MethodType
 from typing import Any, ClassVar
 
-import paddle
+from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.paddle_compat import convert_while_tracing, exclude_from_conversion
+from ppdiffusers_tome.patching.paddle_compat import (
+    EVERY_FRAME,
+    convert_while_tracing,
+    exclude_from_conversion,
+    is_called_by_to_static,
+)
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.call_stack import next_call_number
 
@@ -69,6 +74,7 @@ class MethodOverride:
             MethodOverride.put(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        psdb.fallback(**EVERY_FRAME)
         call = self.attachment.current_call()
         if call is None or (self.removed_at is not None and call.number >= self.removed_at):
             return self.call_original(*args, **kwargs)
@@ -110,7 +116,7 @@ class ForwardOverride(MethodOverride):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        return MethodType if paddle.in_dynamic_mode() else type(self)
+        return MethodType if is_called_by_to_static() else type(self)
 
     @property
     def __func__(self) -> Any:
