@@ -20,7 +20,7 @@ from ppdiffusers_tome.export.requirements import require_exportable, require_onn
 from ppdiffusers_tome.export.settings import describe_settings, settings_files
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.state.attachment import Attachment
-from ppdiffusers_tome.patching.state.calls import Call
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.tools.bench.contenders import PORT, put_on
 
 # Settings that decide how matching is computed; between them every way there is.
@@ -136,11 +136,11 @@ def test_what_reads_the_host_is_refused(settings: dict[str, Any], words: str) ->
 
 
 def test_an_open_size_is_refused_while_it_is_recorded() -> None:
-    call = Call(Attachment(ToMeConfig()))
+    call = DenoiserCall(Attachment(ToMeConfig()))
     paddle.enable_static()
     try:
         with pytest.raises(ToMeValueError, match="an open height or width cannot become part of a program"):
-            call.see_latent(None, Layout(Grid(-1, 16)))
+            call.set_layout(None, Layout(Grid(-1, 16)))
     finally:
         paddle.disable_static()
 

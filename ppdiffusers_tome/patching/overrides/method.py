@@ -86,10 +86,12 @@ class MethodOverride:
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
         """Call what the layer had by this name before."""
-        original = self.previous
-        if original is None:
-            original = getattr(type(self.layer), self.NAME).__get__(self.layer)
-        return convert_while_tracing(original)(*args, **kwargs)
+        return convert_while_tracing(self._original())(*args, **kwargs)
+
+    def _original(self) -> Any:
+        if self.previous is not None:
+            return self.previous
+        return getattr(type(self.layer), self.NAME).__get__(self.layer)
 
     def _take_off(self) -> None:
         with _changing:
@@ -97,8 +99,10 @@ class MethodOverride:
                 if mapping.get(key) is self:
                     if self.previous is None and mapping is vars(self.layer):
                         del mapping[key]
-                    else:
+                    elif key == "previous":  # of another override
                         mapping[key] = self.previous
+                    else:
+                        mapping[key] = self._original()  # a cache, or Paddle, was enabled since and calls it
 
 
 class ForwardOverride(MethodOverride):
