@@ -1,1 +1,1 @@
-"""What makes the most of a CPU, with token merging or without."""
+"""Faster computation on a CPU, with token merging or without."""

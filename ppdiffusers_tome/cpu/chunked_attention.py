@@ -1,8 +1,8 @@
-"""Exact attention a few queries at a time, for CPUs: there ppdiffusers has no memory efficient attention.
+"""Exact attention in chunks of queries, for CPUs.
 
-The plain processor holds the products of all queries and keys of all heads and images at once, a gigabyte for two
-images at Stable Diffusion 1.5's finest level. A few rows of them stay in the cache, and in memory that the allocator
-keeps. Off by default; what it computes does not depend on ToMe, nor ToMe on it.
+ppdiffusers has no memory efficient attention for CPUs. Its plain processor holds the scores of all queries and keys of
+all heads and images at once, a gigabyte for two images at Stable Diffusion 1.5's finest level. The scores of a chunk
+fit into the cache. Chunked attention is off by default and independent of ToMe.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ QUERY_ROWS = 128
 
 
 class ChunkedAttnProcessor:
-    """What ppdiffusers' ``AttnProcessor`` computes, to rounding, without holding all attention scores at once.
+    """Attention processor that computes scores for a few queries at a time.
 
-    It holds ``[heads, query_rows, keys]`` of them, of one image; of several small ones together when their queries
-    are no more than ``query_rows``. While gradients are recorded Paddle keeps every chunk for the backward pass, so
-    training saves memory with gradient checkpointing only.
+    The result equals that of ppdiffusers' ``AttnProcessor`` to rounding. It holds scores ``[heads, query_rows, keys]``
+    of one image, or of several small images that together have at most ``query_rows`` queries. In training, Paddle
+    keeps every chunk for the backward pass, so only gradient checkpointing saves memory.
 
     Args:
-        query_rows: how many queries to attend with at a time, 1 or more.
+        query_rows: the number of queries in a chunk, 1 or more.
 
     Raises:
         ToMeTypeError: it is not a whole number (also a ``TypeError``).
@@ -56,8 +56,8 @@ class ChunkedAttnProcessor:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        # ppdiffusers saves a LoRA, lists the processors beside one and goes back to the default by the processor's
-        # class, and only for classes of its own. What AttnProcessor answers there is right here too.
+        # ppdiffusers checks the processor's class where it saves a LoRA, lists the processors beside one or restores
+        # the default, and knows only its own classes. What it does for AttnProcessor is right for this one too.
         return AttnProcessor
 
     def __reduce__(self) -> tuple[type, tuple[int]]:
@@ -73,23 +73,23 @@ class ChunkedAttnProcessor:
         scale: float = 1.0,
         **kwargs: Any,
     ) -> paddle.Tensor:
-        """Attend as ``AttnProcessor`` does; ppdiffusers calls this, with these names.
+        """Compute attention as ``AttnProcessor`` does; ppdiffusers calls it with these names.
 
         Args:
             attn: the ``Attention`` layer.
             hidden_states: ``[batch, tokens, channels]``, or ``[batch, channels, height, width]`` in a VAE.
             encoder_hidden_states: ``[batch, keys, channels]``; None for self-attention.
             attention_mask: as ``attn.prepare_attention_mask`` takes it.
-            temb: what the spatial norm takes, if there is one.
+            temb: the spatial norm's second input, if there is such a norm.
             scale: of the LoRA layers.
 
         Returns:
-            The shape and type of ``hidden_states``.
+            A tensor of the shape and data type of ``hidden_states``.
         """
         lora_scale = () if USE_PEFT_BACKEND else (scale,)
         x = hidden_states if attn.spatial_norm is None else attn.spatial_norm(hidden_states, temb)
-        picture_shape = x.shape if x.ndim == 4 else None
-        if picture_shape is not None:
+        image_shape = x.shape if x.ndim == 4 else None
+        if image_shape is not None:
             x = x.flatten(2).transpose([0, 2, 1])
         batch, num_keys, _ = x.shape if encoder_hidden_states is None else encoder_hidden_states.shape
         mask = attn.prepare_attention_mask(attention_mask, num_keys, batch)
@@ -105,8 +105,8 @@ class ChunkedAttnProcessor:
         value = attn.head_to_batch_dim(attn.to_v(context, *lora_scale))
         x = attn.batch_to_head_dim(self._attend(attn, query, key, value, mask))
         x = attn.to_out[1](attn.to_out[0](x, *lora_scale))
-        if picture_shape is not None:
-            x = x.transpose([0, 2, 1]).reshape(picture_shape)
+        if image_shape is not None:
+            x = x.transpose([0, 2, 1]).reshape(image_shape)
         if attn.residual_connection:
             x = x + hidden_states
         return x / attn.rescale_output_factor
@@ -114,7 +114,7 @@ class ChunkedAttnProcessor:
     def _attend(
         self, attn: Any, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, mask: paddle.Tensor | None
     ) -> paddle.Tensor:
-        """Attention by chunks.
+        """Compute attention in chunks of queries.
 
         Args:
             query, key, value: ``[batch, heads, tokens or keys, head_dim]``.
@@ -130,11 +130,11 @@ class ChunkedAttnProcessor:
         num_images = max(1, rows // tokens)  # a video's attention over time has thousands of sequences of few tokens
         images = []
         for i in range(0, batch, num_images):
-            q, bias = _part(query, 0, i, num_images), _part(mask, 0, i, num_images)
-            # Views of a transpose, which every product would otherwise copy anew: that costs more than it all.
-            k, v = (_part(x, 0, i, num_images).contiguous() for x in (key, value))
+            q, bias = _slice(query, 0, i, num_images), _slice(mask, 0, i, num_images)
+            # These are views of a transpose, which every product would copy again; one copy is cheaper.
+            k, v = (_slice(x, 0, i, num_images).contiguous() for x in (key, value))
             chunks = [
-                paddle.matmul(attn.get_attention_scores(_part(q, 2, row, rows), k, _part(bias, 2, row, rows)), v)
+                paddle.matmul(attn.get_attention_scores(_slice(q, 2, row, rows), k, _slice(bias, 2, row, rows)), v)
                 for row in range(0, tokens, rows)
             ]
             images.append(paddle.concat(chunks, axis=2))
@@ -142,16 +142,15 @@ class ChunkedAttnProcessor:
 
 
 def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> T:
-    """Compute attention a few queries at a time in every denoiser of a pipeline, or in one model.
+    """Compute attention in chunks of queries in pipelines or models.
 
-    Only layers with ppdiffusers' plain ``AttnProcessor``, or chunked ones from before, are changed. Processors of the
-    user's own, and ppdiffusers' others (xformers, sliced, LoRA, IP-Adapter, ...), stay. Works before and after
-    ``apply_tome``.
+    Only layers with ppdiffusers' plain ``AttnProcessor``, or an earlier chunked one, change. The user's processors, and
+    ppdiffusers' other ones (xformers, sliced, LoRA, IP-Adapter, ...), stay. It works before and after ``apply_tome``.
 
     Args:
-        model_or_pipe: a ppdiffusers pipeline (its VAE is left alone; give ``pipe.vae`` for that), a model, or a part
-            of a model.
-        query_rows: how many queries at a time, 1 or more; see ``ChunkedAttnProcessor``.
+        model_or_pipe: a ppdiffusers pipeline (its VAE stays as it is; ``pipe.vae`` changes it), a model, or a part of
+            a model.
+        query_rows: the number of queries in a chunk, 1 or more; see ``ChunkedAttnProcessor``.
 
     Returns:
         ``model_or_pipe``, so that calls chain.
@@ -165,19 +164,19 @@ def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> 
     """
     processor = ChunkedAttnProcessor(query_rows)
     layers = [layer for _, model in list_models(model_or_pipe) for layer in _attention_layers(model)]
-    replaced = [layer for layer in layers if _is_plain(layer.processor)]
-    if not replaced:
-        raise ToMeValueError(_why_nothing(model_or_pipe, layers))
-    for layer in replaced:
+    replaceable = [layer for layer in layers if _is_replaceable(layer.processor)]
+    if not replaceable:
+        raise ToMeValueError(_explain_nothing_replaced(model_or_pipe, layers))
+    for layer in replaceable:
         layer.set_processor(processor)
     return model_or_pipe
 
 
 def disable_chunked_attention(model_or_pipe: T) -> T:
-    """Put ppdiffusers' plain ``AttnProcessor`` back wherever attention is chunked.
+    """Restore ppdiffusers' plain ``AttnProcessor`` in place of chunked attention.
 
     Args:
-        model_or_pipe: as for ``enable_chunked_attention``; one without chunked attention is left alone.
+        model_or_pipe: as for ``enable_chunked_attention``; one without chunked attention stays as it is.
 
     Returns:
         ``model_or_pipe``.
@@ -185,7 +184,7 @@ def disable_chunked_attention(model_or_pipe: T) -> T:
     Raises:
         ToMeTypeError: it is neither a pipeline nor a model.
     """
-    # A VAE may have been given by itself, so everything is looked at, not only what denoises.
+    # The VAE may have chunked attention too, if it was given by itself.
     for _, model in list_models(model_or_pipe, denoisers_only=False):
         for layer in _attention_layers(model):
             if type(layer.processor) is ChunkedAttnProcessor:
@@ -193,18 +192,18 @@ def disable_chunked_attention(model_or_pipe: T) -> T:
     return model_or_pipe
 
 
-def _is_plain(processor: Any) -> bool:
-    """Whether a processor is ppdiffusers' default on a CPU, or a chunked one in its place.
+def _is_replaceable(processor: Any) -> bool:
+    """Return whether a processor is ppdiffusers' default or a chunked one.
 
-    In 0.29.1 the default is that of xFormers, which asks for a kernel of GPUs first and then computes plainly.
+    In ppdiffusers 0.29.1 the default is xFormers' processor, which tries a GPU kernel and then computes plainly.
     """
     if type(processor) is XFormersAttnProcessor:
         return processor.attention_op is None and paddle.get_device() == "cpu"
     return type(processor) in (AttnProcessor, ChunkedAttnProcessor)
 
 
-def _part(x: paddle.Tensor | None, axis: int, start: int, count: int) -> Any:
-    """``count`` entries along an axis, or fewer at its end; all of ``x`` where it is broadcast along it, or None."""
+def _slice(x: paddle.Tensor | None, axis: int, start: int, count: int) -> Any:
+    """Return ``count`` entries of an axis, or all if it is broadcast."""
     if x is None or x.shape[axis] <= 1:
         return x
     return paddle.slice(x, [axis], [start], [start + count])
@@ -214,16 +213,16 @@ def _attention_layers(model: Any) -> list[Any]:
     return [layer for layer in model.sublayers(include_self=True) if hasattr(layer, "set_processor")]
 
 
-def _why_nothing(model_or_pipe: Any, layers: list[Any]) -> str:
+def _explain_nothing_replaced(model_or_pipe: Any, layers: list[Any]) -> str:
     name = type(model_or_pipe).__name__
     if not layers:
         return (
-            f"{name} has no attention layer to compute in chunks; give a model that has some, such as a Stable "
-            "Diffusion UNet, or the pipeline that holds one"
+            f"{name} has no attention layer to compute in chunks; give a model with attention, such as a Stable "
+            "Diffusion UNet, or the pipeline that holds it"
         )
     counts = Counter(type(layer.processor).__name__ for layer in layers)
-    found = ", ".join(f"{count} {processor}" for processor, count in counts.items())
+    processors = ", ".join(f"{count} {processor}" for processor, count in counts.items())
     return (
         f"{name} has no attention to compute in chunks: only ppdiffusers' plain AttnProcessor is replaced, and its "
-        f"processors are {found}; set AttnProcessor() first with set_attn_processor, or leave these as they are"
+        f"processors are {processors}; set AttnProcessor() first with set_attn_processor, or keep these"
     )

@@ -1,4 +1,4 @@
-"""Files of an exported pipeline, and which of them an export may replace.
+"""Files of an exported pipeline and the rules for replacing them.
 
 An export replaces or removes only files of an earlier export, by their names, in a folder whose ``export.json`` shows
 that an export was written there. Files that describe an export without being part of a pipeline, which other commands
@@ -147,7 +147,7 @@ def _refuse_subfolder(path: Path) -> None:
 
 
 def _read_json(path: Path) -> Any:
-    """Read a JSON file; return None if it is absent or not JSON."""
+    """Read a JSON file, or return None if that fails."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,37 +21,27 @@ from ppdiffusers_tome.export.programs import num_threads
 OPSET = 16
 
 
-@dataclass(frozen=True)
-class OnnxProgram:
-    """A program in ONNX beside the Paddle program that it comes from.
+def convert_to_onnx(program: Path) -> None:
+    """Write a program of Paddle 2 in ONNX beside it.
 
-    Attributes:
-        stem: the path of both programs without their suffix.
+    Args:
+        program: the path of its files without their suffix, which is added.
     """
+    import paddle2onnx
 
-    stem: Path
+    source, weights, target = (str(program.with_suffix(suffix)) for suffix in (".pdmodel", ".pdiparams", ".onnx"))
+    with _discard_standard_output():
+        paddle2onnx.export(source, weights, target, opset_version=OPSET)
 
-    @property
-    def file(self) -> Path:
-        """The path of the ONNX file."""
-        return self.stem.with_name(f"{self.stem.name}.onnx")
 
-    def convert(self) -> None:
-        """Write ``file`` from the program that Paddle 2 wrote."""
-        import paddle2onnx
+def run_onnx(file: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the first output of an ONNX file, computed on the CPU."""
+    import onnxruntime
 
-        program, weights = (self.stem.with_name(f"{self.stem.name}{suffix}") for suffix in (".pdmodel", ".pdiparams"))
-        with _discard_standard_output():
-            paddle2onnx.export(str(program), str(weights), str(self.file), opset_version=OPSET)
-
-    def run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the first output, computed by onnxruntime on the CPU."""
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = num_threads()
-        session = onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
-        return session.run(None, inputs)[0]
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = num_threads()
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)[0]
 
 
 @contextmanager

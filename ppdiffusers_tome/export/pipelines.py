@@ -36,7 +36,7 @@ from ppdiffusers_tome.export.layout import (
     read_export,
     require_folder,
 )
-from ppdiffusers_tome.export.onnx import OnnxProgram, use_image_layout_in_norms
+from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx, use_image_layout_in_norms
 from ppdiffusers_tome.export.programs import (
     Component,
     TextEncoder,
@@ -115,7 +115,7 @@ def export_pipeline(
             with use_image_layout_in_norms(pipe.vae):
                 component.save(work)
             if onnx:
-                OnnxProgram(work / component.name / PROGRAM).convert()
+                convert_to_onnx(work / component.name / PROGRAM)
             _require_free_space(work)
             on_component(component.name)
         deployed = load_exported(work)
@@ -136,7 +136,7 @@ def export_pipeline(
 
 
 def pipeline_components(pipe: Any, *, height: int, width: int, rows: int | None = None) -> list[Component]:
-    """Return the components of a pipeline; only the UNet's batch may be fixed."""
+    """Return the components of a pipeline; ``rows`` fixes the UNet's batch."""
     text_tokens, vae, controlnet = pipe.tokenizer.model_max_length, pipe.vae, getattr(pipe, "controlnet", None)
     latent: list[int | None] = [None, LATENT_CHANNELS, height // VAE_SCALE_FACTOR, width // VAE_SCALE_FACTOR]
     return [
@@ -185,7 +185,7 @@ def load_exported(folder: str | Path) -> Any:
 
 
 class _DeployPipelineFixes:
-    """Methods that keep a deploy pipeline to its size, and working without a GPU.
+    """Methods for a deploy pipeline's fixed size and for CPUs.
 
     Attributes:
         exported_size: height and width in pixels; None if unknown.
@@ -196,7 +196,9 @@ class _DeployPipelineFixes:
     def __call__(
         self, prompt: Any = None, height: int | None = None, width: int | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Generate images of the exported size; all other arguments are the deploy pipeline's.
+        """Generate images of the exported size.
+
+        All other arguments are those of the deploy pipeline.
 
         Raises:
             ToMeValueError: another size is given.
@@ -236,7 +238,7 @@ class _DeployPipelineFixes:
 
 
 def _require_free_space(folder: Path) -> None:
-    """Raise OSError on a full disk, on which Paddle writes incomplete files silently."""
+    """Raise OSError on a full disk, which Paddle ignores."""
     probe = folder / ".free-space"
     probe.write_bytes(bytes(2**16))
     probe.unlink()
@@ -264,13 +266,13 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
     Raises:
         ToMeValueError: they differ by more than the tolerance.
     """
-    program, onnx_program = getattr(deployed, component.name), OnnxProgram(folder / component.name / PROGRAM)
+    program, onnx_file = getattr(deployed, component.name), folder / component.name / f"{PROGRAM}.onnx"
     examples, differences = component.examples(), []
     for example in examples:
         expected = component.run(example)
         outputs = [program(**example)[0].numpy()]
-        if onnx_program.file.exists():
-            outputs.append(onnx_program.run({name: value.numpy() for name, value in example.items()}))
+        if onnx_file.exists():
+            outputs.append(run_onnx(onnx_file, {name: value.numpy() for name, value in example.items()}))
         scale = max(1.0, np.abs(expected).max())
         differences += [np.abs(output - expected).max() / scale for output in outputs]
     difference = float(max(differences))

@@ -84,30 +84,23 @@ class Component:
         return layer
 
 
-class _Denoiser(paddle.nn.Layer):
-    def __init__(self, unet: Any) -> None:
-        super().__init__()
-        self.unet = unet
+class Denoiser(paddle.nn.Layer):
+    """A UNet, guided by a ControlNet if there is one."""
 
-    def forward(
-        self, sample: paddle.Tensor, timestep: paddle.Tensor, encoder_hidden_states: paddle.Tensor
-    ) -> paddle.Tensor:
-        return self.unet(sample, timestep, encoder_hidden_states, return_dict=False)[0]
-
-
-class _GuidedDenoiser(paddle.nn.Layer):
-    def __init__(self, unet: Any, controlnet: Any) -> None:
+    def __init__(self, unet: Any, controlnet: Any = None) -> None:
         super().__init__()
         self.unet, self.controlnet = unet, controlnet
 
     def forward(
         self, sample: paddle.Tensor, timestep: paddle.Tensor, encoder_hidden_states: paddle.Tensor,
-        controlnet_cond: paddle.Tensor, controlnet_conditioning_scale: paddle.Tensor,
+        controlnet_cond: paddle.Tensor | None = None, controlnet_conditioning_scale: paddle.Tensor | None = None,
     ) -> paddle.Tensor:  # fmt: skip
-        down, middle = self.controlnet(
-            sample, timestep, encoder_hidden_states, controlnet_cond,
-            conditioning_scale=controlnet_conditioning_scale, return_dict=False,
-        )  # fmt: skip
+        down, middle = None, None
+        if self.controlnet is not None:
+            down, middle = self.controlnet(
+                sample, timestep, encoder_hidden_states, controlnet_cond,
+                conditioning_scale=controlnet_conditioning_scale, return_dict=False,
+            )  # fmt: skip
         return self.unet(
             sample, timestep, encoder_hidden_states, down_block_additional_residuals=down,
             mid_block_additional_residual=middle, return_dict=False,
@@ -150,7 +143,7 @@ class VaeDecoder(paddle.nn.Layer):
 def denoiser_component(
     unet: Any, controlnet: Any = None, *, height: int, width: int, rows: int | None = None, text_tokens: int = 77
 ) -> Component:
-    """Return the component of a UNet, with its ControlNet if there is one.
+    """Return the component of a UNet and its ControlNet, if any.
 
     Args:
         unet, controlnet: ppdiffusers' models, with or without ToMe.
@@ -164,11 +157,10 @@ def denoiser_component(
         "timestep": ([1], "float32"),
         "encoder_hidden_states": ([rows, None, unet.config.cross_attention_dim], "float32"),
     }
-    if controlnet is None:
-        return Component("unet", lambda: _Denoiser(unet), inputs, text_tokens)
-    inputs["controlnet_cond"] = ([rows, 3, height, width], "float32")
-    inputs["controlnet_conditioning_scale"] = ([_NUM_CONTROL_SCALES], "float32")
-    return Component("unet", lambda: _GuidedDenoiser(unet, controlnet), inputs, text_tokens)
+    if controlnet is not None:
+        inputs["controlnet_cond"] = ([rows, 3, height, width], "float32")
+        inputs["controlnet_conditioning_scale"] = ([_NUM_CONTROL_SCALES], "float32")
+    return Component("unet", lambda: Denoiser(unet, controlnet), inputs, text_tokens)
 
 
 class Program(PaddleInferRuntimeModel):

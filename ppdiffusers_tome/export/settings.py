@@ -60,14 +60,17 @@ def settings_files(denoisers: Mapping[str, Any]) -> dict[str, ToMeConfig]:
 
 
 def _common_config(models: list[Any]) -> ToMeConfig | None:
-    """Return the one config that merges the same blocks in all models, or None."""
+    """Return the config that all models have in common, or None.
+
+    Applying it merges exactly the blocks that merge now.
+    """
     configs = {entry.config for model in models for entry in _entries(model)} or {_UNMERGED}
     config = next(iter(configs))
     return config if len(configs) == 1 and all(_selects_merging_blocks(config, model) for model in models) else None
 
 
 def _selects_merging_blocks(config: ToMeConfig, model: Any) -> bool:
-    """Return whether a config selects exactly the blocks that merge; ratio 0 merges none."""
+    """Return whether a config selects exactly the blocks that merge."""
     merging = {path for entry in _entries(model) for path in entry.paths}
     selected = {block.name for block in select_blocks(find_blocks(model), config)}
     return merging == selected or not (merging or config.ratio)

@@ -49,7 +49,7 @@ class TokenReduction(ABC):
     @property
     @abstractmethod
     def log_group_sizes(self) -> paddle.Tensor:
-        """float32 ``[batch or 1, left]``: how many tokens each stands for."""
+        """float32 ``[batch or 1, left]``: the logarithm of each group's size."""
 
     @abstractmethod
     def reduce(self, x: paddle.Tensor, combine: str = MEAN) -> paddle.Tensor:
@@ -82,6 +82,8 @@ class TokenReduction(ABC):
 
     def fits(self, x: paddle.Tensor) -> bool:
         """Return whether ``x`` is ``[batch, tokens, channels]`` with this batch and number of tokens."""
-        return x.ndim == 3 and (x.shape[0] == self.batch or -1 in (x.shape[0], self.batch)) and (
-            x.shape[1] == self.num_tokens
-        )  # fmt: skip
+        return (
+            x.ndim == 3
+            and (x.shape[0] == self.batch or -1 in (x.shape[0], self.batch))
+            and x.shape[1] == self.num_tokens
+        )

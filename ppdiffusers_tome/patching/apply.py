@@ -12,6 +12,7 @@ from ppdiffusers_tome.patching.attach import attach, attached_blocks, detach
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -85,6 +86,9 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     plan = [(layer, select_blocks(find_blocks(layer), config)) for _, layer in denoisers]
     if not any(chosen for _, chosen in plan):
         raise NothingToMergeError(_explain(model_or_pipe, denoisers, config))
+    for _, layer in denoisers:
+        for part in layer.sublayers(include_self=True):
+            require_whole_graph(vars(part).get("forward"))
     _check_settings([block for _, chosen in plan for block in chosen], config)
     # Nothing was touched before this line and nothing can fail after it.
     remove_tome(model_or_pipe)

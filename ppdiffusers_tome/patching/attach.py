@@ -54,7 +54,8 @@ def attach(model: Layer, blocks: Iterable[MergeableBlock], config: ToMeConfig) -
 
 def detach(model: Layer) -> None:
     """Take off whatever ``attach`` put on a model or a part of one; harmless where nothing is applied."""
-    overrides = [override for layer in model.sublayers(include_self=True) for override in list_overrides(layer)]
+    layers = model.sublayers(include_self=True)
+    overrides = [override for layer in layers for override in list_overrides(layer, with_removed=True)]
     for override in reversed(overrides):
         override.remove()
     if overrides:

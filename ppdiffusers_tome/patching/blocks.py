@@ -47,12 +47,13 @@ class MergeableBlock:
 
     def points(self, config: ToMeConfig) -> list[tuple[str, MergePoint]]:
         """Return the points that merge with these settings, with their roles; a block may lack some layers."""
+        keeps_queries = METHODS[config.method].keeps_queries
         return [
             (role, point)
             for role, points in self.adapter.points.items()
             for point in points
-            if getattr(config, role) and find_layer(self.block, point.leave) is not None
-            and (point.keys or not METHODS[config.method].keeps_queries)
+            if getattr(config, role) and (point.keys or not keeps_queries)
+            and all(find_layer(self.block, path) is not None for path in point.needed_layers(keeps_queries))
         ]  # fmt: skip
 
     def accepts_group_sizes(self, point: MergePoint, config: ToMeConfig) -> bool:

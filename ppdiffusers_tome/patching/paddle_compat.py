@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import paddle
 from paddle.base.dygraph.base import in_to_static_mode
 from paddle.jit.dy2static.convert_call_func import convert_call
-from paddle.jit.dy2static.program_translator import StaticFunction
+from paddle.jit.dy2static.program_translator import StaticFunction, SymbolicStaticFunction
+from paddle.jit.sot import psdb
 from paddle.jit.sot.opcode_translator.executor.executor_cache import OpcodeExecutorCache
+
+from ppdiffusers_tome.errors import ToMeValueError
+
+# Options of ``psdb.fallback``. As the first call of a function it leaves the function, and all that it calls, to Python
+# where Paddle traces bytecode (``to_static`` without ``full_graph``); otherwise it does nothing.
+EVERY_FRAME: dict[str, Any] = (
+    {"recursive": True} if "recursive" in inspect.signature(psdb.fallback).parameters else {}
+)
 
 
 def exclude_from_conversion(cls: type) -> type:
@@ -26,6 +37,36 @@ def exclude_from_conversion(cls: type) -> type:
 def convert_while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what Paddle would call in place of a function while it traces one; otherwise the function itself."""
     return convert_call(function) if not paddle.in_dynamic_mode() and in_to_static_mode() else function
+
+
+def is_called_by_to_static() -> bool:
+    """Return whether ``paddle.jit.to_static`` asks the caller what it is, a few calls above on the stack.
+
+    Raises:
+        ToMeValueError: it would trace bytecode on a Paddle that cannot leave merging to Python.
+    """
+    frame = sys._getframe(1)
+    for _ in range(3):
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+        if frame.f_code is StaticFunction.__init__.__code__:
+            require_whole_graph(frame.f_locals.get("self"))
+            return True
+    return False
+
+
+def require_whole_graph(function: object) -> None:
+    """Refuse a function of ``paddle.jit.to_static`` without ``full_graph`` on Paddle 2.6.
+
+    Raises:
+        ToMeValueError: the function is one.
+    """
+    if isinstance(function, SymbolicStaticFunction) and not EVERY_FRAME:
+        raise ToMeValueError(
+            f"paddle.jit.to_static traces bytecode, which does not go together with ToMe on Paddle "
+            f"{paddle.__version__}; call it with full_graph=True, or install paddlepaddle 3"
+        )
 
 
 def drop_traced_programs(function: object) -> bool:

@@ -1,4 +1,4 @@
-"""A second pipeline or model on the same weights, so that each can have ToMe of its own."""
+"""Copies of pipelines and models that share their weights."""
 
 from __future__ import annotations
 
@@ -10,60 +10,93 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.patching.apply import remove_tome
-from ppdiffusers_tome.patching.models import is_denoiser_name, list_models
+from ppdiffusers_tome.patching.apply import applied_tome, remove_tome
+from ppdiffusers_tome.patching.legacy_port import has_legacy_port
+from ppdiffusers_tome.patching.models import is_denoiser_name
 
 T = TypeVar("T")
 
 
 def shared_copy(model_or_pipe: T) -> T:
-    """A second pipeline or model, without ToMe, that takes no memory for weights: they are the first one's.
+    """Copy a pipeline or model without its ToMe, sharing the weights.
 
-    What is applied to either is not applied to the other, so one draws merged pictures and the other unmerged ones,
-    in turns or in threads. Of a pipeline the denoisers and the schedulers are new; the VAE, the text encoders and the
-    rest are those of the first. Whatever writes to a weight (training, fusing LoRA, another dtype) is seen by both, so
-    do it before copying.
+    The copy takes no memory for weights. ToMe on either does not affect the other, so one generates merged images and
+    the other unmerged ones, in turns or in threads. Of a pipeline the denoisers, the schedulers and other models with
+    ToMe are copied; the VAE, the text encoders and the rest are shared. Both see every change of a weight (training,
+    fusing LoRA, another dtype), so make it before copying.
 
     Args:
-        model_or_pipe: as for ``apply_tome``; it is left as it is, with its ToMe where it has one.
+        model_or_pipe: as for ``apply_tome``; it stays as it is, with its ToMe if it has one.
 
     Returns:
-        One of the same class.
+        The copy, of the same class.
 
     Raises:
         ToMeTypeError: it is neither a pipeline nor a model.
-        ToMeValueError: a layer runs a function of its own in place of its class's ``forward``, as caches of steps
-            have it: that function would run the first one's layers.
+        ToMeValueError: a layer has a replaced ``forward``, as caches of steps install it, which would run the layers of
+            the original.
 
     Example:
         >>> merged = shared_copy(pipe).apply_tome(ratio=0.5)
         >>> merged.unet.conv_in.weight is pipe.unet.conv_in.weight, pipe.tome
         (True, None)
     """
-    weights: dict[int, Any] = {}
-    for name, model in list_models(model_or_pipe):
-        for path, layer in model.named_sublayers(include_self=True):
-            if "forward" in vars(layer) and not isinstance(vars(layer)["forward"], MethodType):
-                where = ".".join(part for part in (name, path) if part) or type(layer).__name__
-                raise ToMeValueError(
-                    f"{where} has a forward of its own, as a cache of steps puts there, which a copy cannot take "
-                    "along; take that off first (disable_cache()), and put it on both afterwards"
-                )
-            held = [*layer._parameters.values(), *layer._buffers.values(), *vars(layer).values()]
-            weights |= {id(tensor): tensor for tensor in held if isinstance(tensor, paddle.Tensor)}
-    # What deepcopy finds in this dictionary it takes as copied already. One for all: what is shared stays shared.
-    return remove_tome(_copied(model_or_pipe, weights))
+    # One dictionary for everything, so that a layer that two models hold is one layer in the copy too.
+    return remove_tome(_copy(model_or_pipe, "", {}))
 
 
-def _copied(held: Any, weights: dict[int, Any]) -> Any:
-    """A model, a scheduler, a pipeline or a list of such, anew; anything else as it is."""
-    if isinstance(held, Layer) or hasattr(held, "set_timesteps"):
-        return copy.deepcopy(held, weights)
-    if isinstance(held, (list, tuple)):
-        return type(held)([_copied(each, weights) for each in held])
-    if id(held) not in weights and hasattr(type(held), "components"):
-        weights[id(held)] = other = copy.copy(held)
-        # Not by setattr, which would write the names of classes into the pipeline's config again.
-        for name in filter(is_denoiser_name, vars(held)):
-            vars(other)[name] = _copied(vars(held)[name], weights)
-    return weights.get(id(held), held)
+def _copy(value: Any, name: str, copies: dict[int, Any]) -> Any:
+    """Copy a model, scheduler, pipeline or list; return anything else.
+
+    Args:
+        value: any attribute of a pipeline, or the pipeline itself.
+        name: of the attribute, for errors.
+        copies: the copy of each object by the object's id, as ``deepcopy`` takes it.
+    """
+    if isinstance(value, Layer):
+        _require_copyable_forwards(name, value)
+        # Each tensor is its own copy, so it is shared.
+        copies |= {id(tensor): tensor for layer in value.sublayers(include_self=True) for tensor in _tensors(layer)}
+        return copy.deepcopy(value, copies)
+    if hasattr(value, "set_timesteps"):
+        return copy.deepcopy(value, copies)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_copy(item, f"{name}[{index}]", copies) for index, item in enumerate(value)])
+    if id(value) not in copies and hasattr(type(value), "components"):
+        copies[id(value)] = pipe = copy.copy(value)
+        for attribute, component in vars(value).items():
+            if _is_copied(attribute, component):
+                # setattr would write the classes' names into the pipeline's config again.
+                vars(pipe)[attribute] = _copy(component, f"{name}.{attribute}" if name else attribute, copies)
+    return copies.get(id(value), value)
+
+
+def _is_copied(name: str, value: Any) -> bool:
+    """Return whether a pipeline's attribute is copied, not shared."""
+    if is_denoiser_name(name):
+        return True
+    return isinstance(value, Layer) and (applied_tome(value) is not None or has_legacy_port(value))
+
+
+def _require_copyable_forwards(name: str, model: Layer) -> None:
+    for path, layer in model.named_sublayers(include_self=True):
+        if not _has_copyable_forward(layer):
+            where = ".".join(part for part in (name, path) if part) or type(layer).__name__
+            raise ToMeValueError(
+                f"{where} has a replaced forward, as a cache of steps installs it, which would run the original's "
+                "layers in a copy; remove it first (disable_cache()), and install it on both afterwards"
+            )
+
+
+def _has_copyable_forward(layer: Layer) -> bool:
+    """Return whether deepcopy makes the layer's ``forward`` the copy's own."""
+    forward = vars(layer).get("forward")
+    while isinstance(forward, MethodOverride):  # ToMe's own is copied with its layer
+        forward = forward.previous
+    return forward is None or isinstance(forward, MethodType)
+
+
+def _tensors(layer: Layer) -> list[paddle.Tensor]:
+    """Return the weights, buffers and other tensors that a layer itself holds."""
+    values = [*layer._parameters.values(), *layer._buffers.values(), *vars(layer).values()]
+    return [value for value in values if isinstance(value, paddle.Tensor)]

@@ -208,7 +208,8 @@ class ToMeConfig:
         try:
             return cls.from_dict(settings)
         except (ToMeTypeError, ToMeValueError) as error:
-            raise type(error)(f"{path}: {error}") from None
+            error.args = (f"{path}: {error}",)
+            raise
 
     @classmethod
     def preset(cls, name: str) -> ToMeConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -38,12 +38,12 @@ def apply_overrides(base: ToMeConfig | str | Path | None, overrides: Mapping[str
     try:
         return replace(config, **overrides)
     except ToMeValueError as error:
-        origins = _describe_origins(error.settings, base, config, overrides)
-        raise ToMeValueError(f"{error}{origins}", settings=error.settings) from None
+        error.args = (f"{error}{_describe_origins(error.settings, base, config, overrides)}",)
+        raise
 
 
 def _describe_origins(
-    conflict: Iterable[str], base: ToMeConfig | str | Path, config: ToMeConfig, overrides: Mapping[str, Any]
+    conflict: Sequence[str], base: ToMeConfig | str | Path, config: ToMeConfig, overrides: Mapping[str, Any]
 ) -> str:
     """Say which settings of a conflict come from where, and what to do.
 

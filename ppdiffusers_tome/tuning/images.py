@@ -11,6 +11,7 @@ from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeTypeError
 
+_ROUNDING = 1e-2  # of half precision, around 0 to 1
 _ADVICE = "choose settings by hand, or let the call return images (output_type='pil')"
 
 
@@ -47,7 +48,8 @@ def read_first_image(output: Any) -> np.ndarray:
         pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     if pixels.dtype.kind not in "fu" or pixels.ndim != 3 or pixels.shape[-1] not in allowed_channels:
         raise ToMeTypeError(
-            f"tune compares images, and images[0] of this call is {_describe(image)}, as of latents or videos; {_ADVICE}"
+            f"tune compares images, and images[0] of this call is {_describe(image)}, as of latents or videos; "
+            f"{_ADVICE}"
         )
     return np.asarray(Image.fromarray(_to_uint8(pixels)).convert("RGB"))
 
@@ -78,10 +80,8 @@ def _to_uint8(pixels: np.ndarray) -> np.ndarray:
     return pixels[..., 0] if pixels.shape[-1] == 1 else pixels
 
 
-_ROUNDING = 1e-2  # of half precision
-
-
 def _describe(image: Any) -> str:
+    """Describe an image by its type and shape."""
     if hasattr(image, "shape"):
         return f"{type(image).__name__} of shape {list(image.shape)}"
     return f"a {type(image).__name__}"

@@ -1,4 +1,4 @@
-"""Seconds and peak memory of a call, on the device that Paddle uses."""
+"""Seconds and peak memory of a call on Paddle's device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Meter:
         self._clock = DeviceClock()
 
     def seconds(self) -> float:
-        """Return the seconds until the device is idle, since the start or the last reading."""
+        """Return the seconds since the start or the last reading."""
         return self._clock.lap()
 
     def peak_bytes(self) -> int | None:
@@ -54,7 +54,7 @@ def synchronize() -> None:
 
 
 class TensorMemory:
-    """Paddle's count of the bytes that its tensors hold, on the GPU or the host."""
+    """Paddle's count of the bytes that its tensors hold."""
 
     def __init__(self, kind: str, index: int, meaning: str) -> None:
         from paddle.base import core
@@ -72,7 +72,7 @@ class TensorMemory:
             self._reset("Allocated", self._index)
 
     def peak_bytes(self) -> int | None:
-        """Return the peak since the reset; None if it could not be measured."""
+        """Return the peak since the reset, or None if unknown."""
         peak = int(self._peak("Allocated", self._index))
         # Paddle 2.6 cannot reset a peak, so it belongs to this call only if the call raised it.
         return peak if self._reset is not None or peak > self._peak_before else None
@@ -95,7 +95,7 @@ class ResidentMemory:
             self._can_reset = False
 
     def peak_bytes(self) -> int | None:
-        """Return the peak since the reset; None if it could not be measured."""
+        """Return the peak since the reset, or None if unknown."""
         line = re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text()) if self._can_reset else None
         return int(line[1]) * 1024 if line else None
 
@@ -110,7 +110,7 @@ def device_memory() -> TensorMemory | ResidentMemory:
 
 
 def memory_kind() -> tuple[str, int]:
-    """Return Paddle's name for the memory in use, "device" or "host", and the device's index."""
+    """Return the kind of memory, "device" or "host", and its index."""
     import paddle
 
     device, _, index = paddle.get_device().partition(":")

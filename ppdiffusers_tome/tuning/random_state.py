@@ -13,7 +13,7 @@ def untouched_random_state() -> Iterator[None]:
     import numpy as np
     import paddle
 
-    named = named_generators()
+    named = generator_states()
     paddle_state, numpy_state, named_states = paddle.get_rng_state(), np.random.get_state(), dict(named)
     try:
         yield
@@ -23,7 +23,7 @@ def untouched_random_state() -> Iterator[None]:
         named.update(named_states)
 
 
-def named_generators() -> dict[str, Any]:
+def generator_states() -> dict[str, Any]:
     """Return the live states of the generators that ``pipe(generator=name)`` names.
 
     They advance from image to image. ppdiffusers keeps them in ``paddle.Generator()``, where PyTorch has a class.

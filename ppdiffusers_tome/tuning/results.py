@@ -73,7 +73,7 @@ class Trial:
         return target.psnr is None or self.psnr >= target.psnr
 
     def is_cheap_enough(self, target: Target) -> bool:
-        """Return whether it is as fast and uses as little memory as required."""
+        """Return whether it meets the required speed and memory."""
         fits = target.memory is None or (self.peak_bytes is not None and self.peak_bytes <= target.memory)
         return fits and (target.speedup is None or self.speed_up >= target.speedup)
 

@@ -1,4 +1,4 @@
-"""Search for the best settings on this machine, with this model, at this size.
+"""Search for the best settings on this machine.
 
 Candidates are in families, each from mild to strong. The search leaves a family at the first candidate that misses the
 required similarity, or that reaches the required speed and memory: stronger ones would only be less similar.
@@ -25,7 +25,7 @@ from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
 from ppdiffusers_tome.tuning.measurement import Meter
-from ppdiffusers_tome.tuning.random_state import named_generators, untouched_random_state
+from ppdiffusers_tome.tuning.random_state import generator_states, untouched_random_state
 from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
 
 _LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
@@ -92,12 +92,12 @@ def tune(
     except ToMeValueError as error:
         raise ToMeValueError(f"tune generates with a shared copy of the pipeline; {error}") from error
     arguments = {name: _replace_pipeline(value, pipe, copied_pipe) for name, value in call.items()}
-    states = dict(named_generators())
+    states = dict(generator_states())
 
     def generate() -> MeasuredImage:
         paddle.seed(0)
         np.random.seed(0)
-        named_generators().update(states)
+        generator_states().update(states)
         meter = Meter()
         output = copied_pipe(**arguments)
         seconds, peak_bytes = meter.seconds(), meter.peak_bytes()
@@ -152,7 +152,7 @@ def _check_call(call: Mapping[str, Any]) -> None:
 
 
 def _replace_pipeline(value: Any, pipe: Any, copied_pipe: Any) -> Any:
-    """Replace the pipeline in an argument of its call, also as the owner of a method."""
+    """Replace the pipeline, or the owner of a method, by its copy."""
     if isinstance(value, MethodType) and value.__self__ is pipe:
         return MethodType(value.__func__, copied_pipe)
     return copied_pipe if value is pipe else value
@@ -204,7 +204,7 @@ def _max_peak(images: Iterable[MeasuredImage]) -> int | None:
 
 
 def _choose(trials: Sequence[Trial], target: Target) -> Trial | None:
-    """Return the fastest trial under a required PSNR, otherwise the most similar one."""
+    """Return the fastest trial for a PSNR, otherwise the most similar."""
     if target.psnr is not None:
         return max(trials, key=lambda trial: trial.speed_up, default=None)
     return max(trials, key=lambda trial: (trial.psnr, trial.speed_up), default=None)
@@ -213,9 +213,9 @@ def _choose(trials: Sequence[Trial], target: Target) -> Trial | None:
 def _measure_side_by_side(
     pipe: Any, config: ToMeConfig, generators: Sequence[Callable[[], MeasuredImage]]
 ) -> float:  # fmt: skip
-    """Return the median speed-up, each merged image timed right after the unmerged one.
+    """Return the median speed-up of merged images over unmerged ones.
 
-    The first unmerged images were generated long before, and machines change their speed.
+    Each is timed right after its unmerged image, as machines change their speed and the first unmerged images are old.
     """
     ratios = []
     for generate in generators:

@@ -428,3 +428,11 @@ def test_a_conflict_names_its_settings() -> None:
             ToMeConfig(**settings)  # type: ignore[arg-type]
         assert raised.value.settings == names
         assert pickle.loads(pickle.dumps(raised.value)).settings == names
+
+
+def test_a_conflict_in_a_file_or_with_a_preset_names_its_settings_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text('{"ratio": 0.8}')
+    for settings in (dict(config=tmp_path / "mine.json"), dict(config="quality", ratio=0.8)):
+        with pytest.raises(ToMeValueError) as raised:
+            apply_tome(unet(), **settings)
+        assert raised.value.settings == ("ratio", "sx", "sy", "st")

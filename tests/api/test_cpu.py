@@ -83,7 +83,7 @@ import paddle
 print(done, ctypes.CDLL(str(library)).mkl_serv_get_cpu_type(1))
 """
     done, path = run(code, **there).split()
-    processor = cpu._PROCESSOR.read_text()
+    processor = cpu._CPU_INFO.read_text()
     on_amd = "AuthenticAMD" in processor and " avx2" in processor
     assert done == str(on_amd and not there)
     if on_amd:
@@ -93,7 +93,7 @@ print(done, ctypes.CDLL(str(library)).mkl_serv_get_cpu_type(1))
 @pytest.mark.parametrize("words", ["GenuineIntel\nflags : avx avx2", "AuthenticAMD\nflags : avx"])
 def test_mkl_is_left_alone_elsewhere(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MKL_DEBUG_CPU_TYPE", raising=False)
-    monkeypatch.setattr(cpu, "_PROCESSOR", tmp_path / "cpuinfo")
+    monkeypatch.setattr(cpu, "_CPU_INFO", tmp_path / "cpuinfo")
     assert not cpu.let_mkl_use_avx2()  # no Linux
     (tmp_path / "cpuinfo").write_text(words)
     assert not cpu.let_mkl_use_avx2()
@@ -101,7 +101,7 @@ def test_mkl_is_left_alone_elsewhere(words: str, tmp_path: Path, monkeypatch: py
 
 
 def test_cores_are_those_that_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(cpu, "_CPU_QUOTA", tmp_path / "cpu.max")
     assert 1 <= cpu.usable_cores() <= (os.cpu_count() or 1)
     if hasattr(os, "sched_getaffinity"):
         assert cpu.usable_cores() == len(os.sched_getaffinity(0))
@@ -109,8 +109,8 @@ def test_cores_are_those_that_this_process_may_use(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert cpu.usable_cores() == 64
     for quota, cores in (("max 100000\n", 64), ("150000 100000\n", 2), ("400000 100000\n", 4), ("50000 100000\n", 1)):
-        cpu._QUOTA.write_text(quota)
+        cpu._CPU_QUOTA.write_text(quota)
         assert cpu.usable_cores() == cores
-    cpu._QUOTA.unlink()
+    cpu._CPU_QUOTA.unlink()
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert cpu.usable_cores() == 1

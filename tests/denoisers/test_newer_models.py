@@ -15,9 +15,9 @@ import paddle.nn.functional as F
 import pytest
 
 import tiny
-from patching.contract import attachment_of, needs_of
+from patching.contract import attachment_of, computing, first_arguments, needs_of
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.tools.doctor.zoo import Specimen, flux, specimens
@@ -143,7 +143,7 @@ def check_fewer_keys(specimen: Specimen, model: tiny.Model, size: dict[str, int]
     assert len(kept) == len(find_blocks(model))
     assert all(np.array_equal(each, kept[0]) for each in kept)
     assert len(kept[0]) == frames * (tokens - tokens // 2)
-    others_masked = Attention(kept[0], frames * tokens, text_first=section.others == FIRST)
+    others_masked = Attention(kept[0], frames * tokens, text_first=section.text_first)
     expected = others_masked.run(specimen, remove_tome(model), **size)
     assert np.abs(merged - expected).max() <= 1e-6 * np.abs(expected).max()
     assert change(Attention().run(specimen, model, **size), expected) > 1e-4
@@ -307,18 +307,11 @@ def test_a_grid_that_is_told_by_values_is_refused_while_it_is_recorded(specimen:
 
 
 def tokens_in(model: tiny.Model, specimen: Specimen, *paths: str) -> dict[str, np.ndarray]:
-    """What layers of a model are called with, first arguments."""
-    seen: dict[str, np.ndarray] = {}
-    hooks = [
-        find_layer(model, path).register_forward_pre_hook(
-            lambda _, inputs, path=path: seen.__setitem__(path, inputs[0].numpy())
-        )
-        for path in paths
-    ]
-    numbers(specimen, model)
-    for hook in hooks:
-        hook.remove()
-    return seen
+    """What layers of a model compute with, first arguments."""
+    with contextlib.ExitStack() as stack:
+        seen = {path: stack.enter_context(first_arguments(find_layer(model, path))) for path in paths}
+        numbers(specimen, model)
+    return {path: each[-1] for path, each in seen.items()}
 
 
 @of("sd35")
@@ -391,51 +384,46 @@ def test_the_first_of_two_timesteps_is_the_denoisings(specimen: Specimen, model:
 class AttentionIn16Bits:
     """Attention whose layers are given and hand on 16 bits, and compute in 32: CPUs do not even add in 16.
 
+    ToMe, which is applied already, is given what such layers would give.
+
     Attributes:
         seen: the types of what each layer of attention was given, and of what attention returned, by their paths.
     """
 
     def __init__(self, model: tiny.Model) -> None:
-        self._attentions = {
-            f"{site.name}.{section.leave}": attention
-            for site in find_blocks(model)
-            for section in site.adapter.points[ATTENTION]
-            if (attention := find_layer(site.block, section.leave)) is not None
-        }
         self.seen: dict[str, set[str]] = {}
-        self._hooks = []
-        # First of all hooks, so that ToMe is given what such layers would give.
-        for attention in self._attentions.values():
-            self._hooks.append(attention.register_forward_pre_hook(self._enter, with_kwargs=True))
-            self._hooks += [layer.register_forward_post_hook(self._hand_on) for layer in _leaves(attention).values()]
+        self._stack = contextlib.ExitStack()
+        for site in find_blocks(model):
+            for section in site.adapter.points[ATTENTION]:
+                attention = find_layer(site.block, section.leave)
+                if attention is not None:
+                    self._wrap(f"{site.name}.{section.leave}", attention)
 
-    def listen(self) -> None:
-        """Once ToMe is applied: its hooks come first."""
-        for path, attention in self._attentions.items():
-            self._hooks.append(attention.register_forward_post_hook(self._leave(path)))
-            for name, layer in _leaves(attention).items():
-                self._hooks.append(layer.register_forward_pre_hook(self._compute(f"{path}.{name}")))
+    def _wrap(self, path: str, attention: tiny.Model) -> None:
+        for hook in (
+            attention.register_forward_pre_hook(self._enter, with_kwargs=True),
+            attention.register_forward_post_hook(self._leave(path)),
+        ):
+            self._stack.callback(hook.remove)
+        for name, layer in _leaves(attention).items():
+            self._stack.enter_context(computing(layer, self._compute(f"{path}.{name}", layer)))
 
     def __enter__(self) -> AttentionIn16Bits:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
+        self._stack.close()
 
     def _enter(self, layer: Any, inputs: tuple, keywords: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         tokens = ("hidden_states", "encoder_hidden_states")
         return inputs, {name: x.astype("bfloat16") if name in tokens else x for name, x in keywords.items()}
 
-    def _hand_on(self, layer: Any, inputs: tuple, output: paddle.Tensor) -> paddle.Tensor:
-        return output.astype("bfloat16")
+    def _compute(self, path: str, layer: tiny.Model) -> Any:
+        def compute(x: paddle.Tensor, *others: Any, **keywords: Any) -> paddle.Tensor:
+            self.seen.setdefault(path, set()).add(str(x.dtype))
+            return type(layer).forward(layer, x.astype("float32"), *others, **keywords).astype("bfloat16")
 
-    def _compute(self, path: str) -> Any:
-        def note(layer: Any, inputs: tuple) -> tuple:
-            self.seen.setdefault(path, set()).add(str(inputs[0].dtype))
-            return (inputs[0].astype("float32"), *inputs[1:])
-
-        return note
+        return compute
 
     def _leave(self, path: str) -> Any:
         def note(layer: Any, inputs: tuple, output: Any) -> Any:
@@ -456,9 +444,7 @@ def _leaves(attention: tiny.Model) -> dict[str, tiny.Model]:
 def test_16_bits_stay(specimen: Specimen, model: tiny.Model, settings: dict[str, Any]) -> None:
     """Those of bfloat16; of float16 a CPU gathers none."""
     plain = Attention().run(specimen, model)
-    with AttentionIn16Bits(model) as attention:
-        apply_tome(model, 0.5, **settings)
-        attention.listen()
+    with AttentionIn16Bits(apply_tome(model, 0.5, **settings)) as attention:
         merged = Attention(rounds=True).run(specimen, model)
     assert 1e-3 < change(plain, merged) < 0.5
     assert {"to_q", "to_k"} <= {path.rpartition(".")[2] for path in attention.seen}

@@ -9,7 +9,7 @@ import paddle
 import pytest
 
 import tiny
-from patching.contract import ToMeContract, groups
+from patching.contract import ToMeContract, first_arguments, groups
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import attached_blocks
@@ -57,12 +57,9 @@ def matchings(model: tiny.Model, run: Any) -> list[Matching]:
 
 
 def inputs_of(layer: tiny.Model, model: tiny.Model, run: Any) -> list[np.ndarray]:
-    """What a layer is called with, first arguments."""
-    seen: list[np.ndarray] = []
-    helper = layer.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0].numpy()))
-    with paddle.no_grad():
+    """What a layer computes with, first arguments."""
+    with first_arguments(layer) as seen, paddle.no_grad():
         run(model)
-    helper.remove()
     return seen
 
 

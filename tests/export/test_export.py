@@ -13,14 +13,14 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.export.onnx import OnnxProgram
+from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx
 from ppdiffusers_tome.export.pipelines import export_pipeline
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
 from ppdiffusers_tome.export.requirements import require_exportable, require_onnx
 from ppdiffusers_tome.export.settings import describe_settings, settings_files
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.state.attachment import Attachment
-from ppdiffusers_tome.patching.state.calls import Call
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.tools.bench.contenders import PORT, put_on
 
 # Settings that decide how matching is computed; between them every way there is.
@@ -136,11 +136,11 @@ def test_what_reads_the_host_is_refused(settings: dict[str, Any], words: str) ->
 
 
 def test_an_open_size_is_refused_while_it_is_recorded() -> None:
-    call = Call(Attachment(ToMeConfig()))
+    call = DenoiserCall(Attachment(ToMeConfig()))
     paddle.enable_static()
     try:
         with pytest.raises(ToMeValueError, match="an open height or width cannot become part of a program"):
-            call.see_latent(None, Layout(Grid(-1, 16)))
+            call.set_layout(None, Layout(Grid(-1, 16)))
     finally:
         paddle.disable_static()
 
@@ -254,10 +254,9 @@ class TestOnnx:
         self.check(tmp_path / "unet", part, (2,))
 
     def check(self, folder: Path, part: Component, batches: tuple[int, ...]) -> None:
-        program = OnnxProgram(folder / PROGRAM)
-        program.convert()
+        convert_to_onnx(folder / PROGRAM)
         for rows in batches:
             for timestep in (500, 3):
                 example = inputs(rows, timestep)
-                output = program.run({name: value.numpy() for name, value in example.items()})
+                output = run_onnx(folder / f"{PROGRAM}.onnx", {name: value.numpy() for name, value in example.items()})
                 assert np.abs(output - part.run(example)).max() <= 1e-4

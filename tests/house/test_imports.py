@@ -23,13 +23,14 @@ MODULES = [module for module in modules() if module != "tools"]
 # These know no framework, so that settings are checked and `--help` is printed in an instant.
 WITHOUT_PADDLE = (
     "__init__", "version", "errors", "settings", "merging.grid", "merging.methods", "patching.adapters",
-    "patching.unsupported", "patching.state.reuse", "patching.state.progress", "tuning_candidates",
+    "patching.unsupported", "patching.state.reuse", "patching.state.progress", "tuning.candidates", "tuning.results",
+    "export.layout", "export.requirements", "export.versions",
 )  # fmt: skip
 
 
-def test_top_level_holds_nine_things_at_most() -> None:
+def test_top_level_holds_ten_things_at_most() -> None:
     beside = {"__init__.py", "__main__.py", "version.py", "py.typed", "__pycache__"}
-    assert len({path.name for path in PACKAGE.iterdir()} - beside) <= 9
+    assert len({path.name for path in PACKAGE.iterdir()} - beside) <= 10
 
 
 def test_every_room_has_a_module() -> None:

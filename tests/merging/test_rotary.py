@@ -133,4 +133,5 @@ def test_sizes_are_added_to_a_mask() -> None:
 
 
 def test_keys_that_all_stand_for_as_many_need_no_sizes() -> None:
-    assert add_group_size_bias(None, ChosenKeys(paddle.arange(4), 2, TOKENS), 0, paddle.float32, text_first=True) is None
+    keys = ChosenKeys(paddle.arange(4), 2, TOKENS)
+    assert add_group_size_bias(None, keys, 0, paddle.float32, text_first=True) is None

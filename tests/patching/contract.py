@@ -6,7 +6,7 @@ import contextlib
 import copy
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.patching.attach import attached_blocks
 from ppdiffusers_tome.patching.blocks import execution_order, find_blocks
+from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_overrides
 from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.tools.doctor.zoo import Specimen
@@ -72,6 +73,29 @@ def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> 
         yield
     finally:
         hook.remove()
+
+
+@contextlib.contextmanager
+def computing(layer: tiny.Model, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a layer compute by another function, inside of what ToMe does there; a hook would be outside of it."""
+    overrides = [each for each in list_overrides(layer) if isinstance(each, ForwardOverride)]
+    holder, key = (vars(overrides[-1]), "previous") if overrides else (vars(layer), "forward")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(holder, key, forward)
+        yield
+
+
+@contextlib.contextmanager
+def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
+    """A list that fills with what a layer computes with; a hook would see it before it is merged."""
+    seen: list[np.ndarray] = []
+
+    def compute(tokens: paddle.Tensor, *others: Any, **keywords: Any) -> Any:
+        seen.append(tokens.numpy())
+        return type(layer).forward(layer, tokens, *others, **keywords)
+
+    with computing(layer, compute):
+        yield seen
 
 
 def attachment_of(model: tiny.Model) -> Attachment:

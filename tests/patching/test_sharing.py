@@ -84,6 +84,17 @@ class TestOfAPipeline:
         assert np.array_equal(tiny.run_pipeline(pipe), ported)
         remove_port(pipe)
 
+    def test_the_port_stays_on_the_text_encoder_too(self, pipe: Any) -> None:
+        """It marks every model of a pipeline."""
+        apply_port(pipe, ratio=0.5)
+        assert has_legacy_port(pipe.text_encoder)
+        before = tiny.snapshot(pipe.text_encoder)
+        other = shared_copy(pipe).apply_tome(**MERGED)
+        assert not has_legacy_port(other.text_encoder)
+        assert all(one is two for one, two in zip(weights(pipe), weights(other), strict=True))
+        assert tiny.snapshot(pipe.text_encoder) == before
+        remove_port(pipe)
+
     def test_a_pipeline_of_its_components_is_merged_too(self, pipe: Any, plain: np.ndarray, merged: np.ndarray) -> None:
         """Nodes of ComfyUI make one for every picture."""
         other = shared_copy(pipe).apply_tome(**MERGED)
@@ -143,6 +154,18 @@ def test_what_a_pipeline_holds_twice_the_copy_holds_twice() -> None:
     assert applied_tome(pipe.decoder_pipe) is None
 
 
+def test_a_pipeline_in_a_pipeline_shares_its_weights_too() -> None:
+    pipe = Combined(tiny.unet())
+    pipe.decoder_pipe = tiny.pipeline()
+    other = shared_copy(pipe)
+    assert other.decoder_pipe.unet is not pipe.decoder_pipe.unet
+    pairs = zip(pipe.decoder_pipe.unet.parameters(), other.decoder_pipe.unet.parameters(), strict=True)
+    assert all(one is two for one, two in pairs)
+    pipe.decoder_pipe.unet.conv_in.forward = lambda x: x
+    with pytest.raises(ToMeValueError, match=r"decoder_pipe\.unet\.conv_in has a replaced forward"):
+        shared_copy(pipe)
+
+
 @pytest.mark.parametrize(("build", "run"), [(tiny.dit, tiny.run_dit), (tiny.sdxl_unet, tiny.run_unet)])
 def test_of_a_model(build: Any, run: Any) -> None:
     model = build()
@@ -159,7 +182,7 @@ class TestAForwardOfALayersOwn:
         layer = pipe.unet.mid_block.attentions[0]
         forward = layer.forward
         layer.forward = lambda *given, **named: forward(*given, **named)
-        with pytest.raises(ToMeValueError, match=r"unet\.mid_block\.attentions\.0 has a forward of its own"):
+        with pytest.raises(ToMeValueError, match=r"unet\.mid_block\.attentions\.0 has a replaced forward"):
             shared_copy(pipe)
 
     def test_that_is_a_method_becomes_the_copys(self, pipe: Any, plain: np.ndarray) -> None:

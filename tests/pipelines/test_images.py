@@ -498,14 +498,16 @@ def run(pipe: Any, call: dict[str, Any]) -> np.ndarray:
 
 @contextmanager
 def tokens_seen(pipe: Any) -> Iterator[dict[str, list[int]]]:
-    """How many tokens enter the queries of each attention of the denoisers, a number a call."""
+    """How many tokens each attention of the denoisers makes queries of, a number a call."""
     seen: dict[str, list[int]] = {}
     hooks = []
     for part, model in list_models(pipe):
         for path, layer in model.named_sublayers():
             if path.endswith(".to_q"):
                 calls = seen.setdefault(f"{part}.{path}", [])
-                hooks.append(layer.register_forward_pre_hook(lambda _, x, calls=calls: calls.append(x[0].shape[1])))
+                hooks.append(
+                    layer.register_forward_post_hook(lambda _, x, output, calls=calls: calls.append(output.shape[1]))
+                )
     try:
         yield seen
     finally:

@@ -178,7 +178,7 @@ def test_configurations_are_distinct() -> None:
 
 @pytest.mark.parametrize("contender", ["none", "port", "ours"])
 def test_clock_runs_from_the_first_hook_of_a_block_to_its_last(contender: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What merges, merges in hooks: all of a block count, also such as were there first; no other layer's do."""
+    """All hooks of a block count, also such as were there first; no other layer's do."""
     pipe = tiny.pipeline()
     put_on(pipe, contender, 0.5, None)
     (site, *_), unet, now = find_blocks(pipe.unet), pipe.unet, [0]

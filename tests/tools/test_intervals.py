@@ -13,7 +13,7 @@ import pytest
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
 from ppdiffusers_tome.tools.evaluation.configurations import Configuration, ours, port, unmerged
-from ppdiffusers_tome.tools.evaluation.differences import PSNR, SPEED_UP, differences, format_setting, table
+from ppdiffusers_tome.tools.evaluation.differences import PSNR, SPEED_UP, describe_differences, differences, table
 from ppdiffusers_tome.tools.evaluation.intervals import FEWEST, Median, interval
 from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
 from ppdiffusers_tome.tools.evaluation.summary import rows, write_table
@@ -29,7 +29,7 @@ def measured(*of: tuple[Configuration, Sequence[float]]) -> list[tuple[Configura
 
 def sentences(*of: tuple[Configuration, Sequence[float]]) -> list[str]:
     given = measured(*of)
-    return list(format_setting(given, differences(given)))
+    return list(describe_differences(given, differences(given)))
 
 
 def at(*ratios: float) -> list[Configuration]:

@@ -7,14 +7,14 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import paddle
 import pytest
 from PIL import Image
-from ppdiffusers import StableDiffusionControlNetPipeline
-from ppdiffusers_tome.tuning_candidates import TRIED, candidates, kept_settings
+from ppdiffusers import StableDiffusionControlNetPipeline, StableDiffusionPipeline
 
 import ppdiffusers_tome
 import tiny
@@ -31,8 +31,10 @@ from ppdiffusers_tome import (
     tune,
 )
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
-from ppdiffusers_tome.tuning import _best, tune_draws
+from ppdiffusers_tome.tools.measuring.similarity import psnr_of
+from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
+from ppdiffusers_tome.tuning.images import psnr, read_first_image
+from ppdiffusers_tome.tuning.search import MeasuredImage, _choose, tune_images
 
 PROMPT = dict(
     prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.text(1) * 0, height=64, width=64, num_inference_steps=2
@@ -85,7 +87,7 @@ class TestChoice:
         ],
     )  # fmt: skip
     def test_the_best_that_meets_the_target(self, target: Target, chosen: int | None) -> None:
-        best = _best([each for each in self.TRIALS if each.meets(target)], target)
+        best = _choose([each for each in self.TRIALS if each.meets(target)], target)
         assert best is (None if chosen is None else self.TRIALS[chosen])
 
     def test_memory_that_was_not_measured_meets_no_limit(self) -> None:
@@ -108,7 +110,7 @@ class TestOnAPipeline:
 
     def test_what_two_families_have_is_drawn_once(self) -> None:
         told: list[Trial] = []
-        found = tuned({"a": (MILD, STRONG), "b": (MILD, STRONG)}, psnr=1, tried=told.append)
+        found = tuned({"a": (MILD, STRONG), "b": (MILD, STRONG)}, psnr=1, on_trial=told.append)
         assert [one.config for one in found.trials] == [MILD, STRONG]
         assert tuple(told) == found.trials
         # Also where the first family was left at it.
@@ -131,8 +133,8 @@ class TestOnAPipeline:
         found = tuned({"a": (ToMeConfig.preset("balanced"),)}, memory=NO_LIMIT)
         tried = f"{found.trials[0].speed_up:.2f}x when they were tried"
         assert re.match(
-            r"The chosen settings, preset balanced \(ratio .*\), run at \d+\.\d\dx the speed, timed again, in turns "
-            rf"with the unmerged picture \({re.escape(tried)}\), with a PSNR of ", found.verdict,
+            r"The chosen settings, preset balanced \(ratio .*\), run at \d+\.\d\dx the speed, timed again side by "
+            rf"side with the unmerged image \({re.escape(tried)}\), with a PSNR of ", found.verdict,
         )  # fmt: skip
 
     def test_settings_that_do_not_fit_are_passed_over(self) -> None:
@@ -142,16 +144,57 @@ class TestOnAPipeline:
     def test_what_was_found_can_be_applied(self) -> None:
         pipe = pipeline()
         found = tune(pipe, PROMPT, memory=NO_LIMIT)
-        assert found.config in [configs[0] for configs in candidates().values()]
+        assert found.config in [configs[0] for configs in list_candidates().values()]
         assert pipe.apply_tome(found.config).tome.config == found.config
         plain = tiny.run_pipeline(remove_tome(pipe))
         nothing = tune(pipe, PROMPT, psnr=500)
         assert not nothing.pays
         assert np.array_equal(tiny.run_pipeline(pipe.apply_tome(nothing.config)), plain)
 
-    def test_a_call_without_pictures_is_refused(self) -> None:
+    def test_a_call_without_images_is_refused(self) -> None:
         with pytest.raises(ToMeTypeError, match="returned tuple without images"):
             tune(pipeline(), {**PROMPT, "return_dict": False})
+
+    def test_a_call_that_returns_latents_is_refused_before_it_is_made(self) -> None:
+        steps: list[int] = []
+        with pytest.raises(ToMeTypeError, match="output_type='latent' returns none; omit output_type"):
+            tune(pipeline(), {**watched(steps.append), "output_type": "latent"})
+        assert not steps
+
+    @pytest.mark.parametrize("output_type", ["pil", "np", "pd"])
+    def test_images_are_compared_in_every_form(self, output_type: str) -> None:
+        call = {**PROMPT, "output_type": output_type}
+        found = tuned({"a": (MILD,)}, call=call, psnr=1)
+        expected = tuned({"a": (MILD,)}, psnr=1)
+        assert found.trials[0].psnr == expected.trials[0].psnr
+        assert math.isfinite(found.trials[0].psnr)
+
+    def test_the_copy_takes_the_pipelines_place_in_the_call(self) -> None:
+        seen: list[Any] = []
+
+        class Reporting(StableDiffusionPipeline):
+            def __call__(self, *args: Any, partner: Any, **kwargs: Any) -> Any:
+                seen.append((self, partner))
+                return super().__call__(*args, **kwargs)
+
+            def report(self, step: int, *_: Any) -> None:
+                seen.append((self, self))
+
+        pipe = tiny.pipeline(Reporting)
+        tuned({"a": (MILD,)}, pipe, {**PROMPT, "partner": pipe, "callback": pipe.report, "callback_steps": 1}, psnr=1)
+        runners = {id(runner) for runner, _ in seen}
+        assert len(runners) == 1
+        assert all(runner is partner for runner, partner in seen)
+        assert id(pipe) not in runners
+
+    def test_a_replaced_forward_is_refused_before_anything_is_generated(self) -> None:
+        pipe, steps = pipeline(), []
+        forward = pipe.unet.mid_block.forward
+        pipe.unet.mid_block.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+        words = r"tune generates with a shared copy of the pipeline; unet\.mid_block has a replaced forward"
+        with pytest.raises(ToMeValueError, match=words):
+            tune(pipe, watched(steps.append))
+        assert not steps
 
     @pytest.mark.parametrize(
         ("given", "error", "words"),
@@ -185,6 +228,70 @@ class TestOnAPipeline:
     def test_what_is_no_pipeline_is_refused(self) -> None:
         with pytest.raises(ToMeTypeError, match="ToMe needs a ppdiffusers pipeline or model"):
             tune(print, PROMPT)
+
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)
+
+
+def output(images: Any) -> Any:
+    return SimpleNamespace(images=images)
+
+
+class TestImages:
+    @pytest.mark.parametrize(
+        "images",
+        [
+            [Image.fromarray(PIXELS)],
+            Image.fromarray(PIXELS),
+            PIXELS,
+            PIXELS[None],
+            [PIXELS / 255],
+            (PIXELS[None] / 255).astype(np.float32),
+            (PIXELS[None] / 255).astype(np.float16),
+            np.dstack([PIXELS, np.full((6, 4), 255, np.uint8)])[None],
+            paddle.to_tensor((PIXELS / 255).astype(np.float32)).transpose([2, 0, 1]).unsqueeze(0),
+            paddle.to_tensor(PIXELS).transpose([2, 0, 1]).unsqueeze(0),
+        ],
+        ids=["PIL", "one PIL", "one array", "uint8", "list", "float32", "float16", "RGBA", "tensor", "uint8 tensor"],
+    )
+    def test_every_form_is_read(self, images: Any) -> None:
+        assert np.array_equal(read_first_image(output(images)), PIXELS)
+
+    def test_a_single_channel_is_grey(self) -> None:
+        for images in (PIXELS[None, ..., :1], [PIXELS[..., 0]], [Image.fromarray(PIXELS[..., 0])]):
+            assert np.array_equal(read_first_image(output(images)), PIXELS[..., :1].repeat(3, axis=2))
+
+    @pytest.mark.parametrize(
+        ("images", "words"),
+        [
+            (tiny.latent(1), "returned|of latents"),
+            (tiny.latent(1, 4, 4), "of shape .4, 4, 4., as of latents or videos"),
+            (tiny.latent(1)[:, :3], "numbers in 0 to 1, and those of this call are in -"),
+            (np.full((1, 4, 4, 3), np.nan), "those of this call are in nan to nan"),
+            (np.zeros((1, 5, 8, 8, 3)), "ndarray of shape .1, 5, 8, 8, 3., as of latents or videos"),
+            (paddle.zeros([1, 5, 3, 8, 8]), "of shape .1, 5, 3, 8, 8., as of latents or videos"),
+            ([[Image.fromarray(PIXELS)] * 2], "is a list, as of latents or videos"),
+            ([[PIXELS, PIXELS]], "is a list, as of latents or videos"),
+            (["a word"], "is a str"),
+            ([None], "is a NoneType"),
+            ([], "returned none"),
+            (np.zeros((0, 4, 4, 3)), "returned none"),
+            (paddle.to_tensor(1.0), "of shape"),
+        ],
+    )
+    def test_anything_else_is_refused_in_words(self, images: Any, words: str) -> None:
+        with pytest.raises(ToMeTypeError, match=words):
+            read_first_image(output(images))
+
+    @pytest.mark.parametrize("name", ["frames", "audios"])
+    def test_videos_and_audio_are_refused_in_words(self, name: str) -> None:
+        with pytest.raises(ToMeTypeError, match="returned SimpleNamespace without images; choose settings by hand"):
+            read_first_image(SimpleNamespace(**{name: [np.zeros((8, 8, 3))]}))
+
+    def test_psnr_is_that_of_the_commands(self) -> None:
+        brighter = (PIXELS // 2 + 9).astype(np.uint8)
+        assert psnr(PIXELS, PIXELS) == psnr_of(PIXELS, PIXELS) == math.inf
+        assert psnr(PIXELS, brighter) == pytest.approx(psnr_of(PIXELS, brighter))
 
 
 def everything_held(pipe: Any) -> list[Any]:
@@ -301,37 +408,19 @@ class TestWhatIsLeftBehind:
         assert everything_held(pipe) == before
         assert (pipe.controlnet.tome, pipe.unet.tome) == tomes
 
-    def test_hooks_put_on_meanwhile_stay(self) -> None:
-        pipe = apply_tome(pipeline(), 0.3)
-        block = pipe.unet.down_blocks[0].attentions[0].transformer_blocks[0]
-        old = block.register_forward_pre_hook(lambda layer, inputs: None)
-        before = list(block._forward_pre_hooks)
-
-        def callback(step: int) -> None:
-            old.remove()
-            if not new:
-                new.append(block.register_forward_pre_hook(lambda layer, inputs: None))
-
-        new: list[Any] = []
-        tuned({"a": (MILD,)}, pipe, watched(callback), psnr=1)
-        assert list(block._forward_pre_hooks) == [number for number in before if number != old._hook_id] + [
-            new[0]._hook_id
-        ]
-        assert pipe.tome.config == ToMeConfig(0.3)
-
-    def test_draws_of_ones_own(self) -> None:
+    def test_images_of_the_callers_own_functions(self) -> None:
         pipe, calls = apply_tome(pipeline(), 0.3), []
 
-        def draw() -> Any:
+        def generate() -> MeasuredImage:
             calls.append(pipe.tome)
             if len(calls) == 3:
                 raise RuntimeError("out of luck")
-            return DrawnPicture(Image.new("RGB", (8, 8)), 1.0, None, None)
+            return MeasuredImage(np.zeros((8, 8, 3), np.uint8), 1.0, None)
 
         with pytest.raises(RuntimeError, match="out of luck"):
-            tune_draws(pipe, [draw], Target(psnr=1), families={"a": (MILD,)})
+            tune_images(pipe, [generate], Target(psnr=1), families={"a": (MILD,)})
         assert [None if tome is None else tome.config for tome in calls] == [None, None, MILD]
-        assert pipe.tome.config == ToMeConfig(0.3)
+        assert pipe.tome is None
 
     def test_a_named_generator_starts_anew_for_every_picture(self) -> None:
         """On a GPU a pipeline draws its noise from one, ``pipe(generator=name)``, whose state goes on."""
@@ -368,37 +457,37 @@ class TestCandidates:
     """Whatever is given holds in all that is tried; what that makes impossible is not tried, and nothing twice."""
 
     def test_without_settings_every_family_goes_from_mild_to_strong(self) -> None:
-        found = candidates()
+        found = list_candidates()
         assert {family: len(configs) for family, configs in found.items()} == {
             "todo": 3, "todo, from 0 to 0.9": 1, "keys": 2, "tome, proportional": 2,
             "tome, proportional, from 0 to 0.9": 2, "tome, from 0 to 0.5": 1, "tome": 2,
         }  # fmt: skip
-        assert sorted(flat(found), key=repr) == sorted(TRIED, key=repr)
+        assert sorted(flat(found), key=repr) == sorted(CANDIDATES, key=repr)
 
     def test_what_a_method_does_anyway_is_not_tried_twice(self) -> None:
         """Keys count sizes whether they are asked to or not, so both would draw the same picture."""
-        found = candidates(settings={"method": "keys"})
+        found = list_candidates(settings={"method": "keys"})
         assert set(found) == {"keys", "keys, from 0 to 0.5", "keys, from 0 to 0.9"}
         drawn = [replace(config, proportional=None) for config in flat(found)]
         assert len(set(drawn)) == len(drawn)
-        assert set(candidates(settings={"method": "keys", "proportional": False})) == set(found)
+        assert set(list_candidates(settings={"method": "keys", "proportional": False})) == set(found)
 
     def test_of_one_ratio_larger_cells_are_stronger(self) -> None:
-        cells = [config.sx * config.sy for config in candidates(settings={"ratio": 0.5})["todo"]]
+        cells = [config.sx * config.sy for config in list_candidates(settings={"ratio": 0.5})["todo"]]
         assert cells == [4, 9, 16]
 
     def test_the_presets_are_among_them(self) -> None:
-        assert candidates()["todo"] == [ToMeConfig.preset(name) for name in ("quality", "balanced", "fast")]
+        assert list_candidates()["todo"] == [ToMeConfig.preset(name) for name in ("quality", "balanced", "fast")]
 
     @pytest.mark.parametrize("given", GIVEN, ids=str)
     def test_all_have_what_is_given(self, given: dict[str, Any]) -> None:
-        found = candidates(settings=given)
+        found = list_candidates(settings=given)
         expected = ToMeConfig(**{"ratio": 0, **given})
         for config in flat(found):
             assert [getattr(config, name) for name in given] == [getattr(expected, name) for name in given]
         assert len(set(flat(found))) == len(flat(found))
         # Nothing that is possible is missing.
-        for config in TRIED:
+        for config in CANDIDATES:
             with contextlib.suppress(ToMeValueError):
                 possible = replace(config, **given)
                 assert {possible, replace(possible, proportional=None)} & set(flat(found))
@@ -410,32 +499,32 @@ class TestCandidates:
     @pytest.mark.parametrize("given", [{}, dict(seed=0), dict(use_rand=False, max_downsample=None)], ids=str)
     def test_of_a_config_only_the_ratio_is_looked_for(self, base: Any, given: dict[str, Any]) -> None:
         config = replace(base if isinstance(base, ToMeConfig) else ToMeConfig.preset(base), **given)
-        found = candidates(base, given)
+        found = list_candidates(base, given)
         assert list(found) == [config.method]
         assert {replace(each, ratio=config.ratio) for each in flat(found)} == {config}
         assert len({each.ratio for each in flat(found)}) == len(flat(found)) >= 3
 
     def test_what_is_given_replaces_that_of_the_config(self) -> None:
-        found = candidates(ToMeConfig(0.4, tile=8, method="prune"), dict(tile=None, method="tofu", sx=4))
+        found = list_candidates(ToMeConfig(0.4, tile=8, method="prune"), dict(tile=None, method="tofu", sx=4))
         assert set(found) == {"tofu"}
         assert {(each.tile, each.method, each.sx, each.sy) for each in flat(found)} == {(None, "tofu", 4, 2)}
-        assert "ratio" not in kept_settings("fast", dict(sx=2))
-        assert kept_settings("fast", dict(ratio=0.5))["ratio"] == 0.5
+        assert "ratio" not in common_settings("fast", dict(sx=2))
+        assert common_settings("fast", dict(ratio=0.5))["ratio"] == 0.5
 
     def test_families_of_ones_own_keep_their_order(self) -> None:
         own = {"b": (STRONG, MILD, replace(STRONG, seed=3)), "a": (ToMeConfig(0.75, method="todo"), MILD)}
-        found = candidates(settings=dict(seed=3, method="tome"), families=own)
+        found = list_candidates(settings=dict(seed=3, method="tome"), families=own)
         strong, mild = replace(STRONG, seed=3), replace(MILD, seed=3)
         assert found == {"b": [strong, mild], "a": [mild]}
 
     @pytest.mark.parametrize("given", [dict(method="tofu", tile=4, seed=3, max_downsample=2), dict(use_rand=False)])
     def test_nothing_else_is_tried(self, given: dict[str, Any]) -> None:
         pipe, told = pipeline(), []
-        found = tune(pipe, PROMPT, psnr=500, tried=lambda trial: told.append((trial.config, pipe.tome.config)), **given)
-        mildest = [configs[0] for configs in candidates(settings=given).values()]
+        found = tune(pipe, PROMPT, psnr=500, on_trial=told.append, **given)
+        mildest = [configs[0] for configs in list_candidates(settings=given).values()]
         assert [trial.config for trial in found.trials] == mildest
-        assert [applied for _, applied in told] == [tried for tried, _ in told]
-        assert all(getattr(config, name) == value for config, _ in told for name, value in given.items())
+        assert tuple(told) == found.trials
+        assert all(getattr(trial.config, name) == value for trial in told for name, value in given.items())
         assert found.config == ToMeConfig(0, **given)
 
     def test_numbers_of_other_libraries_are_taken(self) -> None:

@@ -59,6 +59,10 @@ class MergePoint:
         """The path of the layer that the point is, or that holds its layers."""
         return self.leave if self.is_one_layer else self.enter[0].rpartition(".")[0]
 
+    def needed_layers(self, keeps_queries: bool) -> tuple[str, ...]:
+        """Return the paths of the layers that have to be in a block for this point to merge."""
+        return (self.layer, *self.keys) if keeps_queries else (self.layer, *self.enter, self.leave)
+
 
 def merge_around(layer: str, *, keys: bool = False, text: str = "", rotary: str = "", mask: str = "") -> MergePoint:
     """Describe a point that is one layer, called with its tokens; ``keys``: it is ppdiffusers' ``Attention``."""

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride
+from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.calls import DenoiserCall, require_eager
@@ -23,6 +25,7 @@ class EntryForward(ForwardOverride):
     """Around a layer that may be called outside of its denoiser: by itself, or again by a backward pass."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        psdb.fallback(**EVERY_FRAME)
         call = self.attachment.current_call()
         if call is None and self.removed_at is None:
             call = find_stored_call(self.attachment) or self.begin_call()

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import paddle
+from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_overrides
+from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_call
@@ -39,15 +41,11 @@ class DenoiserForward(ForwardOverride):
     def put(self) -> None:
         """Store this on the denoiser, and have it return there when ``paddle.jit.to_static`` takes its place."""
         super().put()
-        hook: Any = self.return_to_layer
+        hook: Any = _ReturnHook(self)
         self.layer.register_forward_pre_hook(hook)
 
-    def return_to_layer(self, layer: Layer, inputs: tuple[Any, ...]) -> None:
-        """Store this on the denoiser again, around what took its place; a hook that runs before ``forward``."""
-        if self.removed_at is None and not any(override is self for override in list_overrides(layer)):
-            super().put()
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        psdb.fallback(**EVERY_FRAME)
         if self.removed_at is not None:
             return self.call_original(*args, **kwargs)
         call = find_stored_call(self.attachment, next_one=True)
@@ -68,7 +66,7 @@ class DenoiserForward(ForwardOverride):
     def _take_off(self) -> None:
         super()._take_off()
         hooks = self.layer._forward_pre_hooks
-        for number in [number for number, hook in hooks.items() if getattr(hook, "__self__", None) is self]:
+        for number in [number for number, hook in hooks.items() if getattr(hook, "override", None) is self]:
             del hooks[number]
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
@@ -102,6 +100,21 @@ class DenoiserForward(ForwardOverride):
         ends = (0, self.attachment.max_timestep)
         running = [timestep for timestep in timesteps if _is_tensor(timestep) or timestep not in ends]
         return (running or sorted(timesteps))[0]
+
+
+class _ReturnHook:
+    """A hook that runs before a denoiser's ``forward`` and puts the override around what took its place.
+
+    An object, as Paddle's tracer of bytecode fails on hooks that are bound methods.
+    """
+
+    def __init__(self, override: DenoiserForward) -> None:
+        self.override = override
+
+    def __call__(self, layer: Layer, inputs: tuple[Any, ...]) -> None:
+        override = self.override
+        if override.removed_at is None and not any(found is override for found in list_overrides(layer)):
+            ForwardOverride.put(override)
 
 
 class TimestepForward(ForwardOverride):

@@ -13,10 +13,15 @@ from collections.abc import Iterator
 from types import MethodType
 from typing import Any, ClassVar
 
-import paddle
+from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.paddle_compat import convert_while_tracing, exclude_from_conversion
+from ppdiffusers_tome.patching.paddle_compat import (
+    EVERY_FRAME,
+    convert_while_tracing,
+    exclude_from_conversion,
+    is_called_by_to_static,
+)
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.call_stack import next_call_number
 
@@ -57,7 +62,8 @@ class MethodOverride:
 
     def remove(self) -> None:
         """Take this off the layer; calls of the denoiser that run in other threads end with it still in effect."""
-        self.removed_at = next_call_number()
+        if self.removed_at is None:
+            self.removed_at = next_call_number()
         self.attachment.when_idle(self.removed_at, self._take_off)
 
     def move(self, layer: Layer) -> None:
@@ -68,6 +74,7 @@ class MethodOverride:
             MethodOverride.put(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        psdb.fallback(**EVERY_FRAME)
         call = self.attachment.current_call()
         if call is None or (self.removed_at is not None and call.number >= self.removed_at):
             return self.call_original(*args, **kwargs)
@@ -79,10 +86,12 @@ class MethodOverride:
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
         """Call what the layer had by this name before."""
-        original = self.previous
-        if original is None:
-            original = getattr(type(self.layer), self.NAME).__get__(self.layer)
-        return convert_while_tracing(original)(*args, **kwargs)
+        return convert_while_tracing(self._original())(*args, **kwargs)
+
+    def _original(self) -> Any:
+        if self.previous is not None:
+            return self.previous
+        return getattr(type(self.layer), self.NAME).__get__(self.layer)
 
     def _take_off(self) -> None:
         with _changing:
@@ -90,8 +99,10 @@ class MethodOverride:
                 if mapping.get(key) is self:
                     if self.previous is None and mapping is vars(self.layer):
                         del mapping[key]
-                    else:
+                    elif key == "previous":  # of another override
                         mapping[key] = self.previous
+                    else:
+                        mapping[key] = self._original()  # a cache, or Paddle, was enabled since and calls it
 
 
 class ForwardOverride(MethodOverride):
@@ -105,7 +116,7 @@ class ForwardOverride(MethodOverride):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        return MethodType if paddle.in_dynamic_mode() else type(self)
+        return MethodType if is_called_by_to_static() else type(self)
 
     @property
     def __func__(self) -> Any:
@@ -135,14 +146,19 @@ def _create(cls: type) -> Any:
     return object.__new__(cls)
 
 
-def list_overrides(layer: Layer) -> list[MethodOverride]:
-    """List the overrides on a layer that are in use, of all its methods."""
+def list_overrides(layer: Layer, *, with_removed: bool = False) -> list[MethodOverride]:
+    """List the overrides on a layer that are in use, of all its methods.
+
+    Args:
+        layer: any.
+        with_removed: also those that a call in another thread still needs, or that a foreign wrapper holds.
+    """
     found = {
         id(mapping[key]): mapping[key]
         for name in ("forward", "prepare_attention_mask", "get_attention_scores")
         for mapping, key in _places(layer, name)
     }
-    return [override for override in found.values() if override.removed_at is None]
+    return [override for override in found.values() if with_removed or override.removed_at is None]
 
 
 def _places(layer: Layer, name: str) -> Iterator[tuple[dict[str, Any], str]]:

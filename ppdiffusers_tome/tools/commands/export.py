@@ -31,8 +31,8 @@ _OPTIONS = {
 }  # fmt: skip
 EXAMPLES = """writes what ppdiffusers' PaddleInferStableDiffusion*Pipeline reads: model_index.json, tokenizer,
 scheduler, and programs in text_encoder, unet (with the ControlNet), vae_encoder and vae_decoder; also tome.json (the
-settings, for --config) and export.json (what was exported, and how far it is from the model). The programs are for one
-height and width; the batch is open unless --rows is given. Every program is run before it is put in place.
+settings, for --config) and export.json (sizes, settings and the difference from the model). The programs take one
+height and width; the batch is dynamic unless --rows fixes it. Every program is run before it is moved to the output.
 --overwrite replaces an earlier export and nothing else: other files stay, and a model's own folder is refused.
 
 examples:
@@ -51,9 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--rows", type=int, metavar="N",
                        help="rows of the UNet's batch, two for each image with guidance (default: any number)")
     group.add_argument("--onnx", action="store_true",
-                       help="write every part for ONNX too; takes Paddle 2.6, paddle2onnx 1.3 and onnxruntime")
+                       help="write every program in ONNX too; needs Paddle 2.6, paddle2onnx 1.3 and onnxruntime")
     group.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="X",
-                       help=f"how far programs may be from the model (default: {TOLERANCE:g})")
+                       help=f"largest difference from the model (default: {TOLERANCE:g})")
     tome = add_tome_arguments(parser)
     tome.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens; 0 for none (default: 0.5)")
     add_output_arguments(parser)

@@ -25,12 +25,11 @@ if TYPE_CHECKING:
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
 EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
-that was tried). Without a target it is --target-psnr 30. With a PSNR it is the fastest settings that reach it; without,
-those most similar to the unmerged pictures that reach the rest. Where none give a speed-up, it says so and writes no
+trials). The default target is --target-psnr 30. With a PSNR it chooses the fastest settings that meet the target;
+without one, those with the images most similar to the unmerged ones. If none give a speed-up, it says so and writes no
 tome.json.
 
-What is given under "token merging" holds in all that is tried. Of --config that is everything but the ratio, which is
-what is looked for.
+All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched.
 
 examples:
   ppdiffusers-tome tune
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_controlnet_arguments(parser)
     group = parser.add_argument_group("the target")
     group.add_argument("--target-psnr", type=float, metavar="DB",
-                       help="least similarity to the unmerged pictures (default: 30, where no target is given)")
+                       help="least similarity to the unmerged images (default: 30, if there is no other target)")
     group.add_argument("--target-speedup", type=float, metavar="X", help="least speed-up of the whole call")
     group.add_argument("--max-memory", metavar="SIZE", help="most memory during a call, such as 8GiB or 900MB")
     add_tome_arguments(parser)
@@ -54,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = settings_from(args, 0.0)  # whatever ratio is chosen
+    settings = settings_from(args, 0.0)  # every trial has its own ratio
     prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS[:2]))
     memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
     kept = common_settings(args.config, given_tome(args))

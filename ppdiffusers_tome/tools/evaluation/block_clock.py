@@ -1,9 +1,9 @@
 """Seconds inside the blocks that merge, matching, merging and unmerging included.
 
-Hooks time them, not a wrapped ``forward``: ToMe works in hooks, of blocks that are attention themselves in the block's
-own, so ``forward`` alone leaves out a part of what merging costs. The clock's hook is therefore the first of a block to
-run before it and the last to run after it. The port puts another class in a block's place, which leaves its hooks
-alone, so one clock serves the unmerged pipeline, the port and ours, on the very same blocks.
+Hooks time them: they run outside of a block's ``forward``, and so of all that merging does there. The clock's hook is
+the first of a block to run before it and the last to run after it, so it times a user's own hooks too. The port puts
+another class in a block's place, which leaves its hooks alone, so one clock serves the unmerged pipeline, the port and
+ours, on the very same blocks.
 
 On a GPU every block waits for the device before and after, or its seconds would be those of another. That makes the
 picture as a whole slower, which is then better timed in a draw without a clock.

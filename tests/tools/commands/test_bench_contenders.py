@@ -11,7 +11,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, applied_tome
-from ppdiffusers_tome.patching import applying
+from ppdiffusers_tome.patching import apply
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.bench import workload
@@ -133,7 +133,7 @@ def test_contender_replaces_another_and_leaves_nothing_behind(unet: Any) -> None
 
 def test_removed_was_applied_before(unet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     applied: list[float] = []
-    monkeypatch.setattr(applying, "attach", lambda model, sites, config: applied.append(config.ratio))
+    monkeypatch.setattr(apply, "attach", lambda model, sites, config: applied.append(config.ratio))
     for name in ("none", "removed", "ratio-0"):
         put_on(unet, name, None, None)
     assert applied == [0.5, 0]

@@ -13,7 +13,6 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
-from ppdiffusers_tome.tuning_candidates import candidates
 
 import tiny
 from ppdiffusers_tome import apply_tome
@@ -26,6 +25,7 @@ from ppdiffusers_tome.tools.drawing.finding import find_model
 from ppdiffusers_tome.tools.drawing.loading import load_pipeline
 from ppdiffusers_tome.tools.drawing.sampling import draw, draw_together, initial_noise, native_size
 from ppdiffusers_tome.tools.drawing.schedulers import make_scheduler
+from ppdiffusers_tome.tuning.candidates import list_candidates
 from tools.commands.conftest import pixels_of, write_dit
 
 NAMES = {"0": "cat", "1": "coffee, cup of coffee", "7": "brick wall"}
@@ -240,7 +240,7 @@ def test_evaluate_measures_ours_and_the_port(run: Callable[..., Path]) -> None:
 
 def test_tune_tries_settings(run: Callable[..., Path]) -> None:
     found = json.loads((run("tune", "--prompt", "cat", "--max-memory", "64GiB") / "tune.json").read_text())
-    assert {trial["family"] for trial in found["trials"]} == set(candidates())
+    assert {trial["family"] for trial in found["trials"]} == set(list_candidates())
 
 
 def test_visualize_shows_the_half_that_was_given_the_class(run: Callable[..., Path], pipe: Any) -> None:

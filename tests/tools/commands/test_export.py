@@ -145,7 +145,7 @@ def test_what_a_callback_raises_is_no_end_of_the_loop(exported: Path) -> None:
 
 def test_as_documented(exported: Path) -> None:
     """docs/en/guides/export.md, "From Python", on whatever device this is."""
-    image = load_exported(exported)("a photo of a cat", height=64, width=64).images[0]
+    image = load_exported(exported)("a photo of a cat").images[0]
     assert image.size == (64, 64)
 
 

@@ -1,0 +1,240 @@
+"""What others put on the layers that ToMe is applied to: hooks, adapters such as LoRA, masks, keys of other tokens."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+
+import tiny
+from patching.contract import attachment_of
+from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.merging.matching import Matching
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.layers import find_layer
+from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
+from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs
+
+SPECIMENS = [
+    pytest.param(specimen, id=specimen.name, marks=[] if specimen.name in USUAL else pytest.mark.sweep)
+    for USUAL in [("unet", "unet_unconditional", "sd3", "wuerstchen_prior", "uvit")]
+    for specimen in specimens()
+    if not specimen.since and specimen.is_there and any(True for _ in find_blocks(specimen.build()))
+]
+METHODS = ["tome", "keys", "todo"]
+
+
+def run(specimen: Specimen, model: Any) -> np.ndarray:
+    with paddle.no_grad(), specimen.mended():
+        output = specimen.run(model)
+    return output.numpy() if isinstance(output, paddle.Tensor) else np.asarray(output)
+
+
+def attentions_of(model: Any) -> list[Any]:
+    """The layers that queries, keys and values of merging blocks are made in, each once."""
+    found = {}
+    for block in find_blocks(model):
+        for points in block.adapter.points.values():
+            for point in points[:1]:
+                for path in point.keys:
+                    layer = find_layer(block.block, path.rpartition(".")[0])
+                    found[id(layer)] = layer
+    return list(found.values())
+
+
+class LowRank(nn.Layer):
+    """A linear layer and what a LoRA adds to it, as PEFT wraps it."""
+
+    def __init__(self, base: nn.Layer, seed: int) -> None:
+        super().__init__()
+        self.base_layer = base
+        rows, columns = base.weight.shape
+        self.down, self.up = tiny.array((rows, 2), seed=seed), tiny.array((2, columns), seed=seed + 1)
+
+    @property
+    def weight(self) -> paddle.Tensor:
+        return self.base_layer.weight
+
+    def forward(self, x: paddle.Tensor, *args: Any) -> paddle.Tensor:
+        return self.base_layer(x, *args) + 0.1 * (x @ self.down) @ self.up
+
+
+def put_lora(model: Any) -> None:
+    for number, attention in enumerate(attentions_of(model)):
+        for name in ("to_q", "to_k", "to_v"):
+            setattr(attention, name, LowRank(getattr(attention, name), seed=number))
+
+
+def take_lora_off(model: Any) -> None:
+    """As ppdiffusers does it: with new layers."""
+    for attention in attentions_of(model):
+        for name in ("to_q", "to_k", "to_v"):
+            base = getattr(attention, name).base_layer
+            fresh = tiny.build(type(base), in_features=base.weight.shape[0], out_features=base.weight.shape[1],
+                               **({} if base.bias is not None else {"bias_attr": False}))  # fmt: skip
+            fresh.set_state_dict(base.state_dict())
+            setattr(attention, name, fresh)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("specimen", SPECIMENS)
+def test_a_lora_may_come_before_or_after(specimen: Specimen, method: str) -> None:
+    first, after = specimen.build(), specimen.build()
+    if not attentions_of(first):
+        pytest.skip("keys and values come from one layer")
+    before_lora = run(specimen, first)
+    put_lora(first)
+    expected = run(specimen, apply_tome(first, 0.5, method=method))
+    run(specimen, apply_tome(after, 0.5, method=method))
+    put_lora(after)
+    assert np.array_equal(run(specimen, after), expected)
+    assert np.abs(expected - before_lora).max() > 1e-4
+    run(specimen, remove_tome(after))
+    assert not [layer for layer in after.sublayers(include_self=True) if "forward" in vars(layer)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("specimen", SPECIMENS)
+def test_a_lora_that_is_unloaded_leaves_merging(specimen: Specimen, method: str) -> None:
+    model = specimen.build()
+    if not attentions_of(model):
+        pytest.skip("keys and values come from one layer")
+    merged = run(specimen, apply_tome(specimen.build(), 0.5, method=method))
+    put_lora(model)
+    run(specimen, apply_tome(model, 0.5, method=method))
+    take_lora_off(model)
+    assert np.array_equal(run(specimen, model), merged)
+
+
+@pytest.mark.skipif("USE_PEFT_BACKEND" not in os.environ, reason="needs ppdiffusers 0.29.1 with USE_PEFT_BACKEND=True")
+@pytest.mark.parametrize("settings", [("quality",), (0.5,)], ids=str)
+def test_a_lora_of_peft_may_come_before_or_after(settings: tuple[Any, ...]) -> None:
+    from ppdiffusers.peft import LoraConfig
+
+    def add(unet: Any) -> Any:
+        paddle.seed(0)
+        unet.add_adapter(LoraConfig(r=4, lora_alpha=4, init_lora_weights="gaussian", target_modules=["to_q", "to_k"]))
+        return unet.eval() or unet
+
+    expected = tiny.run_unet(apply_tome(add(tiny.unet()), *settings))
+    assert np.array_equal(tiny.run_unet(add(apply_tome(tiny.unet(), *settings))), expected)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("settings", [dict(ratio=0.5), dict(config="quality"), dict(ratio=0.5, merge_mlp=True)])
+def test_a_hook_of_the_user_sees_all_tokens(settings: dict[str, Any], when: str) -> None:
+    """Also what it puts in their place stays: plug-and-play injects features of a reference image so."""
+    unet = tiny.unet(levels=1)
+    block = unet.down_blocks[0].attentions[0].transformer_blocks[0]
+    features: list[paddle.Tensor] = []
+    helper = block.attn1.register_forward_post_hook(lambda layer, inputs, output: features.append(output))
+    tiny.run_unet(unet)
+    helper.remove()
+    shapes: list[list[int]] = []
+
+    def put_hooks() -> None:
+        for layer in (block.attn1, block.ff):
+            layer.register_forward_pre_hook(lambda layer, inputs: shapes.append(inputs[0].shape))
+            layer.register_forward_post_hook(lambda layer, inputs, output: shapes.append(output.shape))
+        block.attn1.register_forward_post_hook(lambda layer, inputs, output: features[0])
+
+    if when == "before":
+        put_hooks()
+    apply_tome(unet, **settings)
+    if when == "after":
+        put_hooks()
+    outputs: list[paddle.Tensor] = []
+    block.attn1.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output))
+    tiny.run_unet(unet)
+    assert shapes == [[2, 256, 8]] * 4
+    assert outputs[0] is features[0]
+
+
+def test_a_function_of_the_user_may_put_all_tokens_in_the_place_of_merged_ones() -> None:
+    """Inside of merging, as a replaced ``forward`` from before is: a surplus of tokens is no text."""
+    unet = tiny.unet(levels=1)
+    attention = unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1
+    features, outputs = tiny.array((2, 256, 8), seed=5), []
+    attention.forward = lambda *args, **kwargs: features
+    apply_tome(unet, 0.5)
+    attention.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output))
+    tiny.run_unet(unet)
+    assert np.array_equal(outputs[0].numpy(), features.numpy())
+
+
+class Regional(nn.Layer):
+    """Cross-attention with a text mask that has a row for each token, as regional prompting has it."""
+
+    def __init__(self, attention: Any) -> None:
+        super().__init__()
+        self.inner = attention
+
+    def forward(self, tokens: paddle.Tensor, **kwargs: Any) -> Any:
+        mask = np.zeros((2, tokens.shape[1], tiny.TEXT_TOKENS), np.float32)
+        mask[:, ::2, 2:] = -10000
+        return self.inner(tokens, **{**kwargs, "attention_mask": paddle.to_tensor(mask)})
+
+
+def test_a_text_mask_with_a_row_for_each_token() -> None:
+    """Such cross-attention runs unmerged, and the rest of the block merges."""
+    unet, expected = tiny.unet(levels=1), apply_tome(tiny.unet(levels=1), 0.5)
+    apply_tome(unet, 0.5, merge_crossattn=True)
+    for model in (unet, expected):
+        for block in find_blocks(model):
+            block.block.attn2 = Regional(block.block.attn2)
+    with pytest.warns(UserWarning, match="attention_mask with a row for each token, so it runs unmerged"):
+        assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(expected))
+
+
+class Reading(nn.Layer):
+    """Self-attention that also reads the tokens of a reference image, as reference-only and style-aligned do."""
+
+    def __init__(self, attention: Any) -> None:
+        super().__init__()
+        self.inner = attention
+
+    def forward(self, tokens: paddle.Tensor, **kwargs: Any) -> Any:
+        kwargs["encoder_hidden_states"] = paddle.concat([tokens, tokens[:, ::2]], axis=1)
+        return self.inner(tokens, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(ratio=0.5), dict(config="balanced"), dict(method="keys", ratio=0.5), dict(method="todo", ratio=0.5),
+        dict(ratio=0.5, proportional=True), dict(ratio=0.6, tile=8, proportional=True, end=0.9),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_self_attention_with_keys_of_other_tokens(settings: dict[str, Any]) -> None:
+    unet = tiny.unet(levels=1)
+    block = unet.down_blocks[0].attentions[0].transformer_blocks[0]
+    apply_tome(unet, **settings)
+    block.attn1 = Reading(block.attn1)
+    assert np.isfinite(tiny.run_unet(unet)).all()
+    plain = tiny.unet(levels=1)
+    reading = plain.down_blocks[0].attentions[0].transformer_blocks[0]
+    reading.attn1 = Reading(reading.attn1)
+    assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(plain))
+
+
+@pytest.mark.parametrize("method", ["tome", "keys"])
+def test_each_tensor_is_reduced_once(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention on an image gives one tensor to queries, keys and values."""
+    specimen = next(specimen for specimen in specimens() if specimen.name == "unet_unconditional")
+    model, reduced, reduce = specimen.build(), [], Matching.reduce
+
+    def counting(self: Matching, x: paddle.Tensor, *args: Any) -> paddle.Tensor:
+        reduced.append(x)
+        return reduce(self, x, *args)
+
+    monkeypatch.setattr(Matching, "reduce", counting)
+    apply_tome(model, 0.5, max_downsample=8, method=method)
+    with paddle.no_grad():
+        specimen.call(model, Inputs())
+    assert len(reduced) == model.tome.num_blocks
+    assert attachment_of(model).current_call() is None
