@@ -13,6 +13,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.apply import applied_tome, remove_tome
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.patching.models import is_denoiser_name
+from ppdiffusers_tome.patching.overrides.method import MethodOverride
 
 T = TypeVar("T")
 
