@@ -109,6 +109,15 @@ def test_what_is_kept_is_dropped_when_tome_comes_and_goes(family: Family, method
     assert same(family.run(remove_tome(model)), plain)
 
 
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_a_cache_that_came_after_tome_stays_when_tome_goes(family: Family) -> None:
+    plain = family.run(family.build())
+    model = apply_tome(family.build(), 0.5)
+    with_cache(model, attentions(model))
+    assert not same(family.run(model), plain)
+    assert same(family.run(remove_tome(model)), plain)
+
+
 class OneBuffer(Processor):
     """Writes what it makes into the tensor that it made first."""
 

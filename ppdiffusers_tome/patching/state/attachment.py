@@ -73,7 +73,7 @@ class Attachment:
 
     def current_call(self) -> DenoiserCall | None:
         """Return the denoiser's call that runs on this thread, or that of the program being traced; None otherwise."""
-        call = CALL_STACK.current(self)
+        call: DenoiserCall | None = CALL_STACK.current(self)
         if call is not None or CALL_STACK.calls or paddle.in_dynamic_mode():
             return call
         program = paddle.static.default_main_program()

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.attachment import Attachment
-    from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from typing import Any
 
 
 class CallStack(threading.local):
-    """The running calls of one thread, innermost last."""
+    """The running ``DenoiserCall``s of one thread, innermost last."""
 
     def __init__(self) -> None:
-        self.calls: list[DenoiserCall] = []
+        self.calls: list[Any] = []
 
-    def push(self, call: DenoiserCall) -> None:
+    def push(self, call: Any) -> None:
         """Note that a call begins."""
         self.calls.append(call)
 
@@ -25,7 +21,7 @@ class CallStack(threading.local):
         """Note that the innermost call ends."""
         self.calls.pop()
 
-    def current(self, attachment: Attachment) -> DenoiserCall | None:
+    def current(self, attachment: object) -> Any | None:
         """Return the innermost call of a denoiser; None where it does not run."""
         for call in reversed(self.calls):
             if call.attachment is attachment:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.rotary import Rotation
 from ppdiffusers_tome.patching.state.call_stack import next_call_number
+from ppdiffusers_tome.patching.state.pipeline_call import Denoiser, Denoising
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
 
-if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.state.attachment import Attachment
+
+class CallOwner(Denoiser, Protocol):
+    """What a call needs of the denoiser that it is of, see ``Attachment``."""
+
+    constants: Constants
+
+    def denoising(self) -> Denoising: ...
+
+    def notify_watcher(self, block: BlockCall) -> None: ...
 
 
 class DenoiserCall:
@@ -39,7 +48,7 @@ class DenoiserCall:
     """
 
     def __init__(
-        self, attachment: Attachment, latent_shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (), *,
+        self, attachment: CallOwner, latent_shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (), *,
         training: bool = False,
     ) -> None:  # fmt: skip
         self.attachment, self._config = attachment, attachment.config
