@@ -10,7 +10,7 @@ from typing import Any
 import paddle
 from paddle.base.dygraph.base import in_to_static_mode
 from paddle.jit.dy2static.convert_call_func import convert_call
-from paddle.jit.dy2static.program_translator import StaticFunction, SymbolicStaticFunction
+from paddle.jit.dy2static.program_translator import ALREADY_D2S, StaticFunction, SymbolicStaticFunction
 from paddle.jit.sot import psdb
 from paddle.jit.sot.opcode_translator.executor.executor_cache import OpcodeExecutorCache
 
@@ -36,7 +36,9 @@ def exclude_from_conversion(cls: type) -> type:
 
 def convert_while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what Paddle would call in place of a function while it traces one; otherwise the function itself."""
-    return convert_call(function) if not paddle.in_dynamic_mode() and in_to_static_mode() else function
+    if paddle.in_dynamic_mode() or not in_to_static_mode() or getattr(function, ALREADY_D2S, False):
+        return function  # Paddle 2.6 leaves the functions that it traced on their layers
+    return convert_call(function)
 
 
 def is_called_by_to_static() -> bool:
@@ -52,6 +54,8 @@ def is_called_by_to_static() -> bool:
         frame = frame.f_back
         if frame.f_code is StaticFunction.__init__.__code__:
             require_whole_graph(frame.f_locals.get("self"))
+            return True
+        if frame.f_code.co_name == "from_func_spec":  # Paddle 2.6 asks again when it traces the function
             return True
     return False
 
