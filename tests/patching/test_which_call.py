@@ -1,0 +1,216 @@
+"""Which call of a denoiser this is, and which step of which image: told by what runs, never assumed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+from paddle import nn
+from ppdiffusers.pipelines.controlnet import MultiControlNetModel
+
+import tiny
+from patching.contract import StumbledError
+from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.recorder import record_merging
+from ppdiffusers_tome.patching.state.progress import SchedulerTracker
+from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs
+from ppdiffusers_tome.tools.doctor.zoo.unidiffuser import IMAGE_DIM
+from ppdiffusers_tome.tools.doctor.zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
+
+
+class Sampler(nn.Layer):
+    """A whole denoising as one layer, as LCM's training model and exported samplers are."""
+
+    def __init__(self, unet: Any, steps: int = 4) -> None:
+        super().__init__()
+        self.unet, self.timesteps = unet, [900 - 200 * step for step in range(steps)]
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        for timestep in self.timesteps:
+            x = x - 0.3 * self.unet(x, timestep, tiny.text()).sample
+        return x
+
+
+SCHEDULES = [dict(start=0.5), dict(end=0.5), dict(ratio=(0.7, 0.1)), dict(reuse_blocks=True), dict(reuse_steps=2)]
+
+
+@pytest.mark.parametrize("settings", [{}, *SCHEDULES], ids=str)
+def test_calls_within_a_layer_are_calls_of_the_denoiser(settings: dict[str, Any]) -> None:
+    """Whether ToMe is applied to the layer around a denoiser or to the denoiser is the same."""
+    around, inside = Sampler(tiny.unet()), Sampler(tiny.unet())
+    apply_tome(around, **{"ratio": 0.5, **settings})
+    apply_tome(inside.unet, **{"ratio": 0.5, **settings})
+    with paddle.no_grad():
+        expected = inside(tiny.latent()).numpy()
+        assert np.array_equal(around(tiny.latent()).numpy(), expected)
+    # The denoiser by itself, with ToMe on the layer around it, has its timestep.
+    for timestep in (900, 100):
+        expected = tiny.run_unet(inside.unet, timestep=timestep)
+        assert np.array_equal(tiny.run_unet(around.unet, timestep=timestep), expected)
+
+
+def run_controlnets(model: Any, images: list[paddle.Tensor]) -> list[np.ndarray]:
+    with paddle.no_grad():
+        down, middle = model(
+            tiny.latent(), 500, tiny.text(), images, conditioning_scale=[1.0] * len(images), return_dict=False
+        )
+    return [each.numpy() for each in (*down, middle)]
+
+
+@pytest.mark.parametrize("settings", [dict(reuse_blocks=True), dict(reuse_steps=2, reuse_blocks=True)], ids=str)
+def test_controlnets_of_one_model_keep_to_themselves(settings: dict[str, Any]) -> None:
+    images = [tiny.array((2, 3, 32, 32), seed=seed) for seed in (3, 4)]
+    multi = MultiControlNetModel([tiny.controlnet(), tiny.controlnet()])
+    apply_tome(multi, 0.5, **settings)
+    alone = [run_controlnets(apply_tome(MultiControlNetModel([tiny.controlnet()]), 0.5, **settings), [image])
+             for image in images]  # fmt: skip
+    expected = [sum(parts) for parts in zip(*alone, strict=True)]
+    for got, right in zip(run_controlnets(multi, images), expected, strict=True):
+        assert np.abs(got - right).max() <= 1e-5
+    assert len({id(override.attachment) for _, _, override in attached_blocks(multi)}) == 2
+
+
+class Calling(ppdiffusers.StableDiffusionPipeline):
+    """A pipeline that yields its latents step by step."""
+
+    def __call__(self, steps: int) -> Iterator[np.ndarray]:
+        self.scheduler.set_timesteps(steps)
+        x = tiny.latent(1)
+        for timestep in self.scheduler.timesteps:
+            with paddle.no_grad():
+                x = x - 0.3 * self.unet(x, timestep, tiny.text(1)).sample
+            sent = yield x.numpy()
+            assert sent is None
+
+
+def merged_counts(records: Any, calls: int) -> list[int]:
+    counts = [0] * calls
+    for record in records:
+        counts[record.call] = record.num_merged
+    return counts
+
+
+def test_a_pipeline_that_is_a_generator_runs_until_its_last_item() -> None:
+    pipe = tiny.pipeline(Calling).apply_tome(0.5, end=0.5)
+    with record_merging(pipe) as records:
+        items = pipe(4)
+        for _ in items:
+            other = tiny.pipeline().apply_tome(0.5)  # another pipeline meanwhile
+            tiny.run_pipeline(other, steps=1)
+    assert merged_counts(records, 4) == [128, 128, 0, 0]
+    # One that is left behind ends as well.
+    items = pipe(4)
+    next(items)
+    items.close()
+    with record_merging(pipe) as records:
+        assert len(list(pipe(2))) == 2
+    assert merged_counts(records, 2) == [128, 0]
+
+
+def test_a_pipeline_that_is_a_generator_may_fail() -> None:
+    class Failing(Calling):
+        def __call__(self, steps: int) -> Iterator[np.ndarray]:
+            yield from super().__call__(steps)
+            raise StumbledError
+
+    pipe = tiny.pipeline(Failing).apply_tome(0.5)
+    with pytest.raises(StumbledError):
+        list(pipe(2))
+
+
+def test_a_model_of_its_own_in_a_callback_has_its_own_steps() -> None:
+    """The pipeline's schedule says nothing of it."""
+    pipe, judge = tiny.pipeline(), apply_tome(tiny.unet(), 0.5, end=0.5)
+    counts: list[int] = []
+
+    def callback(pipe: Any, step: int, timestep: Any, given: dict[str, Any]) -> dict[str, Any]:
+        for timestep in (900, 100):
+            with record_merging(judge) as records:
+                tiny.run_unet(judge, timestep=timestep)
+            counts.append(sum(record.num_merged for record in records) > 0)
+        return given
+
+    expected = tiny.run_pipeline(tiny.pipeline().apply_tome(0.5, end=0.5), steps=3)
+    pipe.apply_tome(0.5, end=0.5)
+    output = tiny.run_pipeline(pipe, steps=3, callback_on_step_end=callback)
+    assert counts == [True, False] * 3
+    assert np.array_equal(output, expected)
+
+
+class OwnLevels(ppdiffusers.StableDiffusionPipeline):
+    """A pipeline whose loop takes Karras levels of its own; the first is on the scheduler's list, others between."""
+
+    LEVELS = (751.0, 620.5, 470.25, 390.75, 300.3, 220.1, 150.9, 90.4, 40.2, 10.7)
+
+    def __call__(self) -> paddle.Tensor:
+        self.scheduler.set_timesteps(4)  # 751, 501, 251, 1
+        x = tiny.latent(1)
+        for level in self.LEVELS:
+            with paddle.no_grad():
+                x = x - 0.1 * self.unet(x, paddle.to_tensor([level]), tiny.text(1)).sample
+        return x
+
+
+def test_levels_between_those_of_the_schedule_are_progress() -> None:
+    pipe = tiny.pipeline(OwnLevels).apply_tome(0.5, end=0.5)
+    with record_merging(pipe) as records:
+        pipe()
+    merged = [count > 0 for count in merged_counts(records, 10)]
+    # The second half of the schedule begins at 251.
+    assert merged == [level > 251 for level in OwnLevels.LEVELS]
+
+
+def test_levels_between_those_of_the_schedule_share_matchings() -> None:
+    """And no more are held than those of a step."""
+    tracker = SchedulerTracker(lambda: [[751.0, 501.0, 251.0, 1.0]])
+    steps = [tracker.step_at(level) for level in OwnLevels.LEVELS]
+    assert [step.is_new_step for step in steps] == [True, False] + [True] * 8
+    assert all(step.continues for step in steps[4:])
+    progress = [step.progress for step in steps]
+    assert progress == sorted(progress)
+    assert progress[-1] < 1
+
+
+@pytest.mark.parametrize("settings", [dict(end=0.5), dict(start=0.0, end=0.1)], ids=str)
+def test_an_image_in_which_nothing_merged_is_logged_once(settings: dict[str, Any]) -> None:
+    """As img2img of little strength, which runs the last part of the denoising alone."""
+    pipe = tiny.pipeline(ppdiffusers.StableDiffusionImg2ImgPipeline).apply_tome(0.5, **settings)
+    given = dict(
+        prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.array((1, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=4),
+        image=paddle.tanh(tiny.array((1, 3, 32, 32), seed=6)), strength=0.3, num_inference_steps=10,
+        output_type="latent",
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="nothing merged in any step of this image") as told:
+        pipe(**given)
+    pipe_of_all = tiny.pipeline(ppdiffusers.StableDiffusionImg2ImgPipeline).apply_tome(0.5, start=0.5)
+    with warnings.catch_warnings(record=True) as again:
+        warnings.simplefilter("always")
+        pipe(**given)
+        pipe_of_all(**given)
+    assert not [each for each in again if "ToMe" in str(each.message)]
+    assert len([each for each in told if "nothing merged" in str(each.message)]) == 1
+
+
+def test_reuse_that_never_finds_anything_is_logged_once() -> None:
+    """UniDiffuser denoises all that it is given, so nothing beside the latents stays the same."""
+    model = apply_tome(UNIDIFFUSER.build(), 0.5, reuse_steps=4)
+    with pytest.warns(UserWarning, match="differ in every step, so reuse_steps has no effect here") as told:
+        denoise_all(model)
+    assert len([each for each in told if "reuse_steps" in str(each.message)]) == 1
+    remove_tome(model)
+
+
+@paddle.no_grad()
+def denoise_all(model: Any) -> None:
+    for seed, timestep in enumerate(range(900, 100, -100)):
+        inputs = Inputs(timestep=timestep)
+        model(
+            latent_image_embeds=inputs.picture(4, seed=seed), image_embeds=inputs.normal(1, IMAGE_DIM, seed=seed + 50),
+            prompt_embeds=inputs.text(seed=seed + 99), timestep_img=inputs.timesteps, timestep_text=inputs.timesteps,
+        )  # fmt: skip
