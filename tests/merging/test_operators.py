@@ -1,4 +1,8 @@
-"""The operators of a matching do not grow: each is at least one launch in every block on a GPU."""
+"""The operators of a matching do not grow: each is at least one launch in every block on a GPU.
+
+Mixed precision is tested by its parts: what is matched and merged in each type of half precision (``test_properties``,
+``test_similarity``). No test runs ``paddle.amp.auto_cast``, as Paddle switches it off on a CPU.
+"""
 
 from __future__ import annotations
 
