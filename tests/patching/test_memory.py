@@ -81,12 +81,12 @@ def test_memory_stays_over_calls_of_ever_new_sizes(apart: int) -> None:
 def test_what_is_kept_for_the_next_call_does_not_grow_with_a_ramp(method: str) -> None:
     """A ratio that is another in every step asks for another number of keys in every step."""
     unet = apply_tome(tiny.unet(), (0.7, 0.1), method=method)
-    kept = attached_blocks(unet)[0][2].attachment.constants._kept
+    constants = attached_blocks(unet)[0][2].attachment.constants
 
     def picture() -> int:
         for timestep in range(990, 0, -30):
             tiny.run_unet(unet, 1, 16, 16, timestep=timestep)
-        return len(kept)
+        return len(constants._kept)
 
     first = picture()
     assert first <= 20
