@@ -101,11 +101,14 @@ class PointForward(ForwardOverride):
         if self._has_foreign_keys(reduction, kwargs):
             warn_once("keys", f"{name} got keys of other tokens than its block's, so it runs unmerged")
             return False
-        arguments = {key: kwargs[key] for key in kwargs if key != "encoder_hidden_states" and kwargs[key] is not tokens}
-        rows = [key for key, value in arguments.items() if _has_rows(value, reduction)]
-        if rows and self.role == CROSS_ATTENTION:
-            warn_once("rows", f"{name} got {', '.join(rows)} with a row for each token, so it runs unmerged")
-            return False
+        if self.role == CROSS_ATTENTION:
+            rows = [
+                key for key, value in kwargs.items()
+                if key != "encoder_hidden_states" and value is not tokens and _has_rows(value, reduction)
+            ]  # fmt: skip
+            if rows:
+                warn_once("rows", f"{name} got {', '.join(rows)} with a row for each token, so it runs unmerged")
+                return False
         embedding, mask = self._keyword(self.point.rotary, kwargs), self._keyword(self.point.mask, kwargs)
         absent = {norm for norm in NORMS if getattr(self.layer, norm, None) is None}
         if embedding is not None and absent:
