@@ -1,12 +1,12 @@
-"""Models and blocks of ppdiffusers in which nothing merges, and why. Nothing inside one is looked at."""
+"""Models and blocks of ppdiffusers in which nothing merges, with the reasons."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-_VAE = "it decodes pictures and runs once, not at every step"
+_VAE = "it decodes images and runs once, not at every step"
 _NO_GRID = "its tokens are embeddings, not a grid of image tokens"
-_ROTARY = "its attention turns tokens by their positions itself, where ToMe cannot give merged ones theirs"
+_ROTARY = "its attention itself rotates tokens by their positions, so ToMe cannot set those of merged tokens"
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -35,11 +35,11 @@ REFUSED = {
 
 
 def find_refusal(model: Layer | type) -> str | None:
-    """The reason why nothing merges in a model, or in models of a class; None where there is none."""
+    """Return the reason why nothing merges in a model or class, or None."""
     cls = model if isinstance(model, type) else type(model)
     return next((REFUSED[base.__name__] for base in cls.__mro__ if base.__name__ in REFUSED), None)
 
 
 def find_refusal_inside(model: Layer) -> str | None:
-    """The reason for a model, or for the first of its layers that has one; for a model in which nothing is found."""
+    """Return the reason of a model, or of its first layer that has one."""
     return next(filter(None, map(find_refusal, model.sublayers(include_self=True))), None)
