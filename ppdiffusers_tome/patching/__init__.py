@@ -1,1 +1,1 @@
-"""Token merging on models: blocks, overrides of methods, and the state of calls."""
+"""Token merging on models: blocks, overrides and the state of calls."""

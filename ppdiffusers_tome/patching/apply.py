@@ -68,7 +68,7 @@ class AppliedToMe:
 
     @property
     def blocks(self) -> dict[str, int]:
-        """The number of merging blocks by denoiser: ``{"unet": 16}``, "" for a model."""
+        """The number of merging blocks by denoiser: ``{"unet": 16}``, or ``""``."""
         found: dict[str, int] = {}
         for entry in self.entries:
             found[entry.denoiser] = found.get(entry.denoiser, 0) + len(entry.paths)
@@ -99,7 +99,7 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
 
 
 def remove_tome(model_or_pipe: T) -> T:
-    """Remove token merging from a pipeline, a model or a part of one.
+    """Remove token merging from a pipeline, model or part of one.
 
     The model is exactly as it was before. A call in another thread keeps ToMe until it ends.
 
@@ -120,7 +120,7 @@ def remove_tome(model_or_pipe: T) -> T:
 
 
 def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
-    """Return the settings and blocks of ToMe on a pipeline or model, or None."""
+    """Return ToMe's settings and blocks on a pipeline or model, or None."""
     entries: list[AppliedBlocks] = []
     seen: set[int] = set()
     for name, layer in list_models(model_or_pipe):

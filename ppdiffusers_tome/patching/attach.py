@@ -1,7 +1,6 @@
-"""The overrides of ToMe on a model: ``attach`` and ``detach``.
+"""The attachment of ToMe's overrides to a model.
 
-ToMe stores nothing else on a model (see ``overrides.method``). So a deep copy or a pickle of a model carries its own
-ToMe, and removing it from a part does not affect the rest.
+ToMe stores nothing else (see ``overrides.method``), so removing it from a part of a model does not affect the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The blocks of a model in which tokens can merge, their parents and levels."""
+"""Blocks in which tokens can merge, with their parents and levels."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MergeableBlock:
     stage: int | None = None
 
     def points(self, config: ToMeConfig) -> list[tuple[str, MergePoint]]:
-        """Return the roles and points that merge; a block may lack some layers."""
+        """Return the roles and points that merge and whose layers exist."""
         keeps_queries = METHODS[config.method].keeps_queries
         return [
             (role, point)
@@ -112,7 +112,7 @@ def select_blocks(blocks: list[MergeableBlock], config: ToMeConfig) -> list[Merg
 
 
 def execution_order(blocks: Iterable[MergeableBlock]) -> list[MergeableBlock]:
-    """Sort blocks of a UNet as they run; keep the order of others."""
+    """Sort a UNet's blocks as they run; keep others as they are."""
     return sorted(blocks, key=lambda block: block.stage or DOWN)
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def find_layer(layer: Layer, path: str) -> Any:
-    """Return the sublayer at a dotted path ("" for the layer itself), or None."""
+    """Return the sublayer at a dotted path, "" for itself, or None."""
     found: Any = layer
     for name in filter(None, path.split(".")):
         found = getattr(found, name, None)
@@ -17,5 +17,5 @@ def find_layer(layer: Layer, path: str) -> Any:
 
 
 def is_a(layer: object, *class_names: str) -> bool:
-    """Return whether a layer is an instance of a class of these names."""
+    """Return whether a layer's classes have one of these names."""
     return any(cls.__name__ in class_names for cls in type(layer).__mro__)

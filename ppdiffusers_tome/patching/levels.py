@@ -1,4 +1,4 @@
-"""The level of a block in a UNet: counted from the downsamplers before it.
+"""The level of a block in a UNet, counted from its downsamplers.
 
 Guessing it from token counts, as tomesd does, fails at some sizes (33x36 latents crash it at level 8).
 """
@@ -33,13 +33,7 @@ class Place:
 
 
 def locate_in_unet(model: Layer, path: str, unets: Sequence[UNetParts]) -> Place | None:
-    """Return the place of a layer in a UNet; None outside of one.
-
-    Args:
-        model: the UNet, or a layer that contains it.
-        path: of the layer in it.
-        unets: the names of the parts of such UNets.
-    """
+    """Return the place of a layer by its path; None outside UNets."""
     names = path.split(".")
     for index, name in enumerate(names):
         for unet in unets:

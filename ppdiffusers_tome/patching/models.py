@@ -19,7 +19,7 @@ _NOT_DENOISERS = (
 
 
 def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tuple[str, Layer]]:
-    """Yield the names and models of a pipeline, each once; "" for a model.
+    """Yield names and models of a pipeline, or "" and the model.
 
     Raises:
         ToMeTypeError: it is neither a pipeline nor a model.
@@ -48,7 +48,7 @@ def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[
 
 
 def is_denoiser_name(name: str) -> bool:
-    """Return whether a name is not that of a VAE, text encoder or the like."""
+    """Return False for names of VAEs, text encoders and the like."""
     return not name.startswith(_NOT_DENOISERS)
 
 

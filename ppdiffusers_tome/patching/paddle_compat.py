@@ -1,4 +1,4 @@
-"""The parts of Paddle 2.6 and 3 that ToMe depends on while Paddle traces."""
+"""Compatibility with the tracing of Paddle 2.6 and 3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of the groups of merged tokens, by block and call of a denoiser.
+"""Records of the groups of merged tokens, by block and call.
 
 Each record waits for the device, so do not record while you time.
 """
@@ -42,7 +42,7 @@ class MergingBlock:
 
 @dataclass(frozen=True, eq=False)
 class MergeRecord:
-    """The merging of one image in one block, in one call of its denoiser.
+    """The merging of one image in one call of a block.
 
     Attributes:
         block: the block.

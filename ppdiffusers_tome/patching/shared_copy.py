@@ -48,10 +48,7 @@ def shared_copy(model_or_pipe: T) -> T:
 def _copy(value: Any, name: str, copies: dict[int, Any]) -> Any:
     """Copy a model, scheduler, pipeline or list; return anything else.
 
-    Args:
-        value: an attribute of a pipeline, or the pipeline.
-        name: of the attribute, for errors.
-        copies: the copy of each object by the object's id, the memo of ``deepcopy``.
+    ``name`` is for errors; ``copies`` is the memo of ``deepcopy``.
     """
     if isinstance(value, Layer):
         _require_copyable_forwards(name, value)

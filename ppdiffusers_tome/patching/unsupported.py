@@ -35,11 +35,11 @@ REFUSED = {
 
 
 def find_refusal(model: Layer | type) -> str | None:
-    """Return the reason why nothing merges in a model or class, or None."""
+    """Return why nothing merges in a model or class, or None."""
     cls = model if isinstance(model, type) else type(model)
     return next((REFUSED[base.__name__] for base in cls.__mro__ if base.__name__ in REFUSED), None)
 
 
 def find_refusal_inside(model: Layer) -> str | None:
-    """Return the reason of a model, or of its first layer that has one."""
+    """Return the reason of a model or its first such layer."""
     return next(filter(None, map(find_refusal, model.sublayers(include_self=True))), None)

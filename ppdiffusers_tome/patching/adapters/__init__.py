@@ -1,4 +1,4 @@
-"""Block classes whose tokens can merge, one file per class, each with an ``ADAPTER``."""
+"""Block classes whose tokens can merge: an ``ADAPTER`` in each file."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FIRST, LAST = "first", "last"
 
 @dataclass(frozen=True)
 class MergePoint:
-    """A part of a block that runs on fewer tokens. Paths of layers are relative to the block.
+    """A part of a block that runs on fewer tokens; layers are paths.
 
     Attributes:
         enter: layers whose first argument is merged.
@@ -45,7 +45,7 @@ class MergePoint:
 
     @property
     def is_one_layer(self) -> bool:
-        """True where tokens merge around one layer, not around layers inside of one."""
+        """True where tokens merge around one layer, not inside of it."""
         return self.enter == (self.leave,)
 
     @property
@@ -55,7 +55,7 @@ class MergePoint:
 
     @property
     def layer(self) -> str:
-        """The path of the layer that the point is, or that holds its layers."""
+        """The path of the layer that is, or contains, the point."""
         return self.leave if self.is_one_layer else self.enter[0].rpartition(".")[0]
 
     def list_required_layers(self, keeps_queries: bool) -> tuple[str, ...]:

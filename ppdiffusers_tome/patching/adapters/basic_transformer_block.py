@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _grid(parent: Layer, hidden_states: paddle.Tensor) -> Grid:
-    """Return the grid of ``[batch, channels, (frames,) height, width]``, of NHWC, or of indices."""
+    """Return the grid of ``[batch, channels, (frames,) height, width]``, NHWC or indices."""
     if getattr(parent, "is_input_vectorized", False):
         return Grid(parent.height, parent.width)
     if getattr(parent, "is_input_continuous", False) and parent.data_format == "NHWC":

@@ -31,7 +31,7 @@ ADAPTER = BlockAdapter(
     },
     grid=grid,
     grid_layer="patch_embed",
-    grid_inputs=(1,),  # behind the text
+    grid_inputs=(1,),  # after the text
     tokens_layer="norm1",
     downsample=lambda parent: parent.config.patch_size,
     frames=True,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def grid(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid | None:
-    """Return the grid of the tokens, each of which packs 2 by 2 latents.
+    """Return the grid of tokens that pack 2 by 2 latents.
 
     ``img_ids`` are ``[(batch,) tokens, 3]``: (0, row, column) of each token. FLUX uses those of the first image.
     """

@@ -21,7 +21,7 @@ def _patch(parent: Layer) -> int:
 
 
 def _prefix(parent: Layer, latent: paddle.Tensor) -> int:
-    """Count two timesteps, maybe a data type, the text and the image embedding."""
+    """Count two timesteps, any data type, the text and the image embedding."""
     return 3 + bool(parent.use_data_type_embedding) + parent.num_text_tokens
 
 

@@ -30,7 +30,7 @@ class MaskPreparation(MethodOverride):
         self, call: DenoiserCall, mask: paddle.Tensor | None, target_length: int, batch_size: int, out_dim: int = 4,
         *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
-        """Prepare a mask for the reduced keys, maybe with their log group sizes."""
+        """Prepare a mask of reduced keys, maybe with log group sizes."""
         block = call.block
         if active_point(call, self.point) is not None and block is not None and block.reduction is not None:
             reduction = block.reduction
@@ -59,7 +59,7 @@ class MaskPreparation(MethodOverride):
         return False
 
     def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor | None:
-        """Return ``[batch * heads or batch, 1 or queries, left]``; None without effect."""
+        """Return a bias, ``[batch (* heads), 1 or queries, left]``, or None."""
         by_head = None
         if mask is not None:
             heads = max(1, mask.shape[0] // reduction.batch)
@@ -71,7 +71,7 @@ class MaskPreparation(MethodOverride):
     def _reduce(
         self, mask: paddle.Tensor, target_length: int, block: BlockCall, reduction: TokenReduction
     ) -> tuple[paddle.Tensor, int]:
-        """Return the mask of the reduced keys, and the processor's number of keys."""
+        """Return the reduced mask and the processor's number of keys."""
         is_own = mask.shape[-1] == reduction.num_tokens
         if reduction.keeps_queries and is_own:
             return reduction.reduce_mask(mask), reduction.num_left  # the processor still counts all tokens
@@ -117,7 +117,7 @@ def has_plain_scores(attention: Layer) -> bool:
 def move_mask_to_channel(
     attention: Layer, query: paddle.Tensor, key: paddle.Tensor, mask: paddle.Tensor | None
 ) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor | None]:
-    """Return arguments that give the same scores in less time on a CPU."""
+    """Return arguments that give the same scores faster on a CPU."""
     if mask is not None and paddle.get_device() == "cpu" and is_key_mask(mask, key):
         return *append_mask_channel(query, key, mask, attention.scale), None
     return query, key, mask

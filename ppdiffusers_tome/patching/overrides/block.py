@@ -1,4 +1,4 @@
-"""Overrides of blocks and their parents, which find the tokens and their grid."""
+"""Overrides of blocks and parents that find tokens and their grid."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EntryForward(ForwardOverride):
         return super().__call__(*args, **kwargs)
 
     def begin_call(self) -> DenoiserCall | None:
-        """Return a new call for a layer outside of its denoiser, or None."""
+        """Return a new call outside of the denoiser, or None."""
         return None
 
 
@@ -57,7 +57,7 @@ class LayoutReader:
         self.inputs, self.reads_values = block.adapter.grid_inputs, block.adapter.grid_from_values
 
     def read(self, call: DenoiserCall, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Set the layout in a call, or log that the arguments describe no grid."""
+        """Set the layout in a call, or log that no grid exists."""
         call.layouts.pop(self, None)
         inputs = find_arguments(layer, args, kwargs, self.inputs)
         if inputs is None:
@@ -73,7 +73,7 @@ class LayoutReader:
         )
 
     def _read_values(self, inputs: Sequence[Any]) -> Grid | None:
-        """Return the grid that the values describe, read once while they do not change."""
+        """Return the grid in values, read again only after a change."""
         require_eager(f"a grid given by the values of {' and '.join(map(str, self.inputs))}", "remove_tome")
         # The same for all blocks of a parent, independent of their prefix.
         key, grids = (self.grid, id(self.parent)), self.attachment.denoising().grids
@@ -85,14 +85,17 @@ class LayoutReader:
 
 
 class ParentForward(EntryForward):
-    """The override of the parent of blocks; ``gets_latent`` is False where a layer inside gets the latent."""
+    """The override of the parent of blocks.
+
+    ``gets_latent`` is False where a layer inside of it gets the latent (``GridForward``).
+    """
 
     def __init__(self, attachment: Attachment, layer: Layer, reader: LayoutReader, *, gets_latent: bool) -> None:
         super().__init__(attachment, layer)
         self.reader, self.gets_latent = reader, gets_latent
 
     def begin_call(self) -> DenoiserCall | None:
-        """Return a call for a part of a model that runs without its denoiser."""
+        """Return a call for a part that runs without its denoiser."""
         return None if CALL_STACK.calls else DenoiserCall(self.attachment)
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +147,10 @@ class InnerOverrides:
 
 
 class BlockForward(EntryForward):
-    """The override of a block; ``sees_tokens`` is False where ``TokensForward`` sets its tokens."""
+    """The override of a block.
+
+    ``sees_tokens`` is False where a layer inside of it gets the unchanged tokens (``TokensForward``).
+    """
 
     def __init__(
         self, attachment: Attachment, layer: Layer, reader: LayoutReader, inner: InnerOverrides, *, sees_tokens: bool
@@ -164,7 +170,7 @@ class BlockForward(EntryForward):
 
 
 class TokensForward(ForwardOverride):
-    """The override of the layer inside a block that gets its unchanged tokens."""
+    """The override of the layer that gets a block's unchanged tokens."""
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Set the tokens of the block's call."""

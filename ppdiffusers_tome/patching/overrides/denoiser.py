@@ -25,7 +25,7 @@ _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples",
 
 
 class DenoiserForward(ForwardOverride):
-    """The override of a denoiser, or of the part of a model with ToMe.
+    """The override of a denoiser or a part of a model.
 
     ``reads_timestep`` is True where no layer embeds the timestep, so it is read from the arguments.
     """
@@ -100,7 +100,7 @@ class DenoiserForward(ForwardOverride):
 
 
 class _ReturnHook:
-    """A hook before ``forward`` that stores a replaced override again, around its replacement.
+    """A hook before ``forward`` that stores a replaced override again.
 
     It is an object, as Paddle's tracer of bytecode fails on hooks that are bound methods.
     """

@@ -39,11 +39,7 @@ _MAP_STORING = {
 class PointForward(ForwardOverride):
     """The override of the attention or feed-forward layer of a merge point.
 
-    Args:
-        attachment, layer: as in ``MethodOverride``.
-        point: the merge point.
-        role: of the point, one of ``ROLES``.
-        combine: as in ``Matching.reduce``.
+    ``combine`` is as in ``Matching.reduce``.
     """
 
     def __init__(self, attachment: Attachment, layer: Layer, point: MergePoint, role: str, combine: str) -> None:
@@ -125,7 +121,7 @@ class PointForward(ForwardOverride):
         return False
 
     def _has_foreign_keys(self, reduction: TokenReduction, kwargs: Mapping[str, Any]) -> bool:
-        """Return whether the keys come from other tokens, such as a reference image's."""
+        """Return whether keys come from other tokens, as a reference image's."""
         context = kwargs.get("encoder_hidden_states")
         return bool(
             reduction.keeps_queries and self.point.is_one_layer and self.point.has_prepared_mask and context is not None
@@ -171,12 +167,9 @@ class PointForward(ForwardOverride):
 
 
 class EnterForward(ForwardOverride):
-    """The override of a projection to queries, keys or values: it gets fewer tokens.
+    """The override of a projection to queries, keys or values.
 
-    Args:
-        attachment, layer, point, combine: as in ``PointForward``.
-        name: of the layer, ``to_k``.
-        is_last: True for the last layer of the point that gets the same tokens.
+    ``is_last`` is True for the last layer of the point that gets the same tokens.
     """
 
     follows_wrappers = True
@@ -207,7 +200,7 @@ class EnterForward(ForwardOverride):
 
 
 class LeaveForward(ForwardOverride):
-    """The override of the last layer of attention on an image: it unmerges."""
+    """The override of the last layer of attention: it unmerges."""
 
     follows_wrappers = True
 
@@ -225,13 +218,7 @@ class LeaveForward(ForwardOverride):
 
 
 class NormForward(ForwardOverride):
-    """The override of a norm of queries or keys: it applies rotary embeddings.
-
-    Args:
-        attachment, layer, point: as in ``PointForward``.
-        name: of the norm, ``norm_q``.
-        num_heads: of the attention.
-    """
+    """The override of a norm before the rotary embedding, which it applies."""
 
     follows_wrappers = True
 
@@ -304,7 +291,7 @@ def _restore(reduction: TokenReduction, point: MergePoint, output: Any) -> Any:
 
 
 def _refuse(block: BlockCall, reduction: TokenReduction, layer: Layer, tokens: paddle.Tensor) -> None:
-    """Have a block run unmerged, as its layer got other tokens; log the reason."""
+    """Run a block unmerged, as its layer got other tokens."""
     if reduction.keeps_queries:
         why = "an attention processor that puts other tokens beside them does that), so it runs unmerged"
     else:
@@ -317,6 +304,6 @@ def _refuse(block: BlockCall, reduction: TokenReduction, layer: Layer, tokens: p
 
 
 def _has_rows(value: Any, reduction: TokenReduction) -> bool:
-    """Return whether an argument has a row for each token of the image."""
+    """Return whether an argument has a row for each image token."""
     is_tensor = isinstance(value, paddle.Tensor) and value.ndim >= 3
     return is_tensor and value.shape[-2] == reduction.num_tokens

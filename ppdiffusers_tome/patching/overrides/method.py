@@ -30,13 +30,9 @@ _changing = threading.RLock()
 
 @exclude_from_conversion
 class MethodOverride:
-    """The replacement of the method ``NAME`` of a layer; ``put`` and ``remove`` mirror each other.
+    """The replacement of a layer's method ``NAME``.
 
-    Subclasses define ``run``, which gets the running call of the denoiser.
-
-    Args:
-        attachment: of the denoiser.
-        layer: the layer whose method this replaces.
+    ``put`` and ``remove`` mirror each other. Subclasses define ``run``, which gets the running call of the denoiser.
 
     Attributes:
         previous: the former value under that name in the layer's ``__dict__``, such as a user's function, or None.
@@ -60,7 +56,7 @@ class MethodOverride:
             mapping[key] = self
 
     def remove(self) -> None:
-        """Remove this from the layer; calls in other threads keep it until they end."""
+        """Remove this, for running calls of other threads after they end."""
         if self.removed_at is None:
             self.removed_at = next_call_number()
         self.attachment.call_when_idle(self.removed_at, self._take_off)
@@ -148,9 +144,7 @@ def _create(cls: type) -> Any:
 def list_overrides(layer: Layer, *, with_removed: bool = False) -> list[MethodOverride]:
     """List the overrides in use of all methods of a layer.
 
-    Args:
-        layer: the layer.
-        with_removed: also those that a call in another thread still needs, or that a foreign wrapper holds.
+    ``with_removed`` adds those that a call in another thread still needs, or that a foreign wrapper holds.
     """
     found = {
         id(mapping[key]): mapping[key]
@@ -161,7 +155,7 @@ def list_overrides(layer: Layer, *, with_removed: bool = False) -> list[MethodOv
 
 
 def _places(layer: Layer, name: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the dictionaries and keys under which overrides of a layer's method are stored."""
+    """Yield the dictionaries and keys of a layer's stored overrides."""
     places = [(vars(layer), name)]
     if name == "forward":
         # Paddle stores there what ``to_static`` replaced; ppdiffusers' hooks store what they call.

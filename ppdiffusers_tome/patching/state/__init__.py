@@ -1,1 +1,1 @@
-"""The state of a model with ToMe, and of each call of it."""
+"""The state of a model with ToMe and of its calls."""

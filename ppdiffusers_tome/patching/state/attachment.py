@@ -24,7 +24,7 @@ _LIBRARIES = (str(Path(__file__).parents[2]), str(Path(sys.modules["paddle"].__f
 
 
 class Attachment:
-    """The state that all overrides on one denoiser share; copies have only its settings.
+    """The state that all overrides of a denoiser share; copies keep settings.
 
     Args:
         config: the settings.
@@ -82,7 +82,7 @@ class Attachment:
         return self._traced[1]
 
     def call_when_idle(self, number: int, action: Callable[[], None]) -> None:
-        """Call ``action`` once no call with a lower number runs in any thread."""
+        """Call ``action`` once no earlier call runs in any thread."""
         with self._lock:
             self._waiting.append((number, action))
         self._run_idle_actions()

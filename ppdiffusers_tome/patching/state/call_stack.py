@@ -14,11 +14,9 @@ class CallStack(threading.local):
         self.calls: list[Any] = []
 
     def push(self, call: Any) -> None:
-        """Add a call that begins."""
         self.calls.append(call)
 
     def pop(self) -> None:
-        """Remove the innermost call, which ends."""
         self.calls.pop()
 
     def current(self, attachment: object) -> Any | None:

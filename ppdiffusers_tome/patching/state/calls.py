@@ -1,4 +1,4 @@
-"""The state of one call of a denoiser, and of one call of a block."""
+"""The state of one call of a denoiser or a block."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CallOwner(Denoiser, Protocol):
 
 
 class DenoiserCall:
-    """The state that the blocks of a denoiser share in one call of it.
+    """The state that blocks share in one call of their denoiser.
 
     Args:
         attachment: of the denoiser.
@@ -132,7 +132,7 @@ class DenoiserCall:
         return None if layout is None else BlockCall(self, name, layout, tokens)
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
-        """Match the tokens of a block, or reuse a reduction; None to run unmerged.
+        """Match a block's tokens or reuse a reduction; None: run unmerged.
 
         Args:
             block: of this call.
@@ -265,7 +265,7 @@ class BlockCall:
             self.call.attachment.warn_once(topic, reason)
 
     def _flatten_grid(self, tokens: paddle.Tensor) -> paddle.Tensor | None:
-        """Return tokens as ``[batch, tokens, channels]``; None if the layout does not fit."""
+        """Return tokens as ``[batch, tokens, channels]``; None for another layout."""
         grid, shape = self.layout.grid, list(tokens.shape)
         if tokens.ndim == 4 and shape[2:] == [grid.height, grid.width]:
             tokens = tokens.flatten(2).transpose([0, 2, 1])

@@ -1,4 +1,4 @@
-"""The state of one call of a pipeline: its denoisings and their schedules.
+"""The denoisings and schedules in one call of a pipeline.
 
 ``install`` wraps the ``__call__`` of every pipeline class with ``track_call``.
 """
@@ -134,7 +134,7 @@ _current = _Current()
 
 
 def current_pipeline_call() -> PipelineCall | None:
-    """Return the innermost call of a pipeline that runs on this thread, or None."""
+    """Return the innermost running pipeline call of this thread, or None."""
     return _current.call
 
 

@@ -1,4 +1,4 @@
-"""The progress of a denoising, and the step of each call of its denoiser.
+"""The progress of a denoising, and the steps of its calls.
 
 A pipeline's schedulers list the timesteps of its steps (``SchedulerTracker``). A denoiser without a pipeline has only
 the timesteps of its calls (``TimestepTracker``). This module does not import Paddle.
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 class StepTracker(Protocol):
-    """A tracker of the steps of one denoiser, from the timesteps of its calls."""
+    """A tracker of one denoiser's steps by the timesteps of calls."""
 
     def step_at(self, timestep: float) -> Step:
         """Track a call with a timestep and return its step."""
@@ -137,7 +137,7 @@ class SchedulerTracker:
         return True
 
     def _next_place(self, timestep: float) -> int:
-        """Return the place of the next step; a schedule may repeat a timestep."""
+        """Return the place of the next step; schedules may repeat timesteps."""
         places = _find_places(self._schedule, timestep) if self._is_listed else []
         if self._place < 0 and len(places) > 1 and places[0] > 0 and _is_second_order(self._schedule):
             return places[1]  # img2img cuts the list after the call that ends a step
@@ -154,7 +154,7 @@ def _is_second_order(schedule: Sequence[float]) -> bool:
 
 
 def _choose_schedule(timestep: float, schedules: Sequence[Sequence[float]]) -> Sequence[float]:
-    """Return a schedule that begins with a timestep, contains it, or is first."""
+    """Return the schedule that begins with, else contains a timestep, else the first."""
     beginning = [schedule for schedule in schedules if 0 in _find_places(schedule, timestep)]
     holding = [schedule for schedule in schedules if _find_places(schedule, timestep)]
     return next(iter([*beginning, *holding, *schedules]))

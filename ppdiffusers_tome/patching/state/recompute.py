@@ -36,11 +36,9 @@ def store_call(owner: Hashable, call: DenoiserCall) -> None:
 
 
 def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall | None:
-    """Return the stored call if a backward pass runs the caller again, or None.
+    """Return the stored call if a backward pass runs now, or None.
 
-    Args:
-        owner: as in ``store_call``.
-        next_one: True at the beginning of a call; a stretch may contain several calls of a denoiser, in the same order.
+    ``next_one`` is True at the beginning of a call: a stretch may contain several calls, which run in the same order.
     """
     for stretch in _stretches(_SECOND_RUN):
         calls = vars(stretch).get(_NAME, {}).get(owner)

@@ -22,7 +22,7 @@ Reducer = Callable[[paddle.Tensor], TokenReduction | None]
 
 
 def merge_grid(config: ToMeConfig, grid: Grid) -> Grid:
-    """Return the grid within which tokens merge: one frame unless ``st > 1``."""
+    """Return the grid within which tokens merge: one frame or all."""
     return grid if config.st > 1 else grid.single_frame
 
 
@@ -30,7 +30,7 @@ def build_reducer(
     config: ToMeConfig, layout: Layout, num_merged: int, *,
     timestep: paddle.Tensor | None = None, constants: Constants | None = None,
 ) -> Reducer:  # fmt: skip
-    """Build the reducer that all blocks on a grid share in one call.
+    """Build the reducer that blocks on a grid share in a call.
 
     Args:
         config: the settings.

@@ -54,15 +54,11 @@ class MatchingCache:
         self._current = []
 
     def lookup(self, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> Reductions:
-        """Return the reductions of a call: those of an earlier step, or an empty dictionary.
+        """Return the reductions to reuse in a call, maybe none yet.
 
         A step may call the denoiser several times: for the prompted and the unprompted half, or for two images in
         turns. A call reuses the reductions of the previous step's call with the same shape of latents and the same
         conditioning, if exactly one exists.
-
-        Args:
-            shape: of the latents.
-            conditioning: the other tensors in the denoiser's arguments.
         """
         found = [
             entry for entry in self._previous
