@@ -127,7 +127,7 @@ def _recorders(model_or_pipe: Any, image: int = -1) -> list[_Recorder]:
 
 
 class _Recorder:
-    """Records the blocks of one denoiser."""
+    """The recorder of the blocks of one denoiser."""
 
     def __init__(self, name: str, model: Layer, image: int) -> None:
         self._model, self._image = model, image
@@ -136,7 +136,7 @@ class _Recorder:
         self.blocks = {id(override): MergingBlock(name, path, levels[id(block)]) for path, block, override in found}
         self._attachments = {id(override.attachment): override.attachment for _, _, override in found}.values()
         self._calls = itertools.count()
-        # Threads may share a model; each is in a call of its own.
+        # Threads may share a model, and each has its own call.
         self._thread = threading.local()
 
     @contextmanager

@@ -25,7 +25,7 @@ REFUSED = {
     "PriorTransformer": _NO_GRID,
     "UNetFlatConditionModel": _NO_GRID,
     "T5FilmDecoder": "its tokens are frames of sound in a row, not a grid",
-    # A block of LVDMUNet3DModel; its unconditional look has no other.
+    # A block of LVDMUNet3DModel, whose unconditional variant has no other.
     "STAttentionBlock": "its attention takes channels before tokens, and ToMe merges rows of tokens",
     "UNet1DModel": "its signal has one dimension, not a grid of tokens",
     "DiTLLaMA2DModel": _ROTARY,

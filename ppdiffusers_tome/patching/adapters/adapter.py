@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import paddle
     from paddle.nn import Layer
 
-# What a merge point does, named by the setting that turns it on.
+# The roles of merge points, named by the settings that enable them.
 ROLES = ATTENTION, CROSS_ATTENTION, MLP = "merge_attn", "merge_crossattn", "merge_mlp"
 # Where the tokens of a text are in a sequence, beside the block's own; they never merge.
 FIRST, LAST = "first", "last"
@@ -20,7 +20,7 @@ FIRST, LAST = "first", "last"
 
 @dataclass(frozen=True)
 class MergePoint:
-    """A part of a block that runs on fewer tokens; layers are paths.
+    """A part of a block on fewer tokens; layers are paths.
 
     Attributes:
         enter: layers whose first argument is merged.

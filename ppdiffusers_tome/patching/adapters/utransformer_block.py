@@ -1,4 +1,4 @@
-"""UTransformerBlock of UniDiffuser, whose norms are outside of the residual."""
+"""UTransformerBlock of UniDiffuser, whose norms are not on the residual path."""
 
 from __future__ import annotations
 

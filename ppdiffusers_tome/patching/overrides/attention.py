@@ -59,7 +59,7 @@ class MaskPreparation(MethodOverride):
         return False
 
     def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor | None:
-        """Return a bias, ``[batch (* heads), 1 or queries, left]``, or None."""
+        """Return ``[batch (* heads), 1 or queries, left]``; None without effect."""
         by_head = None
         if mask is not None:
             heads = max(1, mask.shape[0] // reduction.batch)

@@ -218,7 +218,7 @@ class LeaveForward(ForwardOverride):
 
 
 class NormForward(ForwardOverride):
-    """The override of a norm before the rotary embedding, which it applies."""
+    """The override of a norm, which then applies the rotary embedding."""
 
     follows_wrappers = True
 
@@ -291,7 +291,7 @@ def _restore(reduction: TokenReduction, point: MergePoint, output: Any) -> Any:
 
 
 def _refuse(block: BlockCall, reduction: TokenReduction, layer: Layer, tokens: paddle.Tensor) -> None:
-    """Run a block unmerged, as its layer got other tokens."""
+    """Log that a layer got other tokens; run its block unmerged."""
     if reduction.keeps_queries:
         why = "an attention processor that puts other tokens beside them does that), so it runs unmerged"
     else:

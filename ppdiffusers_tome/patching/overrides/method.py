@@ -56,7 +56,7 @@ class MethodOverride:
             mapping[key] = self
 
     def remove(self) -> None:
-        """Remove this, for running calls of other threads after they end."""
+        """Remove this from the layer; running calls keep it until they end."""
         if self.removed_at is None:
             self.removed_at = next_call_number()
         self.attachment.call_when_idle(self.removed_at, self._take_off)
@@ -97,7 +97,7 @@ class MethodOverride:
                     elif key == "previous":  # of another override
                         mapping[key] = self.previous
                     else:
-                        mapping[key] = self._original()  # a cache or Paddle calls it since
+                        mapping[key] = self._original()  # a cache or Paddle, enabled since, calls it
 
 
 class ForwardOverride(MethodOverride):

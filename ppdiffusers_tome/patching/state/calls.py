@@ -54,7 +54,7 @@ class DenoiserCall:
         self.attachment, self._config = attachment, attachment.config
         self.number = next_call_number()
         self._latent_shape, self._conditioning = latent_shape, conditioning
-        # Training draws its timesteps and images at random.
+        # Training uses random timesteps and images.
         self._shares_steps = self._config.reuse_steps > 1 and not training
         self._has_timestep = False
         self.timestep: paddle.Tensor | None = None

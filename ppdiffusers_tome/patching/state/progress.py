@@ -154,7 +154,7 @@ def _is_second_order(schedule: Sequence[float]) -> bool:
 
 
 def _choose_schedule(timestep: float, schedules: Sequence[Sequence[float]]) -> Sequence[float]:
-    """Return the schedule that begins with, else contains a timestep, else the first."""
+    """Return the schedule that best matches a timestep, by default the first."""
     beginning = [schedule for schedule in schedules if 0 in _find_places(schedule, timestep)]
     holding = [schedule for schedule in schedules if _find_places(schedule, timestep)]
     return next(iter([*beginning, *holding, *schedules]))

@@ -36,7 +36,7 @@ def store_call(owner: Hashable, call: DenoiserCall) -> None:
 
 
 def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall | None:
-    """Return the stored call if a backward pass runs now, or None.
+    """Return the stored call if a backward pass runs the caller again.
 
     ``next_one`` is True at the beginning of a call: a stretch may contain several calls, which run in the same order.
     """
