@@ -46,9 +46,6 @@ class TimestepTracker:
 
     Progress is computed from the timestep, which falls to 0 at the image. A sampler uses falling timesteps at nearly
     even distances, so a run is detected at its third step.
-
-    Args:
-        max_timestep: the timestep of pure noise.
     """
 
     def __init__(self, max_timestep: float = 1000) -> None:

@@ -19,13 +19,7 @@ _PATIENCE = 3  # consecutive steps without reuse before this is logged
 
 @dataclass(eq=False)
 class _Entry:
-    """The reductions of one call, for the next step.
-
-    Attributes:
-        shape: of the latents.
-        conditioning: the other tensors: the text, class labels and the like.
-        reductions: of its blocks.
-    """
+    """The reductions of one call, by the shape of its latents and its conditioning."""
 
     shape: Sequence[int]
     conditioning: Sequence[paddle.Tensor]
@@ -33,12 +27,7 @@ class _Entry:
 
 
 class MatchingCache:
-    """The reductions that the steps of one denoising share.
-
-    Args:
-        num_steps: the number of steps that share reductions.
-        are_equal: compares two tensors of conditioning.
-    """
+    """The reductions that ``num_steps`` steps of one denoising share."""
 
     def __init__(self, num_steps: int, are_equal: Callable[[paddle.Tensor, paddle.Tensor], bool]) -> None:
         self._num_steps, self._are_equal = num_steps, are_equal
