@@ -19,7 +19,7 @@ _PATIENCE = 3  # consecutive steps without reuse before this is logged
 
 @dataclass(eq=False)
 class _Entry:
-    """The reductions of one call, by the shape of its latents and its conditioning."""
+    """The reductions, shape of latents and conditioning of one call."""
 
     shape: Sequence[int]
     conditioning: Sequence[paddle.Tensor]
