@@ -1,1 +1,1 @@
-"""Merging put on models: where in them, by which hooks, and what a call of a denoiser hands to its blocks."""
+"""Token merging on models: blocks, overrides and the state of calls."""

@@ -1,4 +1,4 @@
-"""Settings applied to a pipeline or model, removed, and reported."""
+"""The application, removal and report of settings on a pipeline or model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES
-from ppdiffusers_tome.patching.attach import attach, attached_blocks, detach
+from ppdiffusers_tome.patching.attach import attach, detach, list_attached_blocks
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
@@ -29,7 +29,7 @@ class AppliedBlocks:
     Attributes:
         denoiser: its name in the pipeline, ``unet``; "" for a model.
         config: the settings.
-        paths: where the blocks are in the denoiser, ``down_blocks.0.attentions.0.transformer_blocks.0``; one or more.
+        paths: of the blocks in the denoiser, ``down_blocks.0.attentions.0.transformer_blocks.0``; one or more.
     """
 
     denoiser: str
@@ -43,20 +43,20 @@ class AppliedBlocks:
 
 @dataclass(frozen=True)
 class AppliedToMe:
-    """What is applied to a pipeline or model; denoisers, and parts of one, may have settings of their own.
+    """The settings and blocks of ToMe on a pipeline or model.
 
     Attributes:
-        entries: which blocks merge with which settings, one or more; denoisers that do not merge have none.
+        entries: one per denoiser and settings; denoisers that do not merge have none.
     """
 
     entries: tuple[AppliedBlocks, ...]
 
     @property
     def config(self) -> ToMeConfig:
-        """The settings, where all blocks that merge have the same.
+        """The settings of all blocks that merge.
 
         Raises:
-            ToMeValueError: they have not.
+            ToMeValueError: blocks have different settings.
         """
         if any(entry.config != self.entries[0].config for entry in self.entries):
             raise ToMeValueError(
@@ -68,7 +68,7 @@ class AppliedToMe:
 
     @property
     def blocks(self) -> dict[str, int]:
-        """The number of blocks that merge, by denoiser: ``{"unet": 16}``; the key is "" for a model."""
+        """The number of merging blocks by denoiser: ``{"unet": 16}``, or ``""``."""
         found: dict[str, int] = {}
         for entry in self.entries:
             found[entry.denoiser] = found.get(entry.denoiser, 0) + len(entry.paths)
@@ -76,12 +76,12 @@ class AppliedToMe:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that merge, over all denoisers."""
+        """The number of merging blocks in all denoisers."""
         return sum(len(entry.paths) for entry in self.entries)
 
 
 def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
-    """Apply settings that are checked already; otherwise as ``apply_tome``."""
+    """Apply validated settings; see ``apply_tome``."""
     denoisers = list(list_models(model_or_pipe))
     plan = [(layer, select_blocks(find_blocks(layer), config)) for _, layer in denoisers]
     if not any(chosen for _, chosen in plan):
@@ -99,12 +99,12 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
 
 
 def remove_tome(model_or_pipe: T) -> T:
-    """Remove token merging from a pipeline, a model or a part of one.
+    """Remove token merging from a pipeline, model or part of one.
 
-    It is then exactly as it was before. A call that runs in another thread ends as it began.
+    The model is exactly as it was before. A call in another thread keeps ToMe until it ends.
 
     Args:
-        model_or_pipe: as for ``apply_tome``; one that has no ToMe is left alone.
+        model_or_pipe: as for ``apply_tome``; one without ToMe does not change.
 
     Returns:
         ``model_or_pipe``.
@@ -120,12 +120,12 @@ def remove_tome(model_or_pipe: T) -> T:
 
 
 def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
-    """Return the settings and blocks that are applied to a pipeline or model, or None."""
+    """Return ToMe's settings and blocks on a pipeline or model, or None."""
     entries: list[AppliedBlocks] = []
     seen: set[int] = set()
     for name, layer in list_models(model_or_pipe):
         paths: dict[ToMeConfig, list[str]] = {}
-        for path, block, override in attached_blocks(layer):
+        for path, block, override in list_attached_blocks(layer):
             # Two models may hold the same layers (Versatile Diffusion's UNets).
             if id(block) not in seen:
                 seen.add(id(block))
@@ -135,11 +135,10 @@ def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
 
 
 def _check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
-    """Check that the blocks can do what some settings ask for.
+    """Check that blocks support ``proportional`` and a stride over frames.
 
     Raises:
-        NothingToMergeError: a stride over frames needs attention over frames in all blocks, and ``proportional``
-            attention that takes a mask in at least one.
+        NothingToMergeError: no attention takes a mask for ``proportional``, or some attention is within one frame.
     """
     attentions = [(block, point) for block in blocks for role, point in block.points(config) if role == ATTENTION]
     if config.proportional and not any(block.accepts_group_sizes(point, config) for block, point in attentions):
@@ -156,7 +155,7 @@ def _check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
 
 
 def _explain(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config: ToMeConfig) -> str:
-    """Return the sentence that says why nothing merges: no block at all, none at this level, none with these flags."""
+    """Return the message of the error that nothing merges, with its cause."""
     name = type(model_or_pipe).__name__
     blocks = [block for _, layer in denoisers for block in find_blocks(layer)]
     if not blocks:

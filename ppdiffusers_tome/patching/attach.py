@@ -1,8 +1,6 @@
-"""Apply ToMe's overrides to a model and take them off again.
+"""The attachment of ToMe's overrides to a model.
 
-Nothing is stored on the model but overrides (see ``overrides.method``), and what is applied is found by looking at
-them. That is why a deep copy or a pickle of a model carries its own ToMe, and why removing it from a part leaves the
-rest working.
+ToMe stores nothing else (see ``overrides.method``), so removing it from a part of a model does not affect the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def attach(model: Layer, blocks: Iterable[MergeableBlock], config: ToMeConfig) -> None:
-    """Put ToMe on some blocks of a model; ``detach`` mirrors it."""
+    """Attach ToMe to some blocks of a model; ``detach`` mirrors it."""
     _reset(model)
     by_denoiser: dict[int, list[MergeableBlock]] = {}
     for block in blocks:
@@ -53,7 +51,7 @@ def attach(model: Layer, blocks: Iterable[MergeableBlock], config: ToMeConfig) -
 
 
 def detach(model: Layer) -> None:
-    """Take off whatever ``attach`` put on a model or a part of one; harmless where nothing is applied."""
+    """Remove all overrides from a model or a part of one."""
     layers = model.sublayers(include_self=True)
     overrides = [override for layer in layers for override in list_overrides(layer, with_removed=True)]
     for override in reversed(overrides):
@@ -62,8 +60,8 @@ def detach(model: Layer) -> None:
         _reset(model)
 
 
-def attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockForward]]:
-    """Return every block of a model that ToMe is applied to: its path, itself and its override."""
+def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockForward]]:
+    """Return the path, layer and override of every block with ToMe."""
     return [
         (path, layer, override)
         for path, layer in model.named_sublayers(include_self=True)
@@ -73,7 +71,7 @@ def attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockForward]]:
 
 
 def _reset(model: Layer) -> None:
-    """Drop what the model keeps of earlier calls: results in caches over steps, and traced programs."""
+    """Drop cached outputs of earlier steps and traced programs of a model."""
     for layer in model.sublayers(include_self=True):
         reset_step_caches(layer)
         forward = vars(layer).get("forward")
@@ -91,7 +89,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         combine = MEAN if method.combine is None else method.combine(depth)
         reader = parents.setdefault((id(block.parent), block.adapter.block_class), LayoutReader(attachment, block))
         _attach_block(attachment, block, reader, config, combine)
-    # What begins first is put last, also where one layer is a block, its parent and the denoiser.
+    # The outermost override is stored last, also where one layer is a block, its parent and the denoiser.
     for block in {(id(block.parent), block.adapter.block_class): block for block in blocks}.values():
         reader = parents[id(block.parent), block.adapter.block_class]
         grid_layer = find_layer(block.parent, block.adapter.grid_layer)

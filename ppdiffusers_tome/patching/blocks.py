@@ -1,4 +1,4 @@
-"""Where in a model tokens can merge: its blocks, their parents and levels."""
+"""Blocks in which tokens can merge, with their parents and levels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
-# Processors whose keys are made by ``to_k`` of the attention's own tokens, for each image by itself.
+# Processors that compute keys by ``to_k`` from the attention's own tokens, for each image separately.
 _SELF_CONTAINED = {
     "AttnProcessor", "AttnProcessor2_5", "ChunkedAttnProcessor", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor",
     "SlicedAttnProcessor", "XFormersAttnProcessor",
@@ -46,18 +46,18 @@ class MergeableBlock:
     stage: int | None = None
 
     def points(self, config: ToMeConfig) -> list[tuple[str, MergePoint]]:
-        """Return the points that merge with these settings, with their roles; a block may lack some layers."""
+        """Return the roles and points that merge and whose layers exist."""
         keeps_queries = METHODS[config.method].keeps_queries
         return [
             (role, point)
             for role, points in self.adapter.points.items()
             for point in points
             if getattr(config, role) and (point.keys or not keeps_queries)
-            and all(find_layer(self.block, path) is not None for path in point.needed_layers(keeps_queries))
+            and all(find_layer(self.block, path) is not None for path in point.list_required_layers(keeps_queries))
         ]  # fmt: skip
 
     def accepts_group_sizes(self, point: MergePoint, config: ToMeConfig) -> bool:
-        """Return whether attention of a point can weight keys by group size, see ``ToMeConfig.proportional``."""
+        """Return whether attention of a point can weight keys by group size."""
         if point.mask or not point.has_prepared_mask:
             return bool(point.mask)
         # Attention that merges layer by layer asks for its mask before its tokens merge; keys are known by then.
@@ -67,32 +67,32 @@ class MergeableBlock:
 
 
 def accepts_key_bias(attention: Any) -> bool:
-    """Return whether an attention takes a mask for the block's own keys, not also for a text's of other layers."""
+    """Return whether an attention takes a mask for the block's keys alone."""
     return hasattr(attention, "prepare_attention_mask") and getattr(attention, "add_k_proj", None) is None
 
 
 def gets_group_sizes(attention: Any, config: ToMeConfig) -> bool:
-    """Return whether an attention is to weight keys by group size.
+    """Return whether an attention weights keys by group size.
 
-    Processors that are not known do so only where settings ask for it: their keys may be others than the block's.
+    Unknown processors do so only with ``proportional=True``: their keys may not be the block's.
     """
     is_known = type(getattr(attention, "processor", None)).__name__ in _SELF_CONTAINED
     return config.uses_group_sizes and accepts_key_bias(attention) and (is_known or config.proportional is True)
 
 
 def find_blocks(model: Layer) -> list[MergeableBlock]:
-    """Find every block of a model, or of a part of one, that an adapter describes. Levels count from ``model``."""
+    """Find every block that an adapter describes. Levels count from ``model``."""
     blocks, seen = [], set()
     denoisers = _list_denoisers(model)
     for path, layer in _walk(model):
         matching = [adapter for adapter in adapters() if is_a(layer, *adapter.parent_classes)]
-        for name, block in layer.named_sublayers() if matching else ():  # in the order in which they stand
+        for name, block in layer.named_sublayers() if matching else ():  # in the order of the model
             for adapter in matching:
                 if is_a(block, adapter.block_class) and id(block) not in seen and adapter.can_merge(block):
                     seen.add(id(block))
                     parent = block if adapter.block_is_parent else layer
                     block_path = f"{path}.{name}".lstrip(".")
-                    # A block that is its own parent may stand in any part of the layer that it is looked for in.
+                    # A block that is its own parent may be in any part of the layer that contains it.
                     place = locate_in_unet(model, block_path if adapter.block_is_parent else path, adapter.unets)
                     level = (1 if place is None else place.level) * adapter.downsample(parent)
                     stage = None if place is None else place.stage
@@ -103,7 +103,7 @@ def find_blocks(model: Layer) -> list[MergeableBlock]:
 
 
 def select_blocks(blocks: list[MergeableBlock], config: ToMeConfig) -> list[MergeableBlock]:
-    """Return the blocks that merge with these settings; ``max_downsample=None`` selects the finest level there is."""
+    """Return the blocks that merge; ``max_downsample=None`` selects the finest level."""
     merging = [block for block in blocks if block.points(config)]
     if config.levels is not None:
         return [block for block in merging if block.level in config.levels]
@@ -112,21 +112,22 @@ def select_blocks(blocks: list[MergeableBlock], config: ToMeConfig) -> list[Merg
 
 
 def execution_order(blocks: Iterable[MergeableBlock]) -> list[MergeableBlock]:
-    """Sort blocks as they run: a UNet's way down, its middle, its way up; elsewhere the order they stand in."""
+    """Sort a UNet's blocks as they run; keep others as they are."""
     return sorted(blocks, key=lambda block: block.stage or DOWN)
 
 
 def find_timestep_layer(denoiser: Layer) -> Any | None:
-    """Return the layer that embeds the timestep, which is called with it; None where there is none."""
+    """Return the layer that is called with the timestep, or None."""
     if hasattr(denoiser, "time_proj"):
         return denoiser.time_proj
     return next((layer for layer in denoiser.sublayers() if is_a(layer, "Timesteps")), None)
 
 
 def _list_denoisers(model: Layer) -> dict[str, Layer]:
-    """Return the denoisers by path: the innermost models around embeddings of timesteps, else the outermost models.
+    """Return the denoisers by path.
 
-    A layer may call its denoiser several times, and several ControlNets may be one model: a call is the denoiser's.
+    These are the innermost models around embeddings of timesteps, otherwise the outermost models. A layer may call its
+    denoiser several times, and several ControlNets may be one model, so a call belongs to the denoiser.
     """
     models = {path: layer for path, layer in model.named_sublayers(include_self=True) if is_a(layer, "ModelMixin")}
     denoisers = {}
@@ -138,7 +139,7 @@ def _list_denoisers(model: Layer) -> dict[str, Layer]:
         return denoisers
     parents = [name for adapter in adapters() for name in adapter.parent_classes]
     outermost: dict[str, Layer] = {}
-    for path, layer in models.items():  # models come before those inside of them
+    for path, layer in models.items():  # a model precedes those inside of it
         if not is_a(layer, *parents) and not any(_is_inside(path, name) for name in outermost):
             outermost[path] = layer
     return outermost
@@ -149,7 +150,7 @@ def _is_inside(path: str, ancestor: str) -> bool:
 
 
 def _walk(model: Layer) -> Iterator[tuple[str, Layer]]:
-    """Yield all layers with their paths, the model first, but for those in which nothing merges for a known reason."""
+    """Yield paths and layers, the model first, without those in ``REFUSED``."""
     refused: tuple[str, ...] = ()
     for path, layer in model.named_sublayers(include_self=True):
         if path.startswith(refused):

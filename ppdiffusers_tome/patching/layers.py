@@ -1,4 +1,4 @@
-"""Layers of a model, by path and by the name of their class."""
+"""Layers of a model, by path and by class name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def find_layer(layer: Layer, path: str) -> Any:
-    """Return the sublayer at a dotted path, "" for the layer itself; None where there is none."""
+    """Return the sublayer at a dotted path, "" for itself, or None."""
     found: Any = layer
     for name in filter(None, path.split(".")):
         found = getattr(found, name, None)
@@ -17,5 +17,5 @@ def find_layer(layer: Layer, path: str) -> Any:
 
 
 def is_a(layer: object, *class_names: str) -> bool:
-    """Return whether a class of one of those names is among the layer's."""
+    """Return whether a layer's classes have one of these names."""
     return any(cls.__name__ in class_names for cls in type(layer).__mro__)

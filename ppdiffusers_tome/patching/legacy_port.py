@@ -1,4 +1,4 @@
-"""ppdiffusers' own port of tomesd: whether it is on a model, and how to undo what it did there."""
+"""The removal of ppdiffusers' own port of tomesd from a model."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ if TYPE_CHECKING:
 
 
 def has_legacy_port(model: Layer) -> bool:
-    """Whether ppdiffusers' port is on a model."""
+    """Return whether ppdiffusers' port is on a model."""
     return any("_tome_info" in vars(layer) for layer in model.sublayers(include_self=True))
 
 
 def remove_legacy_port(model: Layer) -> None:
-    """Give a model that ppdiffusers' port patched its own classes and attributes back; harmless on any other."""
+    """Restore the classes and attributes that ppdiffusers' port changed."""
     for layer in model.sublayers(include_self=True):
         info = vars(layer).get("_tome_info")
         if info is None:
             continue
         for hook in info["hooks"]:
-            # Not by remove(): in a deep copy that would take it off the model which was copied.
+            # Not by remove(): in a deep copy that would remove it from the original.
             layer._forward_pre_hooks.pop(hook._hook_id, None)
         if type(layer).__name__.startswith("ToMe") and "_parent" in vars(type(layer)):
             layer.__class__ = vars(type(layer))["_parent"]

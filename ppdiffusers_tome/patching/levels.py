@@ -1,4 +1,4 @@
-"""The level of a block in a UNet: counted from the downsamplers before it.
+"""The level of a block in a UNet, counted from its downsamplers.
 
 Guessing it from token counts, as tomesd does, fails at some sizes (33x36 latents crash it at level 8).
 """
@@ -21,11 +21,11 @@ DOWN, MIDDLE, UP = range(3)
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a UNet a layer is.
+    """The place of a layer in a UNet.
 
     Attributes:
         stage: ``DOWN``, ``MIDDLE`` or ``UP``.
-        level: how many times smaller than the UNet's input the grid is there.
+        level: how many times smaller than the UNet's input the grid is.
     """
 
     stage: int
@@ -33,20 +33,14 @@ class Place:
 
 
 def locate_in_unet(model: Layer, path: str, unets: Sequence[UNetParts]) -> Place | None:
-    """Where in a UNet a layer is; None where it is in none.
-
-    Args:
-        model: the UNet, or what holds it.
-        path: of the layer in it.
-        unets: how UNets of this kind call their parts.
-    """
+    """Return the place of a layer by its path; None outside UNets."""
     names = path.split(".")
     for index, name in enumerate(names):
         for unet in unets:
             if name in unet.names:
                 root = find_layer(model, ".".join(names[:index]))
                 stage, within = unet.names.index(name), names[index + 1 :]
-                # By its place, as a user's own UNet may give its blocks names.
+                # By position, as the blocks of a user's UNet may have names.
                 blocks = [child for child, _ in getattr(root, name).named_children()]
                 number = blocks.index(within[0]) if within and within[0] in blocks else 0
                 return Place(stage, _level(root, unet, stage, number))
@@ -54,10 +48,10 @@ def locate_in_unet(model: Layer, path: str, unets: Sequence[UNetParts]) -> Place
 
 
 def _level(root: Layer, unet: UNetParts, stage: int, number: int) -> int:
-    """The level within the ``number``-th block of a stage."""
+    """Return the level in the ``number``-th block of a stage."""
     blocks = getattr(root, unet.up if stage == UP else unet.down, None)
     changes = [] if blocks is None else [_changes_size(block) for block in blocks.children()]
-    if stage == UP:  # what is doubled from here on
+    if stage == UP:  # the doublings from here on
         changes = changes[number:]
     elif stage == DOWN:
         changes = changes[: number + unet.halves_at_start]
@@ -65,7 +59,7 @@ def _level(root: Layer, unet: UNetParts, stage: int, number: int) -> int:
 
 
 def _changes_size(block: Layer) -> bool:
-    """True when a block of a UNet halves the resolution, or doubles it on the way up."""
+    """Return whether a block of a UNet halves or doubles the resolution."""
     if any(getattr(block, name, None) for name in ("downsamplers", "upsamplers", "resnet_up")):
         return True
     return any(is_a(layer, "Sequential") for layer in block.children()) or any(

@@ -1,4 +1,4 @@
-"""The models that a pipeline is made of."""
+"""The models of a pipeline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_DENOISERS = (
 
 
 def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[tuple[str, Layer]]:
-    """The models of a pipeline (that may denoise), with their names, each once; a model stands for itself.
+    """Yield names and models of a pipeline, or "" and the model.
 
     Raises:
         ToMeTypeError: it is neither a pipeline nor a model.
@@ -29,15 +29,15 @@ def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[
     if isinstance(model_or_pipe, paddle.nn.Layer):
         yield "", model_or_pipe
         return
-    # Looked up on the class: as an instance's, `components` raises where __init__ takes arguments that are no modules.
+    # On the class: `components` of an instance raises where __init__ takes arguments that are no modules.
     if inspect.isclass(model_or_pipe) or not hasattr(type(model_or_pipe), "components"):
         raise ToMeTypeError(
             "ToMe needs a ppdiffusers pipeline or model, such as a StableDiffusionPipeline or its unet; "
             f"got {model_or_pipe!r} of type {type(model_or_pipe).__name__}"
         )
     seen = set()
-    # Besides registered components, whatever a pipeline of the user's own holds, also in lists.
-    for name, value in {**vars(model_or_pipe), **_registered(model_or_pipe)}.items():
+    # A pipeline of the user's own may hold models that are no registered components, also in lists.
+    for name, value in {**vars(model_or_pipe), **_list_components(model_or_pipe)}.items():
         if denoisers_only and not is_denoiser_name(name):
             continue
         several = isinstance(value, (list, tuple))
@@ -48,10 +48,10 @@ def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[
 
 
 def is_denoiser_name(name: str) -> bool:
-    """False for what a pipeline calls its VAE, text encoder and the like."""
+    """Return False for names of VAEs, text encoders and the like."""
     return not name.startswith(_NOT_DENOISERS)
 
 
-def _registered(pipe: Any) -> dict[str, Any]:
+def _list_components(pipe: Any) -> dict[str, Any]:
     config = getattr(pipe, "config", {})  # absent where a subclass registers nothing
     return {name: getattr(pipe, name) for name in config if not name.startswith("_") and hasattr(pipe, name)}

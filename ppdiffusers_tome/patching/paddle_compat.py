@@ -1,4 +1,4 @@
-"""What tracing by Paddle needs to know of our overrides, in Paddle 2.6 and 3."""
+"""Compatibility with the tracing of Paddle 2.6 and 3."""
 
 from __future__ import annotations
 
@@ -16,36 +16,39 @@ from paddle.jit.sot.opcode_translator.executor.executor_cache import OpcodeExecu
 
 from ppdiffusers_tome.errors import ToMeValueError
 
-# Options of ``psdb.fallback``. As the first call of a function it leaves the function, and all that it calls, to Python
-# where Paddle traces bytecode (``to_static`` without ``full_graph``); otherwise it does nothing.
+# Options of ``psdb.fallback``. Where Paddle traces bytecode (``to_static`` without ``full_graph``), a function that
+# calls it at its start runs in plain Python, as does all that it calls; otherwise the call does nothing.
 EVERY_FRAME: dict[str, Any] = (
     {"recursive": True} if "recursive" in inspect.signature(psdb.fallback).parameters else {}
 )
 
 
 def exclude_from_conversion(cls: type) -> type:
-    """Have Paddle call objects of a class as they are while it traces, instead of rewriting their source."""
+    """Have Paddle's tracing call objects of a class without rewriting their source."""
 
-    def marked() -> None:
+    def placeholder() -> None:
         pass
 
-    for name, mark in vars(paddle.jit.not_to_static(marked)).items():
+    for name, mark in vars(paddle.jit.not_to_static(placeholder)).items():
         setattr(cls, name, mark)
     return cls
 
 
 def convert_while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what Paddle would call in place of a function while it traces one; otherwise the function itself."""
+    """Return Paddle's conversion of a function while it traces, else the function."""
     if paddle.in_dynamic_mode() or not in_to_static_mode() or getattr(function, ALREADY_D2S, False):
         return function  # Paddle 2.6 leaves the functions that it traced on their layers
     return convert_call(function)
 
 
 def is_called_by_to_static() -> bool:
-    """Return whether ``paddle.jit.to_static`` asks the caller what it is, a few calls above on the stack.
+    """Return whether ``paddle.jit.to_static`` asks for the type of the caller.
+
+    It then is at most three frames above the caller. Its code object identifies it, and the ``self`` of its frame is
+    the function that Paddle makes.
 
     Raises:
-        ToMeValueError: it would trace bytecode on a Paddle that cannot leave merging to Python.
+        ToMeValueError: it would trace bytecode on a Paddle that cannot run merging in plain Python.
     """
     frame = sys._getframe(1)
     for _ in range(3):
@@ -61,10 +64,10 @@ def is_called_by_to_static() -> bool:
 
 
 def require_whole_graph(function: object) -> None:
-    """Refuse a function of ``paddle.jit.to_static`` without ``full_graph`` on Paddle 2.6.
+    """Refuse ``paddle.jit.to_static`` without ``full_graph`` on Paddle 2.6.
 
     Raises:
-        ToMeValueError: the function is one.
+        ToMeValueError: the function is of that kind.
     """
     if isinstance(function, SymbolicStaticFunction) and not EVERY_FRAME:
         raise ToMeValueError(
@@ -74,7 +77,7 @@ def require_whole_graph(function: object) -> None:
 
 
 def drop_traced_programs(function: object) -> bool:
-    """Have a function that ``paddle.jit.to_static`` made trace its programs again; report whether it is one."""
+    """Drop the programs of a ``paddle.jit.to_static`` function; report whether it is one."""
     if not isinstance(function, StaticFunction):
         return False
     function._program_cache._caches.clear()

@@ -1,6 +1,6 @@
-"""Records of which tokens merged with which, for every block in every call of a denoiser.
+"""Records of the groups of merged tokens, by block and call.
 
-Only the groups are kept, as numpy arrays. Each record waits for the device, so do not record while you time.
+Each record waits for the device, so do not record while you time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paddle.nn import Layer
 from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.state.calls import BlockCall
@@ -30,8 +30,8 @@ class MergingBlock:
     """A block that ToMe is applied to.
 
     Attributes:
-        denoiser: the model's name in the pipeline (``unet``, ``controlnet``); "" where a model itself is watched.
-        path: where the block is in its model.
+        denoiser: the model's name in the pipeline (``unet``, ``controlnet``); "" for a model.
+        path: of the block in its model.
         level: how many times smaller than the latent the block's grid is.
     """
 
@@ -42,15 +42,15 @@ class MergingBlock:
 
 @dataclass(frozen=True, eq=False)
 class MergeRecord:
-    """How the tokens of one image merged in one block, in one call of its denoiser.
+    """The merging of one image in one call of a block.
 
     Attributes:
-        block: which one.
+        block: the block.
         grid: its tokens, numbered row by row.
         call: number of the denoiser's call, from 0. Most pipelines call it once a denoising step.
-        timestep: what the denoiser was told; None where it has none, or where hooks do not see it.
-        groups: int32 ``[tokens of the grid]``, the number of each token's group, from 0; tokens that merged into one
-            have the same, and a token that did not merge has a number of its own. Tokens before the grid are left out.
+        timestep: of the call; None where the denoiser has none, or where its call does not show it.
+        groups: int32 ``[tokens of the grid]``, the number of each token's group, from 0; a token that did not merge is
+            a group alone. Tokens before the grid are omitted.
     """
 
     block: MergingBlock
@@ -61,17 +61,17 @@ class MergeRecord:
 
     @property
     def sizes(self) -> np.ndarray:
-        """int64 ``[groups]``: how many tokens each group holds."""
+        """int64 ``[groups]``, the number of tokens in each group."""
         return np.bincount(self.groups)
 
     @property
     def num_merged(self) -> int:
-        """Tokens merged away: those of the grid less its groups."""
+        """The number of tokens of the grid minus that of its groups."""
         return len(self.groups) - len(self.sizes)
 
     @property
     def merged(self) -> np.ndarray:
-        """bool ``[height, width]``, of several frames ``[frames, height, width]``: where a token shares its group."""
+        """bool ``[(frames,) height, width]``, True where a token shares its group."""
         return (self.sizes[self.groups] > 1).reshape(self.grid.shape)
 
 
@@ -86,17 +86,17 @@ def merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
 
 @contextmanager
 def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[MergeRecord]]:
-    """Record how tokens merge for as long as this lasts; recordings may nest.
+    """Record the merging of tokens in this context; recordings may nest.
 
-    Blocks that run unmerged leave no record, nor does ``todo``, which makes no groups.
+    Blocks that run unmerged have no record, nor does ``todo``, which makes no groups.
 
     Args:
         model_or_pipe: a pipeline or model to which ToMe is applied.
-        image: which image of the batch. With classifier-free guidance the batch holds the unprompted images first,
-            so the last one, -1, is prompted; a DiTPipeline holds them last, so there 0 is.
+        image: index in the batch. With classifier-free guidance the unprompted images are the first of the batch, so
+            -1 is prompted; in a DiTPipeline they are the last, so 0 is.
 
     Yields:
-        The records, in the order in which the blocks ran; the list grows with every call.
+        The records, in the order of execution; the list grows with every call.
 
     Raises:
         NothingToMergeError: ToMe is not applied.
@@ -112,12 +112,12 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
     records: list[MergeRecord] = []
     with ExitStack() as stack:
         for recorder in recorders:
-            stack.enter_context(recorder.recording(records))
+            stack.enter_context(recorder.record(records))
         yield records
 
 
 def _recorders(model_or_pipe: Any, image: int = -1) -> list[_Recorder]:
-    models = [(name, model) for name, model in list_models(model_or_pipe) if attached_blocks(model)]
+    models = [(name, model) for name, model in list_models(model_or_pipe) if list_attached_blocks(model)]
     if not models:
         raise NothingToMergeError(
             f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to record; "
@@ -127,20 +127,20 @@ def _recorders(model_or_pipe: Any, image: int = -1) -> list[_Recorder]:
 
 
 class _Recorder:
-    """Records the blocks of one denoiser."""
+    """The recorder of the blocks of one denoiser."""
 
     def __init__(self, name: str, model: Layer, image: int) -> None:
         self._model, self._image = model, image
         levels = {id(block.block): block.level for block in find_blocks(model)}
-        found = [entry for entry in attached_blocks(model) if id(entry[1]) in levels]
+        found = [entry for entry in list_attached_blocks(model) if id(entry[1]) in levels]
         self.blocks = {id(override): MergingBlock(name, path, levels[id(block)]) for path, block, override in found}
         self._attachments = {id(override.attachment): override.attachment for _, _, override in found}.values()
         self._calls = itertools.count()
-        # Threads may share a model; each is in a call of its own.
+        # Threads may share a model, and each has its own call.
         self._thread = threading.local()
 
     @contextmanager
-    def recording(self, records: list[MergeRecord]) -> Iterator[None]:
+    def record(self, records: list[MergeRecord]) -> Iterator[None]:
         watching = [(attachment, attachment.watch) for attachment in self._attachments]
         hook: Any = self._begin
         helper = self._model.register_forward_pre_hook(hook)
@@ -157,14 +157,14 @@ class _Recorder:
         def listen(block: BlockCall) -> None:
             if watch is not None:
                 watch(block)
-            # Where nothing is compared there are no groups, and a program that is being traced has no values.
+            # Without comparison no groups exist, and a program that is being traced has no values.
             matching = block.reduction
             if isinstance(matching, Matching) and id(block.name) in self.blocks and paddle.in_dynamic_mode():
-                records.append(self._record(block, matching))
+                records.append(self._create_record(block, matching))
 
         return listen
 
-    def _record(self, block: BlockCall, matching: Matching) -> MergeRecord:
+    def _create_record(self, block: BlockCall, matching: Matching) -> MergeRecord:
         layout = block.layout
         of_image = matching.owner.reshape([-1, layout.num_tokens])[self._image].numpy()
         _, groups = np.unique(of_image[layout.prefix :], return_inverse=True)
@@ -176,5 +176,5 @@ class _Recorder:
 
 
 def _number(timestep: paddle.Tensor | None) -> float | None:
-    """Return a timestep as a number; of several images the first counts."""
+    """Return a timestep, of the first image, as a number."""
     return None if timestep is None else float(timestep.reshape([-1])[0])

@@ -21,42 +21,38 @@ T = TypeVar("T")
 def shared_copy(model_or_pipe: T) -> T:
     """Copy a pipeline or model without its ToMe, sharing the weights.
 
-    The copy takes no memory for weights. ToMe on either does not affect the other, so one generates merged images and
-    the other unmerged ones, in turns or in threads. Of a pipeline the denoisers, the schedulers and other models with
-    ToMe are copied; the VAE, the text encoders and the rest are shared. Both see every change of a weight (training,
-    fusing LoRA, another dtype), so make it before copying.
+    ToMe on either does not affect the other, so one can generate merged images and the other unmerged ones, in turns or
+    in threads. Of a pipeline the denoisers, the schedulers and other models with ToMe are copied; the VAE, the text
+    encoders and the rest are shared. A change of a weight (training, fusing LoRA, another dtype) affects both, so make
+    it before copying.
 
     Args:
-        model_or_pipe: as for ``apply_tome``; it stays as it is, with its ToMe if it has one.
+        model_or_pipe: as for ``apply_tome``; it keeps its ToMe.
 
     Returns:
         The copy, of the same class.
 
     Raises:
         ToMeTypeError: it is neither a pipeline nor a model.
-        ToMeValueError: a layer has a replaced ``forward``, as caches of steps install it, which would run the layers of
-            the original.
+        ToMeValueError: a cache of steps replaced the ``forward`` of a layer; a copy would run the original's layers.
 
     Example:
         >>> merged = shared_copy(pipe).apply_tome(ratio=0.5)
         >>> merged.unet.conv_in.weight is pipe.unet.conv_in.weight, pipe.tome
         (True, None)
     """
-    # One dictionary for everything, so that a layer that two models hold is one layer in the copy too.
+    # One dictionary for all models, so that a layer that two of them share is one layer in the copy too.
     return remove_tome(_copy(model_or_pipe, "", {}))
 
 
 def _copy(value: Any, name: str, copies: dict[int, Any]) -> Any:
     """Copy a model, scheduler, pipeline or list; return anything else.
 
-    Args:
-        value: any attribute of a pipeline, or the pipeline itself.
-        name: of the attribute, for errors.
-        copies: the copy of each object by the object's id, as ``deepcopy`` takes it.
+    ``name`` is for errors; ``copies`` is the memo of ``deepcopy``.
     """
     if isinstance(value, Layer):
         _require_copyable_forwards(name, value)
-        # Each tensor is its own copy, so it is shared.
+        # The copy of a tensor is the tensor, so it is shared.
         copies |= {id(tensor): tensor for layer in value.sublayers(include_self=True) for tensor in _tensors(layer)}
         return copy.deepcopy(value, copies)
     if hasattr(value, "set_timesteps"):
@@ -73,7 +69,7 @@ def _copy(value: Any, name: str, copies: dict[int, Any]) -> Any:
 
 
 def _is_copied(name: str, value: Any) -> bool:
-    """Return whether a pipeline's attribute is copied, not shared."""
+    """Return whether an attribute of a pipeline is copied, not shared."""
     if is_denoiser_name(name):
         return True
     return isinstance(value, Layer) and (applied_tome(value) is not None or has_legacy_port(value))
@@ -90,7 +86,7 @@ def _require_copyable_forwards(name: str, model: Layer) -> None:
 
 
 def _has_copyable_forward(layer: Layer) -> bool:
-    """Return whether deepcopy makes the layer's ``forward`` the copy's own."""
+    """Return whether ``deepcopy`` binds the layer's ``forward`` to the copy."""
     forward = vars(layer).get("forward")
     while isinstance(forward, MethodOverride):  # ToMe's own is copied with its layer
         forward = forward.previous
@@ -98,6 +94,6 @@ def _has_copyable_forward(layer: Layer) -> bool:
 
 
 def _tensors(layer: Layer) -> list[paddle.Tensor]:
-    """Return the weights, buffers and other tensors that a layer itself holds."""
+    """Return the weights, buffers and other tensors of a layer itself."""
     values = [*layer._parameters.values(), *layer._buffers.values(), *vars(layer).values()]
     return [value for value in values if isinstance(value, paddle.Tensor)]

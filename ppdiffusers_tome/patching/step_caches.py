@@ -1,7 +1,7 @@
-"""Caches over steps of ppdiffusers' own, such as Pyramid Attention Broadcast, on layers that ToMe is applied to.
+"""Caches over steps of ppdiffusers, such as Pyramid Attention Broadcast.
 
-Such a cache replaces the ``forward`` of attention and returns an earlier result in some steps. ToMe's overrides stand
-inside of it (see ``overrides.method``), so it keeps results for all tokens, whatever merged when they were computed.
+Such a cache replaces the ``forward`` of attention and returns an earlier result in some steps. It calls ToMe's
+overrides (see ``overrides.method``), so its results have all tokens, also those that merged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from paddle.nn import Layer
 
 
 def reset_step_caches(layer: Layer) -> None:
-    """Drop the results that caches on a layer keep; they compute new ones at the next call."""
+    """Drop the results in the caches over steps of a layer."""
     for cache in list(getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()):
         if getattr(getattr(cache, "state", None), "cache", None) is not None:
             cache.reset_state(layer)
@@ -24,7 +24,7 @@ def first_output(output: Any) -> Any:
 
 
 def replace_first_output(output: Any, first: Any) -> Any:
-    """Return the output of a layer with another tensor in place of its first."""
+    """Return the output of a layer with its first tensor replaced."""
     if isinstance(output, list):
         return [first, *output[1:]]
     return (first, *output[1:]) if isinstance(output, tuple) else first

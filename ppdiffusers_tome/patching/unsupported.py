@@ -1,12 +1,12 @@
-"""Models and blocks of ppdiffusers in which nothing merges, and why. Nothing inside one is looked at."""
+"""Models and blocks of ppdiffusers in which nothing merges, with the reasons."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-_VAE = "it decodes pictures and runs once, not at every step"
+_VAE = "it decodes images and runs once, not at every step"
 _NO_GRID = "its tokens are embeddings, not a grid of image tokens"
-_ROTARY = "its attention turns tokens by their positions itself, where ToMe cannot give merged ones theirs"
+_ROTARY = "its attention itself rotates tokens by their positions, so ToMe cannot set those of merged tokens"
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -25,7 +25,7 @@ REFUSED = {
     "PriorTransformer": _NO_GRID,
     "UNetFlatConditionModel": _NO_GRID,
     "T5FilmDecoder": "its tokens are frames of sound in a row, not a grid",
-    # A block of LVDMUNet3DModel; its unconditional look has no other.
+    # A block of LVDMUNet3DModel, whose unconditional variant has no other.
     "STAttentionBlock": "its attention takes channels before tokens, and ToMe merges rows of tokens",
     "UNet1DModel": "its signal has one dimension, not a grid of tokens",
     "DiTLLaMA2DModel": _ROTARY,
@@ -35,11 +35,11 @@ REFUSED = {
 
 
 def find_refusal(model: Layer | type) -> str | None:
-    """The reason why nothing merges in a model, or in models of a class; None where there is none."""
+    """Return why nothing merges in a model or class, or None."""
     cls = model if isinstance(model, type) else type(model)
     return next((REFUSED[base.__name__] for base in cls.__mro__ if base.__name__ in REFUSED), None)
 
 
 def find_refusal_inside(model: Layer) -> str | None:
-    """The reason for a model, or for the first of its layers that has one; for a model in which nothing is found."""
+    """Return the reason of a model or its first such layer."""
     return next(filter(None, map(find_refusal, model.sublayers(include_self=True))), None)

@@ -302,7 +302,7 @@ def test_config_is_frozen_and_round_trips() -> None:
 
 SUPPORTED = "`ppdiffusers-tome doctor` lists which have"
 NOTHING: dict[str, tuple[Callable[[], Any], str]] = {
-    "vae": (tiny.vae, f"AutoencoderKL has nothing .*AutoencoderKL: it decodes pictures .*{SUPPORTED}"),
+    "vae": (tiny.vae, f"AutoencoderKL has nothing .*AutoencoderKL: it decodes images .*{SUPPORTED}"),
     "text encoder": (tiny.text_encoder, f"CLIPTextModel has nothing to merge: .*{SUPPORTED}"),
     "unconditional unet": (
         lambda: tiny.build(

@@ -12,7 +12,7 @@ import tiny
 from patching.contract import ToMeContract, first_arguments, groups
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.tools.doctor.zoo import (
@@ -46,7 +46,7 @@ class TestUTransformerBlock(ToMeContract):
 def matchings(model: tiny.Model, run: Any) -> list[Matching]:
     """Those of the blocks of a model with ToMe, in the order in which they run."""
     used: list[Matching] = []
-    attachments = {id(override.attachment): override.attachment for _, _, override in attached_blocks(model)}
+    attachments = {id(override.attachment): override.attachment for _, _, override in list_attached_blocks(model)}
     for attachment in attachments.values():
         attachment.watch = lambda block: used.append(block.reduction)
     with paddle.no_grad():

@@ -139,7 +139,7 @@ def test_an_open_size_is_refused_while_it_is_recorded() -> None:
     call = DenoiserCall(Attachment(ToMeConfig()))
     paddle.enable_static()
     try:
-        with pytest.raises(ToMeValueError, match="an open height or width cannot become part of a program"):
+        with pytest.raises(ToMeValueError, match="a dynamic height or width cannot become part of a program"):
             call.set_layout(None, Layout(Grid(-1, 16)))
     finally:
         paddle.disable_static()

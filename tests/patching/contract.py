@@ -18,7 +18,7 @@ from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
-from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import execution_order, find_blocks
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_overrides
 from ppdiffusers_tome.patching.recorder import record_merging
@@ -99,7 +99,7 @@ def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
 
 
 def attachment_of(model: tiny.Model) -> Attachment:
-    return attached_blocks(model)[0][2].attachment
+    return list_attached_blocks(model)[0][2].attachment
 
 
 class Tensors:
@@ -261,7 +261,7 @@ class ToMeContract:
         settings = dict(reuse_blocks=True, reuse_steps=2)
         expected = self.output(apply_tome(other, 0.5, **settings), timestep=300)
         tensors = Tensors(apply_tome(model, 0.5, **settings))
-        last_block = attached_blocks(model)[-1][1]
+        last_block = list_attached_blocks(model)[-1][1]
         with failing_in(last_block), contextlib.suppress(StumbledError):
             self.output(model)
         assert tensors.seen

@@ -12,7 +12,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.overrides.method import MethodOverride
 from ppdiffusers_tome.patching.state.attachment import Attachment
 
@@ -81,7 +81,7 @@ def test_memory_stays_over_calls_of_ever_new_sizes(apart: int) -> None:
 def test_what_is_kept_for_the_next_call_does_not_grow_with_a_ramp(method: str) -> None:
     """A ratio that is another in every step asks for another number of keys in every step."""
     unet = apply_tome(tiny.unet(), (0.7, 0.1), method=method)
-    constants = attached_blocks(unet)[0][2].attachment.constants
+    constants = list_attached_blocks(unet)[0][2].attachment.constants
 
     def picture() -> int:
         for timestep in range(990, 0, -30):

@@ -19,7 +19,7 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, MEAN, METHODS, NORM
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
-from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.overrides.merge import PointForward
@@ -216,7 +216,7 @@ class TestFewerKeysInAttention:
     @pytest.mark.parametrize("ratio", [0.75, 0.5])
     def test_against_numpy(self, method: str, ratio: float) -> None:
         unet = apply_tome(tiny.unet(), ratio, method=method, use_rand=method == "pool")
-        ((_, block, hooks), *_) = attached_blocks(unet)
+        ((_, block, hooks), *_) = list_attached_blocks(unet)
         attention, seen = block.attn1, {}
         hooks.attachment.watch = lambda called: seen.setdefault("keys", called.reduction)
         block.norm1.register_forward_post_hook(lambda layer, inputs, output: seen.update(x=output.numpy()))
@@ -241,7 +241,7 @@ class TestFewerKeysInAttention:
 
     def test_todo_takes_the_destinations(self) -> None:
         unet, seen = apply_tome(tiny.unet(), 0.75, method="todo", use_rand=False), []
-        attached_blocks(unet)[0][2].attachment.watch = lambda called: seen.append(called.reduction)
+        list_attached_blocks(unet)[0][2].attachment.watch = lambda called: seen.append(called.reduction)
         tiny.run_unet(unet)
         assert np.array_equal(seen[0].kept.numpy(), regular_partition(Grid(16, 16), 2, 2).destinations.numpy())
 
@@ -259,7 +259,8 @@ class TestFewerKeysInAttention:
         unet = tiny.unet()
         alone = tiny.run_unet(apply_tome(unet, **settings))
         shared, seen = apply_tome(unet, **settings, reuse_blocks=True), []
-        attached_blocks(shared)[0][2].attachment.watch = lambda called: seen.append((called.layout, called.reduction))
+        attachment = list_attached_blocks(shared)[0][2].attachment
+        attachment.watch = lambda called: seen.append((called.layout, called.reduction))
         assert np.abs(tiny.run_unet(shared) - alone).max() > 1e-5
         assert len(seen) > len({layout for layout, _ in seen}) == len({id(keys) for _, keys in seen})
 
@@ -272,12 +273,12 @@ def test_methods_are_the_files_of_their_folder() -> None:
 
 def test_tofu_prunes_early_and_merges_late() -> None:
     unet = apply_tome(tiny.unet(), 0.5, method="tofu", max_downsample=8)
-    how = {path: _how(block) for path, block, _ in attached_blocks(unet)}
+    how = {path: _how(block) for path, block, _ in list_attached_blocks(unet)}
     assert {path.split(".")[0]: way for path, way in how.items()} == {
         "down_blocks": KEEP, "mid_block": KEEP, "up_blocks": NORM
     }  # fmt: skip
     one = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, method="tofu")
-    assert [_how(block) for _, block, _ in attached_blocks(one)] == [KEEP]
+    assert [_how(block) for _, block, _ in list_attached_blocks(one)] == [KEEP]
 
 
 def _how(block: Any) -> str:

@@ -14,7 +14,7 @@ import pytest
 import tiny
 from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.recorder import merging_blocks, record_merging
 from ppdiffusers_tome.patching.state.calls import BlockCall
 from ppdiffusers_tome.tools.doctor.zoo import uvit
@@ -34,7 +34,7 @@ class Positional(paddle.nn.Layer):
 
 
 def runs_of(model: tiny.Model) -> list[Any]:
-    return list({id(hooks.attachment): hooks.attachment for _, _, hooks in attached_blocks(model)}.values())
+    return list({id(hooks.attachment): hooks.attachment for _, _, hooks in list_attached_blocks(model)}.values())
 
 
 def noted_matchings(model: tiny.Model) -> list[BlockCall]:

@@ -16,7 +16,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 import tiny
 from patching.contract import StumbledError
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.patching.attach import attached_blocks
+from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker
 from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs
@@ -73,7 +73,7 @@ def test_controlnets_of_one_model_keep_to_themselves(settings: dict[str, Any]) -
     expected = [sum(parts) for parts in zip(*alone, strict=True)]
     for got, right in zip(run_controlnets(multi, images), expected, strict=True):
         assert np.abs(got - right).max() <= 1e-5
-    assert len({id(override.attachment) for _, _, override in attached_blocks(multi)}) == 2
+    assert len({id(override.attachment) for _, _, override in list_attached_blocks(multi)}) == 2
 
 
 class Calling(ppdiffusers.StableDiffusionPipeline):

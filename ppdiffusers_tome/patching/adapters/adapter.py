@@ -12,24 +12,23 @@ if TYPE_CHECKING:
     import paddle
     from paddle.nn import Layer
 
-# What a merge point does, named by the setting that turns it on.
+# The roles of merge points, named by the settings that enable them.
 ROLES = ATTENTION, CROSS_ATTENTION, MLP = "merge_attn", "merge_crossattn", "merge_mlp"
-# Where in a sequence the tokens of a text stand, beside the block's own; they never merge.
+# Where the tokens of a text are in a sequence, beside the block's own; they never merge.
 FIRST, LAST = "first", "last"
 
 
 @dataclass(frozen=True)
 class MergePoint:
-    """A stretch of a block that runs on fewer tokens. Layers are named by their paths in the block.
+    """A part of a block on fewer tokens; layers are paths.
 
     Attributes:
-        enter: tokens merge as they enter these layers, as first argument.
-        leave: the output of this layer (the first, where it has several) is unmerged.
+        enter: layers whose first argument is merged.
+        leave: the layer whose output (the first of several) is unmerged.
         keys: of self-attention, the layers that make keys and values from its tokens, given as first argument.
-        text: ``FIRST`` or ``LAST`` where a text's tokens may stand beside the block's own in what enters, or in the
-            sequence that attention makes of them and its other input.
-        rotary: the keyword that brings attention a rotary embedding, to be applied behind ``norm_q`` and ``norm_k``.
-        mask: the keyword by which attention takes a mask.
+        text: ``FIRST`` or ``LAST`` where the input, or the sequence in attention, may also hold a text's tokens.
+        rotary: the keyword of the rotary embedding that attention applies after ``norm_q`` and ``norm_k``.
+        mask: the keyword of the mask of attention.
     """
 
     enter: tuple[str, ...]
@@ -46,26 +45,26 @@ class MergePoint:
 
     @property
     def is_one_layer(self) -> bool:
-        """True where tokens merge around one layer; otherwise around some of the layers inside of one."""
+        """True where tokens merge around one layer, not inside of it."""
         return self.enter == (self.leave,)
 
     @property
     def has_prepared_mask(self) -> bool:
-        """True for attention that asks ``prepare_attention_mask`` for its mask: that of images, or of plain tokens."""
+        """True for attention that prepares its mask with ``prepare_attention_mask``."""
         return not self.is_one_layer or not (self.text or self.rotary or self.mask)
 
     @property
     def layer(self) -> str:
-        """The path of the layer that the point is, or that holds its layers."""
+        """The path of the layer that is, or contains, the point."""
         return self.leave if self.is_one_layer else self.enter[0].rpartition(".")[0]
 
-    def needed_layers(self, keeps_queries: bool) -> tuple[str, ...]:
-        """Return the paths of the layers that have to be in a block for this point to merge."""
+    def list_required_layers(self, keeps_queries: bool) -> tuple[str, ...]:
+        """Return the paths of the layers that this point requires."""
         return (self.layer, *self.keys) if keeps_queries else (self.layer, *self.enter, self.leave)
 
 
 def merge_around(layer: str, *, keys: bool = False, text: str = "", rotary: str = "", mask: str = "") -> MergePoint:
-    """Describe a point that is one layer, called with its tokens; ``keys``: it is ppdiffusers' ``Attention``."""
+    """Build a point of one layer; ``keys``: it is ppdiffusers' ``Attention``."""
     names = tuple(f"{layer}.{name}" for name in KEYS) if keys else ()
     return MergePoint((layer,), layer, names, text, rotary, mask)
 
@@ -115,27 +114,26 @@ UNETS = (
 
 @dataclass(frozen=True)
 class BlockAdapter:
-    """A class of transformer blocks on a grid of tokens: the place to add a model.
+    """The description of a class of transformer blocks; add a model here.
 
-    Classes are named, not imported: a subclass counts, and a release of ppdiffusers that lacks one does no harm.
+    Classes are named, not imported, so subclasses match, and releases of ppdiffusers may lack a class.
 
     Attributes:
         block_class: the block; its tokens are ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``.
-        parent_classes: classes of the layer around such blocks. Elsewhere the block class is left alone.
-        points: where each of ``merge_attn``, ``merge_crossattn`` and ``merge_mlp`` merges, in the order in which the
-            points run.
+        parent_classes: classes of the layer around such blocks; blocks elsewhere never merge.
+        points: of each of ``merge_attn``, ``merge_crossattn`` and ``merge_mlp``, in the order in which they run.
         grid: the grid of tokens, from the parent and the inputs of its ``grid_layer``; None where they describe none.
-        block_is_parent: True where the block itself gets the latent; ``parent_classes`` then say where to look for it.
+        block_is_parent: True where the block itself gets the latent; ``parent_classes`` then contain such blocks.
         grid_layer: path in the parent of the layer that gets the latent; "" for the parent itself.
         grid_inputs: the inputs of that layer that describe the grid, by position or name.
-        grid_from_values: True where the values of those describe the grid, not their shapes; they are read once each
-            time they change, which waits for the device.
-        tokens_layer: path in the block of the layer that gets the block's tokens before anything is done to them, as
-            first argument; "" for the block itself.
+        grid_from_values: True where their values describe the grid, not their shapes. Each change of them is read once,
+            which waits for the device.
+        tokens_layer: path in the block of the layer whose first argument is the block's unchanged tokens; "" for the
+            block itself.
         downsample: how many times smaller than the latent the grid is (a patch size, otherwise 1), from the parent.
-        unets: the UNets that such blocks may be in, which determine their levels; elsewhere the level is 1.
-        prefix: how many tokens precede those of the grid, from the arguments of ``grid``; they never merge.
-        frames: True where the grid may have several frames, so that a stride over them makes sense.
+        unets: the UNets that may contain such blocks and determine their levels; elsewhere the level is 1.
+        prefix: the number of tokens that precede the grid, from the arguments of ``grid``; they never merge.
+        frames: True where the grid may have several frames.
         max_timestep: the timestep of pure noise in such models.
         can_merge: False for a block of the class in which tokens cannot merge.
     """

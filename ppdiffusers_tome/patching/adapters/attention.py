@@ -1,7 +1,7 @@
-"""Attention that is a block of its own, on a picture: DDPM and LDM UNets, DeepFloyd IF, Kandinsky 2.
+"""Attention on images without a block: DDPM, LDM, DeepFloyd IF, Kandinsky 2.
 
-The reshape to tokens and the residual are inside the attention processor, so tokens merge where they enter the
-projections and are unmerged where they leave the last one. Every processor of ppdiffusers goes through those layers.
+The reshape to tokens and the residual are inside the attention processor, so tokens merge at the projections of
+queries, keys and values and are unmerged after the last one. Every processor of ppdiffusers calls those layers.
 """
 
 from __future__ import annotations

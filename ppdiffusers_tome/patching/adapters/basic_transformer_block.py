@@ -1,7 +1,7 @@
-"""BasicTransformerBlock over space: Stable Diffusion, SDXL, ControlNet, GLIGEN, DiT, PixArt, AnimateDiff, SVD, ...
+"""BasicTransformerBlock over space: Stable Diffusion, SDXL, ControlNet, GLIGEN, DiT, PixArt, SVD, ...
 
-The same block class serves over time in TransformerTemporalModel (its tokens are frames) and in PriorTransformer
-(its tokens are no grid); neither is a parent, so both are left alone.
+TransformerTemporalModel (its tokens are frames) and PriorTransformer (its tokens are no grid) use the same block class;
+neither is a parent here, so their blocks never merge.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _grid(parent: Layer, hidden_states: paddle.Tensor) -> Grid:
-    """``hidden_states``: ``[batch, channels, (frames,) height, width]``, NHWC where the parent says so, or numbers."""
+    """Return the grid of ``[batch, channels, (frames,) height, width]``, NHWC or indices."""
     if getattr(parent, "is_input_vectorized", False):
         return Grid(parent.height, parent.width)
     if getattr(parent, "is_input_continuous", False) and parent.data_format == "NHWC":

@@ -1,6 +1,7 @@
-"""CogVideoXBlock: attention over all frames and the text, which its processor puts before them.
+"""CogVideoXBlock: attention over the text and all frames.
 
-So does the block before its feed-forward layer. The processor's mask is of no use: it is cut to the text's length.
+The processor puts the text before the frames, as the block does for its feed-forward layer. Its mask is not supported:
+the processor cuts it to the text's length.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def grid(parent: Layer, latent: paddle.Tensor) -> Grid:
-    """``latent``: ``[batch, frames, channels, height, width]``."""
+    """Return the grid of ``[batch, frames, channels, height, width]``."""
     patch = parent.config.patch_size
     return Grid(latent.shape[3] // patch, latent.shape[4] // patch, latent.shape[1])
 
@@ -30,7 +31,7 @@ ADAPTER = BlockAdapter(
     },
     grid=grid,
     grid_layer="patch_embed",
-    grid_inputs=(1,),  # behind the text
+    grid_inputs=(1,),  # after the text
     tokens_layer="norm1",
     downsample=lambda parent: parent.config.patch_size,
     frames=True,

@@ -1,4 +1,4 @@
-"""FluxSingleTransformerBlock: image and text are one sequence, the text first, which never merges."""
+"""FluxSingleTransformerBlock: one sequence of the text and the image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _prefix(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> int:
-    """``txt_ids``: ``[(1,) tokens, 3]``."""
+    """Return the number of text tokens; ``txt_ids``: ``[(1,) tokens, 3]``."""
     return txt_ids.shape[-2]
 
 

@@ -1,4 +1,4 @@
-"""FluxTransformerBlock: FLUX's dual blocks. Image and text are apart until attention, where the text comes first."""
+"""FluxTransformerBlock: dual blocks of FLUX, whose attention puts the text first."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def grid(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid | None:
-    """``img_ids``: ``[(batch,) tokens, 3]``, of each token (0, row, column), of which FLUX takes the first image's.
+    """Return the grid of tokens that pack 2 by 2 latents.
 
-    Pipelines pack 2 by 2 latents into a token.
+    ``img_ids`` are ``[(batch,) tokens, 3]``: (0, row, column) of each token. FLUX uses those of the first image.
     """
     ids = (img_ids[0] if img_ids.ndim == 3 else img_ids).astype("float32").numpy()
     height, width = (int(side) + 1 for side in ids[:, 1:3].max(axis=0))

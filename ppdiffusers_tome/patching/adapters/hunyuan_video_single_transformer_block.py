@@ -1,4 +1,4 @@
-"""HunyuanVideoSingleTransformerBlock: its processor puts the text behind the frames."""
+"""HunyuanVideoSingleTransformerBlock, whose attention puts the text last."""
 
 from __future__ import annotations
 

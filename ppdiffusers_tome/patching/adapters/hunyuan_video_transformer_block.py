@@ -1,4 +1,4 @@
-"""HunyuanVideoTransformerBlock: dual blocks. Frames and text are apart until attention, where the text comes last."""
+"""HunyuanVideoTransformerBlock: dual blocks, whose attention puts the text last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _grid(parent: Layer, latent: paddle.Tensor) -> Grid:
-    """``latent``: ``[batch, channels, frames, height, width]``."""
+    """Return the grid of ``[batch, channels, frames, height, width]``."""
     frames, height, width = latent.shape[2:]
     patch = parent.config.patch_size
     return Grid(height // patch, width // patch, frames // parent.config.patch_size_t)

@@ -1,8 +1,7 @@
-"""JointTransformerBlock: Stable Diffusion 3, 3.5 and their ControlNet. Image and text attend to each other.
+"""JointTransformerBlock: Stable Diffusion 3, 3.5 and their ControlNet.
 
-Only image tokens merge; the text is apart until attention puts it behind them. Of the two results of the attention the
-first, the image's, is unmerged. Some blocks of 3.5 have a second attention, of the image alone. No processor of either
-reads a mask.
+Only image tokens merge; attention appends the text to them. The first output of attention is the image's and is
+unmerged. Some blocks of 3.5 have a second attention on the image alone. No processor of either reads a mask.
 """
 
 from __future__ import annotations

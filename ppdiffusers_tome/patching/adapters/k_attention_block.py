@@ -1,4 +1,4 @@
-"""KAttentionBlock: the latent upscaler's UNet. It is called with the latent and has no feed-forward layer."""
+"""KAttentionBlock: the UNet of the latent upscaler, without feed-forward layers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""BasicTransformerBlockST: LVDM's text to video. Attention over space merges in each frame; over time it never does.
+"""BasicTransformerBlockST: text to video with LVDM.
 
-The feed-forward layer works on frames, so it has no grid of tokens.
+Tokens merge within each frame, in attention over space. Attention over time and the feed-forward layer never merge.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ ADAPTER = BlockAdapter(
     block_class="BasicTransformerBlockST",
     parent_classes=("SpatialTemporalTransformer",),
     points={ATTENTION: (merge_around("attn1", keys=True),), CROSS_ATTENTION: (merge_around("attn2"),)},
-    # The block gets a video; before its first norm that is cut into frames.
+    # The block gets a video and splits it into frames before its first norm.
     tokens_layer="norm1",
 )

@@ -1,4 +1,4 @@
-"""UniDiffuser's blocks: timesteps, text and image embedding are tokens before those of the latent, and never merge."""
+"""UniDiffuserBlock, whose timesteps, text and image embedding are tokens before the latent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _patch(parent: Layer) -> int:
 
 
 def _prefix(parent: Layer, latent: paddle.Tensor) -> int:
-    """Two timesteps, the kind of data where the model is told, the text, and one token for the image embedding."""
+    """Count two timesteps, any data type, the text and the image embedding."""
     return 3 + bool(parent.use_data_type_embedding) + parent.num_text_tokens
 
 

@@ -1,4 +1,4 @@
-"""UTransformerBlock: UniDiffuser's other kind of block, its norms beside the residual. The same tokens never merge."""
+"""UTransformerBlock of UniDiffuser, whose norms are not on the residual path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block of UViTT2IModel: the timestep and the text are tokens before those of the picture, and never merge."""
+"""Block of UViTT2IModel, whose timestep and text are tokens before the image."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ADAPTER = BlockAdapter(
     points={ATTENTION: (merge_around("attn"),), MLP: (merge_around("mlp"),)},
     grid=_grid,
     grid_layer="patch_embed",
-    # A block of the second half first mixes in what an earlier one gave.
+    # A block of the second half first adds the output of an earlier one.
     tokens_layer="norm1",
     downsample=_patch,
     prefix=_prefix,

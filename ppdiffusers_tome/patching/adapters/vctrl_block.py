@@ -1,4 +1,4 @@
-"""VCtrlBlock: what controls CogVideoX (PP-VCtrl). Its attention is over all frames, without a text."""
+"""VCtrlBlock: PP-VCtrl for CogVideoX, with attention over all frames, without text."""
 
 from __future__ import annotations
 

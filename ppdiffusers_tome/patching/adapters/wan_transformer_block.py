@@ -1,4 +1,4 @@
-"""WanTransformerBlock: Wan's text and image to video. Attention is over all frames, and the text has its own."""
+"""WanTransformerBlock: Wan, with attention over all frames and cross-attention to the text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _grid(parent: Layer, latent: paddle.Tensor) -> Grid:
-    """``latent``: ``[batch, channels, frames, height, width]``."""
+    """Return the grid of ``[batch, channels, frames, height, width]``."""
     patches = zip(latent.shape[2:], parent.config.patch_size, strict=True)
     frames, height, width = (side // patch for side, patch in patches)
     return Grid(height, width, frames)
@@ -23,7 +23,7 @@ ADAPTER = BlockAdapter(
     block_class="WanTransformerBlock",
     parent_classes=("WanTransformer3DModel",),
     points={
-        # It takes a mask as well, and prints a line at every call that brings one.
+        # It also accepts a mask, but prints a line at every call with one.
         ATTENTION: (merge_around("attn1", keys=True, rotary="rotary_emb"),),
         CROSS_ATTENTION: (merge_around("attn2"),),
         MLP: (merge_around("ffn"),),

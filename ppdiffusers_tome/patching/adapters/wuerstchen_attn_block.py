@@ -1,4 +1,4 @@
-"""AttnBlock: Wuerstchen's prior and decoder. Keys are the picture's tokens followed by the text's; the latter stay."""
+"""AttnBlock: Wuerstchen's prior and decoder, whose keys end with the text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, LAST, BlockAda
 
 _KEYS = ("attention.to_k", "attention.to_v")
 
-# The decoder's; it works on patches of its latent. The prior is no UNet.
+# Of the decoder, which works on patches of its latent. The prior is no UNet.
 _UNET = UNetParts(
     "down_blocks", "mid_block", "up_blocks", halves_at_start=True, patch=lambda unet: unet.config.patch_size
 )

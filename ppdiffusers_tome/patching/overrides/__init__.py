@@ -1,1 +1,1 @@
-"""Objects that run in place of methods of a model's layers while ToMe is applied."""
+"""Objects that run in place of methods of layers with ToMe."""

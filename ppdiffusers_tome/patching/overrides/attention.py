@@ -1,4 +1,4 @@
-"""Overrides of methods of ``Attention``: a mask is reduced with its keys, and group sizes weight the scores."""
+"""Overrides of ``Attention`` that reduce masks and weight scores by group size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 
 
 class MaskPreparation(MethodOverride):
-    """Called in place of ``Attention.prepare_attention_mask``, to which every processor hands its mask."""
+    """The override of ``Attention.prepare_attention_mask``, which every processor calls with its mask."""
 
     NAME = "prepare_attention_mask"
 
@@ -30,7 +30,7 @@ class MaskPreparation(MethodOverride):
         self, call: DenoiserCall, mask: paddle.Tensor | None, target_length: int, batch_size: int, out_dim: int = 4,
         *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
-        """Prepare a mask for the keys that are left, with the logarithm of their group sizes where those count."""
+        """Prepare a mask of reduced keys, maybe with log group sizes."""
         block = call.block
         if active_point(call, self.point) is not None and block is not None and block.reduction is not None:
             reduction = block.reduction
@@ -45,7 +45,7 @@ class MaskPreparation(MethodOverride):
         return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
 
     def _adds_sizes(self, reduction: TokenReduction, mask: paddle.Tensor | None, target_length: int) -> bool:
-        """Return whether group sizes count and the keys are the block's own; log where they are others."""
+        """Return whether group sizes weight the keys; log keys of other tokens."""
         if not gets_group_sizes(self.layer, self.attachment.config):
             return False
         # Merged tokens have entered when this is called; keys that are reduced have not.
@@ -59,7 +59,7 @@ class MaskPreparation(MethodOverride):
         return False
 
     def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor | None:
-        """Return ``[batch * heads or batch, 1 or queries, left]``; None where sizes change nothing."""
+        """Return ``[batch (* heads), 1 or queries, left]``; None without effect."""
         by_head = None
         if mask is not None:
             heads = max(1, mask.shape[0] // reduction.batch)
@@ -71,7 +71,7 @@ class MaskPreparation(MethodOverride):
     def _reduce(
         self, mask: paddle.Tensor, target_length: int, block: BlockCall, reduction: TokenReduction
     ) -> tuple[paddle.Tensor, int]:
-        """Return the mask of the keys that are left, and how many keys the processor is to count."""
+        """Return the reduced mask and the processor's number of keys."""
         is_own = mask.shape[-1] == reduction.num_tokens
         if reduction.keeps_queries and is_own:
             return reduction.reduce_mask(mask), reduction.num_left  # the processor still counts all tokens
@@ -81,17 +81,16 @@ class MaskPreparation(MethodOverride):
             # Attention on an image asks for its mask before its tokens merge.
             block.run_unmerged("mask", "attention on an image got a mask, so it runs unmerged")
             return mask, target_length
-        # The mask of a text whose keys precede the image's, which are never masked.
+        # The mask of a text whose keys precede those of the image, which are never masked.
         visible = paddle.zeros([*mask.shape[:-1], reduction.num_left], dtype=mask.dtype)
         return paddle.concat([mask, visible], axis=-1), mask.shape[-1] + reduction.num_left
 
 
 class MaskChannel(MethodOverride):
-    """Called in place of ``Attention.get_attention_scores``, by which plain processors compute their scores.
+    """The override of ``Attention.get_attention_scores``, which plain processors call.
 
-    Paddle's CPU kernel adds a row to a matrix ten times as slowly as a matrix to a matrix there: adding group sizes
-    would cost more than fewer keys save. GPUs do it well, and one more channel would break the alignment of the
-    product.
+    Paddle's CPU kernel adds a row to a matrix ten times as slowly as a matrix to a matrix: adding group sizes would
+    cost more time than fewer keys save. GPUs are fast at it, and a channel more would break the product's alignment.
     """
 
     NAME = "get_attention_scores"
@@ -100,7 +99,7 @@ class MaskChannel(MethodOverride):
         self, call: DenoiserCall, query: paddle.Tensor, key: paddle.Tensor, attention_mask: paddle.Tensor | None = None,
         *args: Any, **kwargs: Any,
     ) -> paddle.Tensor:  # fmt: skip
-        """Compute the scores; what is added to them is one more channel of queries and keys."""
+        """Compute the scores with the mask as one more channel."""
         block = call.block
         if block is not None and block.reduction is not None:
             query, key, attention_mask = move_mask_to_channel(self.layer, query, key, attention_mask)
@@ -108,7 +107,7 @@ class MaskChannel(MethodOverride):
 
 
 def has_plain_scores(attention: Layer) -> bool:
-    """Return whether a layer has ppdiffusers' own ``get_attention_scores``; another may read the mask or channels."""
+    """Return whether a layer has ppdiffusers' own ``get_attention_scores``."""
     stored = vars(attention).get(MaskChannel.NAME)
     holder = next((cls for cls in type(attention).__mro__ if MaskChannel.NAME in vars(cls)), None)
     inherited = None if holder is None else (holder.__module__.split(".")[0], holder.__name__)
@@ -118,7 +117,7 @@ def has_plain_scores(attention: Layer) -> bool:
 def move_mask_to_channel(
     attention: Layer, query: paddle.Tensor, key: paddle.Tensor, mask: paddle.Tensor | None
 ) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor | None]:
-    """Return arguments of which ``get_attention_scores`` computes the same scores in less time on a CPU."""
+    """Return arguments that give the same scores faster on a CPU."""
     if mask is not None and paddle.get_device() == "cpu" and is_key_mask(mask, key):
         return *append_mask_channel(query, key, mask, attention.scale), None
     return query, key, mask

@@ -1,4 +1,4 @@
-"""Overrides on blocks and on the layers around them: which grid of tokens, and which tokens."""
+"""Overrides of blocks and parents that find tokens and their grid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_ca
 
 
 class EntryForward(ForwardOverride):
-    """Around a layer that may be called outside of its denoiser: by itself, or again by a backward pass."""
+    """An override of a layer that may run outside of its denoiser.
+
+    A user may call the layer directly, and a backward pass runs it again.
+    """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)
@@ -30,25 +33,21 @@ class EntryForward(ForwardOverride):
         if call is None and self.removed_at is None:
             call = find_stored_call(self.attachment) or self.begin_call()
             if call is not None:
-                with self.attachment.running(call):
+                with self.attachment.make_current(call):
                     return self.run(call, *args, **kwargs)
         elif call is not None and call.in_graph:
             store_call(self.attachment, call)
         return super().__call__(*args, **kwargs)
 
     def begin_call(self) -> DenoiserCall | None:
-        """Return a call of its own for a layer that is called by itself; None where it then runs unmerged."""
+        """Return a new call outside of the denoiser, or None."""
         return None
 
 
 class LayoutReader:
-    """Reads the layout of tokens off the arguments of the layer that gets the latent.
+    """The reader of the layout that the blocks of one parent share.
 
-    Args:
-        attachment: of the denoiser.
-        block: one of those that share the layout.
-
-    An object of it also distinguishes the blocks of one parent from others.
+    It reads the arguments of the layer that gets the latent. The object also identifies those blocks.
     """
 
     def __init__(self, attachment: Attachment, block: MergeableBlock) -> None:
@@ -58,7 +57,7 @@ class LayoutReader:
         self.inputs, self.reads_values = block.adapter.grid_inputs, block.adapter.grid_from_values
 
     def read(self, call: DenoiserCall, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Set the layout in a call; where the arguments describe no grid, log that and set none."""
+        """Set the layout in a call, or log that no grid exists."""
         call.layouts.pop(self, None)
         inputs = find_arguments(layer, args, kwargs, self.inputs)
         if inputs is None:
@@ -74,9 +73,9 @@ class LayoutReader:
         )
 
     def _read_values(self, inputs: Sequence[Any]) -> Grid | None:
-        """Return the grid that values describe, which a pipeline hands on unchanged from step to step."""
+        """Return the grid in values, read again only after a change."""
         require_eager(f"a grid given by the values of {' and '.join(map(str, self.inputs))}", "remove_tome")
-        # The same for all blocks of a parent, whatever precedes their grid.
+        # The same for all blocks of a parent, independent of their prefix.
         key, grids = (self.grid, id(self.parent)), self.attachment.denoising().grids
         versions = [tensor.inplace_version for tensor in inputs]
         known = grids.get(key)
@@ -86,13 +85,9 @@ class LayoutReader:
 
 
 class ParentForward(EntryForward):
-    """Around the parent layer of blocks, which may itself get the latent.
+    """The override of the parent of blocks.
 
-    Args:
-        attachment: of the denoiser.
-        layer: the parent.
-        reader: of the layout.
-        gets_latent: False where a layer inside of it does.
+    ``gets_latent`` is False where a layer inside of it gets the latent (``GridForward``).
     """
 
     def __init__(self, attachment: Attachment, layer: Layer, reader: LayoutReader, *, gets_latent: bool) -> None:
@@ -100,11 +95,11 @@ class ParentForward(EntryForward):
         self.reader, self.gets_latent = reader, gets_latent
 
     def begin_call(self) -> DenoiserCall | None:
-        """Return a call for a part of a model that is called by itself."""
+        """Return a call for a part that runs without its denoiser."""
         return None if CALL_STACK.calls else DenoiserCall(self.attachment)
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Let blocks inside know their layout."""
+        """Run the parent with the layout of its blocks in the call."""
         try:
             if self.gets_latent:
                 self.reader.read(call, self.layer, args, kwargs)
@@ -114,14 +109,14 @@ class ParentForward(EntryForward):
 
 
 class GridForward(ForwardOverride):
-    """Around the layer that gets the latent, where that is not the parent of the blocks."""
+    """The override of a layer inside the parent that gets the latent."""
 
     def __init__(self, attachment: Attachment, layer: Layer, reader: LayoutReader) -> None:
         super().__init__(attachment, layer)
         self.reader = reader
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Read the layout."""
+        """Read the layout and run the layer."""
         self.reader.read(call, self.layer, args, kwargs)
         return self.call_original(*args, **kwargs)
 
@@ -129,15 +124,15 @@ class GridForward(ForwardOverride):
 class InnerOverrides:
     """The overrides inside one block, by the paths of their layers.
 
-    Adapters such as LoRA replace layers after ToMe was applied; at the next call of the block the overrides move to
-    the layers that are at their paths then. An override around a whole attention stays where a wrapper holds it.
+    Adapters such as LoRA replace layers after ToMe was applied; at the next call of the block the overrides move to the
+    new layers at their paths. An override of a whole attention stays on it inside of a wrapper.
     """
 
     def __init__(self) -> None:
         self._by_path: list[tuple[str, Any]] = []
 
     def add(self, path: str, override: Any) -> None:
-        """Put an override, and remember the path of its layer in the block."""
+        """Put an override whose layer has this path in the block."""
         override.put()
         self._by_path.append((path, override))
 
@@ -152,14 +147,9 @@ class InnerOverrides:
 
 
 class BlockForward(EntryForward):
-    """Around one block.
+    """The override of a block.
 
-    Args:
-        attachment: of the denoiser.
-        layer: the block.
-        reader: of its layout.
-        inner: the overrides inside the block.
-        sees_tokens: False where another layer gets the block's tokens before anything is done to them.
+    ``sees_tokens`` is False where a layer inside of it gets the unchanged tokens (``TokensForward``).
     """
 
     def __init__(
@@ -169,7 +159,7 @@ class BlockForward(EntryForward):
         self.reader, self.sees_tokens, self.inner = reader, sees_tokens, inner
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Run the block with a call of its own, in which its tokens are matched once."""
+        """Run the block in a ``BlockCall``, which matches its tokens once."""
         self.inner.follow_layers(self.layer)
         outer, tokens = call.block, first_argument(self.layer, args, kwargs) if self.sees_tokens else None
         call.block = call.enter_block(self, self.reader, tokens)
@@ -180,24 +170,24 @@ class BlockForward(EntryForward):
 
 
 class TokensForward(ForwardOverride):
-    """Around the layer that gets a block's tokens before anything is done to them, where that is not the block."""
+    """The override of the layer that gets a block's unchanged tokens."""
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Hand the tokens to the block's call."""
+        """Set the tokens of the block's call."""
         if call.block is not None and not call.block.is_matched:
             call.block.tokens = first_argument(self.layer, args, kwargs)
         return self.call_original(*args, **kwargs)
 
 
 def first_argument(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the first argument of a layer's call, by position or by name; None where it is missing."""
+    """Return the first argument of a layer's call, or None."""
     return args[0] if args else kwargs.get(_parameters(type(layer).forward)[0])
 
 
 def replace_first_argument(
     layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any], value: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a layer's call with another first one."""
+    """Return the arguments of a layer's call with the first one replaced."""
     if args:
         return (value, *args[1:]), dict(kwargs)
     return args, {**kwargs, _parameters(type(layer).forward)[0]: value}
@@ -206,7 +196,7 @@ def replace_first_argument(
 def find_arguments(
     layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: Sequence[int | str]
 ) -> list[Any] | None:
-    """Return some arguments of a layer's call, by their positions or names; None where one is missing."""
+    """Return arguments by position or name; None where one is missing."""
     parameters = _parameters(type(layer).forward)
     arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
     names = [parameters[key] if isinstance(key, int) else key for key in wanted]

@@ -1,4 +1,4 @@
-"""Overrides on a denoiser: a call of it begins and ends, and has a timestep."""
+"""Overrides that begin and end a denoiser's call and find its timestep."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_call
 
-# Names of the argument that is the timestep.
+# Names of the argument for the timestep.
 _TIMESTEPS = ("timestep", "timesteps", "t", "r")
-# UniDiffuser has one of its image and one of its text.
+# UniDiffuser has one for its image and one for its text.
 _TIMESTEP_PAIR = ("timestep_img", "timestep_text")
-# Parts of the names of arguments that carry the output of a ControlNet or VCtrl, another in every step.
+# Parts of the names of arguments for the output of a ControlNet or VCtrl, which differs in every step.
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
 
 
 class DenoiserForward(ForwardOverride):
-    """Around a denoiser, or the part of a model that ToMe is applied to: its call begins and ends.
+    """The override of a denoiser or a part of a model.
 
-    Args:
-        attachment: of the denoiser.
-        layer: the denoiser.
-        reads_timestep: True where its arguments hold the timestep, as it has no layer that embeds it.
+    ``reads_timestep`` is True where no layer embeds the timestep, so it is read from the arguments.
     """
 
     def __init__(self, attachment: Attachment, layer: Layer, *, reads_timestep: bool) -> None:
@@ -39,7 +36,7 @@ class DenoiserForward(ForwardOverride):
         self.reads_timestep = reads_timestep
 
     def put(self) -> None:
-        """Store this on the denoiser, and have it return there when ``paddle.jit.to_static`` takes its place."""
+        """Store this on the denoiser, also after ``paddle.jit.to_static`` replaces it."""
         super().put()
         hook: Any = _ReturnHook(self)
         self.layer.register_forward_pre_hook(hook)
@@ -51,7 +48,7 @@ class DenoiserForward(ForwardOverride):
         call = find_stored_call(self.attachment, next_one=True)
         if call is None:
             call = self._begin(args, kwargs)
-        with self.attachment.running(call):
+        with self.attachment.make_current(call):
             store_call(self.attachment, call)
             output = self.call_original(*args, **kwargs)
         if call.num_blocks == 0:
@@ -70,7 +67,7 @@ class DenoiserForward(ForwardOverride):
             del hooks[number]
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
-        """Create the call, and set its timestep where the arguments hold it."""
+        """Create the call, and set its timestep if the arguments have it."""
         arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
         latents = arguments.pop(self.parameters[0], None) if self.parameters else None
         timesteps = [arguments.pop(name) for name in _TIMESTEPS if name in arguments]
@@ -92,10 +89,10 @@ class DenoiserForward(ForwardOverride):
         return call
 
     def _choose_timestep(self, timesteps: Sequence[Any]) -> Any:
-        """Return the timestep of what is denoised.
+        """Return the timestep of the image or text that is being denoised.
 
-        For what stays as it is, pipelines give a plain number: 0 where it is finished and the highest where it is
-        noise. Of two tensors the image's counts: to compare them would wait for the device.
+        For the other one, pipelines pass a plain number: 0 if it is finished, the highest if it is noise. Of two
+        tensors the image's is returned: a comparison would wait for the device.
         """
         ends = (0, self.attachment.max_timestep)
         running = [timestep for timestep in timesteps if _is_tensor(timestep) or timestep not in ends]
@@ -103,9 +100,9 @@ class DenoiserForward(ForwardOverride):
 
 
 class _ReturnHook:
-    """A hook that runs before a denoiser's ``forward`` and puts the override around what took its place.
+    """A hook before ``forward`` that stores a replaced override again.
 
-    An object, as Paddle's tracer of bytecode fails on hooks that are bound methods.
+    It is an object, as Paddle's tracer of bytecode fails on hooks that are bound methods.
     """
 
     def __init__(self, override: DenoiserForward) -> None:
@@ -118,7 +115,7 @@ class _ReturnHook:
 
 
 class TimestepForward(ForwardOverride):
-    """Around the layer that embeds the timestep, which is called with it."""
+    """The override of the layer that embeds the timestep."""
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Set the timestep of the call."""
@@ -133,9 +130,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _list_conditioning(value: Any) -> Iterator[paddle.Tensor]:
-    """Yield the tensors of a call's arguments that condition the image: the text, class labels and the like.
+    """Yield the tensors in a call's arguments that condition the image.
 
-    Not those with height and width, which are large, such as a ControlNet's image.
+    These are the text, class labels and the like, without large tensors that have height and width.
     """
     if isinstance(value, paddle.Tensor) and value.ndim <= 3:
         yield value

@@ -1,6 +1,6 @@
-"""Overrides where tokens merge and are unmerged: ``unmerge(attention(merge(norm(x)))) + x``.
+"""Overrides that merge and unmerge tokens: ``unmerge(attention(merge(norm(x)))) + x``.
 
-The block's own layers compute ``norm`` and ``attention`` and add ``x``, whatever they are.
+The block's own layers compute ``norm`` and ``attention`` and add ``x``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import ActivePoint, BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.step_caches import first_output, replace_first_output
 
-# The rotary embedding is applied to the output of these, of the image's tokens and of a text's.
+# Norms of the image and of the text, to whose outputs the rotary embedding is applied.
 NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
 
-# Processors that store attention maps for their pipelines to read as images, and the attention whose maps are stored:
+# Processors that store attention maps, which their pipelines read as images, and the roles of that attention:
 # Self-Attention Guidance, Attend-and-Excite (which drops those of self-attention), Pix2Pix Zero. Maps of merged tokens
 # would differ in size.
 _MAP_STORING = {
@@ -37,20 +37,15 @@ _MAP_STORING = {
 
 
 class PointForward(ForwardOverride):
-    """Around a merge point: attention or a feed-forward layer runs on fewer tokens.
+    """The override of the attention or feed-forward layer of a merge point.
 
-    Args:
-        attachment: of the denoiser.
-        layer: the layer around the point.
-        point: which one.
-        role: what the point does, one of ``ROLES``.
-        combine: how a group becomes one token, as in ``Matching.reduce``.
+    ``combine`` is as in ``Matching.reduce``.
     """
 
     def __init__(self, attachment: Attachment, layer: Layer, point: MergePoint, role: str, combine: str) -> None:
         super().__init__(attachment, layer)
         self.point, self.role, self.combine = point, role, combine
-        # The type of a processor that was found to bypass layers which have to run.
+        # The type of a processor known to bypass required layers.
         self.bypassing: type | None = None
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +82,7 @@ class PointForward(ForwardOverride):
     def _can_run(
         self, block: BlockCall, reduction: TokenReduction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> bool:
-        """Return whether all that a call brings can be reduced with its tokens; if not, log why it runs unmerged."""
+        """Return whether all arguments can be reduced; otherwise log the reason."""
         warn_once, name = self.attachment.warn_once, type(self.layer).__name__
         if type(self._processor) is self.bypassing or stores_attention_maps(self.attachment, self.role, self.layer):
             return False  # that was logged
@@ -129,7 +124,7 @@ class PointForward(ForwardOverride):
         return False
 
     def _has_foreign_keys(self, reduction: TokenReduction, kwargs: Mapping[str, Any]) -> bool:
-        """Return whether keys that were to be reduced come from another tensor, such as a reference image's."""
+        """Return whether keys come from other tokens, as a reference image's."""
         context = kwargs.get("encoder_hidden_states")
         return bool(
             reduction.keeps_queries and self.point.is_one_layer and self.point.has_prepared_mask and context is not None
@@ -139,7 +134,7 @@ class PointForward(ForwardOverride):
     def _reduce_keywords(
         self, active: ActivePoint, reduction: TokenReduction, kwargs: Mapping[str, Any], dtype: Any
     ) -> dict[str, Any]:
-        """Return the keywords of a call for fewer tokens, and note which layers then have to run."""
+        """Return the keywords for fewer tokens, and note the layers they require."""
         changed = dict(kwargs)
         if reduction.keeps_queries:
             active.required.update(path.rpartition(".")[2] for path in self.point.keys[:1])
@@ -175,12 +170,9 @@ class PointForward(ForwardOverride):
 
 
 class EnterForward(ForwardOverride):
-    """Around a layer inside a merge point that makes queries, keys or values: it gets fewer tokens.
+    """The override of a projection to queries, keys or values.
 
-    Args:
-        attachment, layer, point, combine: as in ``PointForward``.
-        name: of the layer, ``to_k``.
-        is_last: True for the last layer of the point that gets the same tokens.
+    ``is_last`` is True for the last layer of the point that gets the same tokens.
     """
 
     follows_wrappers = True
@@ -211,7 +203,7 @@ class EnterForward(ForwardOverride):
 
 
 class LeaveForward(ForwardOverride):
-    """Around the last layer of the attention of an image, whose result is unmerged."""
+    """The override of the last layer of attention: it unmerges."""
 
     follows_wrappers = True
 
@@ -229,13 +221,7 @@ class LeaveForward(ForwardOverride):
 
 
 class NormForward(ForwardOverride):
-    """Around a norm of queries or keys, behind which the rotary embedding of fewer tokens is applied.
-
-    Args:
-        attachment, layer, point: as in ``PointForward``.
-        name: of the norm, ``norm_q``.
-        num_heads: of the attention.
-    """
+    """The override of a norm, which then applies the rotary embedding."""
 
     follows_wrappers = True
 
@@ -244,7 +230,7 @@ class NormForward(ForwardOverride):
         self.point, self.name, self.num_heads = point, name, num_heads
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Run the norm and rotate its output, in whichever layout the processor has it."""
+        """Run the norm and rotate its output, which has the processor's layout."""
         x = self.call_original(*args, **kwargs)
         active = active_point(call, self.point)
         rotation = None if active is None else active.rotations.get(self.name)
@@ -269,13 +255,13 @@ class NormForward(ForwardOverride):
 
 
 def active_point(call: DenoiserCall, point: MergePoint) -> ActivePoint | None:
-    """Return the merge point that runs now if it is this one."""
+    """Return the state of a merge point if it runs now."""
     active = None if call.block is None else call.block.active
     return active if active is not None and active.point == point else None
 
 
 def stores_attention_maps(attachment: Attachment, role: str, attention: Layer) -> bool:
-    """Return whether attention stores its maps, and log that it therefore runs unmerged."""
+    """Return whether attention stores its maps; log that it runs unmerged."""
     processor = getattr(attention, "processor", None)
     stores = any(role in roles and is_a(processor, name) for name, roles in _MAP_STORING.items())
     if stores:
@@ -287,7 +273,7 @@ def stores_attention_maps(attachment: Attachment, role: str, attention: Layer) -
 
 
 def _fits(reduction: TokenReduction, point: MergePoint, tokens: paddle.Tensor) -> bool:
-    """Return whether a tensor holds the block's tokens, and maybe a text's where the point has one."""
+    """Return whether a tensor holds the block's tokens, maybe with a text's."""
     return reduction.fits(tokens) or bool(point.text and tokens.ndim == 3 and tokens.shape[1] > reduction.num_tokens)
 
 
@@ -297,18 +283,18 @@ def _reduce(reduction: TokenReduction, point: MergePoint, tokens: paddle.Tensor,
 
 
 def _restore(reduction: TokenReduction, point: MergePoint, output: Any) -> Any:
-    """Give every image token of a layer's first output the result of its group."""
+    """Unmerge the image tokens of a layer's first output."""
     first = first_output(output)
     num_text = first.shape[1] - reduction.num_left
     if num_text < 0 or (num_text > 0 and not point.text):
-        return output  # not the result of merged tokens: a function of the user's may put another in its place
+        return output  # not of merged tokens: a function of the user may replace the output
     image, text = TokenSpan(reduction.num_left, point.text_first).split(first)
     whole = TokenSpan(reduction.num_tokens, point.text_first).join(reduction.restore(image), text)
     return replace_first_output(output, whole)
 
 
 def _refuse(block: BlockCall, reduction: TokenReduction, layer: Layer, tokens: paddle.Tensor) -> None:
-    """Have a block run unmerged whose layer got other tokens than the block, and log why."""
+    """Log that a layer got other tokens; run its block unmerged."""
     if reduction.keeps_queries:
         why = "an attention processor that puts other tokens beside them does that), so it runs unmerged"
     else:
@@ -321,6 +307,6 @@ def _refuse(block: BlockCall, reduction: TokenReduction, layer: Layer, tokens: p
 
 
 def _has_rows(value: Any, reduction: TokenReduction) -> bool:
-    """Return whether an argument beside the text has a row for each token of the image."""
+    """Return whether an argument has a row for each image token."""
     is_tensor = isinstance(value, paddle.Tensor) and value.ndim >= 3
     return is_tensor and value.shape[-2] == reduction.num_tokens

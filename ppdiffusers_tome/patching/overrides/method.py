@@ -1,8 +1,8 @@
-"""An object that runs in place of one method of one layer: the only thing ToMe stores on a model.
+"""Objects that run in place of one method of one layer.
 
-It is stored in the layer's own ``__dict__``, where Python finds it before the method of the class. So hooks of the user
-run outside of it and see all tokens, keywords are seen on every Paddle, ``try``/``finally`` ends what a call began,
-also after KeyboardInterrupt, and a deep copy or a pickle of a model carries its own ToMe.
+ToMe stores nothing else on a model. An override is stored in the layer's own ``__dict__``, where Python finds it before
+the method of the class. So hooks of the user run outside of it and see all tokens, it gets keywords on every Paddle,
+``try``/``finally`` ends a call even after KeyboardInterrupt, and a deep copy or a pickle of a model carries its ToMe.
 """
 
 from __future__ import annotations
@@ -30,22 +30,17 @@ _changing = threading.RLock()
 
 @exclude_from_conversion
 class MethodOverride:
-    """Called in place of the method ``NAME`` of a layer; ``put`` and ``remove`` mirror each other.
+    """The replacement of a layer's method ``NAME``.
 
-    Subclasses define ``run``, which is called while the denoiser runs and is told its call.
-
-    Args:
-        attachment: of the denoiser.
-        layer: whose method it is.
+    ``put`` and ``remove`` mirror each other. Subclasses define ``run``, which gets the running call of the denoiser.
 
     Attributes:
-        previous: what the layer itself stored under that name before, such as a user's own function; None where it had
-            its class's method alone.
+        previous: the former value under that name in the layer's ``__dict__``, such as a user's function, or None.
         removed_at: the number of the first call of a denoiser in which this does nothing; None while it is in use.
     """
 
     NAME: ClassVar[str]
-    # Whether this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
+    # True if this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
     follows_wrappers: ClassVar[bool] = False
 
     def __init__(self, attachment: Attachment, layer: Layer) -> None:
@@ -54,20 +49,20 @@ class MethodOverride:
         self.removed_at: int | None = None
 
     def put(self) -> None:
-        """Store this on the layer, inside of any cache over steps that is there."""
+        """Store this on the layer, inside of any cache over steps."""
         with _changing:
             mapping, key = _innermost_place(self.layer, self.NAME)
             self.previous = mapping.get(key)
             mapping[key] = self
 
     def remove(self) -> None:
-        """Take this off the layer; calls of the denoiser that run in other threads end with it still in effect."""
+        """Remove this from the layer; running calls keep it until they end."""
         if self.removed_at is None:
             self.removed_at = next_call_number()
-        self.attachment.when_idle(self.removed_at, self._take_off)
+        self.attachment.call_when_idle(self.removed_at, self._take_off)
 
     def move(self, layer: Layer) -> None:
-        """Move this to another layer, which replaced its own in the model."""
+        """Move this to the layer that replaced its own in the model."""
         with _changing:
             self._take_off()
             self.layer = layer
@@ -81,11 +76,11 @@ class MethodOverride:
         return self.run(call, *args, **kwargs)
 
     def run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        """Do in place of the method what this override is for."""
+        """Run in place of the method."""
         raise NotImplementedError
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
-        """Call what the layer had by this name before."""
+        """Call the method that this replaces."""
         return convert_while_tracing(self._original())(*args, **kwargs)
 
     def _original(self) -> Any:
@@ -102,14 +97,14 @@ class MethodOverride:
                     elif key == "previous":  # of another override
                         mapping[key] = self.previous
                     else:
-                        mapping[key] = self._original()  # a cache, or Paddle, was enabled since and calls it
+                        mapping[key] = self._original()  # a cache or Paddle, enabled since, calls it
 
 
 class ForwardOverride(MethodOverride):
-    """Called in place of a layer's ``forward``.
+    """The replacement of a layer's ``forward``.
 
-    ``paddle.jit.to_static(layer)`` accepts bound methods alone, so to it this looks like the method of the layer's
-    class; while it traces, Paddle calls this object as it is.
+    ``paddle.jit.to_static(layer)`` accepts only bound methods, so it sees the method of the layer's class in this; its
+    tracing calls this object without rewriting it.
     """
 
     NAME = "forward"
@@ -135,23 +130,21 @@ class ForwardOverride(MethodOverride):
         return inspect.signature(type(self.layer).forward.__get__(self.layer))
 
     def __get__(self, instance: Any, owner: type | None = None) -> ForwardOverride:
-        return self  # Paddle 2.6 binds what it calls while it traces
+        return self  # Paddle 2.6 binds methods while it traces
 
     def __reduce__(self) -> tuple[Any, tuple[type], dict[str, Any]]:
         return _create, (type(self),), vars(self)
 
 
 def _create(cls: type) -> Any:
-    """Create an empty object, whose attributes a copy or a pickle fills in; pickle asks for a function of a module."""
+    """Create an empty object; pickle requires a function of a module."""
     return object.__new__(cls)
 
 
 def list_overrides(layer: Layer, *, with_removed: bool = False) -> list[MethodOverride]:
-    """List the overrides on a layer that are in use, of all its methods.
+    """List the overrides in use of all methods of a layer.
 
-    Args:
-        layer: any.
-        with_removed: also those that a call in another thread still needs, or that a foreign wrapper holds.
+    ``with_removed`` adds those that a call in another thread still needs, or that a foreign wrapper holds.
     """
     found = {
         id(mapping[key]): mapping[key]
@@ -162,10 +155,10 @@ def list_overrides(layer: Layer, *, with_removed: bool = False) -> list[MethodOv
 
 
 def _places(layer: Layer, name: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the dictionaries and keys under which overrides of a layer's method are stored."""
+    """Yield the dictionaries and keys of a layer's stored overrides."""
     places = [(vars(layer), name)]
     if name == "forward":
-        # Paddle keeps there what ``to_static`` replaced; ppdiffusers' hooks keep what they call.
+        # Paddle stores there what ``to_static`` replaced; ppdiffusers' hooks store what they call.
         places += [(vars(layer).get("_original_funcs", {}), name)]
         places += [(vars(reference), key) for reference in _step_caches(layer) for key in ("original_forward", name)]
     for mapping, key in places:
@@ -175,7 +168,10 @@ def _places(layer: Layer, name: str) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _innermost_place(layer: Layer, name: str) -> tuple[dict[str, Any], str]:
-    """Return where an override is stored: inside of caches over steps, which then keep results for all tokens."""
+    """Return the dictionary and key for a new override.
+
+    It goes inside of caches over steps, so that their results have all tokens.
+    """
     references = _step_caches(layer) if name == "forward" else []
     if references:
         mapping = vars(references[0])
@@ -184,5 +180,5 @@ def _innermost_place(layer: Layer, name: str) -> tuple[dict[str, Any], str]:
 
 
 def _step_caches(layer: Layer) -> list[Any]:
-    """List the references to functions of ppdiffusers' hooks on a layer, such as Pyramid Attention Broadcast."""
+    """List the function references of ppdiffusers' hooks on a layer."""
     return list(getattr(vars(layer).get("_diffusers_hook"), "_fn_refs", ()))

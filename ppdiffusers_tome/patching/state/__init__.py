@@ -1,1 +1,1 @@
-"""One call of a pipeline, of a denoiser and of a block: made when it begins, handed on, dropped when it ends."""
+"""The state of a model with ToMe and of its calls."""

@@ -1,4 +1,4 @@
-"""What stays on a denoiser while ToMe is applied: settings, constants and what was logged."""
+"""The state of a denoiser with ToMe: settings, constants and logged topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIBRARIES = (str(Path(__file__).parents[2]), str(Path(sys.modules["paddle"].__f
 
 
 class Attachment:
-    """The state that all overrides on one denoiser share. Copies and pickles of it have the settings alone.
+    """The state that all overrides of a denoiser share; copies keep settings.
 
     Args:
         config: the settings.
@@ -32,7 +32,7 @@ class Attachment:
 
     Attributes:
         constants: of the denoiser's partitions, freed with this.
-        watch: called with every ``BlockCall`` in which something merges; None costs nothing.
+        watch: called with every ``BlockCall`` in which tokens merge; None for no overhead.
     """
 
     def __init__(self, config: ToMeConfig, max_timestep: float = 1000) -> None:
@@ -55,8 +55,8 @@ class Attachment:
         self.__init__(**state)  # type: ignore[misc]
 
     @contextmanager
-    def running(self, call: DenoiserCall) -> Iterator[None]:
-        """Make a call the current one of this thread for as long as this lasts."""
+    def make_current(self, call: DenoiserCall) -> Iterator[None]:
+        """Make a call the current one of this thread in this context."""
         with self._lock:
             self._running.append(call.number)
         CALL_STACK.push(call)
@@ -69,10 +69,10 @@ class Attachment:
             CALL_STACK.pop()
             with self._lock:
                 self._running.remove(call.number)
-            self._act_when_idle()
+            self._run_idle_actions()
 
     def current_call(self) -> DenoiserCall | None:
-        """Return the denoiser's call that runs on this thread, or that of the program being traced; None otherwise."""
+        """Return the running call on this thread or in the traced program."""
         call: DenoiserCall | None = CALL_STACK.current(self)
         if call is not None or CALL_STACK.calls or paddle.in_dynamic_mode():
             return call
@@ -81,14 +81,14 @@ class Attachment:
             self._traced = program, DenoiserCall(self)
         return self._traced[1]
 
-    def when_idle(self, number: int, action: Callable[[], None]) -> None:
-        """Call ``action`` as soon as no call of the denoiser with a lower number runs in any thread."""
+    def call_when_idle(self, number: int, action: Callable[[], None]) -> None:
+        """Call ``action`` once no earlier call runs in any thread."""
         with self._lock:
             self._waiting.append((number, action))
-        self._act_when_idle()
+        self._run_idle_actions()
 
     def denoising(self) -> Denoising:
-        """Return what is kept from step to step: of the pipeline's call that runs now, else of this thread."""
+        """Return the denoising of the running pipeline, otherwise of this thread."""
         pipeline_call = current_pipeline_call()
         denoising = None if pipeline_call is None else pipeline_call.denoising(self)
         if denoising is not None:
@@ -99,16 +99,16 @@ class Attachment:
         return self._without_pipeline.denoising
 
     def forget_steps(self) -> None:
-        """Have the next call of the denoiser without a pipeline begin a denoising."""
+        """Begin a new denoising at the next call without a pipeline."""
         vars(self._without_pipeline).clear()
 
     def notify_watcher(self, block: BlockCall) -> None:
-        """Show a block's reduction to ``watch``."""
+        """Call ``watch`` with a block in which tokens merge."""
         if self.watch is not None and block.reduction is not None:
             self.watch(block)
 
     def warn_once(self, topic: str, message: str) -> None:
-        """Warn once about a topic, not once a block, for as long as this ToMe is applied."""
+        """Warn once per topic while this ToMe is applied."""
         if topic in self._warned:
             return
         self._warned.add(topic)
@@ -117,7 +117,7 @@ class Attachment:
             level, frame = level + 1, frame.f_back
         warnings.warn(f"ToMe: {message}", stacklevel=level + 1)
 
-    def _act_when_idle(self) -> None:
+    def _run_idle_actions(self) -> None:
         with self._lock:
             oldest = min(self._running, default=None)
             ready = [entry for entry in self._waiting if oldest is None or entry[0] < oldest]

@@ -1,4 +1,4 @@
-"""The calls of denoisers that run on a thread, each within the one before; threads may share a model."""
+"""The running calls of denoisers, by thread; threads may share a model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ class CallStack(threading.local):
         self.calls: list[Any] = []
 
     def push(self, call: Any) -> None:
-        """Note that a call begins."""
         self.calls.append(call)
 
     def pop(self) -> None:
-        """Note that the innermost call ends."""
         self.calls.pop()
 
     def current(self, attachment: object) -> Any | None:
-        """Return the innermost call of a denoiser; None where it does not run."""
+        """Return the innermost call of a denoiser, or None."""
         for call in reversed(self.calls):
             if call.attachment is attachment:
                 return call
@@ -34,5 +32,5 @@ _numbers = itertools.count(1)
 
 
 def next_call_number() -> int:
-    """Return a number above those of all calls so far."""
+    """Return a number above those of all earlier calls."""
     return next(_numbers)

@@ -1,4 +1,4 @@
-"""One call of a denoiser, and of a block in it: made when it begins, handed on, dropped when it ends."""
+"""The state of one call of a denoiser or a block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
 
 
 class CallOwner(Denoiser, Protocol):
-    """What a call needs of the denoiser that it is of, see ``Attachment``."""
+    """The part of ``Attachment`` that a call uses."""
 
     constants: Constants
 
@@ -29,22 +29,22 @@ class CallOwner(Denoiser, Protocol):
 
 
 class DenoiserCall:
-    """What the blocks of a denoiser share in one call of it.
+    """The state that blocks share in one call of their denoiser.
 
     Args:
         attachment: of the denoiser.
-        latent_shape: of the latents that the denoiser was given.
-        conditioning: the tensors that it was given beside them and the timestep.
+        latent_shape: of the latents in its arguments.
+        conditioning: its other tensors except the timestep.
         training: True while the denoiser is being trained.
 
     Attributes:
-        number: above those of all calls that began before.
+        number: above those of all earlier calls.
         timestep: scalar or ``[batch]``; None where the model has none.
-        progress: of the denoising, 0 to 1; None where no setting needs it, or it is unknown.
-        layouts: of the tokens of the blocks that run now, by the reader of their parent layer; empty between them.
+        progress: of the denoising, 0 to 1; None if no setting needs it, or it is unknown.
+        layouts: of the blocks in the parents that run now, by the reader of the parent.
         block: the block that runs now; None between blocks.
-        in_graph: True where gradients may be asked of it, so that checkpointing may run parts of it again.
-        num_blocks: how many blocks ran.
+        in_graph: True if gradients may be computed, so that checkpointing may run parts of it again.
+        num_blocks: the number of blocks that ran.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DenoiserCall:
         self.attachment, self._config = attachment, attachment.config
         self.number = next_call_number()
         self._latent_shape, self._conditioning = latent_shape, conditioning
-        # Training draws its timesteps and images at random.
+        # Training uses random timesteps and images.
         self._shares_steps = self._config.reuse_steps > 1 and not training
         self._has_timestep = False
         self.timestep: paddle.Tensor | None = None
@@ -69,12 +69,12 @@ class DenoiserCall:
         self._reductions: dict[Any, TokenReduction | None] | None = {} if self._config.reuse_blocks else None
 
     def set_timestep(self, timestep: paddle.Tensor) -> None:
-        """Set the timestep of the denoising: the first that the model embeds; some models embed others as well.
+        """Set the timestep, the first that the model embeds; ignore later ones.
 
-        It stays on its device, but for a schedule and reuse over steps: then it is read, which waits for the device.
+        Schedules and reuse over steps read it, which waits for the device.
 
         Raises:
-            ToMeValueError: a program is being traced that would have to read it.
+            ToMeValueError: the settings require its value, and a program is being traced.
         """
         if self._has_timestep:
             return
@@ -106,23 +106,24 @@ class DenoiserCall:
                 )
 
     def set_layout(self, reader: object, layout: Layout) -> None:
-        """Set the layout of the tokens on which the blocks of a parent layer work.
+        """Set the layout of the blocks of a parent layer.
 
         Raises:
-            ToMeValueError: a program is being traced for any height or width.
+            ToMeValueError: a program is being traced with a dynamic height or width.
         """
         if min(layout.grid.height, layout.grid.width) < 0:
-            require_eager("an open height or width")
+            require_eager("a dynamic height or width")
         self.layouts[reader] = layout
 
     def enter_block(self, name: Hashable, reader: object, tokens: paddle.Tensor | None) -> BlockCall | None:
-        """Begin the call of a block, maybe again by a backward pass; None where its layout is unknown.
+        """Return a call of a block; None where its layout is unknown.
+
+        A backward pass may run the block again.
 
         Args:
-            name: distinguishes the block from others.
+            name: the key of the block.
             reader: as in ``set_layout``.
-            tokens: the block's input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None
-                where another layer sees it first.
+            tokens: as in ``BlockCall``.
         """
         self.num_blocks += 1
         if reader in self.layouts:
@@ -131,21 +132,21 @@ class DenoiserCall:
         return None if layout is None else BlockCall(self, name, layout, tokens)
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
-        """Match the tokens of a block, or reuse an earlier reduction; None where the block runs unmerged.
+        """Match a block's tokens or reuse a reduction; None: run unmerged.
 
         Args:
             block: of this call.
             tokens: its input, ``[batch, tokens, channels]``, as many as the block's layout has.
 
         Raises:
-            ToMeValueError: a program is being traced that would have to decide how many tokens merge.
+            ToMeValueError: the number of merged tokens depends on values, and a program is being traced.
         """
         num_merged = self._num_merged(block.layout)
         if num_merged == 0 or not self._can_match(block.layout.grid):
             return None
         if self._reductions is None:
             return self._reducer(block.layout, num_merged)(tokens)
-        # While a program is traced, the batch of some tokens is fixed and of others open, though it is the same.
+        # While a program is traced, the same batch is fixed in some tensors and dynamic in others.
         batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
         key = (None if self._config.reuse_blocks else block.name, block.layout, batch)
         if key not in self._reductions:
@@ -153,7 +154,7 @@ class DenoiserCall:
         return self._reductions[key]
 
     def _num_merged(self, layout: Layout) -> int:
-        """Return how many tokens of a grid merge now, of each frame where frames merge by themselves."""
+        """Return the number of tokens of ``merge_grid`` that merge now."""
         config = self._config
         if not self._has_timestep and config.uses_progress:
             self.attachment.warn_once(
@@ -189,7 +190,7 @@ class DenoiserCall:
         return False
 
     def _reducer(self, layout: Layout, num_merged: int) -> Reducer:
-        """Return the reducer that all blocks on a grid share, built for the first of them."""
+        """Return the reducer that all blocks on a grid share."""
         if layout not in self._reducers:
             self._reducers[layout] = build_reducer(
                 self._config, layout, num_merged, timestep=self.timestep, constants=self.attachment.constants
@@ -202,11 +203,11 @@ class ActivePoint:
     """A merge point of a block that runs on fewer tokens now.
 
     Attributes:
-        point: which one.
-        rotations: the rotary embedding to apply to the output of each norm, by the norm's name.
-        required: names of layers that have to run, or the result is not that of fewer tokens.
-        ran: names of those that did.
-        reduced: the tensor that was reduced last, and the result, for the next layer that gets the same tensor.
+        point: the ``MergePoint``.
+        rotations: the rotary embedding of the output of each norm, by the norm's name.
+        required: names of layers without which the result is wrong.
+        ran: names of the layers that ran.
+        reduced: the last reduced tensor and the result, for the next layer that gets the same tensor.
     """
 
     point: object
@@ -225,14 +226,14 @@ class BlockCall:
     """One call of a block.
 
     Args:
-        call: of the denoiser, in which it is.
-        name: distinguishes the block from the denoiser's other blocks.
+        call: of the denoiser.
+        name: the key of the block in the denoiser.
         layout: of its tokens.
-        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None where it is set
-            later, by the layer that sees it first.
+        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None where
+            ``TokensForward`` sets it later.
 
     Attributes:
-        reduction: the tokens that attention sees; None where the block runs unmerged, or has not been matched yet.
+        reduction: of the block's tokens; None if the block runs unmerged, or has not been matched yet.
         active: the merge point that runs now; None between them.
     """
 
@@ -246,22 +247,25 @@ class BlockCall:
         self.active: ActivePoint | None = None
 
     def match(self) -> TokenReduction | None:
-        """Match the block's tokens, once: when first asked for, as a DiT embeds its timestep in its first block."""
+        """Match the block's tokens at the first use and return their reduction.
+
+        Not earlier, as a DiT embeds its timestep inside its first block.
+        """
         if not self.is_matched and self.tokens is not None:
             self.is_matched, tokens, self.tokens = True, self.tokens, None
-            sequence = self._as_sequence(tokens)
+            sequence = self._flatten_grid(tokens)
             self.reduction = None if sequence is None else self.call.find_reduction(self, sequence)
             self.call.attachment.notify_watcher(self)
         return self.reduction
 
     def run_unmerged(self, topic: str = "", reason: str = "") -> None:
-        """Merge nothing more in this call of the block; log the reason once."""
+        """Stop merging in this call of the block; log the reason once."""
         self.is_matched, self.tokens, self.reduction, self.active = True, None, None, None
         if topic:
             self.call.attachment.warn_once(topic, reason)
 
-    def _as_sequence(self, tokens: paddle.Tensor) -> paddle.Tensor | None:
-        """Return the block's input as ``[batch, tokens, channels]``; None where it does not have the layout's shape."""
+    def _flatten_grid(self, tokens: paddle.Tensor) -> paddle.Tensor | None:
+        """Return tokens as ``[batch, tokens, channels]``; None for another layout."""
         grid, shape = self.layout.grid, list(tokens.shape)
         if tokens.ndim == 4 and shape[2:] == [grid.height, grid.width]:
             tokens = tokens.flatten(2).transpose([0, 2, 1])
@@ -276,7 +280,7 @@ class BlockCall:
 
 
 def require_eager(what: str, remedy: str = "apply_tome with one ratio and without it") -> None:
-    """Refuse what a traced program cannot contain, as it has no values yet and its shapes are fixed.
+    """Refuse a feature that a traced program cannot contain.
 
     Raises:
         ToMeValueError: a program is being traced.

@@ -1,6 +1,6 @@
-"""One call of a pipeline: it knows where a denoising begins and ends, and which steps its schedulers list.
+"""The denoisings and schedules in one call of a pipeline.
 
-``install`` puts ``track_call`` around the ``__call__`` of every pipeline class.
+``install`` wraps the ``__call__`` of every pipeline class with ``track_call``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Denoiser(Protocol):
-    """What a pipeline's call needs of a denoiser, see ``Attachment``."""
+    """The part of ``Attachment`` that a pipeline's call uses."""
 
     config: ToMeConfig
     max_timestep: float
@@ -35,12 +35,12 @@ class Denoiser(Protocol):
 
 
 class Denoising:
-    """What one denoiser keeps from step to step of one denoising.
+    """The state of one denoiser over the steps of one denoising.
 
     Attributes:
-        tracker: tracks the steps.
+        tracker: of the steps.
         cache: the reductions that steps share.
-        grids: read off the values of tensors, by reader: those tensors, their versions, and the grid.
+        grids: tensors whose values describe a grid, their versions, and the grid, by reader.
     """
 
     def __init__(self, tracker: StepTracker, reuse_steps: int) -> None:
@@ -50,17 +50,17 @@ class Denoising:
         self._has_merged: bool | None = None
 
     def note_merging(self, merges: bool) -> None:
-        """Note whether something merges in a block that was called."""
+        """Note whether tokens merge in a block that runs."""
         self._has_merged = bool(self._has_merged) or merges
 
     @property
     def never_merged(self) -> bool:
-        """True where blocks were called and nothing merged in any of them."""
+        """True where blocks ran and no tokens merged in any of them."""
         return self._has_merged is False
 
 
 class PipelineCall:
-    """A call of a pipeline, from its start to its end, however it ends."""
+    """A call of a pipeline."""
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
@@ -69,9 +69,9 @@ class PipelineCall:
         self._timesteps: dict[int, tuple[Any, list[float]]] = {}
 
     def denoising(self, denoiser: Denoiser) -> Denoising | None:
-        """Return the denoising of a denoiser, the same throughout this call; None where the pipeline does not hold it.
+        """Return a denoiser's denoising in this call; None outside of the pipeline.
 
-        A callback may call a model of its own, to which the pipeline's steps mean nothing.
+        A callback may call another model, to which the pipeline's steps do not apply.
         """
         if denoiser not in self._denoisings:
             name = self._name_of(denoiser)
@@ -86,7 +86,7 @@ class PipelineCall:
         return self._denoisings[denoiser]
 
     def end(self) -> None:
-        """Log denoisers in which the schedule of the settings left nothing to merge."""
+        """Log denoisers in which no step was between ``start`` and ``end``."""
         for denoiser, denoising in self._denoisings.items():
             if denoising is not None and denoising.never_merged:
                 config = denoiser.config
@@ -98,17 +98,17 @@ class PipelineCall:
                 )
 
     def _name_of(self, denoiser: Denoiser) -> str | None:
-        """Return the pipeline's name of the model that a denoiser is, or is part of; None where it holds no such."""
+        """Return the pipeline's name of the model with a denoiser, or None."""
         for name, model in list_models(self._pipe):
             if any(attachment is denoiser for attachment in _list_attachments(model)):
                 return name
         return None
 
     def _list_schedules(self, denoiser: str) -> Sequence[Sequence[float]]:
-        """List the timesteps of all schedulers that the pipeline holds now.
+        """List the timesteps of all schedulers that the pipeline has now.
 
-        First those of a scheduler that is named like the denoiser, as unCLIP's ``prior_scheduler``,
-        ``decoder_scheduler`` and ``super_res_scheduler`` may all begin with the same timestep; then its ``scheduler``.
+        A scheduler named like the denoiser is first, as unCLIP's ``prior_scheduler``, ``decoder_scheduler`` and
+        ``super_res_scheduler`` may all begin with the same timestep; ``scheduler`` is next.
         """
         attributes = dict(vars(self._pipe))  # another thread may set an attribute meanwhile
 
@@ -134,12 +134,12 @@ _current = _Current()
 
 
 def current_pipeline_call() -> PipelineCall | None:
-    """Return the innermost call of a pipeline that runs on this thread, or None."""
+    """Return the innermost running pipeline call of this thread, or None."""
     return _current.call
 
 
 @contextmanager
-def _running(call: PipelineCall) -> Iterator[None]:
+def _make_current(call: PipelineCall) -> Iterator[None]:
     outer, _current.call = _current.call, call
     try:
         yield
@@ -148,17 +148,17 @@ def _running(call: PipelineCall) -> Iterator[None]:
 
 
 def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a pipeline's ``__call__``, so that denoisers know the pipeline for as long as it runs."""
+    """Wrap a pipeline's ``__call__`` to make each call current while it runs."""
     if inspect.isgeneratorfunction(call):
 
         @functools.wraps(call)
-        def tracked_generator(pipe: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            # The pipeline runs only between two items; meanwhile its caller may run others.
+        def run_generator(pipe: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            # The pipeline runs only between two items; its caller may run others during an item.
             pipeline_call, items = _begin(pipe), call(pipe, *args, **kwargs)
             try:
                 sent = None
                 while True:
-                    with _running(pipeline_call):
+                    with _make_current(pipeline_call):
                         try:
                             item = items.send(sent)
                         except StopIteration as stop:
@@ -168,17 +168,17 @@ def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
             finally:
                 items.close()
 
-        return tracked_generator
+        return run_generator
 
     @functools.wraps(call)
-    def tracked_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def run_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
         pipeline_call = _begin(pipe)
-        with _running(pipeline_call):
+        with _make_current(pipeline_call):
             output = call(pipe, *args, **kwargs)
         pipeline_call.end()
         return output
 
-    return tracked_call
+    return run_call
 
 
 def is_tracked(call: Any) -> bool:
@@ -187,7 +187,7 @@ def is_tracked(call: Any) -> bool:
 
 
 def _begin(pipe: Any) -> PipelineCall:
-    # Pyramid Attention Broadcast keeps what the last image left: its first steps would reuse another image's attention.
+    # Pyramid Attention Broadcast keeps its cache: the first steps would reuse the attention of the last image.
     for _, model in list_models(pipe) if hasattr(type(pipe), "components") else ():
         layers = [layer for layer in model.sublayers(include_self=True) if "_diffusers_hook" in vars(layer)]
         if layers and any(True for _ in _list_attachments(model)):
@@ -212,18 +212,18 @@ def _generate() -> Iterator[None]:
 
 _TRACKED = {track_call(lambda pipe: None).__code__, track_call(_generate).__code__}
 
-# Their list ends with the finished image, for which no denoiser is called.
-_LISTING_THE_END = ("DDPMWuerstchenScheduler",)
+# Schedulers whose list ends with the finished image, for which no denoiser is called.
+_END_IN_LIST = ("DDPMWuerstchenScheduler",)
 
 
 def _read_timesteps(scheduler: Any, timesteps: Any) -> list[float]:
-    """Return the timesteps of a scheduler's steps, in whatever form it holds them, as Python's numbers."""
+    """Return the timesteps of a scheduler's steps as Python numbers."""
     array = timesteps.astype("float64").numpy() if hasattr(timesteps, "numpy") else np.asarray(timesteps)
     numbers = [float(number) for number in array.reshape(-1)]
-    lists_the_end = any(cls.__name__ in _LISTING_THE_END for cls in type(scheduler).__mro__)
+    lists_the_end = any(cls.__name__ in _END_IN_LIST for cls in type(scheduler).__mro__)
     return numbers[:-1] if lists_the_end else numbers
 
 
 def _are_equal(one: paddle.Tensor, another: paddle.Tensor) -> bool:
-    """Compare the numbers of two tensors; they are read on the host, so it waits for the device."""
+    """Return whether two tensors are equal; this waits for the device."""
     return one.shape == another.shape and one.dtype == another.dtype and bool((one == another).all())

@@ -1,7 +1,7 @@
-"""How far a denoising is, and which calls of a denoiser are one step. Needs no Paddle.
+"""The progress of a denoising, and the steps of its calls.
 
-A pipeline's schedulers list the timesteps of its steps (``SchedulerTracker``). A denoiser that is called by itself has
-only the timesteps that it is given (``TimestepTracker``).
+A pipeline's schedulers list the timesteps of its steps (``SchedulerTracker``). A denoiser without a pipeline has only
+the timesteps of its calls (``TimestepTracker``). This module does not import Paddle.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-# A model may be given a timestep rounded to bfloat16, which has 8 bits; FLUX's is also divided and multiplied by 1000,
-# and rounded each time.
+# A timestep may be rounded to bfloat16, which has 8 bits; that of FLUX is also divided and multiplied by 1000, and
+# rounded each time.
 _ROUNDING = 2.0**-7
-_EVEN = 2.0  # a distance between two steps is at most this many times the one before, and at least one over it
+_EVEN = 2.0  # bound of the ratio of two consecutive distances between steps, and of its inverse
 
-# The timesteps of each scheduler of a pipeline, the main one's first; each the same object until it is set again. A
-# function, as a user may replace schedulers at any time.
+# Returns the timesteps of each scheduler of a pipeline, the main one first; each is the same object until it is set
+# again. A function, as a user may replace schedulers at any time.
 Schedules = Callable[[], Sequence[Sequence[float]]]
 
 
@@ -24,9 +24,9 @@ class Step(NamedTuple):
     """The place of a denoiser's call in a denoising.
 
     Attributes:
-        progress: 0 for the first step of pure noise, at most 1; None where it is unknown.
-        is_new_step: False where this is another call of the same step.
-        continues: True where the step is the next of the same denoising.
+        progress: 0 for the first step of pure noise, at most 1; None if unknown.
+        is_new_step: False for another call of the same step.
+        continues: True if the step is the next of the same denoising.
     """
 
     progress: float | None
@@ -35,20 +35,17 @@ class Step(NamedTuple):
 
 
 class StepTracker(Protocol):
-    """Tracks the steps of a denoising from the timesteps that one denoiser is called with."""
+    """A tracker of one denoiser's steps by the timesteps of calls."""
 
     def step_at(self, timestep: float) -> Step:
-        """Note a call with a timestep and return its step."""
+        """Track a call with a timestep and return its step."""
 
 
 class TimestepTracker:
-    """Tracks the steps of a denoiser that is called by itself.
+    """A tracker for a denoiser without a pipeline.
 
-    Progress is read off the timestep, which falls to 0 at the image. A sampler calls with falling timesteps at nearly
-    even distances; nothing marks the second step, so a run is recognised from its third step on.
-
-    Args:
-        max_timestep: the timestep of pure noise.
+    Progress is computed from the timestep, which falls to 0 at the image. A sampler uses falling timesteps at nearly
+    even distances, so a run is detected at its third step.
     """
 
     def __init__(self, max_timestep: float = 1000) -> None:
@@ -68,11 +65,11 @@ class TimestepTracker:
 
 
 class SchedulerTracker:
-    """Tracks the steps of a denoising in a pipeline that has at least one schedule.
+    """A tracker for a pipeline that has at least one schedule.
 
-    Progress is the place of the timestep in its scheduler's list. Some pipelines give their denoiser something else,
-    such as a logarithm of the noise: then progress counts steps. Where a timestep is between two of the list, as the
-    Karras levels of a pipeline's own loop are, progress lies between their places.
+    Progress is the place of the timestep in its scheduler's list. Some pipelines pass another value to their denoiser,
+    such as a logarithm of the noise: then progress counts steps. A timestep between two of the list, such as a Karras
+    level of a pipeline's own loop, has a progress between theirs.
     """
 
     def __init__(self, schedules: Schedules) -> None:
@@ -82,7 +79,7 @@ class SchedulerTracker:
         self._place = -1
         self._timestep: float | None = None
         self._calls_per_place = 1
-        # While timesteps between those of the schedule follow each other.
+        # Of consecutive timesteps between those of the schedule.
         self._between: TimestepTracker | None = None
 
     def step_at(self, timestep: float) -> Step:
@@ -101,7 +98,10 @@ class SchedulerTracker:
         return Step(progress, is_new_step=is_new_step, continues=not begins)
 
     def _step_between(self, timestep: float) -> Step:
-        """Return the step of a timestep that is on no list: alone it is beside the denoising, such as in a callback."""
+        """Return the step of a timestep that is on no list.
+
+        A single one is not part of the denoising: it is a callback's, for example.
+        """
         is_alone, self._between = self._between is None, self._between or TimestepTracker()
         step = self._between.step_at(timestep)
         progress = _interpolate_place(self._schedule, timestep) / len(self._schedule)
@@ -110,17 +110,17 @@ class SchedulerTracker:
         return step._replace(progress=progress)
 
     def _is_listed_twice(self, timestep: float) -> bool:
-        """Return whether a call with the timestep of the last one is the next step.
+        """Return whether a call that repeats a timestep is the next step.
 
-        Schedulers of second order list a timestep twice, once for each of two calls. Where each place is called for
-        several times, nothing distinguishes the calls, and all are taken for one step.
+        Schedulers of second order list a timestep twice, once for each of two calls. If each place has several calls,
+        they cannot be distinguished, and all count as one step.
         """
         return self._calls_per_place == 1 and self._is_listed and self._place + 1 in _find_places(
             self._schedule, timestep
         )
 
     def _begin(self, timestep: float) -> bool:
-        """Return whether another denoising of the same call of the pipeline begins, and note it."""
+        """Begin another denoising of the pipeline's call if necessary; return whether."""
         schedules = self._schedules()
         advances = timestep == self._timestep or self._next_place(timestep) > self._place
         if any(schedule is self._schedule for schedule in schedules) and advances:
@@ -134,28 +134,31 @@ class SchedulerTracker:
         return True
 
     def _next_place(self, timestep: float) -> int:
-        """Return the place of the next step; a schedule may come to the same timestep once more later on."""
+        """Return the place of the next step; schedules may repeat timesteps."""
         places = _find_places(self._schedule, timestep) if self._is_listed else []
         if self._place < 0 and len(places) > 1 and places[0] > 0 and _is_second_order(self._schedule):
-            return places[1]  # img2img cuts the list behind the call that ends a step
+            return places[1]  # img2img cuts the list after the call that ends a step
         later = [place for place in places if place > self._place]
         return next(iter([*later, *places, self._place + 1]))
 
 
 def _is_second_order(schedule: Sequence[float]) -> bool:
-    """Return whether all timesteps but the first come twice, as Heun's do; of PNDM's it is the second alone."""
+    """Return whether all timesteps but the first come twice.
+
+    Heun's do; of PNDM's only the second does.
+    """
     return len(schedule) > 2 and schedule[1::2] == schedule[2::2]
 
 
 def _choose_schedule(timestep: float, schedules: Sequence[Sequence[float]]) -> Sequence[float]:
-    """Return the schedule that begins with a timestep, else one that holds it, else the first."""
+    """Return the schedule that best matches a timestep, by default the first."""
     beginning = [schedule for schedule in schedules if 0 in _find_places(schedule, timestep)]
     holding = [schedule for schedule in schedules if _find_places(schedule, timestep)]
     return next(iter([*beginning, *holding, *schedules]))
 
 
 def _find_places(schedule: Sequence[float], timestep: float) -> list[int]:
-    """Return where a timestep stands in a schedule, maybe rounded: the places of the nearest entries."""
+    """Return the places of a timestep, maybe rounded, in a schedule."""
     distances = [abs(entry - timestep) for entry in schedule]
     nearest = min(distances, default=float("inf"))
     if nearest > _ROUNDING * abs(timestep):
@@ -164,7 +167,7 @@ def _find_places(schedule: Sequence[float], timestep: float) -> list[int]:
 
 
 def _interpolate_place(schedule: Sequence[float], timestep: float) -> float:
-    """Return where a timestep lies in a falling schedule: between the places of its neighbours, or at an end."""
+    """Return the interpolated place of a timestep in a falling schedule."""
     for place, (entry, following) in enumerate(pairwise(schedule)):
         if entry >= timestep > following:
             return place + (entry - timestep) / (entry - following)

@@ -1,9 +1,11 @@
-"""Gradient checkpointing: a layer that a backward pass runs again belongs to the call in which it first ran.
+"""The calls of denoisers during gradient checkpointing.
 
-It runs outside its denoiser, maybe in another thread, after other calls at other sizes. Paddle's ``recompute`` creates
-an object for each stretch that it runs twice, which lives from the first run to the last. The call is stored on that
-object, and so lives no longer than its graph. The object is a local variable of Paddle's functions, and no argument
-leads to it, so this module reads it off Python's frames: the only place of the package that does.
+A layer that a backward pass runs again belongs to the call in which it first ran. It runs outside its denoiser, maybe
+in another thread, after other calls at other sizes. Paddle's ``recompute`` creates an object for each stretch that it
+runs twice, which exists from the first run to the last. The call is stored on that object, and so lives no longer than
+its graph. The object is a local variable of Paddle's functions, and no argument refers to it, so this module looks for
+it in the variables of Python's frames. Elsewhere, ``paddle_compat.is_called_by_to_static`` compares the code of frames
+and reads ``self`` of one function of Paddle, and ``Attachment.warn_once`` reads file names.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from paddle.distributed.fleet import recompute as _recompute
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 
 _FOLDER = str(Path(_recompute.__file__).parent)
-# Functions of Paddle that run a stretch, and the variable that holds its object: reentrant, and otherwise.
+# Functions of Paddle that run a stretch, and the variable of its object: reentrant, then not.
 _FIRST_RUN = {"forward": "ctx", "_recompute_without_reentrant": "storage"}
 _SECOND_RUN = {"backward": "ctx", "unpack": "storage"}
 _NAME = "_ppdiffusers_tome"
 
 
 def store_call(owner: Hashable, call: DenoiserCall) -> None:
-    """Store a call with every checkpointed stretch around the caller that runs for the first time."""
+    """Store a call on every checkpointed stretch that now runs first."""
     for stretch in _stretches(_FIRST_RUN):
         calls = vars(stretch).setdefault(_NAME, {}).setdefault(owner, [])
         if call not in calls:
@@ -34,11 +36,9 @@ def store_call(owner: Hashable, call: DenoiserCall) -> None:
 
 
 def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall | None:
-    """Return the call that the caller belongs to if a backward pass runs it again; None where none does.
+    """Return the stored call if a backward pass runs the caller again.
 
-    Args:
-        owner: as in ``store_call``.
-        next_one: a stretch may hold several calls of a denoiser, and this is the beginning of one, in the same order.
+    ``next_one`` is True at the beginning of a call: a stretch may contain several calls, which run in the same order.
     """
     for stretch in _stretches(_SECOND_RUN):
         calls = vars(stretch).get(_NAME, {}).get(owner)
@@ -50,11 +50,11 @@ def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall
 
 
 def _stretches(variables: dict[str, str]) -> Iterator[Any]:
-    """Yield the objects of the stretches that run now, from the innermost outwards."""
+    """Yield the objects of the running stretches, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_name
-        # The name first: Python makes a dictionary of a frame's variables whenever they are asked for, and keeps it.
+        # The name first: access to a frame's variables creates a dictionary, which Python keeps.
         if name in variables and frame.f_code.co_filename.startswith(_FOLDER):
             stretch = frame.f_locals.get(variables[name])
             if hasattr(stretch, "__dict__"):

@@ -1,4 +1,4 @@
-"""From settings to the reduction of a grid's tokens."""
+"""The construction of reducers from settings."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from ppdiffusers_tome.merging.partition import Partition, random_partition, regu
 from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.settings.config import ToMeConfig
 
-# From the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
+# Reduces the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
 Reducer = Callable[[paddle.Tensor], TokenReduction | None]
 
 
 def merge_grid(config: ToMeConfig, grid: Grid) -> Grid:
-    """Return the grid whose tokens merge among themselves.
-
-    It is one frame's, unless there is a stride over frames.
-    """
+    """Return the grid within which tokens merge: one frame or all."""
     return grid if config.st > 1 else grid.single_frame
 
 
@@ -33,19 +30,19 @@ def build_reducer(
     config: ToMeConfig, layout: Layout, num_merged: int, *,
     timestep: paddle.Tensor | None = None, constants: Constants | None = None,
 ) -> Reducer:  # fmt: skip
-    """Build the reducer that all blocks on a grid share in one call.
+    """Build the reducer that blocks on a grid share in a call.
 
     Args:
         config: the settings.
         layout: of the tokens.
-        num_merged: how many of a frame, or of all frames with a stride over them.
-        timestep: scalar or ``[batch]``, on which the random choice depends; None where there is none.
+        num_merged: the number of merged tokens in ``merge_grid``.
+        timestep: scalar or ``[batch]``, on which the random choice depends, or None.
         constants: as in ``partition.random_partition``.
     """
     constants = constants or Constants()
     grid, keys = merge_grid(config, layout.grid), METHODS[config.method].keys
     frames, stride = layout.grid.frames // grid.frames, (config.sx, config.sy, config.st)
-    # The numbers of a ramp differ in every step.
+    # A ramp has another number in every step.
     step_constants = Constants() if config.is_ramp(layout.level) else constants
     if keys == POOLED:
         return _OnceABatch(partial(plan_pooling(layout, grid, num_merged, stride).match, constants=step_constants))
@@ -60,12 +57,12 @@ def build_reducer(
     return partial(_match_keys, match) if keys == MERGED else match
 
 
-# Functions of this module with ``partial``, and a class, not functions inside functions: Paddle 2.6 loses what a
-# function holds of the one around it while it traces a program.
+# Functions of this module with ``partial``, and a class, not nested functions: Paddle 2.6 loses the variables of a
+# closure while it traces a program.
 
 
 class _OnceABatch:
-    """A matching that depends on the number of images alone."""
+    """A reducer whose matching depends only on the batch size."""
 
     def __init__(self, match: Callable[[paddle.Tensor], Matching]) -> None:
         self._match, self._made = match, dict[int, Matching]()

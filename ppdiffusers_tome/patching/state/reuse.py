@@ -1,6 +1,7 @@
-"""Reuse over denoising steps: which reductions a call of the denoiser shares with earlier calls. Needs no Paddle.
+"""The reuse of reductions over denoising steps.
 
-Calls that are not known to belong together get reductions of their own: they are then slower, never wrong.
+Calls that are not known to belong together do not share reductions: they are slower then, never wrong. This module does
+not import Paddle.
 """
 
 from __future__ import annotations
@@ -13,18 +14,12 @@ if TYPE_CHECKING:
     import paddle
 
 Reductions = dict[Hashable, Any]
-_PATIENCE = 3  # steps that find nothing to reuse before this is logged
+_PATIENCE = 3  # consecutive steps without reuse before this is logged
 
 
 @dataclass(eq=False)
 class _Entry:
-    """What one call of a step offers to the next step.
-
-    Attributes:
-        shape: of the latents.
-        conditioning: the tensors beside them: the text, class labels and the like.
-        reductions: of its blocks.
-    """
+    """The reductions, shape of latents and conditioning of one call."""
 
     shape: Sequence[int]
     conditioning: Sequence[paddle.Tensor]
@@ -32,12 +27,7 @@ class _Entry:
 
 
 class MatchingCache:
-    """The reductions that the steps of one denoising share.
-
-    Args:
-        num_steps: how many steps share theirs.
-        are_equal: compares two tensors of conditioning.
-    """
+    """The reductions that ``num_steps`` steps of one denoising share."""
 
     def __init__(self, num_steps: int, are_equal: Callable[[paddle.Tensor, paddle.Tensor], bool]) -> None:
         self._num_steps, self._are_equal = num_steps, are_equal
@@ -47,21 +37,17 @@ class MatchingCache:
         self._misses = 0
 
     def next_step(self, *, continues: bool) -> None:
-        """Begin a step; ``continues``: it is the next of the same denoising."""
+        """Begin a step; ``continues`` as in ``Step``."""
         self._age = self._age + 1 if continues else 0
         self._previous = [] if self._age % self._num_steps == 0 else self._current
         self._current = []
 
     def lookup(self, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> Reductions:
-        """Return the dictionary of a call's reductions: filled by an earlier step, or empty.
+        """Return the reductions to reuse in a call, maybe none yet.
 
         A step may call the denoiser several times: for the prompted and the unprompted half, or for two images in
-        turns. A call reuses those of the one call of the step before that was given latents of its shape and the same
-        conditioning; where there were several such calls, none.
-
-        Args:
-            shape: of the latents.
-            conditioning: the tensors that the denoiser is given beside them.
+        turns. A call reuses the reductions of the previous step's call with the same shape of latents and the same
+        conditioning, if exactly one exists.
         """
         found = [
             entry for entry in self._previous
@@ -77,11 +63,11 @@ class MatchingCache:
 
     @property
     def never_matches(self) -> bool:
-        """True once several steps in a row found no call of theirs in the step before."""
+        """True after several consecutive steps without reuse."""
         return self._misses >= _PATIENCE
 
     def _is_same(self, one: Sequence[paddle.Tensor], another: Sequence[paddle.Tensor]) -> bool:
-        """Compare conditioning: pipelines hand on the very same tensors in every step, or make equal ones again."""
+        """Compare conditioning: pipelines pass the same or equal tensors in every step."""
         return len(one) == len(another) and all(
             a is b or self._are_equal(a, b) for a, b in zip(one, another, strict=True)
         )
