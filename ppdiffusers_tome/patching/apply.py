@@ -13,6 +13,7 @@ from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
+from ppdiffusers_tome.patching.state.call_stack import CHANGES
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -91,10 +92,11 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
             require_whole_graph(vars(part).get("forward"))
     _check_settings([block for _, chosen in plan for block in chosen], config)
     # Nothing was touched before this line and nothing can fail after it.
-    remove_tome(model_or_pipe)
-    for layer, chosen in plan:
-        if chosen:
-            attach(layer, chosen, config)
+    with CHANGES:
+        remove_tome(model_or_pipe)
+        for layer, chosen in plan:
+            if chosen:
+                attach(layer, chosen, config)
     return model_or_pipe
 
 

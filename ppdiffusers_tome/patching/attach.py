@@ -30,7 +30,7 @@ from ppdiffusers_tome.patching.overrides.merge import (
     NormForward,
     PointForward,
 )
-from ppdiffusers_tome.patching.overrides.method import list_overrides
+from ppdiffusers_tome.patching.overrides.method import list_overrides, remove_overrides
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.step_caches import reset_step_caches
@@ -54,8 +54,7 @@ def detach(model: Layer) -> None:
     """Remove all overrides from a model or a part of one."""
     layers = model.sublayers(include_self=True)
     overrides = [override for layer in layers for override in list_overrides(layer, with_removed=True)]
-    for override in reversed(overrides):
-        override.remove()
+    remove_overrides(overrides)
     if overrides:
         _reset(model)
 

@@ -76,6 +76,11 @@ def require_whole_graph(function: object) -> None:
         )
 
 
+def is_static_function(function: object) -> bool:
+    """Return whether ``paddle.jit.to_static`` made a function."""
+    return isinstance(function, StaticFunction)
+
+
 def drop_traced_programs(function: object) -> bool:
     """Drop the programs of a ``paddle.jit.to_static`` function; report whether it is one."""
     if not isinstance(function, StaticFunction):

@@ -16,7 +16,8 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.patching.overrides.method import list_overrides
+from ppdiffusers_tome.patching.overrides.method import MethodOverride, list_overrides
+from ppdiffusers_tome.tools.doctor.zoo import specimens
 
 OLD = paddle.__version__.startswith("2.")
 SETTINGS = [
@@ -104,6 +105,29 @@ def test_a_call_that_begins_meanwhile_has_the_new_settings() -> None:
     assert np.array_equal(results[0], plain)
     assert np.array_equal(results[1], merged)
     assert not [layer for layer in unet.sublayers(include_self=True) if list_overrides(layer, with_removed=True)]
+
+
+@pytest.mark.parametrize("name", ["unet", "unet_unconditional"])
+@pytest.mark.parametrize("method", ["tome", "keys"])
+def test_a_call_sees_all_overrides_or_none(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that begins between two of them, wherever the thread that takes ToMe off is."""
+    specimen = next(specimen for specimen in specimens() if specimen.name == name)
+    model, results = specimen.build(), []
+    plain = specimen.run(model).numpy()
+    apply_tome(model, 0.5, method=method, max_downsample=8)
+    take_off = MethodOverride.take_off
+
+    def take_off_slowly(self: MethodOverride) -> None:
+        take_off(self)
+        thread = threading.Thread(target=lambda: results.append(specimen.run(model).numpy()))
+        if len(results) < 12:
+            thread.start()
+            thread.join()
+
+    monkeypatch.setattr(MethodOverride, "take_off", take_off_slowly)
+    remove_tome(model)
+    assert len(results) == 12
+    assert all(np.array_equal(result, plain) for result in results)
 
 
 @pytest.mark.parametrize("piped", [False, True])
@@ -237,7 +261,9 @@ def test_none_of_the_blocks_ran() -> None:
             return (hidden_states,) if kwargs.get("return_dict") is False else SimpleNamespace(sample=hidden_states)
 
     apply_tome(unet, 0.5)
+    unet.kept = paddle.nn.LayerList()
     for block in (*unet.down_blocks, unet.mid_block, *unet.up_blocks):
+        unet.kept.extend(list(block.attentions))  # still in the model
         for number in range(len(block.attentions)):
             block.attentions[number] = Empty()
     with pytest.warns(UserWarning, match="ran none of the blocks in which tokens merge, so ToMe has no effect") as told:

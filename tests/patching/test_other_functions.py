@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
+from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
 from patching.contract import attachment_of
@@ -238,3 +239,52 @@ def test_each_tensor_is_reduced_once(method: str, monkeypatch: pytest.MonkeyPatc
         specimen.call(model, Inputs())
     assert len(reduced) == model.tome.num_blocks
     assert attachment_of(model).current_call() is None
+
+
+@pytest.mark.parametrize("path", ["", "time_proj", "down_blocks.0.attentions.0", "mid_block.attentions.0"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_forward_that_the_user_wraps(path: str, when: str) -> None:
+    """As profilers and caches do it, with a function that calls what was there."""
+    unet = tiny.unet(levels=1)
+    plain, merged = tiny.run_unet(unet), tiny.run_unet(apply_tome(tiny.unet(levels=1), 0.5))
+    layer = find_layer(unet, path)
+
+    def wrap() -> None:
+        forward = layer.forward
+        layer.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+
+    if when == "before":
+        wrap()
+    apply_tome(unet, 0.5)
+    if when == "after":
+        wrap()
+    for _ in range(2):
+        assert np.array_equal(tiny.run_unet(unet), merged)
+    assert np.array_equal(tiny.run_unet(remove_tome(unet)), plain)
+
+
+@pytest.mark.parametrize("method", ["tome", "keys"])
+def test_a_processor_that_asks_for_its_mask_by_keyword(method: str) -> None:
+    class ByKeyword(AttnProcessor):
+        def __call__(self, attn: Any, *args: Any, **kwargs: Any) -> paddle.Tensor:
+            attn.prepare_attention_mask(attention_mask=None, target_length=256, batch_size=2)
+            return super().__call__(attn, *args, **kwargs)
+
+    unet = apply_tome(tiny.unet(levels=1), 0.5, method=method)
+    expected = tiny.run_unet(unet)
+    for block in find_blocks(unet):
+        block.block.attn1.processor = ByKeyword()
+    assert np.isfinite(tiny.run_unet(unet)).all()
+    if method == "tome":
+        assert np.array_equal(tiny.run_unet(unet), expected)
+
+
+def test_removing_every_part_leaves_nothing_to_say(recwarn: pytest.WarningsRecorder) -> None:
+    unet = tiny.unet(levels=1)
+    plain = tiny.run_unet(unet)
+    apply_tome(unet, 0.5)
+    for part in (*unet.down_blocks, unet.mid_block, *unet.up_blocks):
+        remove_tome(part)
+    assert np.array_equal(tiny.run_unet(unet), plain)
+    assert unet.tome is None
+    assert not [each for each in recwarn if "ToMe" in str(each.message)]

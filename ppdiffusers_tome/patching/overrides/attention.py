@@ -27,11 +27,11 @@ class MaskPreparation(MethodOverride):
         self.point = point
 
     def run(
-        self, call: DenoiserCall, mask: paddle.Tensor | None, target_length: int, batch_size: int, out_dim: int = 4,
+        self, call: DenoiserCall, attention_mask: paddle.Tensor | None, target_length: int, batch_size: int, out_dim: int = 4,
         *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
-        block = call.block
+        block, mask = call.block, attention_mask
         if active_point(call, self.point) is not None and block is not None and block.reduction is not None:
             reduction = block.reduction
             adds_sizes = self._adds_sizes(reduction, mask, target_length)

@@ -10,8 +10,9 @@ import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
+from ppdiffusers_tome.patching.overrides.block import BlockForward
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_overrides
-from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME
+from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME, is_static_function
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_call
@@ -51,7 +52,7 @@ class DenoiserForward(ForwardOverride):
         with self.attachment.make_current(call):
             store_call(self.attachment, call)
             output = self.call_original(*args, **kwargs)
-        if call.num_blocks == 0:
+        if call.num_blocks == 0 and self._has_blocks():
             self.attachment.warn_once(
                 "no block",
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "
@@ -60,8 +61,13 @@ class DenoiserForward(ForwardOverride):
             )
         return output
 
-    def _take_off(self) -> None:
-        super()._take_off()
+    def _has_blocks(self) -> bool:
+        """Return whether ToMe is still applied to blocks of the denoiser."""
+        layers = self.layer.sublayers(include_self=True)
+        return any(isinstance(override, BlockForward) for layer in layers for override in list_overrides(layer))
+
+    def take_off(self) -> None:
+        super().take_off()
         hooks = self.layer._forward_pre_hooks
         for number in [number for number, hook in hooks.items() if getattr(hook, "override", None) is self]:
             del hooks[number]
@@ -100,9 +106,10 @@ class DenoiserForward(ForwardOverride):
 
 
 class _ReturnHook:
-    """A hook before ``forward`` that stores a replaced override again.
+    """A hook before ``forward`` that puts an override around what ``to_static`` made of it.
 
-    It is an object, as Paddle's tracer of bytecode fails on hooks that are bound methods.
+    Other functions in its place call it themselves. It is an object, as Paddle's tracer of bytecode fails on hooks that
+    are bound methods.
     """
 
     def __init__(self, override: DenoiserForward) -> None:
@@ -110,7 +117,7 @@ class _ReturnHook:
 
     def __call__(self, layer: Layer, inputs: tuple[Any, ...]) -> None:
         override = self.override
-        if override.removed_at is None and not any(found is override for found in list_overrides(layer)):
+        if override.removed_at is None and is_static_function(vars(layer).get("forward")):
             ForwardOverride.put(override)
 
 

@@ -8,8 +8,7 @@ the method of the class. So hooks of the user run outside of it and see all toke
 from __future__ import annotations
 
 import inspect
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import MethodType
 from typing import Any, ClassVar
 
@@ -23,16 +22,14 @@ from ppdiffusers_tome.patching.paddle_compat import (
     is_called_by_to_static,
 )
 from ppdiffusers_tome.patching.state.attachment import Attachment
-from ppdiffusers_tome.patching.state.call_stack import next_call_number
-
-_changing = threading.RLock()
+from ppdiffusers_tome.patching.state.call_stack import CHANGES, next_call_number
 
 
 @exclude_from_conversion
 class MethodOverride:
     """The replacement of a layer's method ``NAME``.
 
-    ``put`` and ``remove`` mirror each other. Subclasses define ``run``, which gets the running call of the denoiser.
+    ``put`` and ``take_off`` mirror each other. Subclasses define ``run``, which gets the running call of the denoiser.
 
     Attributes:
         previous: the former value under that name in the layer's ``__dict__``, such as a user's function, or None.
@@ -48,23 +45,21 @@ class MethodOverride:
         self.previous: Any = None
         self.removed_at: int | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # No call of a copy needs an override that was removed.
+        return {**vars(self), "removed_at": None if self.removed_at is None else 0}
+
     def put(self) -> None:
         """Store this on the layer, inside of any cache over steps."""
-        with _changing:
+        with CHANGES:
             mapping, key = _innermost_place(self.layer, self.NAME)
             self.previous = mapping.get(key)
             mapping[key] = self
 
-    def remove(self) -> None:
-        """Remove this from the layer; running calls keep it until they end."""
-        if self.removed_at is None:
-            self.removed_at = next_call_number()
-        self.attachment.call_when_idle(self.removed_at, self._take_off)
-
     def move(self, layer: Layer) -> None:
         """Move this to the layer that replaced its own in the model."""
-        with _changing:
-            self._take_off()
+        with CHANGES:
+            self.take_off()
             self.layer = layer
             MethodOverride.put(self)
 
@@ -88,8 +83,9 @@ class MethodOverride:
             return self.previous
         return getattr(type(self.layer), self.NAME).__get__(self.layer)
 
-    def _take_off(self) -> None:
-        with _changing:
+    def take_off(self) -> None:
+        """Put back what the layer had before."""
+        with CHANGES:
             for mapping, key in list(_places(self.layer, self.NAME)):
                 if mapping.get(key) is self:
                     if self.previous is None and mapping is vars(self.layer):
@@ -133,7 +129,7 @@ class ForwardOverride(MethodOverride):
         return self  # Paddle 2.6 binds methods while it traces
 
     def __reduce__(self) -> tuple[Any, tuple[type], dict[str, Any]]:
-        return _create, (type(self),), vars(self)
+        return _create, (type(self),), self.__getstate__()
 
 
 def _create(cls: type) -> Any:
@@ -141,16 +137,31 @@ def _create(cls: type) -> Any:
     return object.__new__(cls)
 
 
+def remove_overrides(overrides: Sequence[MethodOverride]) -> None:
+    """Remove overrides of a model.
+
+    A call that runs in another thread ends with all of them, and one that begins later has none.
+    """
+    with CHANGES:
+        number = next_call_number()
+        for override in overrides:
+            if override.removed_at is None:
+                override.removed_at = number
+    for override in reversed(overrides):
+        override.attachment.call_when_idle(override.removed_at or number, override.take_off)
+
+
 def list_overrides(layer: Layer, *, with_removed: bool = False) -> list[MethodOverride]:
     """List the overrides in use of all methods of a layer.
 
     ``with_removed`` adds those that a call in another thread still needs, or that a foreign wrapper holds.
     """
-    found = {
-        id(mapping[key]): mapping[key]
-        for name in ("forward", "prepare_attention_mask", "get_attention_scores")
-        for mapping, key in _places(layer, name)
-    }
+    with CHANGES:
+        found = {
+            id(mapping[key]): mapping[key]
+            for name in ("forward", "prepare_attention_mask", "get_attention_scores")
+            for mapping, key in _places(layer, name)
+        }
     return [override for override in found.values() if with_removed or override.removed_at is None]
 
 

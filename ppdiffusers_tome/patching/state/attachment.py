@@ -13,7 +13,7 @@ from typing import Any
 import paddle
 
 from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES, next_call_number
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising, current_pipeline_call
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
@@ -57,8 +57,9 @@ class Attachment:
     @contextmanager
     def make_current(self, call: DenoiserCall) -> Iterator[None]:
         """Make a call the current one of this thread in this context."""
-        with self._lock:
-            self._running.append(call.number)
+        with CHANGES, self._lock:
+            call.number = number = next_call_number()
+            self._running.append(number)
         CALL_STACK.push(call)
         try:
             yield
@@ -68,7 +69,7 @@ class Attachment:
         finally:
             CALL_STACK.pop()
             with self._lock:
-                self._running.remove(call.number)
+                self._running.remove(number)
             self._run_idle_actions()
 
     def current_call(self) -> DenoiserCall | None:

@@ -28,9 +28,11 @@ class CallStack(threading.local):
 
 
 CALL_STACK = CallStack()
+# Held while overrides come or go, and while a call gets its number: a call sees all overrides of a model or none.
+CHANGES = threading.RLock()
 _numbers = itertools.count(1)
 
 
 def next_call_number() -> int:
-    """Return a number above those of all earlier calls."""
+    """Return a number above all earlier ones; the caller holds ``CHANGES``."""
     return next(_numbers)

@@ -13,7 +13,6 @@ from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.rotary import Rotation
-from ppdiffusers_tome.patching.state.call_stack import next_call_number
 from ppdiffusers_tome.patching.state.pipeline_call import Denoiser, Denoising
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
 
@@ -38,7 +37,7 @@ class DenoiserCall:
         training: True while the denoiser is being trained.
 
     Attributes:
-        number: above those of all earlier calls.
+        number: above those of all earlier calls; 0 until it runs.
         timestep: scalar or ``[batch]``; None where the model has none.
         progress: of the denoising, 0 to 1; None if no setting needs it, or it is unknown.
         layouts: of the blocks in the parents that run now, by the reader of the parent.
@@ -52,7 +51,7 @@ class DenoiserCall:
         training: bool = False,
     ) -> None:  # fmt: skip
         self.attachment, self._config = attachment, attachment.config
-        self.number = next_call_number()
+        self.number = 0
         self._latent_shape, self._conditioning = latent_shape, conditioning
         # Training uses random timesteps and images.
         self._shares_steps = self._config.reuse_steps > 1 and not training
