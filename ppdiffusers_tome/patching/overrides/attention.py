@@ -27,8 +27,8 @@ class MaskPreparation(MethodOverride):
         self.point = point
 
     def run(
-        self, call: DenoiserCall, attention_mask: paddle.Tensor | None, target_length: int, batch_size: int, out_dim: int = 4,
-        *args: Any, **kwargs: Any,
+        self, call: DenoiserCall, attention_mask: paddle.Tensor | None, target_length: int, batch_size: int,
+        out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
         block, mask = call.block, attention_mask
