@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from ppdiffusers_tome.cpu.process import let_mkl_use_avx2
 
 # Before the first product, as the program does: pictures that a test draws in its own process and those of programs
@@ -45,3 +47,12 @@ def _convert_once() -> None:
         return converted[key]
 
     FunctionCache._convert = remembering
+
+
+@pytest.fixture(autouse=True)
+def _turn_gradients_on() -> None:
+    """Paddle 2.6's decorator ``no_grad`` leaves gradients off where two of its calls nest, as in a callback."""
+    paddle = sys.modules.get("paddle")
+    tracer = None if paddle is None else paddle.framework._dygraph_tracer()
+    if tracer is not None and not tracer._has_grad:
+        tracer._has_grad = True

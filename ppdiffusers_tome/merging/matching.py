@@ -125,7 +125,7 @@ class Matching(TokenReduction):
             queries_first = merged.transpose([0, 2, 1, 3]).reshape([self.batch, queries, heads * self.num_left])
             merged = self._mask_groups(queries_first).reshape([self.batch, self.num_left, heads, self.num_left])
             merged = merged.transpose([0, 2, 1, 3])
-        return merged.reshape([self.batch * heads, -1, self.num_left])
+        return merged.reshape([-1, merged.shape[2], self.num_left])
 
     @property
     def _kept_index(self) -> paddle.Tensor:

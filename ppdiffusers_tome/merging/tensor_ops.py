@@ -51,7 +51,7 @@ def scatter_rows(
         add: sum the updates of a row; otherwise each row has one.
         in_place: take one buffer, where otherwise there are two.
     """
-    shape = [num_rows, *updates.shape[1:]]
+    shape = [num_rows, *(dim_size(updates, axis) for axis in range(1, updates.ndim))]
     if in_place:
         # Paddle sets the rows that it adds to, here all, to zero first.
         return paddle.scatter_(paddle.empty(shape, dtype=updates.dtype), index, updates, overwrite=not add)
