@@ -81,10 +81,8 @@ def is_static_function(function: object) -> bool:
     return isinstance(function, StaticFunction)
 
 
-def drop_traced_programs(function: object) -> bool:
-    """Drop the programs of a ``paddle.jit.to_static`` function; report whether it is one."""
-    if not isinstance(function, StaticFunction):
-        return False
-    function._program_cache._caches.clear()
-    OpcodeExecutorCache().clear()  # of to_static without full_graph, in one place for all functions
-    return True
+def drop_traced_programs(function: object) -> None:
+    """Drop the programs of a function if ``paddle.jit.to_static`` made it."""
+    if isinstance(function, StaticFunction):
+        function._program_cache._caches.clear()
+        OpcodeExecutorCache().clear()  # of to_static without full_graph, in one place for all functions
