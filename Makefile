@@ -25,7 +25,7 @@ BIN := $(VENV)/bin
 CHOSEN := tests
 ifneq ($(filter 2.6.%,$(PADDLE)),)
 CHOSEN := $(addprefix tests/,api patching denoisers export merging newer pipelines) \
-	tests/tools/test_bundled_model.py tests/tools/commands/test_export.py -m "not sweep and not once"
+	tests/tools/test_bundled_model.py tests/tools/cli/test_export.py -m "not sweep and not once"
 endif
 
 ifneq ($(PPDIFFUSERS),)

@@ -85,11 +85,11 @@ setup(
         "ppdiffusers_tome": ["py.typed"],
         "ppdiffusers_tome.settings.presets": ["*.json"],
         "ppdiffusers_tome.tools.bench.gpu": ["*.json"],
-        "ppdiffusers_tome.tools.evaluation": ["*.jsonl"],
+        "ppdiffusers_tome.tools.evaluate": ["*.jsonl"],
         "ppdiffusers_tome.tools.play": ["*.css"],
         # The weights too: what comes with the package can be tried and tested where no hub can be reached, and pip's
         # checksum covers it. They are far below the 100 MB that package indexes take; .ci/wheel.py looks.
-        "ppdiffusers_tome.tools.bundled": ["model/**/*", "controlnet/**/*", "dit/**/*"],
+        "ppdiffusers_tome.tools.demo_model": ["model/**/*", "controlnet/**/*", "dit/**/*"],
     },
     install_requires=[
         "ppdiffusers>=0.24.1",  # no upper bound: the newest are installed from source

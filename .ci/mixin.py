@@ -8,7 +8,7 @@ import paddle
 from ppdiffusers import StableDiffusionPipeline
 
 import ppdiffusers_tome
-from ppdiffusers_tome.tools.bundled import MODEL
+from ppdiffusers_tome.tools.demo_model import MODEL
 
 
 class Pipeline(ppdiffusers_tome.ToMeMixin, StableDiffusionPipeline):

@@ -15,8 +15,8 @@ import paddle
 from PIL import Image, ImageOps
 from ppdiffusers import ControlNetModel, StableDiffusionControlNetPipeline
 
-from ppdiffusers_tome.tools import bundled
-from ppdiffusers_tome.tools.bundled.photographs import View, draw, subject_of
+from ppdiffusers_tome.tools import demo_model
+from ppdiffusers_tome.tools.demo_model.photographs import View, draw, subject_of
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--offline", action="store_true", help="use the bundled models instead of Stable Diffusion 1.5")
@@ -36,7 +36,7 @@ else:
 edges = Image.fromarray(cv2.cvtColor(cv2.Canny(photo, 100, 200), cv2.COLOR_GRAY2RGB))
 
 if args.offline:
-    model, controlnet, guidance_scale = bundled.MODEL, bundled.CONTROLNET, 1.5
+    model, controlnet, guidance_scale = demo_model.MODEL, demo_model.CONTROLNET, 1.5
 else:
     model, controlnet, guidance_scale = "runwayml/stable-diffusion-v1-5", "lllyasviel/sd-controlnet-canny", 7.5
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import paddle
 from ppdiffusers import StableDiffusionPipeline
 
-from ppdiffusers_tome.tools import bundled
+from ppdiffusers_tome.tools import demo_model
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--offline", action="store_true", help="use the bundled model instead of Stable Diffusion 1.5")
@@ -21,7 +21,7 @@ parser.add_argument("--steps", type=int, default=20)
 args = parser.parse_args()
 
 if args.offline:
-    model = bundled.MODEL
+    model = demo_model.MODEL
     prompt, guidance_scale = "a photo of a cat", 1.5
 else:
     model = "runwayml/stable-diffusion-v1-5"

@@ -9,9 +9,9 @@ def program() -> None:
     Ctrl-C ends it with one line, also while modules are imported.
     """
     try:
-        from ppdiffusers_tome.tools import cli
+        from ppdiffusers_tome.tools.cli import program as command_line
 
-        cli.program()
+        command_line.program()
     except KeyboardInterrupt:
         print("ppdiffusers-tome: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.evaluation.differences import MEASURES, PSNR, in_psnr
-from ppdiffusers_tome.tools.evaluation.intervals import with_interval
+from ppdiffusers_tome.tools.evaluate.differences import MEASURES, PSNR, in_psnr
+from ppdiffusers_tome.tools.evaluate.intervals import with_interval
 
 # Of the suites, by their names there; the presets are todo, random 0.75, 3x3, and 4x4 at two levels.
 CHOICES = (

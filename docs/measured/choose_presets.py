@@ -25,7 +25,7 @@ from typing import Any
 
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import FOLDER
-from ppdiffusers_tome.tools.evaluation.differences import in_psnr
+from ppdiffusers_tome.tools.evaluate.differences import in_psnr
 
 AIMS = {"quality": 6.0, "balanced": 1.0, "fast": -2.0}  # dB above the reference
 MODEL = "bundled"

@@ -22,13 +22,13 @@ from tqdm import tqdm
 
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.cpu.process import keep_freed_memory, let_mkl_use_avx2
-from ppdiffusers_tome.tools.bundled import PROMPTS
-from ppdiffusers_tome.tools.drawing import sampling
-from ppdiffusers_tome.tools.drawing.finding import find_model
-from ppdiffusers_tome.tools.drawing.loading import load_pipeline
-from ppdiffusers_tome.tools.drawing.settings import usual_guidance
-from ppdiffusers_tome.tools.evaluation.intervals import Median
-from ppdiffusers_tome.tools.measuring.similarity import psnr_of
+from ppdiffusers_tome.tools.demo_model import PROMPTS
+from ppdiffusers_tome.tools.evaluate.intervals import Median
+from ppdiffusers_tome.tools.generation import sampling
+from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation.settings import usual_guidance
+from ppdiffusers_tome.tools.measure.similarity import psnr_of
 
 CELL = 2  # tokens a side, of which one is a destination
 

@@ -5,7 +5,7 @@ import paddle
 from ppdiffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from ppdiffusers.models.unet_2d_condition import UNet2DConditionOutput
 
-from ppdiffusers_tome.tools.drawing.finding import BUNDLED, find_model
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_model
 
 # What PaddleMIX's samplers put in place of a pipeline's scheduler, whichever of theirs is chosen.
 STABLE_DIFFUSION = dict(

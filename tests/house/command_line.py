@@ -15,9 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # where the script's own folder stands instead
 
-from ppdiffusers_tome.tools.cli import PROGRAM, main  # noqa: E402
-from ppdiffusers_tome.tools.commands import commands  # noqa: E402
-from ppdiffusers_tome.tools.commands.benches import benches  # noqa: E402
+from ppdiffusers_tome.tools.cli.commands import commands  # noqa: E402
+from ppdiffusers_tome.tools.cli.commands.benchmarks import benches  # noqa: E402
+from ppdiffusers_tome.tools.cli.program import PROGRAM, main  # noqa: E402
 
 PAGES = [path for path in (ROOT / "docs").glob("*/reference/command-line.md") if path.is_file()]
 WIDTH = 80

@@ -32,46 +32,46 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tuning.random_state": set(),
     "tuning": {"errors", "settings", "patching", "tuning.measurement", "tuning.random_state"},
     "tools.files": {"errors"},
-    "tools.measuring": {"cpu", "errors", "tuning.measurement"},
-    "tools.console": {"cpu", "errors", "settings", "tools.files"},
-    "tools.bundled": {"errors"},
-    "tools.drawing": {
+    "tools.measure": {"cpu", "errors", "tuning.measurement"},
+    "tools.cli.console": {"cpu", "errors", "settings", "tools.files"},
+    "tools.demo_model": {"errors"},
+    "tools.generation": {
         "version", "errors", "merging", "settings", "patching", "cpu.chunked_attention", "api", "export", "tools.files",
-        "tools.measuring", "tools.console", "tools.bundled",
+        "tools.measure", "tools.cli.console", "tools.demo_model",
     },
     "tools.figures": {
-        "errors", "merging", "patching", "tools.files", "tools.measuring", "tools.console", "tools.drawing",
+        "errors", "merging", "patching", "tools.files", "tools.measure", "tools.cli.console", "tools.generation",
     },
     "tools.doctor": {
-        "version", "errors", "merging", "settings", "patching", "export", "tuning.random_state", "tools.measuring",
+        "version", "errors", "merging", "settings", "patching", "export", "tuning.random_state", "tools.measure",
     },
     "tools.bench": {
         "cpu", "errors", "merging", "settings", "patching", "cpu.chunked_attention", "api", "install",
         "tuning.measurement", "tools.files",
-        "tools.measuring", "tools.console", "tools.drawing", "tools.figures",
+        "tools.measure", "tools.cli.console", "tools.generation", "tools.figures",
     },
-    "tools.evaluation": {
-        "errors", "settings", "patching", "api", "tools.files", "tools.measuring", "tools.console", "tools.drawing",
-        "tools.figures", "tools.bench",
+    "tools.evaluate": {
+        "errors", "settings", "patching", "api", "tools.files", "tools.measure", "tools.cli.console",
+        "tools.generation", "tools.figures", "tools.bench",
     },
-    "tools.many_prompts": {
-        "errors", "settings", "export", "tools.files", "tools.measuring", "tools.console", "tools.drawing",
+    "tools.batch": {
+        "errors", "settings", "export", "tools.files", "tools.measure", "tools.cli.console", "tools.generation",
     },
     "tools.play": {
-        "errors", "merging", "settings", "patching", "tools.measuring", "tools.console", "tools.drawing",
-        "tools.figures", "tools.evaluation",
+        "errors", "merging", "settings", "patching", "tools.measure", "tools.cli.console", "tools.generation",
+        "tools.figures", "tools.evaluate",
     },
     "tools.training": {
-        "cpu", "cpu.chunked_attention", "api", "tools.files", "tools.measuring", "tools.bundled", "tools.drawing",
+        "cpu", "cpu.chunked_attention", "api", "tools.files", "tools.measure", "tools.demo_model", "tools.generation",
     },
-    "tools.commands": {
+    "tools.cli": {
         "errors", "merging", "settings", "patching", "cpu.chunked_attention", "api", "export", "tools.files",
-        "tools.measuring",
-        "tools.console", "tools.bundled", "tools.drawing", "tuning", "tools.figures", "tools.doctor",
-        "tools.bench", "tools.evaluation", "tools.many_prompts", "tools.play",
+        "tools.measure",
+        "tools.cli.console", "tools.demo_model", "tools.generation", "tuning", "tools.figures", "tools.doctor",
+        "tools.bench", "tools.evaluate", "tools.batch", "tools.play",
     },
-    "tools.cli": {"version", "errors", "tools.measuring", "tools.console", "tools.many_prompts", "tools.commands"},
-    "__main__": {"tools.cli"},
+    "tools.cli.program": {"version", "errors", "tools.measure", "tools.cli.console", "tools.batch", "tools.cli"},
+    "__main__": {"tools.cli.program"},
     # The face of the package hands names on; nothing imports it.
     "__init__": {
         "version", "cpu", "errors", "settings", "patching", "cpu.chunked_attention", "api", "install", "tuning",

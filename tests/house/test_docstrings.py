@@ -12,7 +12,7 @@ from ppdiffusers.transformers import CLIPTokenizer
 
 import tiny
 from house.rooms import modules
-from ppdiffusers_tome.tools.bundled import MODEL
+from ppdiffusers_tome.tools.demo_model import MODEL
 
 # Some need a model that draws what it is asked for, and are skipped.
 WITH_EXAMPLES = [

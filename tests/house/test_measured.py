@@ -13,7 +13,7 @@ import pytest
 
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.evaluation.configurations import from_suite
+from ppdiffusers_tome.tools.evaluate.configurations import from_suite
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured"

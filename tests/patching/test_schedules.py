@@ -31,7 +31,7 @@ from ppdiffusers_tome import (
 )
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.drawing.settings import tome_from
+from ppdiffusers_tome.tools.generation.settings import tome_from
 
 
 class TestRatio:

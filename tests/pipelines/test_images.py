@@ -20,7 +20,7 @@ import tiny
 from patching.test_processors import load_ip_adapter
 from ppdiffusers_tome import NothingToMergeError
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.tools.bundled import MODEL
+from ppdiffusers_tome.tools.demo_model import MODEL
 from ppdiffusers_tome.tools.doctor.zoo import (
     added_kv,
     controlnet_sdxl,

@@ -19,7 +19,7 @@ from ppdiffusers import StableDiffusionImg2ImgPipeline, StableDiffusionPipeline,
 from ppdiffusers.models.attention_processor import Attention
 
 import tiny
-from ppdiffusers_tome.tools.bundled import MODEL
+from ppdiffusers_tome.tools.demo_model import MODEL
 from ppdiffusers_tome.tools.doctor.zoo.specimen import built, normal, untouched_random_state
 
 TOKENIZER = MODEL / "tokenizer"

@@ -31,7 +31,7 @@ import aiohttp
 import numpy as np
 from PIL import Image
 
-from ppdiffusers_tome.tools.bundled.recognition import shows_subject
+from ppdiffusers_tome.tools.demo_model.recognition import shows_subject
 
 OURS = Path(__file__).resolve().parents[2] / "examples" / "comfyui"
 LONGEST = 3600  # seconds, for one workflow

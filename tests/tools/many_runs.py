@@ -8,20 +8,20 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ppdiffusers_tome.tools.many_prompts.batches import form_batches
-from ppdiffusers_tome.tools.many_prompts.chunks import Chunk, read_index
-from ppdiffusers_tome.tools.many_prompts.finding import find_chunks, read_chunk
-from ppdiffusers_tome.tools.many_prompts.folder import rank_manifest
-from ppdiffusers_tome.tools.many_prompts.gathering import Gathering
-from ppdiffusers_tome.tools.many_prompts.line import Line
-from ppdiffusers_tome.tools.many_prompts.preparing import prepare_output
-from ppdiffusers_tome.tools.many_prompts.prompts import PromptsFile
-from ppdiffusers_tome.tools.many_prompts.ranks import Ranks
-from ppdiffusers_tome.tools.many_prompts.run import Run
-from ppdiffusers_tome.tools.many_prompts.shard import Shard
-from ppdiffusers_tome.tools.many_prompts.share import draw_share
-from ppdiffusers_tome.tools.many_prompts.simulated_rank import StandIn
-from ppdiffusers_tome.tools.measuring.json_lines import Writer
+from ppdiffusers_tome.tools.batch.batches import form_batches
+from ppdiffusers_tome.tools.batch.chunks import Chunk, read_index
+from ppdiffusers_tome.tools.batch.finding import find_chunks, read_chunk
+from ppdiffusers_tome.tools.batch.folder import rank_manifest
+from ppdiffusers_tome.tools.batch.gathering import Gathering
+from ppdiffusers_tome.tools.batch.line import Line
+from ppdiffusers_tome.tools.batch.preparing import prepare_output
+from ppdiffusers_tome.tools.batch.prompts import PromptsFile
+from ppdiffusers_tome.tools.batch.ranks import Ranks
+from ppdiffusers_tome.tools.batch.run import Run
+from ppdiffusers_tome.tools.batch.shard import Shard
+from ppdiffusers_tome.tools.batch.share import draw_share
+from ppdiffusers_tome.tools.batch.simulated_rank import StandIn
+from ppdiffusers_tome.tools.measure.json_lines import Writer
 
 IDENTITY = {"model": "bundled", "batch_size": 2}
 

@@ -12,14 +12,14 @@ from PIL import Image
 from ppdiffusers import ControlNetModel, DiTPipeline, StableDiffusionPipeline
 
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
-from ppdiffusers_tome.tools.bundled import DIT, MODEL
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, Subject, prompt_of
-from ppdiffusers_tome.tools.bundled.recognition import nearest_subject
-from ppdiffusers_tome.tools.cli import main
-from ppdiffusers_tome.tools.drawing import sampling
-from ppdiffusers_tome.tools.drawing.edges import photograph_edges
-from ppdiffusers_tome.tools.drawing.finding import find_controlnet, find_model
-from ppdiffusers_tome.tools.drawing.loading import load_pipeline
+from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.demo_model import DIT, MODEL
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, prompt_of
+from ppdiffusers_tome.tools.demo_model.recognition import nearest_subject
+from ppdiffusers_tome.tools.generation import sampling
+from ppdiffusers_tome.tools.generation.edges import photograph_edges
+from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 
 DEMO = MODEL.parent
 

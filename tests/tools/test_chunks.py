@@ -13,17 +13,17 @@ from PIL import Image
 from tqdm import tqdm
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.many_prompts.chunks import INDEX, Chunk, read_index
-from ppdiffusers_tome.tools.many_prompts.finding import find_chunks, read_chunk
-from ppdiffusers_tome.tools.many_prompts.folder import MANIFEST, SKIPPED, rank_manifest
-from ppdiffusers_tome.tools.many_prompts.line import SKIP
-from ppdiffusers_tome.tools.many_prompts.prompts import PromptsFile, lines_of
-from ppdiffusers_tome.tools.many_prompts.ranks import Ranks
-from ppdiffusers_tome.tools.many_prompts.run import Run
-from ppdiffusers_tome.tools.many_prompts.shard import Shard
-from ppdiffusers_tome.tools.many_prompts.share import draw_share
-from ppdiffusers_tome.tools.many_prompts.simulated_rank import TOO_LONG, StandIn
-from ppdiffusers_tome.tools.many_prompts.simulation import simulate
+from ppdiffusers_tome.tools.batch.chunks import INDEX, Chunk, read_index
+from ppdiffusers_tome.tools.batch.finding import find_chunks, read_chunk
+from ppdiffusers_tome.tools.batch.folder import MANIFEST, SKIPPED, rank_manifest
+from ppdiffusers_tome.tools.batch.line import SKIP
+from ppdiffusers_tome.tools.batch.prompts import PromptsFile, lines_of
+from ppdiffusers_tome.tools.batch.ranks import Ranks
+from ppdiffusers_tome.tools.batch.run import Run
+from ppdiffusers_tome.tools.batch.shard import Shard
+from ppdiffusers_tome.tools.batch.share import draw_share
+from ppdiffusers_tome.tools.batch.simulated_rank import TOO_LONG, StandIn
+from ppdiffusers_tome.tools.batch.simulation import simulate
 from tools.many_runs import IDENTITY, asked, begin, chunks_of, contents, run_ranks, whole_run
 
 pytestmark = pytest.mark.once

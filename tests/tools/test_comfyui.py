@@ -22,7 +22,7 @@ import tiny
 from ppdiffusers_tome import NothingToMergeError, ToMeTypeError, apply_tome
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.bundled import MODEL
+from ppdiffusers_tome.tools.demo_model import MODEL
 
 pytestmark = pytest.mark.once
 

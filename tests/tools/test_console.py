@@ -12,11 +12,11 @@ import pytest
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.bench.result_files import ResultFiles
-from ppdiffusers_tome.tools.cli import main
-from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.console.results import Page
-from ppdiffusers_tome.tools.console.tables import Table
-from tools.commands.conftest import Gone
+from ppdiffusers_tome.tools.cli.console.parsing import Parser
+from ppdiffusers_tome.tools.cli.console.results import Page
+from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.cli.program import main
+from tools.cli.conftest import Gone
 
 
 def command(name: str) -> ModuleType:
@@ -110,7 +110,7 @@ def test_a_row_must_fit_its_headings() -> None:
 def test_lines_go_above_progress_bars(capsys: pytest.CaptureFixture[str]) -> None:
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tools.console.output import print_line, warn
+    from ppdiffusers_tome.tools.cli.console.output import print_line, warn
 
     with tqdm(total=2, file=sys.stderr) as bar:
         print_line("a result")
@@ -123,7 +123,7 @@ def test_lines_go_above_progress_bars(capsys: pytest.CaptureFixture[str]) -> Non
 
 LOADING = """
 import io, json, sys
-from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
 said = []
 class Screen(io.StringIO):
     def isatty(self):

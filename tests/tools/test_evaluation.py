@@ -20,12 +20,8 @@ from ppdiffusers_tome import ToMeConfig, applied_tome, apply_tome
 from ppdiffusers_tome.errors import NothingToMergeError, UserError
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.tools.bench.contenders import put_on
-from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
-from ppdiffusers_tome.tools.drawing.finding import find_model
-from ppdiffusers_tome.tools.drawing.loading import load_pipeline
-from ppdiffusers_tome.tools.drawing.sampling import draw
-from ppdiffusers_tome.tools.evaluation.block_clock import merging_levels, timed_blocks
-from ppdiffusers_tome.tools.evaluation.configurations import (
+from ppdiffusers_tome.tools.evaluate.block_clock import merging_levels, timed_blocks
+from ppdiffusers_tome.tools.evaluate.configurations import (
     Configuration,
     distinct,
     from_files,
@@ -34,17 +30,21 @@ from ppdiffusers_tome.tools.evaluation.configurations import (
     port,
     unmerged,
 )
-from ppdiffusers_tome.tools.evaluation.features import clip_score, frechet_distance, picture_files
-from ppdiffusers_tome.tools.evaluation.frontier import on_frontier
-from ppdiffusers_tome.tools.evaluation.ledger import EvaluationLedger
-from ppdiffusers_tome.tools.evaluation.measuring import measure
-from ppdiffusers_tome.tools.evaluation.picture_store import PictureStore
-from ppdiffusers_tome.tools.evaluation.plot import plot
-from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
-from ppdiffusers_tome.tools.evaluation.summary import Row, rows, table
-from ppdiffusers_tome.tools.measuring.json_lines import part_of
-from ppdiffusers_tome.tools.measuring.measure import Meter
-from ppdiffusers_tome.tools.measuring.similarity import Similarity
+from ppdiffusers_tome.tools.evaluate.features import clip_score, frechet_distance, picture_files
+from ppdiffusers_tome.tools.evaluate.frontier import on_frontier
+from ppdiffusers_tome.tools.evaluate.image_store import PictureStore
+from ppdiffusers_tome.tools.evaluate.ledger import EvaluationLedger
+from ppdiffusers_tome.tools.evaluate.measurement import measure
+from ppdiffusers_tome.tools.evaluate.plot import plot
+from ppdiffusers_tome.tools.evaluate.samples import Case, Sample
+from ppdiffusers_tome.tools.evaluate.summary import Row, rows, table
+from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation.results import DrawnPicture
+from ppdiffusers_tome.tools.generation.sampling import draw
+from ppdiffusers_tome.tools.measure.json_lines import part_of
+from ppdiffusers_tome.tools.measure.measure import Meter
+from ppdiffusers_tome.tools.measure.similarity import Similarity
 
 HALF = ours(ToMeConfig(ratio=0.5))
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from ppdiffusers_tome import ToMeConfig
-from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
-from ppdiffusers_tome.tools.evaluation.configurations import Configuration, ours, port, unmerged
-from ppdiffusers_tome.tools.evaluation.differences import PSNR, SPEED_UP, describe_differences, differences, table
-from ppdiffusers_tome.tools.evaluation.intervals import FEWEST, Median, interval
-from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
-from ppdiffusers_tome.tools.evaluation.summary import rows, write_table
-from ppdiffusers_tome.tools.measuring.similarity import Similarity
+from ppdiffusers_tome.tools.evaluate.configurations import Configuration, ours, port, unmerged
+from ppdiffusers_tome.tools.evaluate.differences import PSNR, SPEED_UP, describe_differences, differences, table
+from ppdiffusers_tome.tools.evaluate.intervals import FEWEST, Median, interval
+from ppdiffusers_tome.tools.evaluate.samples import Case, Sample
+from ppdiffusers_tome.tools.evaluate.summary import rows, write_table
+from ppdiffusers_tome.tools.generation.results import DrawnPicture
+from ppdiffusers_tome.tools.measure.similarity import Similarity
 
 RNG = np.random.default_rng(1)
 PICTURES = RNG.normal(30, 5, 24)  # what pictures lose differs far more than what settings do
@@ -58,7 +58,7 @@ def test_interval_is_the_same_every_time_and_moves_no_generator() -> None:
 
 
 def test_many_values_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ppdiffusers_tome.tools.evaluation import intervals
+    from ppdiffusers_tome.tools.evaluate import intervals
 
     whole = interval(PICTURES)
     monkeypatch.setattr(intervals, "_AT_ONCE", 1000)

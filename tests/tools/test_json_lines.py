@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.measuring.json_lines import Writer, part_of, parts_of, read_lines, refuse_writers
+from ppdiffusers_tome.tools.measure.json_lines import Writer, part_of, parts_of, read_lines, refuse_writers
 
 TORN = {
     "cut off": b'{"a": 1, "b',
@@ -36,7 +36,7 @@ def run(code: str, *arguments: str) -> subprocess.Popen:
 HOLDS = """
 import sys
 from pathlib import Path
-from ppdiffusers_tome.tools.measuring.json_lines import Writer
+from ppdiffusers_tome.tools.measure.json_lines import Writer
 with Writer(Path(sys.argv[1])) as writer:
     writer.add({"from": "it"})
     print("has it", flush=True)
@@ -121,7 +121,7 @@ TAKES_TURNS = """
 import sys, time
 from pathlib import Path
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.measuring.json_lines import Writer, read_lines
+from ppdiffusers_tome.tools.measure.json_lines import Writer, read_lines
 path, turns = Path(sys.argv[1]), 0
 while turns < 25:
     try:
@@ -213,7 +213,7 @@ def test_a_write_that_is_killed_half_way_costs_that_line_alone(tmp_path: Path) -
     """For real: a process writes as fast as it can, with lines of a megabyte, until it is killed."""
     path = tmp_path / "a.jsonl"
     code = (
-        "import sys; from pathlib import Path; from ppdiffusers_tome.tools.measuring.json_lines import Writer\n"
+        "import sys; from pathlib import Path; from ppdiffusers_tome.tools.measure.json_lines import Writer\n"
         "writer = Writer(Path(sys.argv[1]))\n"
         "for n in range(10**6): writer.add({'n': n, 'much': 'x' * 10**6})"
     )

@@ -15,13 +15,13 @@ from PIL import Image
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.drawing.picture_files import write_picture
-from ppdiffusers_tome.tools.many_prompts.batches import form_batches
-from ppdiffusers_tome.tools.many_prompts.chunks import INDEX
-from ppdiffusers_tome.tools.many_prompts.folder import MANIFEST, SKIPPED, OutputFolder, rank_manifest
-from ppdiffusers_tome.tools.many_prompts.gathering import Gathering
-from ppdiffusers_tome.tools.many_prompts.line import BadLine
-from ppdiffusers_tome.tools.measuring.json_lines import Writer
+from ppdiffusers_tome.tools.batch.batches import form_batches
+from ppdiffusers_tome.tools.batch.chunks import INDEX
+from ppdiffusers_tome.tools.batch.folder import MANIFEST, SKIPPED, OutputFolder, rank_manifest
+from ppdiffusers_tome.tools.batch.gathering import Gathering
+from ppdiffusers_tome.tools.batch.line import BadLine
+from ppdiffusers_tome.tools.generation.image_files import write_picture
+from ppdiffusers_tome.tools.measure.json_lines import Writer
 from tools.many_runs import IDENTITY, asked, begin, contents, finish, lines_of, run_ranks, whole_run
 
 
@@ -249,7 +249,7 @@ def test_a_system_without_fcntl_keeps_a_folder_too(tmp_path):
     """As Windows is."""
     code = (
         "import sys; sys.modules['fcntl'] = None; from pathlib import Path\n"
-        "from ppdiffusers_tome.tools.many_prompts.folder import OutputFolder, rank_manifest\n"
+        "from ppdiffusers_tome.tools.batch.folder import OutputFolder, rank_manifest\n"
         "with rank_manifest(Path(sys.argv[1]), 0) as part: part.add({'number': 1, 'sha256': ''})\n"
         "folder = OutputFolder(Path(sys.argv[1])); folder.gather(); print(sorted(folder.entries))"
     )
@@ -275,7 +275,7 @@ def test_a_full_disk_leaves_the_part_as_it_was(tmp_path):
 
 def test_all_but_the_model_needs_no_paddle():
     code = (
-        "import sys; from ppdiffusers_tome.tools.many_prompts import gathering, preparing, ranks, share; "
+        "import sys; from ppdiffusers_tome.tools.batch import gathering, preparing, ranks, share; "
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

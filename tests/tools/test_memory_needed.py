@@ -12,11 +12,11 @@ import pytest
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.cli import main
-from ppdiffusers_tome.tools.drawing import memory
-from ppdiffusers_tome.tools.drawing.finding import Source, find_model
-from ppdiffusers_tome.tools.drawing.memory import Drawing, check_memory, free_bytes
-from ppdiffusers_tome.tools.measuring import control_groups, machine
+from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.generation import memory
+from ppdiffusers_tome.tools.generation.memory import Drawing, check_memory, free_bytes
+from ppdiffusers_tome.tools.generation.model_sources import Source, find_model
+from ppdiffusers_tome.tools.measure import control_groups, machine
 
 MODEL = find_model("bundled")
 PLAIN = Drawing(MODEL, ToMeConfig(0.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ppdiffusers_tome.tools.bundled.photographs import (
+from ppdiffusers_tome.tools.demo_model.photographs import (
     SUBJECTS,
     Subject,
     View,

@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ppdiffusers_tome import ToMeConfig
-from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
-from ppdiffusers_tome.tools.evaluation.configurations import Configuration, ours, unmerged
-from ppdiffusers_tome.tools.evaluation.plot import plot
-from ppdiffusers_tome.tools.evaluation.samples import Case, Sample
-from ppdiffusers_tome.tools.evaluation.summary import rows
+from ppdiffusers_tome.tools.evaluate.configurations import Configuration, ours, unmerged
+from ppdiffusers_tome.tools.evaluate.plot import plot
+from ppdiffusers_tome.tools.evaluate.samples import Case, Sample
+from ppdiffusers_tome.tools.evaluate.summary import rows
 from ppdiffusers_tome.tools.figures.plots import BLUE, draw_plot, name_points
-from ppdiffusers_tome.tools.measuring.similarity import Similarity
+from ppdiffusers_tome.tools.generation.results import DrawnPicture
+from ppdiffusers_tome.tools.measure.similarity import Similarity
 
 pytestmark = pytest.mark.once
 

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.many_prompts.line import BadLine, Line, check_file_name
-from ppdiffusers_tome.tools.many_prompts.prompts import PromptsFile, lines_of
-from ppdiffusers_tome.tools.many_prompts.run import Run
+from ppdiffusers_tome.tools.batch.line import BadLine, Line, check_file_name
+from ppdiffusers_tome.tools.batch.prompts import PromptsFile, lines_of
+from ppdiffusers_tome.tools.batch.run import Run
 
 
 def read(

@@ -10,12 +10,12 @@ import pytest
 
 from launching import on_ranks, python_path
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.many_prompts.ranks import Ranks
+from ppdiffusers_tome.tools.batch.ranks import Ranks
 
 # Whoever comes late comes to the last moment late; nothing that was said may be lost, nothing run that is not safe.
 STAGGERED = """
 import atexit, sys, time
-from ppdiffusers_tome.tools.many_prompts.ranks import Ranks, end
+from ppdiffusers_tome.tools.batch.ranks import Ranks, end
 
 ranks = Ranks.from_environment()
 atexit.register(print, "torn down", flush=True)

@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, Subject, View, draw, held_out_views, prompt_of
-from ppdiffusers_tome.tools.bundled.recognition import edges_followed, likeness, nearest_subject, shows_subject
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, View, draw, held_out_views, prompt_of
+from ppdiffusers_tome.tools.demo_model.recognition import edges_followed, likeness, nearest_subject, shows_subject
 
 pytestmark = pytest.mark.once
 

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 
 import tiny
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, WIDTH, View, draw, held_out_views
-from ppdiffusers_tome.tools.drawing.finding import find_model
-from ppdiffusers_tome.tools.drawing.loading import load_pipeline
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, WIDTH, View, draw, held_out_views
+from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.training.evaluate import judged, main, subject_of_picture, table
 from ppdiffusers_tome.tools.training.export import export_dit
 from ppdiffusers_tome.tools.training.stages import finished_stages, note_finished, write_rows

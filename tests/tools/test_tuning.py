@@ -31,7 +31,7 @@ from ppdiffusers_tome import (
     tune,
 )
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.measuring.similarity import psnr_of
+from ppdiffusers_tome.tools.measure.similarity import psnr_of
 from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import psnr, read_first_image
 from ppdiffusers_tome.tuning.search import MeasuredImage, _choose, tune_images

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools import bundled
-from ppdiffusers_tome.tools.bundled.sums import SUMS, check_sums
-from ppdiffusers_tome.tools.cli import main
-from ppdiffusers_tome.tools.drawing import finding
-from ppdiffusers_tome.tools.drawing.finding import BUNDLED_DIT, Source, find_controlnet, find_model
-from ppdiffusers_tome.tools.drawing.loading import load_pipeline
-from tools.commands.conftest import PROMPT, SMALL
+from ppdiffusers_tome.tools import demo_model
+from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.demo_model.sums import SUMS, check_sums
+from ppdiffusers_tome.tools.generation import model_sources
+from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED_DIT, Source, find_controlnet, find_model
+from tools.cli.conftest import PROMPT, SMALL
 
 
 def find_dit(name: str) -> Source:
@@ -29,7 +29,7 @@ def find_dit(name: str) -> Source:
 
 
 FOLDERS = {"model": find_model, "controlnet": find_controlnet, "dit": find_dit}
-DEMO = bundled.MODEL.parent
+DEMO = demo_model.MODEL.parent
 FILES = [
     (each, path.relative_to(DEMO / each).as_posix())
     for each in FOLDERS for path in sorted((DEMO / each).rglob("*")) if path.is_file()
@@ -62,9 +62,9 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of all that is bundled, and what the program takes for bundled."""
     for each in FOLDERS:
         shutil.copytree(DEMO / each, tmp_path / each)
-    monkeypatch.setattr(finding, "MODEL", tmp_path / "model")
-    monkeypatch.setattr(finding, "CONTROLNET", tmp_path / "controlnet")
-    monkeypatch.setattr(finding, "DIT", tmp_path / "dit")
+    monkeypatch.setattr(model_sources, "MODEL", tmp_path / "model")
+    monkeypatch.setattr(model_sources, "CONTROLNET", tmp_path / "controlnet")
+    monkeypatch.setattr(model_sources, "DIT", tmp_path / "dit")
     return tmp_path
 
 

@@ -13,10 +13,10 @@ from ppdiffusers_tome.tools.bench.attention import ATTENTIONS, PLAIN
 from ppdiffusers_tome.tools.bench.contenders import CONTENDERS
 from ppdiffusers_tome.tools.bench.plan import Plan
 from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS
-from ppdiffusers_tome.tools.drawing.arguments import add_output_arguments
-from ppdiffusers_tome.tools.drawing.loading import DTYPES
-from ppdiffusers_tome.tools.drawing.settings import check_seed
-from ppdiffusers_tome.tools.measuring.units import parse_bytes
+from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
+from ppdiffusers_tome.tools.generation.model_loader import DTYPES
+from ppdiffusers_tome.tools.generation.settings import check_seed
+from ppdiffusers_tome.tools.measure.units import parse_bytes
 
 # Three halvings of the latent, and whole cells of 2x2 tokens at the coarsest level that the port merges at.
 SIZE_MULTIPLE = 64

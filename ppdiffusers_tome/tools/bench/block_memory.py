@@ -41,7 +41,7 @@ def _peak(name: str, case: BlockCase) -> Iterator[Peak]:
     """Runs in that process: a small case first, for whatever a first call sets up."""
     import paddle
 
-    from ppdiffusers_tome.tools.measuring.measure import tensor_bytes
+    from ppdiffusers_tome.tools.measure.measure import tensor_bytes
 
     def bytes_in_use() -> list[int]:
         """Now and at the most: no less than the true peak, as the two may not have been at the same moment."""

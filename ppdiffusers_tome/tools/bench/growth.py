@@ -9,7 +9,7 @@ from ppdiffusers_tome.tools.bench.block import MATCH, BlockCase
 from ppdiffusers_tome.tools.bench.block_memory import Peak, peaks
 from ppdiffusers_tome.tools.bench.overhead import Spreads, measure
 from ppdiffusers_tome.tools.bench.own_process import in_own_process
-from ppdiffusers_tome.tools.measuring.spread import Spread
+from ppdiffusers_tome.tools.measure.spread import Spread
 
 
 @dataclass(frozen=True)

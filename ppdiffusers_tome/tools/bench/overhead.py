@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.block import FAST, MERGE, NAMES, PORT, STAGES, UNMERGE, BlockCase, stages_of
 from ppdiffusers_tome.tools.bench.torch_python import run_with_torch
-from ppdiffusers_tome.tools.measuring.clock import DeviceClock, garbage_kept, seconds_of
-from ppdiffusers_tome.tools.measuring.rounds import take_turns
-from ppdiffusers_tome.tools.measuring.spread import Spread
+from ppdiffusers_tome.tools.measure.clock import DeviceClock, garbage_kept, seconds_of
+from ppdiffusers_tome.tools.measure.rounds import take_turns
+from ppdiffusers_tome.tools.measure.spread import Spread
 
 if TYPE_CHECKING:
     import paddle

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ppdiffusers_tome.cpu.process import keep_freed_memory, keeps_freed_memory
 from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.tools.measuring import out_of_memory
+from ppdiffusers_tome.tools.measure import out_of_memory
 
 T = TypeVar("T")
 _MOST_WORDS = 3000  # of a process that failed

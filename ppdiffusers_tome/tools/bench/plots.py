@@ -9,7 +9,7 @@ from ppdiffusers_tome.tools.bench.contenders import FREE, NONE, OURS, OURS_FAST,
 from ppdiffusers_tome.tools.bench.plan import Plan
 from ppdiffusers_tome.tools.bench.summary import OUT_OF_MEMORY, UNITS, Result
 from ppdiffusers_tome.tools.figures.plots import BLUE, FAINT, GREEN, GREY, INK, NAVY, ORANGE, PURPLE, draw_plot
-from ppdiffusers_tome.tools.measuring.units import NOT_MEASURED, format_bytes, format_seconds
+from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

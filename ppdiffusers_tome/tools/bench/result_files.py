@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.tools.console.results import Page, write_json, write_text
+from ppdiffusers_tome.tools.cli.console.results import Page, write_json, write_text
 from ppdiffusers_tome.tools.files import prepare_folder
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ResultFiles:
         Raises:
             UserError: a file exists and must not be replaced, or cannot be written.
         """
-        from ppdiffusers_tome.tools.drawing.picture_files import write_picture
+        from ppdiffusers_tome.tools.generation.image_files import write_picture
 
         files = self._paths if picture is not None else self._paths[:2]
         write_text(files[0], page.markdown(), overwrite=self._overwrite)

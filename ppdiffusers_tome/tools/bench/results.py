@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.bench.summary import results_of
 from ppdiffusers_tome.tools.bench.sweep import Sweep
 from ppdiffusers_tome.tools.bench.torch_python import run_with_torch
 from ppdiffusers_tome.tools.bench.workload import TEXT_TOKENS
-from ppdiffusers_tome.tools.measuring.spread import Spread
+from ppdiffusers_tome.tools.measure.spread import Spread
 
 MODELS = tuple(name for name in RANDOM_UNETS if name.startswith("sd15"))
 RATIO, BATCH = 0.5, 1

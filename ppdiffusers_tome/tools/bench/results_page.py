@@ -42,7 +42,7 @@ def _docs(page: Path) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     from ppdiffusers_tome.tools.bench.results_plot import plot
-    from ppdiffusers_tome.tools.drawing.picture_files import write_picture
+    from ppdiffusers_tome.tools.generation.image_files import write_picture
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=Path, help="such as docs/en/results/index.md")

@@ -10,7 +10,7 @@ from ppdiffusers_tome.tools.bench.gpu.estimate import by_strength
 from ppdiffusers_tome.tools.bench.results import TOMESD, TORCH
 from ppdiffusers_tome.tools.bench.results_table import TITLE, Machine, cell_text, rows_of, words
 from ppdiffusers_tome.tools.figures import plots
-from ppdiffusers_tome.tools.measuring.units import format_seconds
+from ppdiffusers_tome.tools.measure.units import format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

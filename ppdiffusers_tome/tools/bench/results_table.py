@@ -13,8 +13,8 @@ from ppdiffusers_tome.tools.bench.gpu.estimate import by_strength
 from ppdiffusers_tome.tools.bench.result_files import described
 from ppdiffusers_tome.tools.bench.results import TOMESD, TORCH
 from ppdiffusers_tome.tools.bench.summary import OUT_OF_MEMORY
-from ppdiffusers_tome.tools.console.tables import Table
-from ppdiffusers_tome.tools.measuring.units import NOT_MEASURED, format_seconds
+from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_seconds
 
 TITLE = "One call of the UNet, unmerged and merged"
 ROWS = (NONE, OURS, OURS_TILE, *(PRESETS[name] for name in by_strength()), PORT, TORCH, TOMESD, FREE)

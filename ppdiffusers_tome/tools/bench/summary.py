@@ -9,9 +9,9 @@ from typing import Any
 from ppdiffusers_tome.tools.bench.contenders import CONTENDERS, FREE, NONE
 from ppdiffusers_tome.tools.bench.ledger import MEMORY, TIME, BenchLedger
 from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
-from ppdiffusers_tome.tools.console.tables import Table
-from ppdiffusers_tome.tools.measuring.spread import Spread
-from ppdiffusers_tome.tools.measuring.units import NOT_MEASURED, format_bytes, format_seconds
+from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.measure.spread import Spread
+from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_bytes, format_seconds
 
 OUT_OF_MEMORY = "out of memory"
 UNITS = {"unet": "seconds per UNet call", "pipeline": "seconds per image"}

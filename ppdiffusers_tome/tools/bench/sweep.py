@@ -11,8 +11,8 @@ from ppdiffusers_tome.tools.bench.own_process import in_own_process
 from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
 from ppdiffusers_tome.tools.bench.result_files import ResultFiles
 from ppdiffusers_tome.tools.bench.task import Task, carry_out
-from ppdiffusers_tome.tools.console.output import one_line_warnings
-from ppdiffusers_tome.tools.console.results import Page
+from ppdiffusers_tome.tools.cli.console.output import one_line_warnings
+from ppdiffusers_tome.tools.cli.console.results import Page
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.tools.bench.contenders import put_on
 from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
-from ppdiffusers_tome.tools.measuring.clock import seconds_of
-from ppdiffusers_tome.tools.measuring.rounds import in_turn
+from ppdiffusers_tome.tools.measure.clock import seconds_of
+from ppdiffusers_tome.tools.measure.rounds import in_turn
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.bench.workload import Workload
@@ -48,8 +48,8 @@ def carry_out(task: Task, load: Load | None = None, clock: Clock = seconds_of) -
         clock: tells the seconds of a run.
     """
     from ppdiffusers_tome.tools.bench.workload import load_workload
-    from ppdiffusers_tome.tools.measuring.machine import measured_on
-    from ppdiffusers_tome.tools.measuring.measure import memory_meaning
+    from ppdiffusers_tome.tools.measure.machine import measured_on
+    from ppdiffusers_tome.tools.measure.measure import memory_meaning
 
     yield {"on": {**measured_on(), "memory": memory_meaning()}}
     workload = (load or load_workload)(task.plan, task.setting)
@@ -80,7 +80,7 @@ def _memory(task: Task, workload: Workload) -> Iterator[dict[str, Any]]:
     """One step of one variant, which is the first thing this process runs: old peaks cannot be mistaken for its own."""
     import paddle
 
-    from ppdiffusers_tome.tools.measuring.measure import Meter, ResidentMemory
+    from ppdiffusers_tome.tools.measure.measure import Meter, ResidentMemory
 
     (variant,) = task.variants
     yield {"running": variant.name}

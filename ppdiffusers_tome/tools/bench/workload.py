@@ -10,8 +10,8 @@ from ppdiffusers_tome.tools.bench.attention import set_attention
 from ppdiffusers_tome.tools.bench.contenders import denoiser
 from ppdiffusers_tome.tools.bench.plan import Plan, Setting
 from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS, random_unet
-from ppdiffusers_tome.tools.drawing.device import check_device
-from ppdiffusers_tome.tools.drawing.finding import find_model
+from ppdiffusers_tome.tools.generation.device import check_device
+from ppdiffusers_tome.tools.generation.model_sources import find_model
 
 TEXT_TOKENS = 77
 PROMPT = "a photo of a cat"
@@ -48,7 +48,7 @@ def _unet_workload(plan: Plan, setting: Setting) -> Workload:
     import numpy as np
     import paddle
 
-    from ppdiffusers_tome.tools.drawing.loading import load_unet
+    from ppdiffusers_tome.tools.generation.model_loader import load_unet
 
     if plan.model in RANDOM_UNETS:
         unet = random_unet(plan.model, dtype=plan.dtype)
@@ -82,8 +82,8 @@ def _unet_workload(plan: Plan, setting: Setting) -> Workload:
 def _pipeline_workload(plan: Plan, setting: Setting) -> Workload:
     import paddle
 
-    from ppdiffusers_tome.tools.drawing.loading import load_pipeline
-    from ppdiffusers_tome.tools.drawing.sampling import initial_noise
+    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+    from ppdiffusers_tome.tools.generation.sampling import initial_noise
 
     pipe = load_pipeline(find_model(plan.model), dtype=plan.dtype)
     pipe.set_progress_bar_config(disable=True)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.export.versions import installed_version
 from ppdiffusers_tome.tools.doctor.importing import STEPS
 from ppdiffusers_tome.tools.doctor.versions import never_tested
-from ppdiffusers_tome.tools.measuring.machine import all_memory, free_memory, operating_system, processor
-from ppdiffusers_tome.tools.measuring.units import format_bytes
+from ppdiffusers_tome.tools.measure.machine import all_memory, free_memory, operating_system, processor
+from ppdiffusers_tome.tools.measure.units import format_bytes
 from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.overrides.attention import has_plain_scores, move_mask_to_channel
 from ppdiffusers_tome.patching.state.reducer import build_reducer
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.measuring.clock import seconds_of
-from ppdiffusers_tome.tools.measuring.measure import available_bytes
+from ppdiffusers_tome.tools.measure.clock import seconds_of
+from ppdiffusers_tome.tools.measure.measure import available_bytes
 
 _REPEATS = 3
 # Of the memory that is there; attention that needs more is not tried.

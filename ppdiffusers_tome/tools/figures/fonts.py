@@ -12,7 +12,7 @@ from itertools import count
 
 from PIL import ImageFont
 
-from ppdiffusers_tome.tools.console.output import warn
+from ppdiffusers_tome.tools.cli.console.output import warn
 
 # Of fonts that have as much of a text, the first of these: clear ones with Chinese, Japanese and Korean, and Latin.
 _PREFERRED = (

@@ -9,11 +9,11 @@ from typing import Any
 from PIL import Image
 
 from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
-from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture, run_line
 from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
-from ppdiffusers_tome.tools.measuring.similarity import similarity_to_dict
-from ppdiffusers_tome.tools.measuring.units import counted
+from ppdiffusers_tome.tools.generation.results import DrawnPicture, run_line
+from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
+from ppdiffusers_tome.tools.measure.units import counted
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.tools.measuring.out_of_memory import is_out_of_memory
-from ppdiffusers_tome.tools.play.asking import Order, RefusedError
+from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
+from ppdiffusers_tome.tools.play.requests import Order, RefusedError
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
+    from ppdiffusers_tome.tools.generation.results import DrawnPicture
     from ppdiffusers_tome.tools.play.studio import MergedMap, Remembered, Studio
 
 WAITING = "waiting"

@@ -17,11 +17,15 @@ import gradio as gr
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.drawing.device import device_name
-from ppdiffusers_tome.tools.drawing.settings import SIZE_MULTIPLE
-from ppdiffusers_tome.tools.measuring.measure import memory_meaning
-from ppdiffusers_tome.tools.play import shown
-from ppdiffusers_tome.tools.play.asking import (
+from ppdiffusers_tome.tools.generation.device import device_name
+from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE
+from ppdiffusers_tome.tools.measure.measure import memory_meaning
+from ppdiffusers_tome.tools.play import html
+from ppdiffusers_tome.tools.play.i18n import LANGUAGES
+from ppdiffusers_tome.tools.play.i18n.words import Words
+from ppdiffusers_tome.tools.play.jobs import WAITING, Job, Line
+from ppdiffusers_tome.tools.play.photos import MOST_BYTES, read_photo
+from ppdiffusers_tome.tools.play.requests import (
     MOST_SEED,
     MOST_STEPS,
     OWN,
@@ -35,12 +39,8 @@ from ppdiffusers_tome.tools.play.asking import (
     tome_from,
     whole_number,
 )
-from ppdiffusers_tome.tools.play.desks import Desk, Desks
-from ppdiffusers_tome.tools.play.jobs import WAITING, Job, Line
-from ppdiffusers_tome.tools.play.photos import MOST_BYTES, read_photo
+from ppdiffusers_tome.tools.play.sessions import Desk, Desks
 from ppdiffusers_tome.tools.play.studio import MAP, MERGED, UNMERGED, WARMING_UP, Studio, edges_of
-from ppdiffusers_tome.tools.play.words import LANGUAGES
-from ppdiffusers_tome.tools.play.words.words import Words
 
 _FIRST_PRESET = "balanced"
 _LOOK = 0.1  # seconds between two looks at a drawing
@@ -99,7 +99,7 @@ class _Page:
             model=loaded.settings.model.name, device=device_name(), dtype=loaded.settings.dtype
         )
         others = [other for other in LANGUAGES.values() if other is not words]
-        gr.HTML(shown.head(words, model, others), padding=False)
+        gr.HTML(html.head(words, model, others), padding=False)
         with gr.Row(elem_id="tome-columns"):
             with gr.Column(scale=2, min_width=300, elem_id="tome-asked"):
                 asked = [self._subject(), *self._merging(), *self._picture(), *self._guide()]
@@ -108,7 +108,7 @@ class _Page:
                     cancel = gr.Button(words.cancel, interactive=False, elem_id="tome-cancel")
             with gr.Column(scale=3, min_width=300):
                 status = gr.HTML(elem_id="tome-status", padding=False)
-                result = gr.HTML(shown.first_state(words), elem_id="tome-result", padding=False)
+                result = gr.HTML(html.first_state(words), elem_id="tome-result", padding=False)
                 figures = gr.HTML(elem_id="tome-figures", padding=False)
                 merged_map = gr.HTML(elem_id="tome-map", padding=False)
         _on(draw.click, self._draw, asked, [status, result, figures, merged_map, draw, cancel], "draw")
@@ -161,7 +161,7 @@ class _Page:
                 width = gr.Number(loaded.width, label=words.width, step=SIZE_MULTIPLE, min_width=120)
                 height = gr.Number(loaded.height, label=words.height, step=SIZE_MULTIPLE, min_width=120)
             if not sized:
-                gr.HTML(shown.note(words.fixed_size.format(width=loaded.width, height=loaded.height)), padding=False)
+                gr.HTML(html.note(words.fixed_size.format(width=loaded.width, height=loaded.height)), padding=False)
             kept_out = loaded.settings.negative_prompt or ""
             negative = gr.Textbox(kept_out, label=words.negative_prompt, max_lines=4, visible=sized)
         return [seed, width, height, steps, guidance, negative]
@@ -169,7 +169,7 @@ class _Page:
     def _guide(self) -> list[Any]:
         words = self._words
         with gr.Accordion(words.guide, open=False, visible=self._studio.guided is not None, elem_id="tome-guide"):
-            gr.HTML(shown.chooser(words, MOST_BYTES), padding=False)
+            gr.HTML(html.chooser(words, MOST_BYTES), padding=False)
             box = gr.Textbox("", elem_id="tome-photo", show_label=False, container=False)
             said = gr.HTML(padding=False)
             remove = gr.Button(words.remove, size="sm", visible=False)
@@ -211,7 +211,7 @@ class _Page:
             job = Job(order, desk.unmerged(wanted))
             self._room.line.add(job)
         except RefusedError as refused:
-            yield [shown.message(self._words.refusal(refused), "wrong"), *[gr.skip()] * 5]
+            yield [html.message(self._words.refusal(refused), "wrong"), *[gr.skip()] * 5]
             return
         desk.job = job
         try:
@@ -247,11 +247,11 @@ class _Page:
         """Keep a picture that was chosen, and show its edges; the box is empty again, for the next."""
         desk = self._room.desks.of(_session(request))
         try:
-            if box == shown.LARGE:
+            if box == html.LARGE:
                 raise RefusedError("large_file", most=MOST_BYTES // 2**20)
             desk.photo = read_photo(str(box))
         except RefusedError as refused:
-            said = shown.message(self._words.refusal(refused), "wrong")
+            said = html.message(self._words.refusal(refused), "wrong")
             return ["", said, gr.update(visible=desk.photo is not None), desk.photo is not None]
         return ["", self._edges(desk.photo, low, high), gr.update(visible=True), True]
 
@@ -268,8 +268,8 @@ class _Page:
         try:
             edges = edges_of(guide_from(photo, low, high, 1), self._studio.plain.height, self._studio.plain.width)
         except RefusedError as refused:
-            return shown.message(self._words.refusal(refused), "wrong")
-        return shown.guide(self._words, photo, edges)
+            return html.message(self._words.refusal(refused), "wrong")
+        return html.guide(self._words, photo, edges)
 
     def _leave(self, request: gr.Request) -> None:
         self._room.desks.forget(_session(request))
@@ -295,23 +295,23 @@ class _View:
         """The same when all is over."""
         job, words = self._job, self._words
         if job.failure is not None:
-            status = shown.message(words.refusal(job.failure), "wrong")
+            status = html.message(words.refusal(job.failure), "wrong")
         else:
-            status = shown.message(words.done if job.finished else words.cancelled)
+            status = html.message(words.done if job.finished else words.cancelled)
         pictures = self._pictures()
         if job.finished and job.order.with_map:
-            pictures[-1] = shown.map_of(words, job.map)
+            pictures[-1] = html.map_of(words, job.map)
         return [status, *pictures]
 
     def _status(self, before: int) -> str:
         job, words = self._job, self._words
         if job.stage == WAITING:
-            return shown.progress(words, words.waiting.format(before=before), 0, 0)
+            return html.progress(words, words.waiting.format(before=before), 0, 0)
         said = {
             WARMING_UP: words.warming_up, UNMERGED: words.drawing_unmerged, MERGED: words.drawing_merged,
             MAP: words.drawing_map,
         }  # fmt: skip
-        return shown.progress(words, said[job.stage], job.done, job.calls)
+        return html.progress(words, said[job.stage], job.done, job.calls)
 
     def _pictures(self) -> list[Any]:
         """Pictures, figures and no map, as far as they are there; what the job before had stays until there are any."""
@@ -323,17 +323,17 @@ class _View:
             return [gr.skip()] * 3
         self._showing = showing
         if merged is None:
-            return [shown.pair(words, unmerged.drawn, None), "", ""]
+            return [html.pair(words, unmerged.drawn, None), "", ""]
         odd = [
             str(getattr(words, f"odd_{what}")).format(detail=detail)
             for what, detail in self._studio.odd(job.order.wanted).items()
         ]
         memory = memory_meaning()
-        figures = shown.figures(
+        figures = html.figures(
             words, unmerged, merged, settings=job.order.tome.summary, memory=words.memories.get(memory, memory),
             remembered=job.remembered, odd=odd,
         )  # fmt: skip
-        return [shown.pair(words, unmerged.drawn, merged), figures, ""]
+        return [html.pair(words, unmerged.drawn, merged), figures, ""]
 
 
 def _on(

@@ -9,8 +9,8 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.tools.drawing.as_seen import SHOWING, as_seen
-from ppdiffusers_tome.tools.play.asking import RefusedError
+from ppdiffusers_tome.tools.generation.image_io import SHOWING, as_seen
+from ppdiffusers_tome.tools.play.requests import RefusedError
 
 if TYPE_CHECKING:
     from PIL import Image

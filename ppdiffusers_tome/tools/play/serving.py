@@ -19,10 +19,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.console.output import print_line, warn
+from ppdiffusers_tome.tools.cli.console.output import print_line, warn
+from ppdiffusers_tome.tools.play.i18n import LANGUAGES, language_of
+from ppdiffusers_tome.tools.play.i18n.english import ENGLISH
 from ppdiffusers_tome.tools.play.photos import MOST_BYTES
-from ppdiffusers_tome.tools.play.words import LANGUAGES, language_of
-from ppdiffusers_tome.tools.play.words.english import ENGLISH
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]

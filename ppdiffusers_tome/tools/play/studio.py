@@ -16,22 +16,22 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock, merging_blocks
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.drawing.drawn import DrawnPicture
-from ppdiffusers_tome.tools.drawing.edges import canny, fitted
-from ppdiffusers_tome.tools.drawing.loaded_pipeline import (
+from ppdiffusers_tome.tools.evaluate.runner import WARM_UP_STEPS
+from ppdiffusers_tome.tools.figures.merged_sheets import first_of_levels, spread_calls
+from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
+from ppdiffusers_tome.tools.generation.edges import canny, fitted
+from ppdiffusers_tome.tools.generation.loaded_pipeline import (
     LoadedPipeline,
     load_with_settings,
     not_understood,
     other_size,
     too_long,
 )
-from ppdiffusers_tome.tools.drawing.loading import without_controlnet
-from ppdiffusers_tome.tools.drawing.memory import check_memory
-from ppdiffusers_tome.tools.drawing.settings import Settings, drawing_of
-from ppdiffusers_tome.tools.evaluation.running import WARM_UP_STEPS
-from ppdiffusers_tome.tools.figures.merged_sheets import first_of_levels, spread_calls
-from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
-from ppdiffusers_tome.tools.play.asking import Guide, Order, RefusedError, Wanted
+from ppdiffusers_tome.tools.generation.memory import check_memory
+from ppdiffusers_tome.tools.generation.model_loader import without_controlnet
+from ppdiffusers_tome.tools.generation.results import DrawnPicture
+from ppdiffusers_tome.tools.generation.settings import Settings, drawing_of
+from ppdiffusers_tome.tools.play.requests import Guide, Order, RefusedError, Wanted
 
 WARMING_UP, UNMERGED, MERGED, MAP = STAGES = ("warming_up", "unmerged", "merged", "map")
 _SHOWN_CALLS = 12  # of the denoiser, on the map: each is a picture to send

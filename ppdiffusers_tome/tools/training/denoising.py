@@ -13,7 +13,7 @@ from diffusers import AutoencoderKL, DDIMScheduler
 from torch import nn
 from torch.nn import functional as F
 
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, WIDTH
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, WIDTH
 from ppdiffusers_tome.tools.training.common import (
     AdamW,
     Muon,

@@ -31,14 +31,14 @@ from tqdm import tqdm
 from ppdiffusers_tome.api import apply_tome, remove_tome
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.cpu.process import keep_freed_memory, let_mkl_use_avx2
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, WIDTH, Subject, draw, held_out_views, prompt_of
-from ppdiffusers_tome.tools.bundled.recognition import edges_followed, nearest_subject
-from ppdiffusers_tome.tools.drawing import sampling
-from ppdiffusers_tome.tools.drawing.edges import canny
-from ppdiffusers_tome.tools.drawing.finding import BUNDLED, Source, find_controlnet, find_model
-from ppdiffusers_tome.tools.drawing.loading import load_pipeline
-from ppdiffusers_tome.tools.drawing.settings import usual_guidance
-from ppdiffusers_tome.tools.measuring.ledger import Ledger
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, WIDTH, Subject, draw, held_out_views, prompt_of
+from ppdiffusers_tome.tools.demo_model.recognition import edges_followed, nearest_subject
+from ppdiffusers_tome.tools.generation import sampling
+from ppdiffusers_tome.tools.generation.edges import canny
+from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, Source, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.settings import usual_guidance
+from ppdiffusers_tome.tools.measure.ledger import Ledger
 
 
 def subject_of_picture(number: int, *, shuffled: bool = False) -> Subject:

@@ -1,7 +1,7 @@
 """Turn what PyTorch trained into the model folders that the package carries: ppdiffusers' format, float16.
 
     python -m ppdiffusers_tome.tools.training.export --text runs/text --vae runs/vae --unet runs/unet \
-        --controlnet runs/controlnet --dit runs/dit --output ppdiffusers_tome/tools/bundled
+        --controlnet runs/controlnet --dit runs/dit --output ppdiffusers_tome/tools/demo_model
 
 Runs under Paddle. Writes ``OUTPUT/model`` (a StableDiffusionPipeline), ``OUTPUT/controlnet``, ``OUTPUT/dit`` (a
 DiTPipeline) and, into each, a ``SHA256SUMS`` that ``sha256sum -c`` understands.
@@ -27,7 +27,7 @@ from ppdiffusers import (
 )
 from ppdiffusers.transformers import CLIPTextModel, CLIPTokenizer
 
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 
 def load(model_class: Any, folder: Path) -> paddle.nn.Layer:

@@ -13,7 +13,7 @@ from diffusers import AutoencoderKL
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, View, draw, random_view
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, View, draw, random_view
 from ppdiffusers_tome.tools.training.common import autocast
 from ppdiffusers_tome.tools.training.sheets import to_pixels
 

@@ -16,7 +16,7 @@ from diffusers import ControlNetModel, UNet2DConditionModel
 from torch import nn
 from torch.nn import functional as F
 
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, draw
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, draw
 from ppdiffusers_tome.tools.training.denoising import denoiser_parser, load_latents, train
 from ppdiffusers_tome.tools.training.latents import Latents
 from ppdiffusers_tome.tools.training.train_unet import Prompts

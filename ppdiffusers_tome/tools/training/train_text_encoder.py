@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, prompt_of
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
 from ppdiffusers_tome.tools.training.common import decayed, make_parser, step
 from ppdiffusers_tome.tools.training.run import Run
 

@@ -17,7 +17,7 @@ from diffusers import UNet2DConditionModel
 from torch import nn
 from transformers import CLIPTextModel, CLIPTokenizer
 
-from ppdiffusers_tome.tools.bundled.photographs import SUBJECTS, prompt_of
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
 from ppdiffusers_tome.tools.training.denoising import denoiser_parser, load_latents, train
 from ppdiffusers_tome.tools.training.grown import grow
 from ppdiffusers_tome.tools.training.latents import Latents

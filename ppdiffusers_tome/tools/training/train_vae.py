@@ -20,7 +20,7 @@ import torch
 from diffusers import AutoencoderKL
 from torch.nn import functional as F
 
-from ppdiffusers_tome.tools.bundled import photographs
+from ppdiffusers_tome.tools.demo_model import photographs
 from ppdiffusers_tome.tools.training.common import (
     autocast,
     average,

@@ -17,11 +17,11 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.commands import play
-from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.play.asking import Order, Wanted
+from ppdiffusers_tome.tools.cli.commands import play
+from ppdiffusers_tome.tools.cli.console.parsing import Parser
+from ppdiffusers_tome.tools.play.requests import Order, Wanted
 from ppdiffusers_tome.tools.play.studio import Studio
-from tools.commands.conftest import SMALL
+from tools.cli.conftest import SMALL
 
 _ADDRESS = re.compile(r"data:image/png;base64,[\w+/=]+")
 

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ppdiffusers_tome.tools.cli import main
-from ppdiffusers_tome.tools.commands import play
-from ppdiffusers_tome.tools.play.asking import OWN
+from ppdiffusers_tome.tools.cli.commands import play
+from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.play.jobs import Job
+from ppdiffusers_tome.tools.play.requests import OWN
 from ppdiffusers_tome.tools.play.studio import Studio
-from tools.commands.conftest import SMALL
+from tools.cli.conftest import SMALL
 from tools.play.conftest import Page, data_of, is_held, pictures_in, png_of, until
 
 pytestmark = pytest.mark.once

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ppdiffusers_tome.tools.play.asking import RefusedError
+from ppdiffusers_tome.tools.play.i18n.english import ENGLISH
 from ppdiffusers_tome.tools.play.photos import MOST_BYTES, read_photo
-from ppdiffusers_tome.tools.play.words.english import ENGLISH
+from ppdiffusers_tome.tools.play.requests import RefusedError
 from tools.play.conftest import data_of, png_of
 
 

@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.play.asking import Guide, Order, RefusedError, Wanted
-from ppdiffusers_tome.tools.play.desks import Desk, Desks
 from ppdiffusers_tome.tools.play.jobs import WAITING, Job, Line
+from ppdiffusers_tome.tools.play.requests import Guide, Order, RefusedError, Wanted
+from ppdiffusers_tome.tools.play.sessions import Desk, Desks
 from ppdiffusers_tome.tools.play.studio import MAP, MERGED, UNMERGED, WARMING_UP, Studio
-from tools.commands.conftest import write_dit
+from tools.cli.conftest import write_dit
 from tools.play.conftest import studio_of, until
 
 HALF = ToMeConfig(ratio=0.5)

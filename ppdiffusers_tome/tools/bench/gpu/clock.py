@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ppdiffusers_tome.tools.measuring.clock import garbage_kept, seconds_of
+from ppdiffusers_tome.tools.measure.clock import garbage_kept, seconds_of
 from ppdiffusers_tome.tuning.measurement import synchronize
 
 EVENTS = "CUDA events"

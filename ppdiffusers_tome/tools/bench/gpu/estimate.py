@@ -14,7 +14,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.bench.gpu.cost import DEVICES
 from ppdiffusers_tome.tools.bench.gpu.families import FAMILIES, SIZES
-from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.cli.console.tables import Table
 
 FILE = Path(__file__).with_name("estimate.json")
 COMMAND = "ppdiffusers-tome bench gpu"

@@ -20,7 +20,7 @@ import paddle
 
 from ppdiffusers_tome.tools.bench.block import BlockCase
 from ppdiffusers_tome.tools.bench.gpu.trace import TRACED, trace
-from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.cli.console.tables import Table
 
 
 def traced_operators() -> dict[str, set[str]]:

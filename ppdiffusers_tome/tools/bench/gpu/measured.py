@@ -16,8 +16,8 @@ from ppdiffusers_tome.tools.bench.plan import Plan, Setting
 from ppdiffusers_tome.tools.bench.summary import OUT_OF_MEMORY, Result, results_of
 from ppdiffusers_tome.tools.bench.sweep import Sweep
 from ppdiffusers_tome.tools.bench.task import Task
-from ppdiffusers_tome.tools.console.output import warn
-from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.cli.console.output import warn
+from ppdiffusers_tome.tools.cli.console.tables import Table
 
 FUSED = ("xformers", "flash")  # attention that the estimate is about: one kernel, which writes no scores
 

@@ -20,7 +20,7 @@ from ppdiffusers_tome.tools.bench.block import MERGE, PARTITION, STAGES, UNMERGE
 from ppdiffusers_tome.tools.bench.gpu.cost import DEVICES, LAUNCH_SECONDS, Cost, Device, seconds_of
 from ppdiffusers_tome.tools.bench.gpu.trace import TRACED, Data, Operator, trace
 from ppdiffusers_tome.tools.bench.marked_page import write_between
-from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.cli.console.tables import Table
 
 BEGIN, END = (
     "<!-- what follows is made by ppdiffusers_tome.tools.bench.gpu.roofline -->",

@@ -12,7 +12,7 @@ from ppdiffusers_tome.tools.bench.plan import Plan, Setting
 from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS, random_model
 from ppdiffusers_tome.tools.bench.task import Task, carry_out
 from ppdiffusers_tome.tools.bench.workload import Workload, load_workload
-from ppdiffusers_tome.tools.measuring.out_of_memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 
 # What transformer/config.json of stabilityai/stable-diffusion-3-medium-diffusers says.
 _SD3 = {

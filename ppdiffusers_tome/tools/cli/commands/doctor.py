@@ -1,0 +1,211 @@
+"""``ppdiffusers-tome doctor``: what merges in which pipeline; for one model, what is going to merge and be saved."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.generation.arguments import add_size_arguments, add_tome_arguments
+from ppdiffusers_tome.tools.generation.model_loader import DTYPES
+from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation.settings import check_sizes, tome_from
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.tools.doctor.coverage import Denoiser, PipelineCoverage
+    from ppdiffusers_tome.tools.doctor.estimate import Estimate
+
+HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
+EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, read off tiny models of each kind,
+and an estimate of what presets save on a GPU.
+with --model: the tokens at every level, how many merge, and self-attention of a block timed on this machine.
+with --environment: versions, devices, threads and memory, for a bug report. It names no folders, users or
+machines, and also tells why Paddle or ppdiffusers cannot be imported.
+
+examples:
+  ppdiffusers-tome doctor
+  ppdiffusers-tome doctor --model bundled --ratio 0.5
+  ppdiffusers-tome doctor --environment
+  ppdiffusers-tome doctor --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --dtype float16 --xformers
+"""
+
+
+_PAGE = """# Coverage
+
+Every pipeline that ppdiffusers {version} exports, as printed by `ppdiffusers-tome doctor --markdown`.
+What a denoiser holds is read off a tiny real model of its kind, with the function that `apply_tome` uses.
+The level is how many times smaller than the latent the finest grid of tokens is.
+`max_downsample=None`, the default, merges at that level.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--markdown", action="store_true", help="the table of pipelines as a page in Markdown")
+    parser.add_argument("--environment", action="store_true",
+                        help="what a bug report needs: versions, devices, threads, memory")
+    parser.add_argument("--json", action="store_true", help="with --environment: as JSON")
+    group = parser.add_argument_group("one model")
+    group.add_argument("--model", metavar="MODEL",
+                       help="a pipeline's folder, a hub name, or 'bundled' (default: the table of all pipelines)")
+    add_size_arguments(group)
+    group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
+    group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
+    group.add_argument("--chunked-attention", action="store_true", help="exact attention in less memory on a CPU")
+    tome = add_tome_arguments(parser)
+    tome.add_argument("--ratio", type=float, metavar="X", help="share of the tokens (default: 0.5)")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.json and not args.environment:
+        raise UserError("--json is for --environment; give both, or neither")
+    if args.environment:
+        if args.model is not None or args.markdown:
+            raise UserError("--environment was given with --model or --markdown; give one of them")
+        _print_environment(as_json=args.json)
+    elif args.model is None:
+        _print_coverage(markdown=args.markdown)
+    else:
+        _print_estimates(args)
+
+
+def _print_environment(*, as_json: bool) -> None:
+    from ppdiffusers_tome.tools.cli.console.process import given_variables
+    from ppdiffusers_tome.tools.doctor.environment import environment, environment_text, findings, imports_text
+    from ppdiffusers_tome.tools.doctor.importing import try_imports
+
+    report = environment(given_variables())
+    if as_json:
+        print(json.dumps({**report, "imports": try_imports()}, indent=2))
+        return
+    # At once, as importing takes a while. Not by ``print_line``, whose library may be what is broken.
+    print(environment_text(report), flush=True)
+    imports = try_imports()
+    print(imports_text(imports), "", *findings(report["packages"], imports), sep="\n")
+
+
+def _print_coverage(*, markdown: bool) -> None:
+    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
+
+    with quiet_libraries():
+        import ppdiffusers
+
+        from ppdiffusers_tome.tools.cli.console.output import print_line, tell
+        from ppdiffusers_tome.tools.doctor.coverage import coverage
+        from ppdiffusers_tome.tools.doctor.versions import never_tested
+
+        tell("looking at a tiny model of every kind ...")
+        rows = [(each.name, "yes" if each.merges else "no", _where(each)) for each in coverage()]
+    table = Table(("pipeline", "merges", "where, or why not"), rows, left=3)
+    if markdown:
+        print(_PAGE.format(version=ppdiffusers.__version__))
+        print(table.markdown(), end="")
+    else:
+        table.print()
+        warning = never_tested(ppdiffusers.__version__)
+        if warning:
+            print_line(f"\n{warning}")
+        _print_gpu_estimate()
+
+
+def _print_gpu_estimate() -> None:
+    from ppdiffusers_tome.tools.bench.gpu.cost import DEVICES
+    from ppdiffusers_tome.tools.bench.gpu.estimate import COMMAND, FROM_SOURCE, heading, table
+    from ppdiffusers_tome.tools.cli.console.output import print_line
+
+    print_line(f"\n{heading(DEVICES[0].name)}\n")
+    table(DEVICES[0].name).print()
+    print_line(f"{FROM_SOURCE}\nmeasure it on your GPU: {COMMAND}")
+
+
+def _where(pipeline: PipelineCoverage) -> str:
+    return pipeline.reason or "; ".join(map(_blocks, pipeline.denoisers))
+
+
+def _blocks(denoiser: Denoiser) -> str:
+    name = f"{denoiser.part} ({denoiser.model_class})"
+    if denoiser.reason is not None:
+        return f"{name}: no, {denoiser.reason}"
+    note = f"; {denoiser.looks_like.broken}" if denoiser.looks_like and denoiser.looks_like.broken else ""
+    return f"{name}: {', '.join(sorted(denoiser.blocks))}, finest level {denoiser.levels[0]}{note}"
+
+
+def _print_estimates(args: argparse.Namespace) -> None:
+    from ppdiffusers_tome.tools.cli.console.output import print_line, quiet_libraries
+
+    check_sizes(args)
+    source, config = find_model(args.model, any_kind=True), tome_from(args, args.ratio)
+    if args.xformers and args.chunked_attention:
+        raise UserError("--xformers and --chunked-attention were both given; give one of them")
+    with quiet_libraries():
+        from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+        from ppdiffusers_tome.tools.doctor.estimate import estimates, latent_size
+        from ppdiffusers_tome.tools.generation.device import check_device, device_name
+        from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+
+        check_device(args.dtype, xformers=args.xformers)
+        pipe = load_pipeline(source, dtype=args.dtype, any_kind=True)
+        if args.xformers:
+            pipe.enable_xformers_memory_efficient_attention()
+        if args.chunked_attention:
+            enable_chunked_attention(pipe)
+        (height, width), scale = latent_size(pipe, args.height, args.width)
+        levels = estimates(pipe, config, height, width)
+        attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
+        print_line(
+            f"{source.name}: {type(pipe).__name__}, {height * scale}x{width * scale}, {config.summary}, "
+            f"{args.dtype}, {attention} attention, on {device_name()}"
+        )
+        if levels:
+            _table(levels).print()
+        print_line(verdict(levels) if levels else _why_nothing(pipe))
+
+
+def _table(levels: list[Estimate]) -> Table:
+    headings = "denoiser", "level", "grid", "blocks", "tokens that attention sees", "seconds a block and row"
+    table = Table(headings, left=len(headings))
+    for each in levels:
+        grid = each.grid
+        tokens = each.reason or f"{grid.num_tokens} -> {grid.num_tokens - each.num_merged}"
+        timed = each.untimed or "-"
+        if each.seconds is not None and each.merged_seconds is not None:
+            gain = each.seconds / each.merged_seconds
+            timed = f"{each.seconds:.4f} -> {each.merged_seconds:.4f} ({gain:.2f}x)"
+        table.add(each.part or "model", each.level, str(grid), each.num_blocks, tokens, timed)
+    return table
+
+
+def _why_nothing(pipe: Any) -> str:
+    """What ``apply_tome`` says of a pipeline without a block on a grid."""
+    from ppdiffusers_tome.api import apply_tome
+    from ppdiffusers_tome.errors import NothingToMergeError
+
+    try:
+        apply_tome(pipe)
+    except NothingToMergeError as error:
+        return str(error)
+    raise AssertionError("blocks were found")
+
+
+def verdict(levels: list[Estimate]) -> str:
+    """One or two sentences: whether a speed-up is to be expected, and why not."""
+    merging = [each for each in levels if each.reason is None]
+    if not merging:
+        return "Nothing merges at this size and ratio; the table says why. A larger picture or ratio has more to merge."
+    timed = [each for each in merging if each.seconds is not None and each.merged_seconds is not None]
+    if not timed:
+        why = "; ".join(sorted({each.untimed or "" for each in merging}))
+        return f"Tokens merge. What that saves was not timed: {why}."
+    plain = sum(each.num_blocks * (each.seconds or 0) for each in timed)
+    merged = sum(each.num_blocks * (each.merged_seconds or 0) for each in timed)
+    if merged >= plain:
+        return (
+            f"Expect no speed-up at this size: self-attention of these blocks takes {plain:.4f} s a step "
+            f"and row, with matching and merging {merged:.4f} s. Draw larger pictures, or make matching cheaper with "
+            "--tile 16 --reuse-steps 4 --reuse-blocks."
+        )
+    return (
+        f"Expect a speed-up: self-attention of these blocks takes {merged:.4f} s a step and row instead of "
+        f"{plain:.4f} s, {plain / merged:.2f} times as fast. The rest of the network takes as long as before."
+    )

@@ -1,0 +1,122 @@
+"""``ppdiffusers-tome export``: a pipeline as static programs, merging included, for ppdiffusers' deploy pipelines."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ppdiffusers_tome.errors import ToMeValueError, UserError
+from ppdiffusers_tome.export.layout import require_folder
+from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
+from ppdiffusers_tome.tools.generation.arguments import (
+    add_model_argument,
+    add_output_arguments,
+    add_size_arguments,
+    add_tome_arguments,
+)
+from ppdiffusers_tome.tools.generation.memory import Drawing, check_memory
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, Source, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.settings import check_sizes, tome_from
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.settings.config import ToMeConfig
+
+HELP = "Write a pipeline as static programs for deployment, merging included, and check them by running them."
+# Arguments in errors of the Python functions, as options of this command.
+_OPTIONS = {
+    "overwrite=True": "--overwrite", "choose another folder": "choose another --output", "tolerance=": "--tolerance ",
+}  # fmt: skip
+EXAMPLES = """writes what ppdiffusers' PaddleInferStableDiffusion*Pipeline reads: model_index.json, tokenizer,
+scheduler, and programs in text_encoder, unet (with the ControlNet), vae_encoder and vae_decoder; also tome.json (the
+settings, for --config) and export.json (sizes, settings and the difference from the model). The programs take one
+height and width; the batch is dynamic unless --rows fixes it. Every program is run before it is moved to the output.
+--overwrite replaces an earlier export and nothing else: other files stay, and a model's own folder is refused.
+
+examples:
+  ppdiffusers-tome export --ratio 0.5 --output outputs/exported
+  ppdiffusers-tome export --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --rows 2
+  ppdiffusers-tome export --controlnet bundled --ratio 0.7 --output outputs/with-edges
+  ppdiffusers-tome export --onnx --overwrite
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is exported")
+    add_model_argument(group)
+    group.add_argument("--controlnet", metavar="MODEL", help=f"a folder, a hub name, or '{BUNDLED}' (default: none)")
+    add_size_arguments(group)
+    group.add_argument("--rows", type=int, metavar="N",
+                       help="rows of the UNet's batch, two for each image with guidance (default: any number)")
+    group.add_argument("--onnx", action="store_true",
+                       help="write every program in ONNX too; needs Paddle 2.6, paddle2onnx 1.3 and onnxruntime")
+    group.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="X",
+                       help=f"largest difference from the model (default: {TOLERANCE:g})")
+    tome = add_tome_arguments(parser)
+    tome.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens; 0 for none (default: 0.5)")
+    add_output_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    check_sizes(args)
+    if args.rows is not None and args.rows < 1:
+        raise UserError(f"--rows {args.rows} must be 1 or more; 2 is one picture with guidance")
+    if not args.tolerance > 0:
+        raise UserError(f"--tolerance {args.tolerance} must be above 0; 0.0001 is usual")
+    model, config = find_model(args.model), tome_from(args, args.ratio)
+    require_exportable(config)
+    check_memory(Drawing(model, config, args.rows or 1), args.height, args.width, can_chunk=False)
+    controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
+    if args.onnx:
+        require_onnx()
+    with _errors_name_options(args.output):
+        require_folder(args.output, overwrite=args.overwrite)
+    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
+
+    with quiet_libraries():
+        _export(args, model, controlnet, config)
+
+
+@contextmanager
+def _errors_name_options(folder: Path) -> Iterator[None]:
+    """Name options of the command in errors that name arguments of Python."""
+    try:
+        yield
+    except (ToMeValueError, OSError) as error:
+        if isinstance(error, OSError) and error.strerror is None:  # ppdiffusers' word for a model that it cannot load
+            raise
+        text = str(error)
+        if isinstance(error, OSError):
+            text = f"{folder} cannot be written ({error.strerror}); make room, or choose another folder"
+        for argument, option in _OPTIONS.items():
+            text = text.replace(argument, option)
+        raise UserError(text) from error
+
+
+def _export(args: argparse.Namespace, model: Source, controlnet: Source | None, config: ToMeConfig) -> None:
+    from tqdm import tqdm
+
+    from ppdiffusers_tome.api import apply_tome
+    from ppdiffusers_tome.export.pipelines import export_pipeline
+    from ppdiffusers_tome.tools.cli.console.output import print_line
+    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+    from ppdiffusers_tome.tools.generation.sampling import native_size
+
+    pipe = load_pipeline(model, controlnet)
+    pipe.disable_xformers_memory_efficient_attention()  # its operators have no place in a program
+    if config.ratio != 0:
+        apply_tome(pipe, config)
+    height, width = native_size(pipe)
+    metadata = {"model": model.name, "controlnet": None if controlnet is None else controlnet.name}
+    with tqdm(total=4, desc="programs", disable=None) as bar, _errors_name_options(args.output):
+        exported = export_pipeline(
+            pipe, args.output, height=args.height or height, width=args.width or width, rows=args.rows, onnx=args.onnx,
+            overwrite=args.overwrite, tolerance=args.tolerance, metadata=metadata,
+            on_component=lambda name: bar.update(),
+        )  # fmt: skip
+    for component in exported:
+        files = ", ".join(component.files)
+        print_line(f"{component.name}: {files}, at most {component.difference:.1e} from the model")
+    print_line(str(args.output))

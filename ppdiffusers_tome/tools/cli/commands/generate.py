@@ -1,0 +1,108 @@
+"""``ppdiffusers-tome generate``: pictures from prompts, with token merging."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.batch.line import SKIP, STOP
+from ppdiffusers_tome.tools.generation.arguments import (
+    add_controlnet_arguments,
+    add_output_arguments,
+    add_picture_arguments,
+    add_tome_arguments,
+)
+from ppdiffusers_tome.tools.generation.class_labels import asked_for
+from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, settings_from
+
+HELP = "Draw pictures from prompts with token merging."
+EXAMPLES = """a file of prompts (--prompts) has one picture per line, and each may have its own seed, height, width,
+ratio, image or control_image, negative_prompt and output, the name of its file
+(docs/en/guides/many-prompts.md):
+  {"prompt": "a photo of a cat", "seed": 7, "ratio": 0.7, "output": "cat.png"}
+manifest.jsonl gets a line for every finished picture; after 5,000 lines a subfolder with its own manifest follows.
+Stopped at any moment, the same command resumes there.
+
+examples:
+  ppdiffusers-tome generate --prompt "a photo of a cat"
+  ppdiffusers-tome generate --prompt "a photo of a cat" --image photo.png
+  ppdiffusers-tome generate --model runwayml/stable-diffusion-v1-5 --dtype float16 --xformers --prompt "a black cat"
+  ppdiffusers-tome generate --prompts prompts.jsonl --batch-size 4 --on-error skip --output outputs/many
+  python -m paddle.distributed.launch --nproc_per_node 2 ppdiffusers-tome generate --prompts prompts.csv
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_picture_arguments(parser)
+    tome = add_tome_arguments(parser)
+    tome.add_argument("--ratio", type=float, metavar="X",
+                      help="share of the tokens to merge, below 0.75 for a 2x2 stride; 0: none (default: 0.5)")
+    add_controlnet_arguments(parser)
+    group = parser.add_argument_group("many pictures")
+    group.add_argument("--prompts", type=Path, metavar="FILE",
+                       help="one picture per line: .txt (prompts), .csv or .jsonl, see below")
+    group.add_argument("--batch-size", type=int, metavar="N", help="draw N at once (default: 1); needs --prompts")
+    group.add_argument("--pictures-per-folder", type=int, metavar="N",
+                       help="begin a folder in the output folder after every N lines (default: 5000); needs --prompts")
+    group.add_argument("--on-error", choices=(STOP, SKIP),
+                       help="what follows a line that cannot be drawn (default: stop); needs --prompts")
+    group.add_argument("--pictures-within", type=Path, metavar="FOLDER",
+                       help="refuse lines whose image or control_image is not in this folder, also by a link; for a "
+                       "file that somebody else wrote (default: any picture that you may read); needs --prompts")
+    add_output_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.prompts is not None:
+        from ppdiffusers_tome.tools.batch.drawing import draw_file
+
+        draw_file(args)
+        return
+    for option, given in (
+        ("--batch-size", args.batch_size), ("--pictures-per-folder", args.pictures_per_folder),
+        ("--on-error", args.on_error), ("--pictures-within", args.pictures_within),
+    ):  # fmt: skip
+        if given is not None:
+            raise UserError(f"{option} {given} is for files of prompts; give one with --prompts")
+    check_prompts(args.prompt)
+    settings = settings_from(args, args.ratio)
+    prompts = asked_for(settings.model.labels, args.prompt, ())
+    from ppdiffusers_tome.tools.files import prepare_folder
+    from ppdiffusers_tome.tools.generation.image_files import picture_name
+
+    names = [picture_name(number, prompt) for number, prompt in enumerate(prompts, start=1)]
+    paths = prepare_folder(args.output, names, overwrite=args.overwrite)
+    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
+
+    with quiet_libraries():
+        _draw_all(settings, prompts, paths, overwrite=args.overwrite)
+
+
+def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, overwrite: bool) -> None:
+    from tqdm import tqdm
+
+    from ppdiffusers_tome.tools.cli.console.output import print_line
+    from ppdiffusers_tome.tools.generation.device import device_name
+    from ppdiffusers_tome.tools.generation.image_files import write_picture
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_with_settings
+    from ppdiffusers_tome.tools.measure.measure import highest, memory_meaning
+    from ppdiffusers_tome.tools.measure.units import format_bytes
+
+    loaded, _ = load_with_settings(settings, prompts)
+    loaded.apply_ratio(settings.tome.ratio)
+    edges = None if settings.edges is None else loaded.load_edges(settings.edges)
+    drawings = []
+    for number, prompt in enumerate(tqdm(prompts, desc="pictures", position=0, disable=None)):
+        drawn = loaded.draw(prompt, number, edges)
+        described = loaded.describe(prompt, number, settings.tome.ratio)
+        write_picture(paths[number], drawn.image, described, overwrite=overwrite)
+        print_line(f"{paths[number]}  {drawn.seconds:.2f} s")
+        drawings.append(drawn)
+    denoising = format_bytes(highest(drawn.denoising_peak_bytes for drawn in drawings))
+    peak = format_bytes(highest(drawn.peak_bytes for drawn in drawings))
+    print_line(
+        f"{statistics.median(drawn.seconds for drawn in drawings):.2f} s per image (median of {len(drawings)}) on "
+        f"{device_name()}; peak memory {denoising} while denoising, {peak} with decoding ({memory_meaning()})"
+    )

@@ -1,0 +1,136 @@
+"""``ppdiffusers-tome tune``: try settings on this machine with this model, and save the best for a target."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.tools.demo_model import PROMPTS
+from ppdiffusers_tome.tools.generation.arguments import (
+    add_controlnet_arguments,
+    add_output_arguments,
+    add_picture_arguments,
+    add_tome_arguments,
+)
+from ppdiffusers_tome.tools.generation.class_labels import asked_for
+from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, given_tome, settings_from
+from ppdiffusers_tome.tools.measure.units import format_bytes, parse_bytes
+from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.tools.cli.console.tables import Table
+    from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
+
+HELP = "Try settings of token merging on this machine and model, and save the best for a target."
+EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
+trials). The default target is --target-psnr 30. With a PSNR it chooses the fastest settings that meet the target;
+without one, those with the images most similar to the unmerged ones. If none give a speed-up, it says so and writes no
+tome.json.
+
+All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched.
+
+examples:
+  ppdiffusers-tome tune
+  ppdiffusers-tome tune --target-speedup 1.5 --prompt "a photo of a rocket"
+  ppdiffusers-tome tune --method tofu --tile 16
+  ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompt "a cat" --max-memory 8GiB
+  ppdiffusers-tome generate --config outputs/tome.json --prompt "a photo of a cat"
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_picture_arguments(parser)
+    add_controlnet_arguments(parser)
+    group = parser.add_argument_group("the target")
+    group.add_argument("--target-psnr", type=float, metavar="DB",
+                       help="least similarity to the unmerged images (default: 30, if there is no other target)")
+    group.add_argument("--target-speedup", type=float, metavar="X", help="least speed-up of the whole call")
+    group.add_argument("--max-memory", metavar="SIZE", help="most memory during a call, such as 8GiB or 900MB")
+    add_tome_arguments(parser)
+    add_output_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    settings = settings_from(args, 0.0)  # every trial has its own ratio
+    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS[:2]))
+    memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
+    kept = common_settings(args.config, given_tome(args))
+    list_candidates(settings=kept)  # an error before anything is loaded
+    from ppdiffusers_tome.tools.files import prepare_folder
+
+    paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
+    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
+    from ppdiffusers_tome.tuning.results import Target
+
+    wanted = (args.target_psnr, args.target_speedup, memory)
+    target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
+    with quiet_libraries():
+        _tune(settings, prompts, target, kept, paths, default=args.prompt is None, overwrite=args.overwrite)
+
+
+def _tune(
+    settings: Settings, prompts: list[str], target: Target, kept: dict[str, Any], paths: list[Path], *, default: bool,
+    overwrite: bool,
+) -> None:  # fmt: skip
+    import numpy as np
+    from tqdm import tqdm
+
+    from ppdiffusers_tome.tools.cli.console.results import Page, write_json, write_text
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_with_settings
+    from ppdiffusers_tome.tools.measure.measure import memory_meaning
+    from ppdiffusers_tome.tuning.search import MeasuredImage, tune_images
+
+    loaded, prompts = load_with_settings(settings, prompts, default=default)
+    edges = None if settings.edges is None else loaded.load_edges(settings.edges)
+
+    def generate(prompt: str, number: int) -> MeasuredImage:
+        drawn = loaded.draw(prompt, number, edges)
+        return MeasuredImage(np.asarray(drawn.image), drawn.seconds, drawn.peak_bytes)
+
+    generators = [partial(generate, prompt, number) for number, prompt in enumerate(prompts)]
+    num_candidates = sum(map(len, list_candidates(settings=kept).values()))
+    with tqdm(total=num_candidates, desc="settings", position=0, disable=None) as bar:
+        tuned = tune_images(loaded.pipe, generators, target, settings=kept, on_trial=lambda trial: bar.update())
+    run = {**loaded.describe_run(), "target": vars(target), "kept": kept, "memory": memory_meaning()}
+    page = Page("Settings that were tried", _notes(run, tuned), [_table(tuned)])
+    if tuned.pays:
+        write_text(paths[0], tuned.config.to_json(), overwrite=overwrite)
+    write_text(paths[1], page.markdown(), overwrite=overwrite)
+    results = {"run": run, "verdict": tuned.verdict, "trials": [_plain(trial) for trial in tuned.trials],
+               "config": tuned.config.to_dict() if tuned.pays else None}  # fmt: skip
+    write_json(paths[2], results, overwrite=overwrite)
+    page.show(paths if tuned.pays else paths[1:])
+
+
+def _plain(trial: Trial) -> dict[str, Any]:
+    psnr = trial.psnr if trial.psnr != float("inf") else None
+    return {"family": trial.family, "config": trial.config.to_dict(), "speed_up": trial.speed_up, "psnr_db": psnr,
+            "peak_bytes": trial.peak_bytes}  # fmt: skip
+
+
+def _notes(run: dict[str, Any], tuned: Tuned) -> list[str]:
+    from ppdiffusers_tome.tools.generation.results import run_line
+
+    return [
+        run_line(run),
+        f"target: {', '.join(f'{name} {value:g}' for name, value in run['target'].items() if value is not None)}",
+        *([f"kept: {', '.join(f'{name} {value}' for name, value in run['kept'].items())}"] if run["kept"] else []),
+        f"unmerged: {tuned.unmerged_seconds:.2f} s, {format_bytes(tuned.unmerged_peak_bytes)} ({run['memory']})",
+        tuned.verdict,
+    ]
+
+
+def _table(tuned: Tuned) -> Table:
+    from ppdiffusers_tome.tools.cli.console.tables import Table
+    from ppdiffusers_tome.tools.evaluate.frontier import on_frontier
+    from ppdiffusers_tome.tools.measure.similarity import format_psnr
+
+    table = Table(["settings", "", "speed-up when tried", "PSNR (dB), least", "peak memory"], left=2)
+    frontier = on_frontier([(trial.speed_up, trial.psnr) for trial in tuned.trials])
+    for trial, best in zip(tuned.trials, frontier, strict=True):
+        mark = "chosen" if tuned.pays and trial.config == tuned.config else "frontier" if best else ""
+        speed_up, peak = f"{trial.speed_up:.2f}x", format_bytes(trial.peak_bytes)
+        table.add(trial.config.summary, mark, speed_up, format_psnr(trial.psnr), peak)
+    return table

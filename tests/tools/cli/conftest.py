@@ -1,0 +1,74 @@
+"""What the tests of the commands share. All run the bundled model for real, at a size that takes a second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import ppdiffusers
+import pytest
+from PIL import Image
+
+import tiny
+from ppdiffusers_tome.tools.cli.program import main
+
+PROMPT = "a photo of a cat"
+SMALL = ["--height", "64", "--width", "64", "--steps", "1"]
+
+
+class Gone:
+    """Standard output that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+    def fileno(self) -> int:
+        raise OSError
+
+
+def heard(errors: str) -> list[str]:
+    """The lines of standard error, but for the one that pictures as small as those of tests are no good."""
+    return [line for line in errors.splitlines() if "the bundled model draws smears" not in line]
+
+
+@pytest.fixture
+def generate(tmp_path: Path) -> Callable[..., list[Path]]:
+    """Run ``generate`` on small pictures; returns the files, in order."""
+
+    def run(*arguments: str, folder: str = "outputs", prompts: tuple[str, ...] = (PROMPT,)) -> list[Path]:
+        output = tmp_path / folder
+        asked = [part for prompt in prompts for part in ("--prompt", prompt)]
+        assert main(["generate", *SMALL, *asked, "--output", str(output), *arguments]) == 0
+        return sorted(output.iterdir())
+
+    return run
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    """A photo with edges: a bright square on a dark ground."""
+    pixels = np.zeros((90, 120, 3), np.uint8)
+    pixels[30:60, 40:80] = 220
+    path = tmp_path / "photo.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def pixels_of(path: Path) -> np.ndarray:
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def write_dit(folder: Path, names: dict[str, str]) -> None:
+    """Write a small DiTPipeline as ppdiffusers saves it, and its labels, by number, where ppdiffusers reads them."""
+    pipe = ppdiffusers.DiTPipeline(
+        transformer=tiny.dit(num_embeds_ada_norm=1000, out_channels=8), vae=tiny.vae(), scheduler=tiny.scheduler()
+    )
+    pipe.save_pretrained(str(folder))
+    index = folder / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"id2label": names}))

@@ -1,0 +1,90 @@
+"""``tune``: what it writes, and that what it writes can be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppdiffusers_tome import ToMeConfig
+from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tuning.candidates import list_candidates
+
+SMALL = ["--height", "64", "--width", "64", "--steps", "1", "--prompt", "a photo of a cat"]
+
+
+def test_the_settings_are_written_and_generate_takes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "tuned"
+    # Memory that any settings keep to: the first of each family will do, however fast the machine is.
+    assert main(["tune", *SMALL, "--max-memory", "64GiB", "--output", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "| chosen |" in (folder / "tune.md").read_text()
+    assert "| speed-up when tried |" in (folder / "tune.md").read_text()
+    assert "chosen" in shown
+    found = json.loads((folder / "tune.json").read_text())
+    expected = [configs[0].to_dict() for configs in list_candidates().values()]
+    assert [trial["config"] for trial in found["trials"]] == expected
+    assert found["verdict"] in shown
+    best = max(found["trials"], key=lambda trial: trial["psnr_db"] or float("inf"))
+    assert ToMeConfig.load(folder / "tome.json").to_dict() == best["config"] == found["config"]
+    assert shown.split()[-3:] == [str(folder / name) for name in ("tome.json", "tune.md", "tune.json")]
+    drawn = tmp_path / "drawn"
+    assert main(["generate", *SMALL, "--config", str(folder / "tome.json"), "--output", str(drawn)]) == 0
+    assert len(list(drawn.glob("*.png"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "config", "settings"),
+    [
+        (["--method", "tofu", "--tile", "16", "--tome-seed", "3", "--max-downsample", "2", "--no-rand"], None,
+         dict(method="tofu", tile=16, seed=3, max_downsample=2, use_rand=False)),
+        (["--config", "quality", "--start", "0.1"], "quality", dict(start=0.1)),
+        # What the preset says of the ratio does not matter, so neither does that 0.75 is too much for this method.
+        (["--config", "quality", "--method", "tome"], "quality", dict(method="tome")),
+    ],
+)  # fmt: skip
+def test_what_is_given_holds_in_all_that_is_tried(
+    options: list[str], config: str | None, settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", *SMALL, "--max-memory", "64GB", *options, "--output", str(tmp_path)]) == 0
+    expected = [configs[0].to_dict() for configs in list_candidates(config, settings).values()]
+    found = json.loads((tmp_path / "tune.json").read_text())
+    assert [trial["config"] for trial in found["trials"]] == expected
+    assert found["config"] in expected
+    assert settings.items() <= found["run"]["kept"].items()
+    assert all(f"{name} {value}" in (tmp_path / "tune.md").read_text() for name, value in settings.items())
+    assert ToMeConfig.load(tmp_path / "tome.json").to_dict() == found["config"]
+
+
+def test_what_does_not_pay_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", *SMALL, "--target-psnr", "400", "--output", str(tmp_path)]) == 0
+    assert "No settings reach the target here" in capsys.readouterr().out
+    assert not (tmp_path / "tome.json").exists()
+    assert json.loads((tmp_path / "tune.json").read_text())["config"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--max-memory", "8"], "--max-memory 8 must be a size above 0 with its unit (KiB, MiB, GiB, "),
+        (["--max-memory", "0GB"], "--max-memory 0GB must be"),
+        (["--max-memory", f"{'9' * 400}GiB"], "GiB must be a size above 0 with its unit"),
+        (["--target-psnr", "-3"], "target psnr=-3.0 must be a finite number, above 0"),
+        (["--target-speedup", "0.5"], "target speedup=0.5 must be a finite number, 1 or more"),
+        (["--height", "100"], "--height 100 must be a multiple of 8"),
+        (["--tile", "1"], "tile=1 must be at least 2 for a 2x2 stride"),
+        (["--method", "todo", "--tile", "16"], "tile=16 has no effect with method='todo'"),
+        (["--config", "quality", "--tile", "16"], "method='todo' comes from the preset 'quality', tile=16 from"),
+        (["--config", "nowhere.json"], "nowhere.json cannot be read as settings of token merging"),
+        (["--ratio", "0.5"], "--ratio"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", *arguments, "--output", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert words in error[-1]
+    assert not list(tmp_path.rglob("*.*"))
