@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.evaluate.configurations import from_suite
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured"
-SUITES = ROOT / "ppdiffusers_tome" / "tools" / "evaluation"
+SUITES = ROOT / "ppdiffusers_tome" / "tools" / "evaluate"
 # What is kept, with the suites that were evaluated.
 OF_SUITES = {
     "bundled": ("fidelity", "fidelity-levels"),
