@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from PIL import Image
 from tqdm import tqdm
 
-from ppdiffusers_tome.tools.batch.batches import form_batches
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.batch.batches import Kind, form_batches
 from ppdiffusers_tome.tools.batch.chunks import Chunk, read_index
 from ppdiffusers_tome.tools.batch.finding import find_chunks, read_chunk
 from ppdiffusers_tome.tools.batch.folder import rank_manifest
@@ -20,10 +25,56 @@ from ppdiffusers_tome.tools.batch.ranks import Ranks
 from ppdiffusers_tome.tools.batch.run import Run
 from ppdiffusers_tome.tools.batch.shard import Shard
 from ppdiffusers_tome.tools.batch.share import draw_share
-from ppdiffusers_tome.tools.batch.simulated_rank import StandIn
 from ppdiffusers_tome.tools.measure.json_lines import Writer
 
 IDENTITY = {"model": "bundled", "batch_size": 2}
+TOO_LONG = "a prompt that is too long"  # so begin prompts that the stand-in refuses
+
+
+class StandIn:
+    """Stands in for ``LinePipeline``: draws small squares of one colour, another for every batch of lines."""
+
+    def load(self, kind: Kind) -> None:
+        """There is nothing to load."""
+
+    def check(self, kind: Kind, line: Line) -> None:
+        """Find out whether a line can be drawn.
+
+        Raises:
+            UserError: it begins with ``TOO_LONG``.
+        """
+        if line.prompt.startswith(TOO_LONG):
+            raise UserError("prompt is too long for the stand-in; shorten it")
+
+    def draw(self, kind: Kind, lines: Sequence[Line]) -> list[Image.Image]:
+        """A picture for each line, which depends on all of them and on their order."""
+        batch = 0
+        for line in lines:
+            batch = (batch * 31 + line.seed) % 2**16
+        return [Image.new("RGB", (8, 8), (batch >> 8, batch & 255, line.seed % 256)) for line in lines]
+
+    def describe(self, kind: Kind, line: Line) -> dict[str, Any]:
+        """What the line's picture is made with."""
+        return {"model": "stand-in", "prompt": line.prompt, "seed": line.seed, "ratio": kind.ratio}
+
+    def free_memory(self) -> None:
+        """There is none to hand back."""
+
+    def clock(self) -> WallClock:
+        """One that begins now."""
+        return WallClock()
+
+
+@dataclass
+class WallClock:
+    """Runs from the moment it is made."""
+
+    began: float = field(default_factory=time.perf_counter)
+
+    def lap(self) -> float:
+        """Seconds since it was made, or since the lap before."""
+        before, self.began = self.began, time.perf_counter()
+        return self.began - before
 
 
 def asked(tmp_path: Path, *values: dict, output: str = "a", **settings) -> Run:

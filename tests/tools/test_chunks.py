@@ -22,9 +22,7 @@ from ppdiffusers_tome.tools.batch.ranks import Ranks
 from ppdiffusers_tome.tools.batch.run import Run
 from ppdiffusers_tome.tools.batch.shard import Shard
 from ppdiffusers_tome.tools.batch.share import draw_share
-from ppdiffusers_tome.tools.batch.simulated_rank import TOO_LONG, StandIn
-from ppdiffusers_tome.tools.batch.simulation import simulate
-from tools.many_runs import IDENTITY, asked, begin, chunks_of, contents, run_ranks, whole_run
+from tools.many_runs import IDENTITY, TOO_LONG, StandIn, asked, begin, chunks_of, contents, run_ranks, whole_run
 
 pytestmark = pytest.mark.once
 
@@ -129,18 +127,6 @@ def test_a_rank_makes_a_part_only_where_it_has_a_share(tmp_path):
     # Three, three, three and two batches, beginning with ranks 0, 5, 4 and 3.
     assert [path.parent.name for path in sorted(run.output.glob("*/manifest.part-*"))] == [FOLDERS[1], FOLDERS[2]]
     assert shard.drawn == 3
-
-
-@pytest.mark.parametrize("sizes", [(1, 3, 2), (4, 4, 4)], ids=str)
-def test_processes_that_are_killed_leave_what_the_next_ones_finish(tmp_path, sizes):
-    alone = whole_run(mixed(tmp_path, "alone"))
-    run = mixed(tmp_path, "killed")
-    for size in sizes[:-1]:
-        assert simulate(run, size, size, most_turns=3).gathered is None
-    finished = simulate(run, sizes[-1], sizes[-1]).gathered
-    assert finished is not None
-    assert finished.drawn == 17
-    assert contents(run.output) == alone
 
 
 def test_what_is_finished_is_not_read_again(tmp_path):

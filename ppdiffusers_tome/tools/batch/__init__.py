@@ -5,6 +5,5 @@ reads a piece of the file (``entries`` its formats) and ``line`` checks each of 
 of the whole, of which ``chunks`` keeps an index. ``folder`` knows what is finished in a chunk's folder; ``preparing``
 finds that out, by ``looking`` where it must. ``batches`` says which lines are drawn together, ``ranks`` divides the
 batches over the processes of Paddle's launcher, ``share`` goes through the chunks on each, ``shard`` draws with
-``line_pipeline``, and ``gathering`` makes one manifest of what all have drawn. ``drawing`` is all of it in order, and
-``simulation`` all of it but the drawing.
+``line_pipeline``, and ``gathering`` makes one manifest of what all have drawn. ``drawing`` is all of it in order.
 """
