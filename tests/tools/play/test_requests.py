@@ -15,6 +15,7 @@ import pytest
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
+from ppdiffusers_tome.tools.play import requests
 from ppdiffusers_tome.tools.play.i18n import LANGUAGES, language_of
 from ppdiffusers_tome.tools.play.i18n.chinese import CHINESE
 from ppdiffusers_tome.tools.play.i18n.english import ENGLISH
