@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from tqdm import tqdm
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.chunks import INDEX, Chunk, read_index
@@ -18,11 +17,8 @@ from ppdiffusers_tome.tools.batch.finding import find_chunks, read_chunk
 from ppdiffusers_tome.tools.batch.folder import MANIFEST, SKIPPED, rank_manifest
 from ppdiffusers_tome.tools.batch.line import SKIP
 from ppdiffusers_tome.tools.batch.prompts import PromptsFile, lines_of
-from ppdiffusers_tome.tools.batch.ranks import Ranks
 from ppdiffusers_tome.tools.batch.run import Run
-from ppdiffusers_tome.tools.batch.shard import Shard
-from ppdiffusers_tome.tools.batch.share import draw_share
-from tools.many_runs import IDENTITY, TOO_LONG, StandIn, asked, begin, chunks_of, contents, run_ranks, whole_run
+from tools.many_runs import IDENTITY, TOO_LONG, asked, begin, chunks_of, contents, run_ranks, whole_run
 
 pytestmark = pytest.mark.once
 
@@ -115,18 +111,6 @@ def test_killed_after_any_batch_it_ends_as_if_it_had_not_been(tmp_path, order):
         assert all(path.stat().st_mtime_ns == time for path, time in times.items()), "drawn twice"
         batches += 1
     assert batches > 10 / len(order)
-
-
-def test_a_rank_makes_a_part_only_where_it_has_a_share(tmp_path):
-    """Rank 0 may gather a chunk before one that has no share of it comes there."""
-    run = few(tmp_path)
-    chunks, manifest = begin(run)
-    shard = Shard(StandIn(), run, tqdm(disable=True))
-    with manifest, rank_manifest(run.output, 4) as own:
-        draw_share(run, PromptsFile(run.prompts), Ranks(4, 6), chunks, own, shard, lambda *_: None)
-    # Three, three, three and two batches, beginning with ranks 0, 5, 4 and 3.
-    assert [path.parent.name for path in sorted(run.output.glob("*/manifest.part-*"))] == [FOLDERS[1], FOLDERS[2]]
-    assert shard.drawn == 3
 
 
 def test_what_is_finished_is_not_read_again(tmp_path):

@@ -155,7 +155,7 @@ def _draw(
     left = sum(sum(chunk.left) for chunk in chunks)
     for chunk in chunks[:1]:
         read_chunk(run, file, chunk)
-    (counted,) = ranks.total([left], "counted")  # nobody draws before all have counted
+    counted = sum(ranks.exchange(left, "counted"))  # nobody draws before all have counted
     if counted != left * ranks.size:
         raise UserError(f"--output {run.output} does not look the same to all ranks; give the same command again")
     if gathering is not None:
@@ -165,7 +165,7 @@ def _draw(
     with tqdm(desc="pictures", position=0, disable=None) as bar:
         shard = Shard(pipeline, run, bar)
         draw_share(run, file, ranks, chunks, manifest, shard, gathering.drawn if gathering else lambda *_: None)
-    (drawn,) = ranks.total([shard.drawn], "finished")
+    drawn = sum(ranks.exchange(shard.drawn, "finished"))
     seconds = shard.clock.lap() if shard.clock else 0.0
     ranks.leave()
     return drawn, drawn / seconds if seconds else None
@@ -196,12 +196,11 @@ def _check_shared(run: Run, ranks: Ranks, manifest: Writer | None) -> None:
     """
     import random
 
-    ranks.join()
     token = 0
     if manifest is not None and ranks.size > 1:
         token = random.SystemRandom().getrandbits(62)
         manifest.add({"run": token})
-    (token,) = ranks.total([token], "prepared")
+    token = ranks.exchange(token, "prepared")[0]
     if manifest is None and not holds_run(run.output, token):
         raise UserError(
             f"--output {run.output} of rank {ranks.rank} is not that of rank 0; give a folder that all machines share"

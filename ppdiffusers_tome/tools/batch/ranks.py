@@ -1,12 +1,12 @@
-"""The processes that ``python -m paddle.distributed.launch`` started, and what they send each other.
+"""The processes that ``python -m paddle.distributed.launch`` started, and the few values that they exchange.
 
-Dividing the batches needs no messages, but some moments do: nobody counts what is left before rank 0 has put the folder
-in order, rank 0 reports only when all are finished, and nobody ends while another still listens. They use Paddle's own
-process group and the store behind it.
+They meet in the TCP store of Paddle's launcher, which rank 0 serves. No process group is made: gloo gives up after 30
+seconds of waiting, and generating images exchanges no tensors.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -14,14 +14,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NoReturn, TypeVar
 
 from ppdiffusers_tome.errors import UserError
 
 T = TypeVar("T")
 
-_PAUSE = 0.5  # seconds
-_PATIENCE = 60.0
+_POLL_SECONDS = 0.5
+_SECONDS_BEFORE_HINT = 60.0
 
 
 @dataclass(frozen=True)
@@ -33,129 +34,109 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """As Paddle's launcher says, which is what ``paddle.distributed.get_rank`` reads too; else the only process.
+        """Read the rank that Paddle's launcher assigned; without a launcher this is the only process.
 
         Raises:
             UserError: the environment contradicts itself.
         """
-        given = os.environ.get("PADDLE_TRAINER_ID", "0"), os.environ.get("PADDLE_TRAINERS_NUM", "1")
-        if not all(number.isdecimal() for number in given) or not int(given[0]) < int(given[1]):
+        rank, size = os.environ.get("PADDLE_TRAINER_ID", "0"), os.environ.get("PADDLE_TRAINERS_NUM", "1")
+        if not (rank.isdecimal() and size.isdecimal()) or int(rank) >= int(size):
             raise UserError(
-                f"PADDLE_TRAINER_ID={given[0]} and PADDLE_TRAINERS_NUM={given[1]} name no rank; start many processes "
-                "with python -m paddle.distributed.launch, and one without these variables"
+                f"PADDLE_TRAINER_ID={rank} and PADDLE_TRAINERS_NUM={size} name no rank; start many processes with "
+                "python -m paddle.distributed.launch, and one without these variables"
             )
-        return cls(int(given[0]), int(given[1]))
+        return cls(int(rank), int(size))
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def join(self) -> None:
-        """Make Paddle's process group, gloo on a CPU and NCCL on GPUs; one process needs none."""
-        if self.size > 1:
-            import paddle
+    def shard(self, items: Sequence[T]) -> list[T]:
+        """Select every ``size``-th item, beginning with the ``rank``-th; all ranks must pass the same items."""
+        return list(items[self.rank :: self.size])
 
-            paddle.distributed.init_parallel_env()
-
-    def total(self, numbers: Sequence[int], moment: str) -> list[int]:
-        """Add up numbers over all ranks, whose lists are as long; returns when all have come here.
+    def exchange(self, value: Any, moment: str) -> list[Any]:
+        """Wait until all ranks have come here, however long that takes, and return their values.
 
         Args:
-            numbers: those of this rank.
-            moment: what ranks wait for; a name that was not used before.
+            value: of this rank, anything that JSON can hold.
+            moment: a name that no earlier exchange of the run had.
+
+        Returns:
+            The values of all ranks, in their order.
 
         Raises:
-            UserError: a rank is gone.
+            UserError: rank 0 is gone.
         """
         if self.size == 1:
-            return list(numbers)
-        import paddle
+            return [value]
+        with _report_lost_rank():
+            _store().set(_key(f"{moment}/{self.rank}"), json.dumps(value))
+            _store().add(_key(moment), 1)
+            self._wait_for(moment, self.size)
+            return [json.loads(_store().get(_key(f"{moment}/{rank}"))) for rank in range(self.size)]
 
-        tensor = paddle.to_tensor(list(numbers), dtype="int64")
-        with _all_there():
-            # However long one draws: gloo's all_reduce gives up after 30 seconds.
-            self._meet(moment)
-            paddle.distributed.all_reduce(tensor)
-        return [int(number) for number in tensor.numpy()]
+    def check_first_is_alive(self) -> None:
+        """Raise a ``UserError`` if rank 0, which alone keeps other runs out of the folder, is gone."""
+        if not self.is_first:
+            with _report_lost_rank():
+                _store().add(_key("alive"), 0)
 
     def leave(self) -> None:
-        """After the last ``total``: returns when this process may end and leave the others unharmed.
-
-        One that ends closes its connections, and gloo then fails an ``all_reduce`` that another has not yet returned
-        from although its numbers are there; rank 0 takes the store with it. So nobody ends before all have the sum,
-        and rank 0 is the last.
+        """Return when this process may end: rank 0, which serves the store, is the last.
 
         Raises:
-            UserError: a rank is gone.
+            UserError: rank 0 is gone.
         """
         if self.size == 1:
             return
-        with _all_there():
-            self._meet("has the sum")
+        with _report_lost_rank():
             if self.is_first:
-                self._wait_for("ends", self.size - 1)
+                self._wait_for("leave", self.size - 1)
             else:
-                _store().add(_key("ends"), 1)
+                _store().add(_key("leave"), 1)
 
-    def _meet(self, moment: str) -> None:
-        """Wait until all ranks are there."""
-        _store().add(_key(moment), 1)
-        self._wait_for(moment, self.size)
-
-    def _wait_for(self, moment: str, number: int) -> None:
-        """Wait until so many ranks are there."""
-        store, waited = _store(), 0.0
-        while (arrived := store.add(_key(moment), 0)) < number:
-            time.sleep(_PAUSE)
-            waited += _PAUSE
-            if waited == _PATIENCE:
+    def _wait_for(self, moment: str, count: int) -> None:
+        waited = 0.0
+        while (arrived := _store().add(_key(moment), 0)) < count:
+            time.sleep(_POLL_SECONDS)
+            waited += _POLL_SECONDS
+            if waited == _SECONDS_BEFORE_HINT:
                 print(
-                    f"rank {self.rank} waits for {number - arrived} others; if a machine is gone, stop all and "
-                    "give the same command again", file=sys.stderr, flush=True,
+                    f"rank {self.rank} waits for {count - arrived} more; if a machine is gone, stop all and give the "
+                    "same command again", file=sys.stderr, flush=True,
                 )  # fmt: skip
 
-    def shard(self, things: Sequence[T], turn: int = 0) -> list[T]:
-        """What falls to this rank: every ``size``-th, so that all ranks have as many, to one.
 
-        Args:
-            things: the same on all ranks.
-            turn: another number at each call hands what is over to other ranks.
-        """
-        return list(things[(self.rank + turn) % self.size :: self.size])
+def exit_process(code: int) -> NoReturn:
+    """End the process with an exit code, at once where ranks have met.
 
-
-def end(code: int) -> NoReturn:
-    """End the process with an exit code.
-
-    In a process group at once, when what was said is written: the store of Paddle 2.6.2 runs on in its thread while the
-    C++ libraries take apart what it uses, and now and then, on a busy machine, it aborted a rank that had done all its
-    work, so that the launcher called the whole run failed.
+    The store of Paddle 2.6.2 runs on in its thread while C++ libraries are torn down, which now and then aborted a rank
+    that had finished, so that the launcher called the whole run failed.
     """
-    distributed = sys.modules.get("paddle.distributed")
-    if distributed is None or not distributed.is_initialized():
+    if not _store.cache_info().currsize:
         sys.exit(code)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # nobody reads any more
+        with suppress(OSError):  # a closed pipe
             stream.flush()
     os._exit(code)
 
 
+@cache
 def _store() -> Any:
     from paddle.base import core
 
-    return core.create_or_get_global_tcp_store()  # the one that the process group was made with
+    return core.create_or_get_global_tcp_store()
 
 
-def _key(moment: str) -> str:
-    return f"ppdiffusers_tome/{moment}"
+def _key(name: str) -> str:
+    return f"ppdiffusers_tome/{name}"
 
 
 @contextmanager
-def _all_there() -> Iterator[None]:
+def _report_lost_rank() -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, ValueError, OSError) as error:  # a broken connection is a ValueError of Paddle's
-        raise UserError(
-            "the process of rank 0, or another one, is gone; give the same command again, which resumes from here"
-        ) from error
+    except (RuntimeError, ValueError, OSError) as error:  # Paddle raises a ValueError for a broken connection
+        raise UserError("the process of rank 0 is gone; give the same command again, which resumes from here") from error

@@ -51,7 +51,7 @@ def draw_share(
             folder = OutputFolder(chunk.folder(run))
             if left_of(run, folder, lines, bad) == chunk.left:
                 settled = folder.settled
-                batches = ranks.shard(_batches_of(run, kind, lines, settled), turn=place)
+                batches = ranks.shard(_batches_of(run, kind, lines, settled))
                 to_tell = bad if kind == PLAIN and ranks.is_first else []
                 unreadable = [vars(each) for each in to_tell if each.number not in folder.skipped]
                 shard.bar.total = shard.bar.n + _num_left(batches, settled) + later // ranks.size

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.tools.batch.ranks import end
+from ppdiffusers_tome.tools.batch.ranks import exit_process
 from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.cli.console.interrupts import Interrupts, end_at_once
 from ppdiffusers_tome.tools.cli.console.parsing import Parser
@@ -100,4 +100,4 @@ def program() -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have letters that a terminal lacks
     code = main()
     end_at_once()
-    end(code)
+    exit_process(code)

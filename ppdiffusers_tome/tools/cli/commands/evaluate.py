@@ -150,7 +150,6 @@ def _evaluate(
         configuration.check_size(loaded.height, loaded.width)
     run = {**loaded.describe_run(), "negative_prompt": settings.negative_prompt}
     versions = run.pop("versions")
-    ranks.join()
     with _ledger(ranks, store.folder / "evaluate.jsonl", run, versions, configurations, overwrite=overwrite) as ledger:
         evaluation = Evaluation(
             loaded.pipe, lambda case, steps: loaded.draw(case.prompt, case.seed, None, steps=steps), configurations,
@@ -160,7 +159,7 @@ def _evaluate(
         _draw(evaluation)
         if not ranks.is_first:
             ledger.close()  # rank 0 is going to take the part into the file
-        ranks.total([evaluation.num_pictures], "all is drawn")
+        ranks.exchange(None, "everything is generated")
         ranks.leave()
         if ranks.is_first:
             ledger.gather()
@@ -197,14 +196,14 @@ def _ledger(
     from ppdiffusers_tome.tools.measure.measure import memory_meaning
 
     if not ranks.is_first:
-        ranks.total([0], "the ledger is in order")
+        ranks.exchange(None, "the ledger is in order")
     ledger = EvaluationLedger(path, run, overwrite=overwrite and ranks.is_first, rank=ranks.rank)
     try:
         ledger.note_machine({**measured_on(), **versions, "device": device_name(), "memory": memory_meaning()})
         ledger.note_configurations(configurations)
         if ranks.is_first:
-            ranks.total([0], "the ledger is in order")
-        ranks.total([0], "all have read the ledger")
+            ranks.exchange(None, "the ledger is in order")
+        ranks.exchange(None, "all have read the ledger")
     except BaseException:
         ledger.close()
         raise
