@@ -139,4 +139,5 @@ def _report_lost_rank() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError, OSError) as error:  # Paddle raises a ValueError for a broken connection
-        raise UserError("the process of rank 0 is gone; give the same command again, which resumes from here") from error
+        message = "the process of rank 0 is gone; give the same command again, which resumes from here"
+        raise UserError(message) from error
