@@ -27,7 +27,7 @@ from ppdiffusers_tome.tools.evaluate.intervals import Median
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.settings import usual_guidance
+from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale
 from ppdiffusers_tome.tools.measure.similarity import psnr_of
 
 CELL = 2  # tokens a side, of which one is a destination
@@ -285,16 +285,16 @@ def main() -> None:
     pipe = load_pipeline(source, class_labels=True)
     pipe.set_progress_bar_config(disable=True)
     labels = source.labels
-    prompts = list(PROMPTS) if labels is None else labels.first()
-    height, width = sampling.native_size(pipe)
+    prompts = list(PROMPTS) if labels is None else labels.list_names()
+    height, width = sampling.get_native_size(pipe)
     enable_chunked_attention(pipe)
     layers = finest_self_attention(pipe)
 
     def draw(prompt: str, seed: int, steps: int) -> np.ndarray:
         return np.asarray(
-            sampling.draw(
+            sampling.generate_image(
                 pipe, prompt, height=height, width=width, seed=seed, steps=steps,
-                guidance_scale=usual_guidance(source, labels),
+                guidance_scale=choose_guidance_scale(source, labels),
             )
         )  # fmt: skip
 

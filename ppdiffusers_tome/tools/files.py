@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def prepare_folder(folder: Path, names: list[str], *, overwrite: bool, option: s
     return paths
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool) -> None:
+def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool) -> None:
     """Write a file whole or not at all: into a temporary file beside it, to the disk, and then rename.
 
     Raises:
@@ -73,6 +74,20 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool
         raise UserError(f"{path} cannot be written ({reason}); make room or choose another --output") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, *, overwrite: bool) -> None:
+    """Write a text file whole or not at all.
+
+    Raises:
+        UserError: the file exists and must not be replaced, or cannot be written.
+    """
+    write_atomically(path, lambda file: file.write(text.encode()), overwrite=overwrite)
+
+
+def write_json(path: Path, content: Any, *, overwrite: bool) -> None:
+    """Write plain values as JSON, as ``write_text`` does; nan and infinity, which JSON does not know, are errors."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", overwrite=overwrite)
 
 
 def _keep_name(folder: Path) -> None:

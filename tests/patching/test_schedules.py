@@ -31,7 +31,7 @@ from ppdiffusers_tome import (
 )
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.generation.settings import tome_from
+from ppdiffusers_tome.tools.generation.settings import parse_tome_config
 
 
 class TestRatio:
@@ -185,7 +185,7 @@ class TestExplicitSettings:
         assert apply_tome(unet, config=preset, **given).tome.config == expected
         assert apply_tome(unet, config=config, **given).tome.config == expected
         if default is not None:  # which is how the command line tells what was not given
-            assert tome_from(options(given, preset), given.get("ratio")) == expected
+            assert parse_tome_config(options(given, preset), given.get("ratio")) == expected
 
     @pytest.mark.parametrize("name", SETTINGS)
     def test_the_default_given_beside_a_config_wins(self, name: str, unet: tiny.Model) -> None:
@@ -284,9 +284,9 @@ class TestExplicitSettings:
     def test_a_file_is_a_base_too(self, tmp_path: Path) -> None:
         ToMeConfig(0.9, sx=4, sy=4).save(tmp_path / "mine.json")
         given = options({"sx": 2}, str(tmp_path / "mine.json"))
-        assert tome_from(given, 0.5) == ToMeConfig(0.5, sx=2, sy=4)
+        assert parse_tome_config(given, 0.5) == ToMeConfig(0.5, sx=2, sy=4)
         with pytest.raises(ToMeValueError, match=r"ratio=0\.9 and sy=4 come from /.*mine\.json, sx=2 from your arg"):
-            tome_from(given, None)
+            parse_tome_config(given, None)
         unet = apply_tome(tiny.unet(), config=tmp_path / "mine.json", seed=3)
         assert unet.tome.config == ToMeConfig(0.9, sx=4, sy=4, seed=3)
 

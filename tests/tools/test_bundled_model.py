@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.demo_model import DIT, MODEL
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, prompt_of
 from ppdiffusers_tome.tools.demo_model.recognition import nearest_subject
 from ppdiffusers_tome.tools.generation import sampling
-from ppdiffusers_tome.tools.generation.edges import photograph_edges
+from ppdiffusers_tome.tools.generation.edges import compute_photograph_edges
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 
@@ -90,9 +90,9 @@ def test_edges_alone_tell_the_controlnet_what_to_draw(subject: Subject) -> None:
     guided.set_progress_bar_config(disable=True)
     guided.apply_tome(0.5)
     enable_chunked_attention(guided)
-    edges = photograph_edges(subject, 512, 512)
+    edges = compute_photograph_edges(subject, 512, 512)
     picture = np.asarray(
-        sampling.draw(guided, "", height=512, width=512, seed=0, steps=10, guidance_scale=1.5, edges=edges)
+        sampling.generate_image(guided, "", height=512, width=512, seed=0, steps=10, guidance_scale=1.5, edges=edges)
     )
     assert nearest_subject(picture) is subject
 

@@ -28,7 +28,7 @@ FOLDERS = ("000006-000010", "000011-000015", "000016-000020")
 def few(tmp_path: Path, number: int = 18, output: str = "a", **settings) -> Run:
     """A run over so many lines, five to a folder and two to a batch."""
     values = [{"prompt": f"p {each}"} for each in range(number)]
-    return asked(tmp_path, *values, output=output, **{"pictures_per_folder": 5, "batch_size": 2, **settings})
+    return asked(tmp_path, *values, output=output, **{"images_per_folder": 5, "batch_size": 2, **settings})
 
 
 def mixed(tmp_path: Path, output: str = "a") -> Run:
@@ -37,7 +37,7 @@ def mixed(tmp_path: Path, output: str = "a") -> Run:
     edges, too_long, bad = {"control_image": "edges.png"}, {"prompt": TOO_LONG}, {"seed": -1}
     kinds = [{}, {"height": 64}, edges, too_long, {}, bad, {"ratio": 0.3}]
     lines = [{"prompt": f"p {number}", **kinds[number % len(kinds)]} for number in range(23)]
-    return asked(tmp_path, *lines, output=output, pictures_per_folder=5, batch_size=2, on_error=SKIP)
+    return asked(tmp_path, *lines, output=output, images_per_folder=5, batch_size=2, on_error=SKIP)
 
 
 def append(run: Run, text: str) -> None:
@@ -68,7 +68,7 @@ def test_no_folder_holds_more_than_a_thousand_folders(number, folder):
 
 
 def test_folders_in_folders_are_drawn_found_and_forgotten_too(tmp_path):
-    run = few(tmp_path, 22, pictures_per_folder=3, folders_per_folder=2)
+    run = few(tmp_path, 22, images_per_folder=3, folders_per_folder=2)
     found = whole_run(run)
     assert {str(Path(name).parent) for name in found} == {
         ".", "000004-000006", *(f"000007-000012/{each}" for each in ("000007-000009", "000010-000012")),
@@ -241,7 +241,7 @@ def test_what_cannot_be_read_is_told_before_anything_is_drawn(tmp_path):
 def test_lines_that_were_skipped_are_tried_again_only_where_that_may_end_otherwise(tmp_path):
     values = [{"prompt": f"p {each}"} for each in range(12)]
     values[1], values[6], values[7] = {"prompt": TOO_LONG}, {"prompt": TOO_LONG}, {"image": "later.png"}
-    run = asked(tmp_path, *values, pictures_per_folder=5, batch_size=2, on_error=SKIP)
+    run = asked(tmp_path, *values, images_per_folder=5, batch_size=2, on_error=SKIP)
     assert run_ranks(run) == 9
     assert [(chunk.left, chunk.progress.skipped) for chunk in read_index(run.output).values()] == [
         ((0, 0), 1), ((1, 0), 2), ((0, 0), 0),
@@ -314,7 +314,7 @@ def test_chunks_say_together_what_the_file_says(tmp_path, ending):
     lines, bad = lines_of(run, whole.entries, 1)
     assert len(lines) + len(bad) == len(whole.entries) > 4
     for most in range(1, len(whole.entries) + 2):
-        chunks = chunks_of(replace(run, pictures_per_folder=most))
+        chunks = chunks_of(replace(run, images_per_folder=most))
         assert [chunk.entries for chunk in chunks[:-1]] == [most] * (len(chunks) - 1)
         read = [read_chunk(run, file, chunk) for chunk in chunks]
         assert [line for some, _ in read for line in some] == lines

@@ -13,8 +13,7 @@ import pytest
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.bench.result_files import ResultFiles
 from ppdiffusers_tome.tools.cli.console.parsing import Parser
-from ppdiffusers_tome.tools.cli.console.results import Page
-from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.cli.console.tables import Page, Table
 from ppdiffusers_tome.tools.cli.program import main
 from tools.cli.conftest import Gone
 

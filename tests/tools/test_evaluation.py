@@ -40,8 +40,8 @@ from ppdiffusers_tome.tools.evaluate.samples import Case, Sample
 from ppdiffusers_tome.tools.evaluate.summary import Row, rows, table
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.results import DrawnPicture
-from ppdiffusers_tome.tools.generation.sampling import draw
+from ppdiffusers_tome.tools.generation.results import GeneratedImage
+from ppdiffusers_tome.tools.generation.sampling import generate_image
 from ppdiffusers_tome.tools.measure.json_lines import part_of
 from ppdiffusers_tome.tools.measure.measure import Meter
 from ppdiffusers_tome.tools.measure.similarity import Similarity
@@ -57,13 +57,13 @@ def bundled() -> Any:
 
 
 @pytest.fixture(scope="module")
-def drawing(bundled: Any) -> Callable[[], DrawnPicture]:
-    def drawn() -> DrawnPicture:
+def drawing(bundled: Any) -> Callable[[], GeneratedImage]:
+    def drawn() -> GeneratedImage:
         meter = Meter()
-        picture = draw(
+        picture = generate_image(
             bundled, "a photo of a cat", height=64, width=64, seed=0, steps=1, guidance_scale=1.5
         )
-        return DrawnPicture(picture, meter.seconds(), meter.peak_bytes(), None)
+        return GeneratedImage(picture, meter.seconds(), meter.peak_bytes(), None)
 
     return drawn
 
@@ -231,12 +231,12 @@ def test_levels_are_those_where_anyone_merges() -> None:
 def test_measurement_is_of_the_configuration_and_leaves_the_pipeline_unmerged(bundled: Any, drawing: Any) -> None:
     reference = measure(bundled, unmerged(), drawing)
     assert reference.similarity is None
-    pixels = np.asarray(reference.picture)
+    pixels = np.asarray(reference.kept_image)
     merged = measure(bundled, HALF, drawing, pixels)
     assert applied_tome(bundled) is None
     apply_tome(bundled, 0.5)
     try:
-        np.testing.assert_array_equal(np.asarray(drawing().picture), np.asarray(merged.picture))
+        np.testing.assert_array_equal(np.asarray(drawing().kept_image), np.asarray(merged.kept_image))
     finally:
         bundled.remove_tome()
     assert merged.similarity.psnr < 60
@@ -247,21 +247,21 @@ def test_measurement_is_of_the_configuration_and_leaves_the_pipeline_unmerged(bu
 
 
 def test_blocks_timed_apart_are_those_of_the_same_picture(bundled: Any, drawing: Any) -> None:
-    calls: list[DrawnPicture] = []
+    calls: list[GeneratedImage] = []
 
-    def counted() -> DrawnPicture:
+    def counted() -> GeneratedImage:
         calls.append(drawing())
         return calls[-1]
 
     apart = measure(bundled, HALF, counted, blocks_apart=True)
     assert len(calls) == 2
     assert apart.seconds == calls[0].seconds
-    assert calls[0].picture.tobytes() == calls[1].picture.tobytes() == apart.picture.tobytes()
+    assert calls[0].kept_image.tobytes() == calls[1].kept_image.tobytes() == apart.kept_image.tobytes()
     assert apart.block_seconds[1] > 0
 
 
 def test_pipeline_is_unmerged_after_an_error(bundled: Any) -> None:
-    def broken() -> DrawnPicture:
+    def broken() -> GeneratedImage:
         assert applied_tome(bundled) is not None
         raise ZeroDivisionError
 
@@ -281,7 +281,7 @@ CONFIGURATIONS = [unmerged(), port(0.5), HALF]
 def sample(name: str, prompt: str, run: int, seconds: float, blocks: float, psnr: float | None) -> Sample:
     similarity = None if psnr is None else Similarity(psnr, min(1.0, psnr / 100), 0.25)
     levels = {1: blocks, 2: 100.0}
-    drawn = DrawnPicture(None, seconds, 7 * 2**20, 5 * 2**20, similarity, levels, follows_prompt=prompt == "a")
+    drawn = GeneratedImage(None, seconds, 7 * 2**20, 5 * 2**20, similarity, levels, follows_prompt=prompt == "a")
     return Sample(name, Case(prompt, 0), run, drawn)
 
 

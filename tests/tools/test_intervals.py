@@ -16,7 +16,7 @@ from ppdiffusers_tome.tools.evaluate.differences import PSNR, SPEED_UP, describe
 from ppdiffusers_tome.tools.evaluate.intervals import FEWEST, Median, interval
 from ppdiffusers_tome.tools.evaluate.samples import Case, Sample
 from ppdiffusers_tome.tools.evaluate.summary import rows, write_table
-from ppdiffusers_tome.tools.generation.results import DrawnPicture
+from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.measure.similarity import Similarity
 
 RNG = np.random.default_rng(1)
@@ -166,7 +166,7 @@ def test_long_lists_of_pairs_are_cut() -> None:
 def test_summary_has_intervals_and_differences(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     def samples(configuration: Configuration, seconds: float, lost: float | None) -> list[Sample]:
         return [
-            Sample(configuration.name, Case("p", seed), 1, DrawnPicture(
+            Sample(configuration.name, Case("p", seed), 1, GeneratedImage(
                 None, seconds + seed / 100, 2**20, 2**20,
                 None if lost is None else Similarity(psnr - lost, 0.9 - lost / 100, lost / 100 + seed / 1000),
             ))

@@ -20,7 +20,7 @@ from ppdiffusers_tome.tools.batch.chunks import INDEX
 from ppdiffusers_tome.tools.batch.folder import MANIFEST, SKIPPED, OutputFolder, rank_manifest
 from ppdiffusers_tome.tools.batch.gathering import Gathering
 from ppdiffusers_tome.tools.batch.line import BadLine
-from ppdiffusers_tome.tools.generation.image_files import write_picture
+from ppdiffusers_tome.tools.images import write_image
 from ppdiffusers_tome.tools.measure.json_lines import Writer
 from tools.many_runs import IDENTITY, asked, begin, contents, finish, lines_of, run_ranks, whole_run
 
@@ -240,7 +240,7 @@ def test_a_temporary_file_that_is_a_link_is_not_followed(tmp_path):
     mine = tmp_path / "mine"
     mine.write_text("mine")
     (tmp_path / f".a.png.{os.getpid()}.tmp").symlink_to(mine)
-    write_picture(tmp_path / "a.png", Image.new("RGB", (8, 8)))
+    write_image(tmp_path / "a.png", Image.new("RGB", (8, 8)))
     assert mine.read_text() == "mine"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.png", "mine"]
 

@@ -14,24 +14,24 @@ from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import memory
-from ppdiffusers_tome.tools.generation.memory import Drawing, check_memory, free_bytes
-from ppdiffusers_tome.tools.generation.model_sources import Source, find_model
+from ppdiffusers_tome.tools.generation.memory import MemoryNeeds, check_memory, get_free_bytes
+from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_model
 from ppdiffusers_tome.tools.measure import control_groups, machine
 
 MODEL = find_model("bundled")
-PLAIN = Drawing(MODEL, ToMeConfig(0.0))
+PLAIN = MemoryNeeds(MODEL, ToMeConfig(0.0))
 GIB = 2**30
 
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda: 8 * GIB)
+    monkeypatch.setattr(memory, "get_free_bytes", lambda: 8 * GIB)
     monkeypatch.setattr(memory, "installed_version", lambda package: None)
 
 
-def needed(drawing: Drawing, height: int, width: int, monkeypatch: pytest.MonkeyPatch) -> float:
+def needed(drawing: MemoryNeeds, height: int, width: int, monkeypatch: pytest.MonkeyPatch) -> float:
     """GiB that it says, where there are none."""
-    monkeypatch.setattr(memory, "free_bytes", lambda: 0)
+    monkeypatch.setattr(memory, "get_free_bytes", lambda: 0)
     with pytest.raises(UserError) as raised:
         check_memory(drawing, height, width)
     found = re.search(r"at least ([\d,.]+) GiB", str(raised.value))
@@ -70,7 +70,7 @@ def test_settings_count(free, monkeypatch):
 
 
 def test_a_gpu_and_a_model_that_is_not_here_have_the_picture_counted_alone(free, monkeypatch):
-    hub = replace(PLAIN, model=Source("some/model", None, None))
+    hub = replace(PLAIN, model=ModelSource("some/model", None, None))
     check_memory(hub, 8192, 8192)
     monkeypatch.setattr(memory, "installed_version", lambda package: "3.3.1" if package.endswith("-gpu") else None)
     check_memory(PLAIN, 8192, 8192)
@@ -80,7 +80,7 @@ def test_a_gpu_and_a_model_that_is_not_here_have_the_picture_counted_alone(free,
 
 def test_where_the_system_tells_nothing_nothing_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "_MEMORY", tmp_path / "nowhere")
-    assert free_bytes() is None
+    assert get_free_bytes() is None
     check_memory(PLAIN, 100_000, 100_000)
 
 
@@ -114,7 +114,7 @@ def system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Non
 
 def test_what_the_system_tells(system):
     system()
-    assert free_bytes() == 36 * GIB
+    assert get_free_bytes() == 36 * GIB
 
 
 @pytest.mark.parametrize(
@@ -145,15 +145,15 @@ def test_limits_of_control_groups_are_kept_to(version, groups, root, folder, sys
         files |= {f"{own}/{name}": value for name, value in inner.items()}
     system(groups, MOUNT_2 if version == 2 else MOUNT_1, files, root)
     assert machine.free_memory() == {"MemAvailable": 3.5 * GIB, "SwapFree": 0.75 * GIB}
-    assert free_bytes() == 4.25 * GIB
+    assert get_free_bytes() == 4.25 * GIB
     assert machine.all_memory() == 8 * GIB
 
 
 def test_groups_without_limits_leave_what_the_machine_has(system):
     system("0::/\n", MOUNT_2, {"memory.max": "max", "memory.current": GIB, "memory.stat": STAT_2})
-    assert free_bytes() == 36 * GIB
+    assert get_free_bytes() == 36 * GIB
     system("4:memory:/\n", MOUNT_1, {"memory.limit_in_bytes": NO_LIMIT_1, "memory.usage_in_bytes": GIB})
-    assert free_bytes() == 36 * GIB
+    assert get_free_bytes() == 36 * GIB
     assert machine.all_memory() == 64 * GIB
 
 
@@ -162,7 +162,7 @@ def test_a_group_that_is_full_leaves_nothing_and_garbage_is_no_limit(system):
     assert machine.free_memory() == {"MemAvailable": 0, "SwapFree": 4 * GIB}
     for groups, mounts in (("what\n", MOUNT_2), ("0::/\n", "what\n"), ("0::/\n", MOUNT_2)):
         system(groups, mounts, {"memory.max": "", "memory.current": "x"})
-        assert free_bytes() == 36 * GIB
+        assert get_free_bytes() == 36 * GIB
 
 
 @pytest.mark.parametrize("ratio", ["0", "0.5"])

@@ -21,7 +21,7 @@ from ppdiffusers_tome.tools.evaluate.plot import plot
 from ppdiffusers_tome.tools.evaluate.samples import Case, Sample
 from ppdiffusers_tome.tools.evaluate.summary import rows
 from ppdiffusers_tome.tools.figures.plots import BLUE, draw_plot, name_points
-from ppdiffusers_tome.tools.generation.results import DrawnPicture
+from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.measure.similarity import Similarity
 
 pytestmark = pytest.mark.once
@@ -55,7 +55,7 @@ def figure_of(monkeypatch):
         every = [unmerged(), *configurations]
         samples = {
             each.name: [
-                Sample(each.name, Case("p", seed), 1, DrawnPicture(
+                Sample(each.name, Case("p", seed), 1, GeneratedImage(
                     None, (10 + seed * number / 100) / (1 + number / 10), 1, 1,
                     Similarity(psnr - number + seed, 0.9, (number + seed) / 100) if number else None,
                     {1: (5 + seed * number / 100) / (1 + number / 10) ** 2},

@@ -15,10 +15,10 @@ from ppdiffusers_tome.tools.batch.run import Run
 
 
 def read(
-    path: Path, content: str | bytes, first_seed: int = 0, pictures_within: Path | None = None
+    path: Path, content: str | bytes, first_seed: int = 0, image_root: Path | None = None
 ) -> tuple[list[Line], list[BadLine]]:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    run, file = Run(path, path.parent, first_seed=first_seed, pictures_within=pictures_within), PromptsFile(path)
+    run, file = Run(path, path.parent, first_seed=first_seed, image_root=image_root), PromptsFile(path)
     return lines_of(run, file.piece(file.offset, file.line, 1000).entries, 1)
 
 
@@ -122,17 +122,17 @@ def test_pictures_can_be_confined_to_a_folder(tmp_path, kind):
     prompts = tmp_path / "prompts.jsonl"
     content = "\n".join(json.dumps({"prompt": "p", kind: name}) for name in named)
     for within in (folder, tmp_path / "in", folder / "deep" / ".."):
-        lines, bad = read(prompts, content, pictures_within=within)
+        lines, bad = read(prompts, content, image_root=within)
         assert [line.line for line in lines] == list(range(1, len(INSIDE) + 1))
         assert [each.line for each in bad] == list(range(len(INSIDE) + 1, len(named) + 1))
         for each, name in zip(bad, named[len(INSIDE) :], strict=True):
             start = repr(str(tmp_path / name)[:200])[:-1]
             assert each.error.startswith(start), each.error
-            assert f"is outside of --pictures-within {str(within)!r}" in each.error
+            assert f"is outside of --image-root {str(within)!r}" in each.error
     # What is not there is told only of that folder.
     for name in ("nowhere.png", "loop.png", "."):
         content = json.dumps({"prompt": "p", kind: f"pictures/{name}"})
-        _, (bad,) = read(prompts, content, pictures_within=folder)
+        _, (bad,) = read(prompts, content, image_root=folder)
         assert "does not exist or is not a file" in bad.error
     # Without the option they mean what they say.
     (line,), _ = read(prompts, json.dumps({"prompt": "p", kind: "pictures/../mine.png"}))
@@ -142,7 +142,7 @@ def test_pictures_can_be_confined_to_a_folder(tmp_path, kind):
 def test_a_table_is_confined_too(tmp_path):
     folder = pictures_of(tmp_path)
     content = "prompt,image\na,pictures/a.png\nb,mine.png\n"
-    lines, bad = read(tmp_path / "a.csv", content, pictures_within=folder)
+    lines, bad = read(tmp_path / "a.csv", content, image_root=folder)
     assert ([line.line for line in lines], [each.line for each in bad]) == ([2], [3])
 
 

@@ -36,7 +36,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_exported_dit_keeps_its_labels_and_weights(exported: Path) -> None:
     source = find_model(str(exported), class_labels=True)
-    assert [source.labels.number_of(subject.name) for subject in SUBJECTS] == list(range(len(SUBJECTS)))
+    assert [source.labels.find_class(subject.name) for subject in SUBJECTS] == list(range(len(SUBJECTS)))
     pipe = load_pipeline(source, class_labels=True)
     assert isinstance(pipe, ppdiffusers.DiTPipeline)
     assert pipe.labels == {subject.name: number for number, subject in enumerate(SUBJECTS)}

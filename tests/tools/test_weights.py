@@ -20,11 +20,11 @@ from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.demo_model.sums import SUMS, check_sums
 from ppdiffusers_tome.tools.generation import model_sources
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED_DIT, Source, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED_DIT, ModelSource, find_controlnet, find_model
 from tools.cli.conftest import PROMPT, SMALL
 
 
-def find_dit(name: str) -> Source:
+def find_dit(name: str) -> ModelSource:
     return find_model(BUNDLED_DIT if name == "bundled" else name, class_labels=True)
 
 

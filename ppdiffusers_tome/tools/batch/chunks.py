@@ -82,7 +82,7 @@ class Chunk:
         The first chunk's are in the output folder itself, the others' in a folder each. Of those there are a thousand
         in the output folder, and every further thousand has another around it.
         """
-        folder, each = run.output, run.pictures_per_folder
+        folder, each = run.output, run.images_per_folder
         for pictures in (run.folders_per_folder * each, each):
             first = (self.number - 1) // pictures * pictures + 1
             if first > 1:

@@ -20,12 +20,12 @@ from ppdiffusers_tome.tools.batch.line_pipeline import EdgeSettings, LinePipelin
 from ppdiffusers_tome.tools.batch.preparing import prepare_output
 from ppdiffusers_tome.tools.batch.prompts import PromptsFile
 from ppdiffusers_tome.tools.batch.ranks import Ranks
-from ppdiffusers_tome.tools.batch.run import PICTURES_PER_FOLDER, Run
+from ppdiffusers_tome.tools.batch.run import IMAGES_PER_FOLDER, Run
 from ppdiffusers_tome.tools.batch.shard import Shard
 from ppdiffusers_tome.tools.batch.share import draw_share
-from ppdiffusers_tome.tools.cli.console.output import one_line_warnings, print_line, quiet_libraries, tell, warn
+from ppdiffusers_tome.tools.cli.console.output import log, print_line, quiet_libraries, shorten_warnings, warn
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet
-from ppdiffusers_tome.tools.generation.settings import NEEDS_CONTROLNET, Settings, settings_from
+from ppdiffusers_tome.tools.generation.settings import NEEDS_CONTROLNET, Settings, parse_settings
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.measure.json_lines import Writer
@@ -42,7 +42,7 @@ def draw_file(args: argparse.Namespace) -> None:
     """
     _check_arguments(args)
     # A ControlNet may be named for lines that bring their own edges.
-    settings = settings_from(args, args.ratio, edges_drawn=True)
+    settings = parse_settings(args, args.ratio, provides_edges=True)
     ranks, run, file = Ranks.from_environment(), _run_of(args, settings), PromptsFile(args.prompts)
     edges = EdgeSettings(args.canny_low, args.canny_high, args.fit)
     if not ranks.is_first:
@@ -53,11 +53,11 @@ def draw_file(args: argparse.Namespace) -> None:
             with rank_manifest(run.output, ranks.rank) as manifest:
                 _draw(pipeline, run, file, ranks, chunks, manifest)
         return
-    with one_line_warnings():
+    with shorten_warnings():
         # A run that skips what cannot be drawn loses nothing by meeting it late.
         check = check_without_model(settings, edges) if run.on_error == STOP else None
         known = read_index(run.output)
-        tell(f"checking the lines of {run.prompts} ...")
+        log(f"checking the lines of {run.prompts} ...")
         chunks = find_chunks(run, file, known, lambda *found: _report_bad_lines(run, *found), check)
         pipeline = _pipeline(args, settings, edges, run, file, chunks)
         chunks, manifest = prepare_output(run, file, chunks)
@@ -67,7 +67,7 @@ def draw_file(args: argparse.Namespace) -> None:
             with quiet_libraries():
                 _check_shared(run, ranks, manifest)
                 drawn, speed = _draw(pipeline, run, file, ranks, chunks, manifest, gathering)
-        with one_line_warnings():
+        with shorten_warnings():
             gathering.end()
         _report(run, gathering.chunks, drawn, speed, ranks)
 
@@ -77,21 +77,21 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UserError("--prompt and --prompts were both given; write all prompts into the file")
     if args.batch_size is not None and args.batch_size < 1:
         raise UserError(f"--batch-size {args.batch_size} must be 1 or more")
-    if args.pictures_per_folder is not None and not 1 <= args.pictures_per_folder <= _MOST_PICTURES:
+    if args.images_per_folder is not None and not 1 <= args.images_per_folder <= _MOST_PICTURES:
         raise UserError(
-            f"--pictures-per-folder {args.pictures_per_folder} must be from 1 to {_MOST_PICTURES}, so that no folder "
-            f"holds more than 10,000 files; {PICTURES_PER_FOLDER} is usual"
+            f"--images-per-folder {args.images_per_folder} must be from 1 to {_MOST_PICTURES}, so that no folder "
+            f"holds more than 10,000 files; {IMAGES_PER_FOLDER} is usual"
         )
-    if args.pictures_within is not None and not os.path.isdir(args.pictures_within):  # Path raises at long names
-        raise UserError(f"--pictures-within {args.pictures_within} is not a folder; give the one with the pictures")
+    if args.image_root is not None and not os.path.isdir(args.image_root):  # Path raises at long names
+        raise UserError(f"--image-root {args.image_root} is not a folder; give the one with the pictures")
 
 
 def _run_of(args: argparse.Namespace, settings: Settings) -> Run:
     return Run(
         args.prompts, args.output, _identity(args, settings), settings.tome, settings.seed, args.batch_size or 1,
-        args.pictures_per_folder or PICTURES_PER_FOLDER,
+        args.images_per_folder or IMAGES_PER_FOLDER,
         all_controlled=settings.edges is not None, all_negative=settings.negative_prompt is not None,
-        pictures_within=args.pictures_within, on_error=args.on_error or STOP, overwrite=args.overwrite,
+        image_root=args.image_root, on_error=args.on_error or STOP, overwrite=args.overwrite,
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def _identity(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         "model": settings.model.name, "controlnet": args.controlnet, "tome": settings.tome.to_dict(),
         "edges": None if edges is None else [edges.option, str(edges.path)],
         "canny": [args.canny_low, args.canny_high], "fit": args.fit, "batch_size": args.batch_size or 1,
-        "pictures_per_folder": args.pictures_per_folder or PICTURES_PER_FOLDER,
+        "images_per_folder": args.images_per_folder or IMAGES_PER_FOLDER,
         "versions": {name: version for name in packages if (version := installed_version(name)) is not None},
     }  # fmt: skip
 
@@ -127,13 +127,13 @@ def _pipeline(
             "--controlnet needs edges; give lines an image or control_image, or all of them one with --image or "
             "--control-image"
         )
-    return LinePipeline(settings, edges, args.pictures_within)
+    return LinePipeline(settings, edges, args.image_root)
 
 
 def _report_bad_lines(run: Run, chunk: Chunk, bad: Sequence[BadLine]) -> None:
     """Lines that cannot be read stop the run before it begins, or are skipped."""
     if run.on_error == STOP:
-        read = f" as far as line {chunk.line + chunk.lines - 1}" if chunk.entries == run.pictures_per_folder else ""
+        read = f" as far as line {chunk.line + chunk.lines - 1}" if chunk.entries == run.images_per_folder else ""
         others = "1 more line is bad" if len(bad) == 2 else f"{len(bad) - 1} more lines are bad"
         more = f" ({others}{read})" if len(bad) > 1 else ""
         raise UserError(bad[0].stopping(run.prompts) + more)

@@ -43,7 +43,7 @@ def find_chunks(
         with garbage_kept():  # which there is none of; looking for it takes a fifth of the time
             chunk = _known_at(run, file, offset, line, known.get(number))
             if chunk is None:
-                piece = file.piece(offset, line, run.pictures_per_folder)
+                piece = file.piece(offset, line, run.images_per_folder)
                 if not piece.entries:
                     break
                 chunk = _chunk_of(run, file, piece, (number, line, offset), known.get(number), report, check)
@@ -74,7 +74,7 @@ def _known_at(run: Run, file: PromptsFile, offset: int, line: int, known: Chunk 
     if known is None or (known.offset, known.line) != (offset, line) or (known.bad and run.on_error == STOP):
         return None
     content = file.read(offset, known.length + 1)
-    if len(content) > known.length and (known.entries < run.pictures_per_folder or content[-2:-1] != b"\n"):
+    if len(content) > known.length and (known.entries < run.images_per_folder or content[-2:-1] != b"\n"):
         return None
     checksum = _checksum(run, file, content[: known.length], known.number, known.entries, known.lines)
     return known if checksum == known.checksum else None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.tools.batch.line import BadLine, Line
-from ppdiffusers_tome.tools.files import write_whole
+from ppdiffusers_tome.tools.files import write_atomically
 from ppdiffusers_tome.tools.measure.json_lines import Writer, part_of, parts_of, read_lines
 
 MANIFEST, SKIPPED, RUN = "manifest.jsonl", "skipped.jsonl", "run.json"
@@ -121,7 +121,7 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
         UserError: it cannot be written.
     """
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    write_whole(path, lambda file: file.write(text.encode()), overwrite=True)
+    write_atomically(path, lambda file: file.write(text.encode()), overwrite=True)
 
 
 def _is_entry(line: Mapping[str, Any]) -> bool:

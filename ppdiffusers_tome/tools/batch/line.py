@@ -16,8 +16,8 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.suggestions import did_you_mean
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.batch.encodings import how_to_convert, what_is_wrong
-from ppdiffusers_tome.tools.generation.image_files import slug
 from ppdiffusers_tome.tools.generation.settings import check_seed, check_size
+from ppdiffusers_tome.tools.images import slugify
 
 FIELDS = ("prompt", "negative_prompt", "seed", "height", "width", "ratio", "image", "control_image", "output")
 STOP, SKIP = "stop", "skip"  # what follows a line that cannot be drawn
@@ -64,7 +64,7 @@ class Line(NamedTuple):  # made in a fifth of a dataclass's time: ten million ar
     @property
     def file(self) -> str:
         """The picture's name in its folder."""
-        return f"{self.number:06d}-{slug(self.prompt)}.png" if self.output is None else self.output
+        return f"{self.number:06d}-{slugify(self.prompt)}.png" if self.output is None else self.output
 
     @property
     def control(self) -> Path | None:
@@ -81,11 +81,11 @@ class Line(NamedTuple):  # made in a fifth of a dataclass's time: ten million ar
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(request).encode()).hexdigest()[:16]
 
-    def check_control(self, pictures_within: Path | None) -> None:
+    def check_control(self, image_root: Path | None) -> None:
         """Make sure that its picture is there and may be read.
 
         Args:
-            pictures_within: the folder that must hold it, all links followed and all ``..`` gone; None for any.
+            image_root: the folder that must hold it, all links followed and all ``..`` gone; None for any.
 
         Raises:
             UserError: it is not there, or elsewhere.
@@ -93,8 +93,8 @@ class Line(NamedTuple):  # made in a fifth of a dataclass's time: ten million ar
         path = self.control
         if path is None:
             return
-        if pictures_within is not None:  # first, or the answers would tell what there is outside
-            _check_within(path, pictures_within)
+        if image_root is not None:  # first, or the answers would tell what there is outside
+            _check_within(path, image_root)
         try:
             if not path.is_file():
                 raise UserError(
@@ -197,7 +197,7 @@ def _check_within(picture: Path, folder: Path) -> None:
         inside = False
     if not inside:
         raise UserError(
-            f"{str(picture)[:200]!r} is outside of --pictures-within {str(folder)!r}, by its name or by a link; put "
+            f"{str(picture)[:200]!r} is outside of --image-root {str(folder)!r}, by its name or by a link; put "
             "the picture into that folder"
         )
 

@@ -14,9 +14,14 @@ from ppdiffusers_tome.tools.batch.batches import Kind
 from ppdiffusers_tome.tools.batch.line import Line
 from ppdiffusers_tome.tools.cli.console.output import warn
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
-from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_settings, not_understood, too_long
-from ppdiffusers_tome.tools.generation.memory import Drawing, check_memory
-from ppdiffusers_tome.tools.generation.settings import Settings, drawing_of
+from ppdiffusers_tome.tools.generation.loaded_pipeline import (
+    LoadedPipeline,
+    describe_truncation,
+    describe_unknown_subject,
+    load_from_settings,
+)
+from ppdiffusers_tome.tools.generation.memory import MemoryNeeds, check_memory
+from ppdiffusers_tome.tools.generation.settings import Settings, get_memory_needs
 from ppdiffusers_tome.tools.measure.clock import DeviceClock
 
 if TYPE_CHECKING:
@@ -71,12 +76,12 @@ def check_class(labels: ClassLabels, line: Line, settings: Settings, guidance_sc
     """
     negative_prompt = settings.negative_prompt if line.negative_prompt is None else line.negative_prompt
     options = {"negative_prompt": negative_prompt, "image": line.image, "control_image": line.control_image}
-    labels.check(options, line.height or settings.height, line.width or settings.width, guidance_scale)
-    labels.number_of(line.prompt)
+    labels.check_arguments(options, line.height or settings.height, line.width or settings.width, guidance_scale)
+    labels.find_class(line.prompt)
 
 
-def _drawing(settings: Settings, ratio: float | None) -> Drawing:
-    drawing = drawing_of(settings)
+def _drawing(settings: Settings, ratio: float | None) -> MemoryNeeds:
+    drawing = get_memory_needs(settings)
     return drawing if ratio is None else replace(drawing, tome=replace(drawing.tome, ratio=ratio))
 
 
@@ -87,12 +92,12 @@ class LinePipeline:
     Attributes:
         settings: of the command line, which lines may change for themselves.
         edges: for lines that bring a picture.
-        pictures_within: the folder that a line's own picture must be in; None for any.
+        image_root: the folder that a line's own picture must be in; None for any.
     """
 
     settings: Settings
     edges: EdgeSettings
-    pictures_within: Path | None
+    image_root: Path | None
     _loaded: LoadedPipeline | None = None
     _told: set[str] = field(default_factory=set)
 
@@ -103,7 +108,7 @@ class LinePipeline:
             self._loaded = None
             self.free_memory()
             settings = self.settings if controlled else replace(self.settings, controlnet=None, edges=None)
-            self._loaded = load_settings(settings)
+            self._loaded = load_from_settings(settings)
         return replace(
             self._loaded, height=kind.height or self._loaded.height, width=kind.width or self._loaded.width
         )
@@ -127,28 +132,28 @@ class LinePipeline:
             check_class(loaded.labels, line, self.settings, loaded.guidance_scale)
             return
         for name, text in (("prompt", line.prompt), ("negative_prompt", negative_prompt)):
-            if complaint := too_long(loaded.pipe, text):
+            if complaint := describe_truncation(loaded.pipe, text):
                 raise UserError(f"{name} {complaint}; shorten it")
         fitting = None
         if kind.controlled:
             source = self._edges(line)
             source.check()
-            fitting = source.fitting(loaded.height, loaded.width)
-        self._tell("words", line, not_understood(self.settings, line.prompt))
-        self._tell("size", line, loaded.other_size)
+            fitting = source.describe_fit(loaded.height, loaded.width)
+        self._tell("words", line, describe_unknown_subject(self.settings, line.prompt))
+        self._tell("size", line, loaded.size_warning)
         self._tell("shape", line, fitting)
 
     def draw(self, kind: Kind, lines: Sequence[Line]) -> list[Image.Image]:
         """A picture for each line, all computed together."""
-        from ppdiffusers_tome.tools.generation.sampling import draw_together
+        from ppdiffusers_tome.tools.generation.sampling import generate_batch
 
         loaded, settings = self.load(kind), self.settings
         loaded.apply_ratio(self._ratio(kind))
         edges = None
         if kind.controlled:
-            edges = [loaded.load_edges(self._edges(line), tell_fitting=False) for line in lines]
+            edges = [loaded.load_edges(self._edges(line), report_fit=False) for line in lines]
         negatives = [self._negative_prompt(line) or "" for line in lines] if kind.has_negative_prompt else None
-        return draw_together(
+        return generate_batch(
             loaded.pipe, [line.prompt for line in lines], height=loaded.height, width=loaded.width,
             seeds=[line.seed for line in lines], steps=settings.steps, guidance_scale=loaded.guidance_scale,
             negative_prompts=negatives, edges=edges, controlnet_scale=settings.controlnet_scale,
@@ -184,7 +189,7 @@ class LinePipeline:
         if line.control is None:
             assert self.settings.edges is not None
             return self.settings.edges
-        line.check_control(self.pictures_within)  # once more: hours may have passed since the file of prompts was read
+        line.check_control(self.image_root)  # once more: hours may have passed since the file of prompts was read
         return self.edges.of(line)
 
     def _tell(self, what: str, line: Line, odd: str | None) -> None:

@@ -23,7 +23,7 @@ from ppdiffusers_tome.tools.batch.folder import (
 from ppdiffusers_tome.tools.batch.line import STOP, BadLine, Line
 from ppdiffusers_tome.tools.batch.prompts import PromptsFile
 from ppdiffusers_tome.tools.batch.run import Run
-from ppdiffusers_tome.tools.generation.image_files import read_settings
+from ppdiffusers_tome.tools.images import read_settings
 from ppdiffusers_tome.tools.measure.json_lines import Writer, refuse_writers
 
 _LEFTOVER = re.compile(r"\.(.+)\.\d+\.tmp")

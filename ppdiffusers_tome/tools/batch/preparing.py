@@ -24,7 +24,7 @@ from ppdiffusers_tome.tools.batch.line import SKIP
 from ppdiffusers_tome.tools.batch.looking import look_at
 from ppdiffusers_tome.tools.batch.prompts import PromptsFile
 from ppdiffusers_tome.tools.batch.run import Run
-from ppdiffusers_tome.tools.files import prepare_folder, write_whole
+from ppdiffusers_tome.tools.files import prepare_folder, write_atomically
 from ppdiffusers_tome.tools.generation.edges import STRETCH
 from ppdiffusers_tome.tools.measure.json_lines import Writer, parts_of, refuse_writers
 
@@ -111,7 +111,7 @@ def _begin(run: Run, *, controlled: bool) -> None:
     for name in (MANIFEST, SKIPPED, INDEX):
         (path / name).unlink(missing_ok=True)
     text = json.dumps(now, indent=2) + "\n"
-    write_whole(known, lambda file: file.write(text.encode()), overwrite=True)
+    write_atomically(known, lambda file: file.write(text.encode()), overwrite=True)
 
 
 def _completed(before: dict[str, Any], now: dict[str, Any], *, controlled: bool) -> dict[str, Any]:

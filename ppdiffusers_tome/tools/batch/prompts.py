@@ -159,7 +159,7 @@ def lines_of(run: Run, entries: Entries, number: int) -> tuple[list[Line], list[
             line = line_of(values, each, at, folder, first_seed=run.first_seed, tome=run.tome)
             if line.control is not None:
                 again = True
-                line.check_control(run.pictures_within)
+                line.check_control(run.image_root)
         except ToMeError as error:
             bad.append(BadLine(each, at, " ".join(str(error).split()), again))
         else:

@@ -14,7 +14,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.batch.line import STOP, Line
 
 # With a thousand folders, manifests, and what a thousand ranks keep beside them, a folder stays below 10,000 files.
-PICTURES_PER_FOLDER = 5000
+IMAGES_PER_FOLDER = 5000
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Run:
         tome: the settings that a line's ratio must go with.
         first_seed: lines without a seed have ``first_seed + number - 1``.
         batch_size: the most lines in a batch, 1 or more.
-        pictures_per_folder: the most lines whose pictures are in one folder, 1 or more.
+        images_per_folder: the most lines whose pictures are in one folder, 1 or more.
         folders_per_folder: the most folders of pictures in a folder, 1 or more.
         all_controlled: lines without edges of their own have those of the command line.
         all_negative: the same for negative prompts.
-        pictures_within: a folder that must hold every picture that a line names; None lets a line name any that the
+        image_root: a folder that must hold every picture that a line names; None lets a line name any that the
             user may read.
         on_error: ``stop`` or ``skip``, what follows a line that cannot be drawn.
         overwrite: what is in the folder and belongs to something else may be replaced.
@@ -44,11 +44,11 @@ class Run:
     tome: ToMeConfig = field(default_factory=ToMeConfig)
     first_seed: int = 0
     batch_size: int = 1
-    pictures_per_folder: int = PICTURES_PER_FOLDER
+    images_per_folder: int = IMAGES_PER_FOLDER
     folders_per_folder: int = 1000
     all_controlled: bool = False
     all_negative: bool = False
-    pictures_within: Path | None = None
+    image_root: Path | None = None
     on_error: str = STOP
     overwrite: bool = False
 

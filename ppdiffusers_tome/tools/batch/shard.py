@@ -13,7 +13,7 @@ from ppdiffusers_tome.tools.batch.folder import PICTURE_KEY, entry_of, with_chec
 from ppdiffusers_tome.tools.batch.line import STOP, BadLine, Line
 from ppdiffusers_tome.tools.batch.run import Run
 from ppdiffusers_tome.tools.cli.console.output import print_line, warn
-from ppdiffusers_tome.tools.generation.image_files import write_picture
+from ppdiffusers_tome.tools.images import write_image
 from ppdiffusers_tome.tools.measure.json_lines import Writer
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 
@@ -146,7 +146,7 @@ class Shard:
         path, described = place.folder / line.file, self.pipeline.describe(kind, line)
         entry = entry_of(line, picture.height, picture.width, described["ratio"], batch)
         kept = {**described, PICTURE_KEY: {"run": self.run.checksum, "entry": entry}}
-        write_picture(path, picture, kept, overwrite=self.run.overwrite)
+        write_image(path, picture, kept, overwrite=self.run.overwrite)
         place.manifest.add(with_checksum(entry, path))
         self.drawn += 1
         print_line(f"{path}  {seconds:.2f} s")

@@ -13,7 +13,7 @@ from ppdiffusers_tome.tools.bench.attention import ATTENTIONS, PLAIN
 from ppdiffusers_tome.tools.bench.contenders import CONTENDERS
 from ppdiffusers_tome.tools.bench.plan import Plan
 from ppdiffusers_tome.tools.bench.random_unets import RANDOM_UNETS
-from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
+from ppdiffusers_tome.tools.cli.arguments import add_output_arguments
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.generation.settings import check_seed
 from ppdiffusers_tome.tools.measure.units import parse_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ppdiffusers_tome.tools.cli.console.results import write_text
+from ppdiffusers_tome.tools.files import write_text
 
 
 def write_between(page: Path, begin: str, end: str, text: str) -> None:

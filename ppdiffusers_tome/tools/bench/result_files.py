@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.tools.cli.console.results import Page, write_json, write_text
-from ppdiffusers_tome.tools.files import prepare_folder
+from ppdiffusers_tome.tools.cli.console.tables import Page
+from ppdiffusers_tome.tools.files import prepare_folder, write_json, write_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -45,14 +45,14 @@ class ResultFiles:
         Raises:
             UserError: a file exists and must not be replaced, or cannot be written.
         """
-        from ppdiffusers_tome.tools.generation.image_files import write_picture
+        from ppdiffusers_tome.tools.images import write_image
 
         files = self._paths if picture is not None else self._paths[:2]
         write_text(files[0], page.markdown(), overwrite=self._overwrite)
         write_json(files[1], results, overwrite=self._overwrite)
         if picture is not None:
-            write_picture(files[2], picture, settings, overwrite=self._overwrite)
-        page.show(files)
+            write_image(files[2], picture, settings, overwrite=self._overwrite)
+        page.print(files)
 
 
 def described(run: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ def _docs(page: Path) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     from ppdiffusers_tome.tools.bench.results_plot import plot
-    from ppdiffusers_tome.tools.generation.image_files import write_picture
+    from ppdiffusers_tome.tools.images import write_image
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=Path, help="such as docs/en/results/index.md")
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if machines:
         picture = _docs(path) / "images" / "results.png"
         shown = {"machines": [machine.found for machine in machines]}
-        write_picture(picture, plot(machines), shown, overwrite=True)
+        write_image(picture, plot(machines), shown, overwrite=True)
 
 
 if __name__ == "__main__":

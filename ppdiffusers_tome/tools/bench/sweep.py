@@ -11,8 +11,8 @@ from ppdiffusers_tome.tools.bench.own_process import in_own_process
 from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
 from ppdiffusers_tome.tools.bench.result_files import ResultFiles
 from ppdiffusers_tome.tools.bench.task import Task, carry_out
-from ppdiffusers_tome.tools.cli.console.output import one_line_warnings
-from ppdiffusers_tome.tools.cli.console.results import Page
+from ppdiffusers_tome.tools.cli.console.output import shorten_warnings
+from ppdiffusers_tome.tools.cli.console.tables import Page
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -111,7 +111,7 @@ def run_plan(plan: Plan, args: argparse.Namespace, title: str) -> None:
     # The other files are made of this one, so where it is ours so are they.
     overwrite = args.overwrite or path.is_file()
     ResultFiles(args.output, plan.what, picture=True, overwrite=overwrite)
-    with one_line_warnings(), BenchLedger(path, plan, overwrite=args.overwrite) as ledger:
+    with shorten_warnings(), BenchLedger(path, plan, overwrite=args.overwrite) as ledger:
         Sweep(plan, ledger).run()
         files = ResultFiles(args.output, plan.what, picture=True, overwrite=True)
         _write(plan, ledger, files, title, args.memory_limit)

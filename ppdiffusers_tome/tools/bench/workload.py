@@ -83,11 +83,12 @@ def _pipeline_workload(plan: Plan, setting: Setting) -> Workload:
     import paddle
 
     from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-    from ppdiffusers_tome.tools.generation.sampling import initial_noise
+    from ppdiffusers_tome.tools.generation.sampling import make_initial_noise
 
     pipe = load_pipeline(find_model(plan.model), dtype=plan.dtype)
     pipe.set_progress_bar_config(disable=True)
-    noise = [initial_noise(pipe, setting.size, setting.size, plan.seed + number) for number in range(setting.batch)]
+    seeds = range(plan.seed, plan.seed + setting.batch)
+    noise = [make_initial_noise(pipe, setting.size, setting.size, seed) for seed in seeds]
     latents = paddle.concat(noise)
 
     def run(steps: int) -> None:

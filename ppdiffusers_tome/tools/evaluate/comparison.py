@@ -37,16 +37,16 @@ def draw_all(
     guides: Sequence[Image.Image | None] = [None] * len(prompts) if edges is None else edges
     for configuration in tqdm(configurations, desc="warming up", position=0, leave=False, disable=None):
         configuration.apply(loaded.pipe)
-        loaded.draw(prompts[0], 0, guides[0], steps=WARM_UP_STEPS)
+        loaded.generate(prompts[0], 0, guides[0], steps=WARM_UP_STEPS)
     samples: dict[str, list[Sample]] = {configuration.name: [] for configuration in configurations}
     with tqdm(total=len(configurations) * len(prompts), desc="pictures", position=0, disable=None) as bar:
         for number, prompt in enumerate(prompts):
             case = Case(prompt, loaded.settings.seed + number)
             for configuration in configurations:
                 configuration.apply(loaded.pipe)
-                drawn = loaded.draw(prompt, number, guides[number])
+                drawn = loaded.generate(prompt, number, guides[number])
                 if configuration.name != UNMERGED:
-                    drawn = drawn.compared(samples[UNMERGED][number].drawn.image)
+                    drawn = drawn.compare_with(samples[UNMERGED][number].drawn.image)
                 samples[configuration.name].append(Sample(configuration.name, case, 1, drawn))
                 bar.update()
     return samples

@@ -14,7 +14,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration
 from ppdiffusers_tome.tools.evaluate.samples import Case
 from ppdiffusers_tome.tools.files import prepare_folder
-from ppdiffusers_tome.tools.generation.image_files import slug, write_picture
+from ppdiffusers_tome.tools.images import slugify, write_image
 
 REFERENCES, PICTURES = "references", "pictures"
 
@@ -57,7 +57,7 @@ class PictureStore:
         """Keep a picture, in place of one that was there."""
         if self._keeps(configuration):
             settings = {"configuration": configuration, "prompt": case.prompt, "seed": case.seed}
-            write_picture(self.path(configuration, case), picture, settings, overwrite=True)
+            write_image(self.path(configuration, case), picture, settings, overwrite=True)
 
     def read(self, configuration: str, case: Case) -> np.ndarray:
         """A picture that is there, uint8 ``[height, width, 3]``."""
@@ -71,4 +71,4 @@ class PictureStore:
         if configuration == UNMERGED:
             return self.folder / REFERENCES
         # Names that differ in what a slug leaves out have folders of their own.
-        return self.folder / PICTURES / f"{slug(configuration)}-{zlib.crc32(configuration.encode()):08x}"
+        return self.folder / PICTURES / f"{slugify(configuration)}-{zlib.crc32(configuration.encode()):08x}"

@@ -13,17 +13,17 @@ import paddle
 from ppdiffusers_tome.tools.bench.contenders import take_off
 from ppdiffusers_tome.tools.evaluate.block_clock import timed_blocks
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration
-from ppdiffusers_tome.tools.generation.results import DrawnPicture
+from ppdiffusers_tome.tools.generation.results import GeneratedImage
 
 
 def measure(
     pipe: Any,
     configuration: Configuration,
-    draw: Callable[[], DrawnPicture],
+    draw: Callable[[], GeneratedImage],
     reference: np.ndarray | None = None,
     *,
     blocks_apart: bool | None = None,
-) -> DrawnPicture:
+) -> GeneratedImage:
     """Measure a configuration on one picture; the pipeline is unmerged afterwards.
 
     Args:
@@ -51,4 +51,4 @@ def measure(
     finally:
         take_off(pipe)
     drawn = replace(drawn or timed, block_seconds=block_seconds)
-    return drawn if reference is None else drawn.compared(reference)
+    return drawn if reference is None else drawn.compare_with(reference)

@@ -13,7 +13,7 @@ from ppdiffusers_tome.tools.evaluate.image_store import PictureStore
 from ppdiffusers_tome.tools.evaluate.ledger import EvaluationLedger
 from ppdiffusers_tome.tools.evaluate.measurement import measure
 from ppdiffusers_tome.tools.evaluate.samples import Case, Sample
-from ppdiffusers_tome.tools.generation.results import DrawnPicture
+from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.measure.rounds import in_turn
 
 WARM_UP_STEPS = 1
@@ -40,7 +40,7 @@ class Evaluation:
     def __init__(
         self,
         pipe: Any,
-        draw: Callable[[Case, int | None], DrawnPicture],
+        draw: Callable[[Case, int | None], GeneratedImage],
         configurations: Sequence[Configuration],
         cases: Sequence[Case],
         ledger: EvaluationLedger,
@@ -100,7 +100,7 @@ class Evaluation:
 
     def _sample(
         self, configuration: Configuration, case: Case, reference: np.ndarray | None, *, keep: bool = True
-    ) -> DrawnPicture:
+    ) -> GeneratedImage:
         """Draw a picture, keep it and write its figures down."""
         drawn = measure(self._pipe, configuration, lambda: self._draw(case, None), reference)
         if keep:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ppdiffusers_tome.tools.generation.image_files import slug
-from ppdiffusers_tome.tools.generation.results import DrawnPicture
+from ppdiffusers_tome.tools.generation.results import GeneratedImage
+from ppdiffusers_tome.tools.images import slugify
 from ppdiffusers_tome.tools.measure.similarity import similarity_from_dict, similarity_to_dict
 
 
@@ -22,7 +22,7 @@ class Case:
     @property
     def file_name(self) -> str:
         """The same whatever else is drawn; prompts that begin alike differ in their checksum."""
-        return f"{slug(self.prompt)}-{zlib.crc32(self.prompt.encode()):08x}-seed-{self.seed}.png"
+        return f"{slugify(self.prompt)}-{zlib.crc32(self.prompt.encode()):08x}-seed-{self.seed}.png"
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Sample:
     configuration: str
     case: Case
     run: int
-    drawn: DrawnPicture
+    drawn: GeneratedImage
 
     def without_picture(self) -> Sample:
         """Its figures alone."""
-        return replace(self, drawn=replace(self.drawn, picture=None))
+        return replace(self, drawn=replace(self.drawn, kept_image=None))
 
     def to_dict(self) -> dict[str, Any]:
         """Its figures as JSON has them."""
@@ -60,7 +60,7 @@ class Sample:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Sample:
         """What ``to_dict`` described."""
-        drawn = DrawnPicture(
+        drawn = GeneratedImage(
             None, values["seconds"], values["peak_bytes"], values["denoising_peak_bytes"],
             similarity_from_dict(values),
             {int(level): seconds for level, seconds in values["block_seconds"].items()}, values["follows_prompt"],

@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.cli.console.results import Page, write_json, write_text
-from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.cli.console.tables import Page, Table
 from ppdiffusers_tome.tools.evaluate import differences
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration
 from ppdiffusers_tome.tools.evaluate.features import CLIP_SCORE, Clip, Inception
 from ppdiffusers_tome.tools.evaluate.frontier import on_frontier
 from ppdiffusers_tome.tools.evaluate.intervals import METHOD, Median
 from ppdiffusers_tome.tools.evaluate.samples import Sample
-from ppdiffusers_tome.tools.generation.results import run_line
+from ppdiffusers_tome.tools.files import write_json, write_text
+from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.measure.measure import highest
 from ppdiffusers_tome.tools.measure.similarity import FLIP_PPD, format_psnr
 from ppdiffusers_tome.tools.measure.units import counted, format_bytes, format_seconds
@@ -153,7 +153,7 @@ def notes(run: Mapping[str, Any], on: Mapping[str, Any], rows: Sequence[Row], le
     cases = [sample.case for sample in rows[0].samples]
     prompts, seeds = {case.prompt for case in cases}, dict.fromkeys(case.seed for case in cases)
     lines = [
-        run_line(run),
+        format_run(run),
         f"pictures of each configuration: {len(cases)}, from {counted(len(prompts), 'prompt')} and "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
         ", ".join(f"{name} {value}" for name, value in on.items() if name != "memory"),
@@ -223,7 +223,7 @@ def write_table(
     write_text(paths[1], page.markdown(), overwrite=overwrite)
     described = {"configurations": [row.to_dict() for row in rows], "differences": [each.to_dict() for each in found]}
     write_json(paths[2], {**other, "intervals": METHOD, **described}, overwrite=overwrite)
-    page.show(paths)
+    page.print(paths)
 
 
 def _frontiers(row: Row) -> str:

@@ -55,11 +55,11 @@ def write_records(path: Path, pictures: Iterable[tuple[str, int, Image.Image]], 
     import numpy as np
     from visualdl import LogWriter
 
-    from ppdiffusers_tome.tools.files import write_whole
+    from ppdiffusers_tome.tools.files import write_atomically
 
     with tempfile.TemporaryDirectory() as folder:
         with LogWriter(logdir=folder, file_name=_NAME) as writer:
             for tag, step, picture in pictures:
                 writer.add_image(tag, np.asarray(picture.convert("RGB")), step)
         written = (Path(folder) / _NAME).read_bytes()
-    write_whole(path, lambda file: file.write(written), overwrite=overwrite)
+    write_atomically(path, lambda file: file.write(written), overwrite=overwrite)

@@ -11,7 +11,7 @@ from PIL import Image
 from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
 from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
-from ppdiffusers_tome.tools.generation.results import DrawnPicture, run_line
+from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
 from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
 from ppdiffusers_tome.tools.measure.units import counted
 
@@ -96,14 +96,14 @@ def spread_calls(calls: int, most: int) -> list[int]:
     return sorted({round(place * (calls - 1) / max(1, most - 1)) for place in range(most)})
 
 
-def ratios_sheet(run: Mapping[str, Any], by_ratio: Mapping[float, DrawnPicture]) -> Image.Image:
+def ratios_sheet(run: Mapping[str, Any], by_ratio: Mapping[float, GeneratedImage]) -> Image.Image:
     """One row: the picture at every ratio, with its similarity to the unmerged one, which comes first."""
     columns = [Label(f"ratio {ratio:g}" if ratio else "unmerged") for ratio in by_ratio]
     cells = [Cell(drawn.image, str(drawn.similarity or "")) for drawn in by_ratio.values()]
     return make_sheet(Label("Token merging by ratio", (_described(run),)), columns, [(run["prompt"], cells)])
 
 
-def numbers(records: Sequence[MergeRecord], by_ratio: Mapping[float, DrawnPicture]) -> dict[str, Any]:
+def numbers(records: Sequence[MergeRecord], by_ratio: Mapping[float, GeneratedImage]) -> dict[str, Any]:
     """Every record and every ratio as plain values."""
     return {
         "merged": [
@@ -126,4 +126,4 @@ def numbers(records: Sequence[MergeRecord], by_ratio: Mapping[float, DrawnPictur
 
 
 def _described(run: Mapping[str, Any]) -> str:
-    return f"{run_line(run)}, seed {run['seed']}"
+    return f"{format_run(run)}, seed {run['seed']}"

@@ -25,20 +25,20 @@ class ClassLabels:
     """The classes that a pipeline draws, and at which size.
 
     Attributes:
-        numbers: of the classes, by name; a class may have several names, or none.
-        classes: how many there are, numbered from 0.
-        side: of its pictures, which are square and have no other size, in pixels.
-        named_alone: whether it was taught those with a name alone, so that no other number is taken.
+        class_by_name: numbers of the classes by name; a class may have several names, or none.
+        num_classes: how many there are, numbered from 0.
+        image_size: side of its images, which are square and have no other size, in pixels.
+        only_named: whether it was taught those with a name alone, so that no other number is taken.
     """
 
-    numbers: Mapping[str, int]
-    classes: int
-    side: int
-    named_alone: bool = False
+    class_by_name: Mapping[str, int]
+    num_classes: int
+    image_size: int
+    only_named: bool = False
 
     @classmethod
-    def in_folder(cls, folder: Path, *, named_alone: bool = False) -> ClassLabels:
-        """Those of a pipeline in a folder; ``named_alone`` as of the object.
+    def from_folder(cls, folder: Path, *, only_named: bool = False) -> ClassLabels:
+        """Those of a pipeline in a folder; ``only_named`` as of the object.
 
         Raises:
             UserError: its files do not tell them.
@@ -53,33 +53,33 @@ class ClassLabels:
         numbers = {part.strip(): int(key) for key, name in names.items() for part in name.split(",") if part.strip()}
         transformer, vae = (read_json(folder / part / "config.json") for part in ("transformer", "vae"))
         try:
-            return cls(numbers, *_shape(transformer, vae), named_alone)
+            return cls(numbers, *_shape(transformer, vae), only_named)
         except (KeyError, TypeError) as error:
             raise UserError(
                 f"{folder} is a {PIPELINE} without classes or size ({error!r}); copy the complete model again"
             ) from error
 
     @classmethod
-    def of(cls, pipe: Any) -> ClassLabels:
+    def from_pipeline(cls, pipe: Any) -> ClassLabels:
         """Those of a loaded pipeline."""
         return cls(pipe.labels, *_shape(pipe.transformer.config, pipe.vae.config))
 
-    def first(self, count: int | None = None) -> list[str]:
+    def list_names(self, count: int | None = None) -> list[str]:
         """A name, or the number, of each of the first ``count`` classes; None for all that have a name."""
         names: dict[int, str] = {}
-        for name, number in self.numbers.items():
+        for name, number in self.class_by_name.items():
             names.setdefault(number, name)
-        if count is None or self.named_alone:
+        if count is None or self.only_named:
             return [names[number] for number in sorted(names)][:count]
-        return [names.get(number, str(number)) for number in range(min(count, self.classes))]
+        return [names.get(number, str(number)) for number in range(min(count, self.num_classes))]
 
-    def number_of(self, prompt: str) -> int:
+    def find_class(self, prompt: str) -> int:
         """The class that a prompt names: by number, by name, or as the bundled model's prompts do.
 
         Raises:
             UserError: there is no such class.
 
-        >>> ClassLabels({"cat": 0, "coffee": 1}, 10, 512).number_of("a photo of a cat")
+        >>> ClassLabels({"cat": 0, "coffee": 1}, 10, 512).find_class("a photo of a cat")
         0
         """
         from ppdiffusers_tome.tools.demo_model.photographs import subject_of
@@ -87,9 +87,9 @@ class ClassLabels:
         text = prompt.strip()
         if text.isdecimal() and len(text) < 10 and int(text) in self._taken:
             return int(text)
-        if text in self.numbers:  # names may differ in capitals alone: a cardigan, and a Cardigan Welsh corgi
-            return self.numbers[text]
-        by_name = {name.lower(): number for name, number in reversed(list(self.numbers.items()))}
+        if text in self.class_by_name:  # names may differ in capitals alone: a cardigan, and a Cardigan Welsh corgi
+            return self.class_by_name[text]
+        by_name = {name.lower(): number for name, number in reversed(list(self.class_by_name.items()))}
         subject = subject_of(text)
         for name in (text.lower(), None if subject is None else subject.name):
             if name in by_name:
@@ -98,7 +98,7 @@ class ClassLabels:
         numbers = f"a number from {taken[0]} to {taken[-1]}"
         if len(taken) <= taken[-1] - taken[0]:
             numbers = f"one of the numbers {', '.join(map(str, taken))}"
-        names = self.first()
+        names = self.list_names()
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             listed = f"it draws {', '.join(names[:_SHOWN])}{more}; give one of these, or {numbers}"
@@ -111,9 +111,11 @@ class ClassLabels:
     @property
     def _taken(self) -> Sequence[int]:
         """The numbers that may be asked for, in order."""
-        return sorted(set(self.numbers.values())) if self.named_alone else range(self.classes)
+        return sorted(set(self.class_by_name.values())) if self.only_named else range(self.num_classes)
 
-    def check(self, options: Mapping[str, Any], height: int | None, width: int | None, guidance_scale: float) -> None:
+    def check_arguments(
+        self, options: Mapping[str, Any], height: int | None, width: int | None, guidance_scale: float
+    ) -> None:
         """The pipeline takes what it is given beside its classes.
 
         Args:
@@ -131,19 +133,19 @@ class ClassLabels:
                     f"{option} is for pipelines with prompts, and a {PIPELINE} is given a class alone; leave it out"
                 )
         for name, pixels in (("height", height), ("width", width)):
-            if pixels not in (None, self.side):
+            if pixels not in (None, self.image_size):
                 raise UserError(
-                    f"{name} {pixels} is not the size of this {PIPELINE}, which draws {self.side}x{self.side} pixels "
-                    f"and nothing else; give {self.side}, or leave it out"
+                    f"{name} {pixels} is not the size of this {PIPELINE}, which draws "
+                    f"{self.image_size}x{self.image_size} pixels and nothing else; give {self.image_size}, or leave it out"
                 )
-        if guidance_scale > 1 and self.classes < _NO_CLASS:
+        if guidance_scale > 1 and self.num_classes < _NO_CLASS:
             raise UserError(
                 f"guidance scale {guidance_scale:g}: a {PIPELINE} takes class {_NO_CLASS} for that, and this model has "
-                f"{self.classes}; give 1 (no guidance)"
+                f"{self.num_classes}; give 1 (no guidance)"
             )
 
 
-def asked_for(labels: ClassLabels | None, given: Sequence[str] | None, default: Sequence[str]) -> list[str]:
+def select_prompts(labels: ClassLabels | None, given: Sequence[str] | None, default: Sequence[str]) -> list[str]:
     """The prompts that were given, or the default ones.
 
     Args:
@@ -157,9 +159,9 @@ def asked_for(labels: ClassLabels | None, given: Sequence[str] | None, default: 
     """
     if labels is None:
         return list(default if given is None else given)
-    prompts = labels.first(len(default)) if given is None else list(given)
+    prompts = labels.list_names(len(default)) if given is None else list(given)
     for prompt in prompts:
-        labels.number_of(prompt)
+        labels.find_class(prompt)
     return prompts
 
 
@@ -169,9 +171,9 @@ def _shape(transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> tuple[int,
     Raises:
         KeyError, TypeError: they do not tell.
     """
-    return int(transformer["num_embeds_ada_norm"]), int(transformer["sample_size"]) * vae_scale(vae)
+    return int(transformer["num_embeds_ada_norm"]), int(transformer["sample_size"]) * compute_vae_scale(vae)
 
 
-def vae_scale(vae: Mapping[str, Any]) -> int:
+def compute_vae_scale(vae: Mapping[str, Any]) -> int:
     """How many pixels of each side a latent's pixel stands for, as pipelines that tell it work it out."""
     return 2 ** (len(vae["block_out_channels"]) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ppdiffusers_tome.errors import UserError
 
 
-def device_name() -> str:
+def get_device_name() -> str:
     """What Paddle runs on: ``CPU`` or the GPU's name."""
     import paddle
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.generation.image_io import BLACK, SHOWING, as_seen
+from ppdiffusers_tome.tools.images import BLACK, CONTRAST, read_image
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CROP, PAD, STRETCH = "crop", "pad", "stretch"
 # What becomes of a file of another shape than the picture, in words.
-FITS = {CROP: "its middle is used", PAD: "all of it is used, padded with black", STRETCH: "it is stretched"}
+FIT_MODES = {CROP: "its middle is used", PAD: "all of it is used, padded with black", STRETCH: "it is stretched"}
 _END_OF_JPEG, _END_BYTES = b"\xff\xd9", 4096
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # of EXIF, and those in which height and width change places
 
@@ -34,7 +34,7 @@ class EdgeSource:
         path: the file.
         option: ``--image`` for a photo, ``--control-image`` for edges.
         low, high: thresholds of Canny, 0 or more.
-        fit: one of ``FITS``, for a file of another shape than the picture.
+        fit: one of ``FIT_MODES``, for a file of another shape than the picture.
     """
 
     path: Path
@@ -84,7 +84,7 @@ class EdgeSource:
         from PIL import Image
 
         picture = self._fitted(height, width)
-        edges = canny(picture, self.low, self.high) if self.is_photo else picture
+        edges = detect_edges(picture, self.low, self.high) if self.is_photo else picture
         if edges.size == (width, height):
             return edges
         padded = Image.new("RGB", (width, height))
@@ -96,20 +96,20 @@ class EdgeSource:
         """Whether edges are looked for in it; otherwise it holds them."""
         return self.option == "--image"
 
-    def fitting(self, height: int, width: int) -> str | None:
+    def describe_fit(self, height: int, width: int) -> str | None:
         """A sentence: what is used of a file of another shape than a picture of this size; None where it is all."""
         with self._opened() as file:
             turned = file.getexif().get(_ORIENTATION) in _TURNED
             own = (file.height, file.width) if turned else file.size
         if _inside(own, (width, height)) == (width, height):
             return None
-        others = " and ".join(f"--fit {fit}" for fit in FITS if fit != self.fit)
+        others = " and ".join(f"--fit {fit}" for fit in FIT_MODES if fit != self.fit)
         return (
-            f"{self.option} {self.path} is {own[0]}x{own[1]} and the picture {width}x{height}: {FITS[self.fit]}; "
+            f"{self.option} {self.path} is {own[0]}x{own[1]} and the picture {width}x{height}: {FIT_MODES[self.fit]}; "
             f"{others} are other ways"
         )
 
-    def without_edges(self, height: int, width: int) -> str:
+    def describe_missing_edges(self, height: int, width: int) -> str:
         """A sentence: why it gives a picture of this size no edges, and what to do."""
         what = f"{self.option} {self.path}"
         if not self.is_photo:
@@ -125,9 +125,9 @@ class EdgeSource:
 
     def _fitted(self, height: int, width: int) -> Image.Image:
         """What is used of the file, at the size of the picture, or inside it where black is to be added."""
-        with self._opened() as file:
-            picture = as_seen(file, self.path.read_bytes, behind=SHOWING if self.is_photo else BLACK)
-        return fitted(picture, height, width, self.fit)
+        with self._opened():
+            picture = read_image(self.path, background=CONTRAST if self.is_photo else BLACK)
+        return fit_image(picture, height, width, self.fit)
 
     @contextmanager
     def _opened(self) -> Iterator[ImageFile]:
@@ -165,7 +165,7 @@ def _inside(size: tuple[int, int], into: tuple[int, int]) -> tuple[int, int]:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def fitted(picture: Image.Image, height: int, width: int, fit: str = CROP) -> Image.Image:
+def fit_image(picture: Image.Image, height: int, width: int, fit: str = CROP) -> Image.Image:
     """What is used of a picture of another shape, at that size, or inside it where black is to be added (``PAD``)."""
     from PIL import Image, ImageOps
 
@@ -175,7 +175,7 @@ def fitted(picture: Image.Image, height: int, width: int, fit: str = CROP) -> Im
     return picture.resize(size, Image.Resampling.LANCZOS)
 
 
-def canny(picture: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:
+def detect_edges(picture: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:
     """Canny edges of a picture, white on black, RGB."""
     import cv2
     import numpy as np
@@ -184,7 +184,7 @@ def canny(picture: Image.Image | np.ndarray, low: float = 100, high: float = 200
     return Image.fromarray(np.repeat(cv2.Canny(np.asarray(picture), low, high)[..., None], 3, axis=2))
 
 
-def photograph_edges(subject: Subject, height: int, width: int) -> Image.Image:
+def compute_photograph_edges(subject: Subject, height: int, width: int) -> Image.Image:
     """Canny edges of a photograph that scikit-image holds, white on black, RGB.
 
     Args:
@@ -197,4 +197,4 @@ def photograph_edges(subject: Subject, height: int, width: int) -> Image.Image:
 
     drawn = draw(subject, held_out_views(1, WIDTH)[0], max(height, width))
     photograph = Image.fromarray((drawn * 255).round().astype("uint8"))
-    return canny(fitted(photograph, height, width))
+    return detect_edges(fit_image(photograph, height, width))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.cli.console.output import no_ppdiffusers_warnings, warn
+from ppdiffusers_tome.tools.cli.console.output import silence_ppdiffusers, warn
 from ppdiffusers_tome.tools.generation.device import check_device
-from ppdiffusers_tome.tools.generation.results import DrawnPicture
-from ppdiffusers_tome.tools.generation.settings import Settings, usual_guidance
+from ppdiffusers_tome.tools.generation.results import GeneratedImage
+from ppdiffusers_tome.tools.generation.settings import Settings, choose_guidance_scale
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
     from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
     from ppdiffusers_tome.tools.generation.edges import EdgeSource
-    from ppdiffusers_tome.tools.generation.model_sources import Source
+    from ppdiffusers_tome.tools.generation.model_sources import ModelSource
 
 _SHOWN = 60  # characters of a prompt in a warning
 
@@ -58,26 +58,26 @@ class LoadedPipeline:
         else:
             apply_tome(self.pipe, tome)
 
-    def calls(self) -> int:
+    def count_calls(self) -> int:
         """How often the denoiser is called for a picture; Heun's scheduler, for one, does it twice a step."""
         self.pipe.scheduler.set_timesteps(self.settings.steps)
         return len(self.pipe.scheduler.timesteps)
 
-    def draw_watched(
+    def generate_traced(
         self, prompt: str, number: int, edges: Image.Image | None, *, after_call: Callable[[], None] = lambda: None
-    ) -> tuple[DrawnPicture, list[MergeRecord]]:
-        """The same as ``draw``, and how its tokens merged; ToMe must be applied. Its seconds hold the watching."""
+    ) -> tuple[GeneratedImage, list[MergeRecord]]:
+        """The same as ``generate``, and how its tokens merged; ToMe must be applied. Its seconds hold the watching."""
         from ppdiffusers_tome.patching.recorder import record_merging
 
         # The prompted one of the two halves with guidance, which stands first in a DiTPipeline, elsewhere last.
         with record_merging(self.pipe, image=-1 if self.labels is None else 0) as records:
-            drawn = self.draw(prompt, number, edges, after_call=after_call)
+            drawn = self.generate(prompt, number, edges, after_call=after_call)
         return drawn, records
 
-    def draw(
+    def generate(
         self, prompt: str, number: int, edges: Image.Image | None, *, steps: int | None = None,
         after_call: Callable[[], None] = lambda: None,
-    ) -> DrawnPicture:  # fmt: skip
+    ) -> GeneratedImage:  # fmt: skip
         """Draw picture ``number`` (from 0), which has the seed of the settings plus that number, and measure it.
 
         Args:
@@ -87,7 +87,7 @@ class LoadedPipeline:
             steps: in place of the settings'.
             after_call: called whenever the denoiser was called; what it raises ends the picture.
         """
-        from ppdiffusers_tome.tools.generation.sampling import draw
+        from ppdiffusers_tome.tools.generation.sampling import generate_image
         from ppdiffusers_tome.tools.measure.measure import Meter
 
         settings, peaks, meter = self.settings, [], Meter()
@@ -96,25 +96,25 @@ class LoadedPipeline:
             peaks.append(meter.peak_bytes())
             after_call()
 
-        picture = draw(
+        picture = generate_image(
             self.pipe, prompt, after_step=step_ended, height=self.height, width=self.width,
             seed=settings.seed + number, steps=steps or settings.steps, guidance_scale=self.guidance_scale,
             negative_prompt=settings.negative_prompt, edges=edges, controlnet_scale=settings.controlnet_scale,
         )  # fmt: skip
-        return DrawnPicture(picture, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
+        return GeneratedImage(picture, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
 
     @property
-    def other_size(self) -> str | None:
+    def size_warning(self) -> str | None:
         """In words, that its pictures are too small for the model; None where they are not, or it is not known."""
-        return other_size(self.settings.model, self.pipe, self.height, self.width)
+        return describe_unusual_size(self.settings.model, self.pipe, self.height, self.width)
 
-    def load_edges(self, source: EdgeSource, *, tell_fitting: bool = True) -> Image.Image:
+    def load_edges(self, source: EdgeSource, *, report_fit: bool = True) -> Image.Image:
         """Edges at the size of the pictures; warns where there are none, and says how another shape was made to fit."""
         edges = source.load(self.height, self.width)
-        if tell_fitting and (fitting := source.fitting(self.height, self.width)):
+        if report_fit and (fitting := source.describe_fit(self.height, self.width)):
             warn(fitting)
         if edges.getextrema() == ((0, 0),) * 3:
-            warn(source.without_edges(self.height, self.width))
+            warn(source.describe_missing_edges(self.height, self.width))
         return edges
 
     def describe(self, prompt: str, number: int, ratio: Ratio) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class LoadedPipeline:
         }  # fmt: skip
 
 
-def load_with_settings(
+def load_for_prompts(
     settings: Settings, prompts: list[str], *, default: bool = False
 ) -> tuple[LoadedPipeline, list[str]]:
     """Load what the settings name, and warn of prompts it cannot read whole and of pictures too small for it.
@@ -155,24 +155,24 @@ def load_with_settings(
     Raises:
         UserError: it cannot be loaded, this device cannot run it, or a prompt names no class of it.
     """
-    from ppdiffusers_tome.tools.generation.class_labels import asked_for
+    from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 
-    loaded = load_settings(settings)
-    prompts = asked_for(loaded.labels, None if default else prompts, prompts)
+    loaded = load_from_settings(settings)
+    prompts = select_prompts(loaded.labels, None if default else prompts, prompts)
     if loaded.labels is not None:
         options = {"--negative-prompt": settings.negative_prompt}
-        loaded.labels.check(options, settings.height, settings.width, loaded.guidance_scale)
+        loaded.labels.check_arguments(options, settings.height, settings.width, loaded.guidance_scale)
         return loaded, prompts
     for prompt in [*prompts, settings.negative_prompt or ""]:
-        if complaint := too_long(loaded.pipe, prompt):
+        if complaint := describe_truncation(loaded.pipe, prompt):
             warn(f"prompt {prompt[:40]!r}... {complaint}; the rest is ignored")
-    for odd in (*(not_understood(settings, prompt) for prompt in prompts), loaded.other_size):
+    for odd in (*(describe_unknown_subject(settings, prompt) for prompt in prompts), loaded.size_warning):
         if odd is not None:
             warn(odd)
     return loaded, prompts
 
 
-def load_settings(settings: Settings) -> LoadedPipeline:
+def load_from_settings(settings: Settings) -> LoadedPipeline:
     """Load what the settings name; nothing is said of prompts and sizes.
 
     Raises:
@@ -180,40 +180,40 @@ def load_settings(settings: Settings) -> LoadedPipeline:
     """
     from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
     from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-    from ppdiffusers_tome.tools.generation.sampling import labels_of, native_size
+    from ppdiffusers_tome.tools.generation.sampling import get_class_labels, get_native_size
     from ppdiffusers_tome.tools.generation.schedulers import make_scheduler, scales_latents
 
     check_device(settings.dtype, xformers=settings.xformers)
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, class_labels=True)
     if settings.scheduler is not None:
-        with no_ppdiffusers_warnings():  # it lists settings that the other scheduler has and this one has not
+        with silence_ppdiffusers():  # it lists settings that the other scheduler has and this one has not
             pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     if settings.xformers:
         pipe.enable_xformers_memory_efficient_attention()
     if settings.chunked_attention:
         enable_chunked_attention(pipe)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
-    labels = settings.model.labels or labels_of(pipe)  # of a hub's pipeline nobody knew them until now
+    labels = settings.model.labels or get_class_labels(pipe)  # of a hub's pipeline nobody knew them until now
     if labels is not None and scales_latents(pipe.scheduler):
         raise UserError(
             f"{type(pipe.scheduler).__name__} scales the latents that the model is given, and ppdiffusers' DiTPipeline "
             "would continue with the scaled ones; give --scheduler ddim, dpmsolver++ or pndm"
         )
-    height, width = native_size(pipe)
+    height, width = get_native_size(pipe)
     guidance_scale = settings.guidance_scale
     if guidance_scale is None:
-        guidance_scale = usual_guidance(settings.model, labels)
+        guidance_scale = choose_guidance_scale(settings.model, labels)
     return LoadedPipeline(pipe, settings, settings.height or height, settings.width or width, guidance_scale, labels)
 
 
-def too_long(pipe: Any, prompt: str | None) -> str | None:
+def describe_truncation(pipe: Any, prompt: str | None) -> str | None:
     """In words, how much longer a prompt is than the text encoder reads; None where it is not, or there is none."""
     limit = pipe.tokenizer.model_max_length
     count = 0 if prompt is None else len(pipe.tokenizer(prompt).input_ids)
     return f"has {count} tokens and the model reads {limit}" if count > limit else None
 
 
-def not_understood(settings: Settings, prompt: str) -> str | None:
+def describe_unknown_subject(settings: Settings, prompt: str) -> str | None:
     """In words, that a prompt names nothing the bundled model draws; None where it does, or of another model."""
     from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
 
@@ -226,14 +226,14 @@ def not_understood(settings: Settings, prompt: str) -> str | None:
     )
 
 
-def other_size(model: Source, pipe: Any, height: int, width: int) -> str | None:
+def describe_unusual_size(model: ModelSource, pipe: Any, height: int, width: int) -> str | None:
     """In words, that the bundled model was not made for pictures of this size; None where it was, or of another model.
 
     It knows places by how far the border is, so in larger pictures parts are missing or stretched, as in smaller ones.
     """
-    from ppdiffusers_tome.tools.generation.sampling import native_size
+    from ppdiffusers_tome.tools.generation.sampling import get_native_size
 
-    native = native_size(pipe)
+    native = get_native_size(pipe)
     if not model.bundled or (height, width) == tuple(native):
         return None
     return (

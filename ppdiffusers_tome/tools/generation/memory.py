@@ -15,7 +15,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.export.versions import installed_version
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.generation.model_sources import Source
+from ppdiffusers_tome.tools.generation.model_sources import ModelSource
 from ppdiffusers_tome.tools.generation.safety_checks import read_json
 from ppdiffusers_tome.tools.measure.machine import free_memory
 
@@ -24,7 +24,7 @@ _UNET = "the attention of the UNet"
 
 
 @dataclass(frozen=True)
-class Drawing:
+class MemoryNeeds:
     """What the memory of a picture depends on besides its size.
 
     Attributes:
@@ -34,14 +34,14 @@ class Drawing:
         chunked_attention: whether the UNet's attention is computed a few queries at a time.
     """
 
-    model: Source
+    model: ModelSource
     tome: ToMeConfig
     rows: int = 2
     chunked_attention: bool = False
 
 
 def check_memory(
-    drawing: Drawing, height: int | None, width: int | None, *, prefix: str = "--", can_chunk: bool = True
+    drawing: MemoryNeeds, height: int | None, width: int | None, *, prefix: str = "--", can_chunk: bool = True
 ) -> None:
     """Refuse a picture that cannot fit.
 
@@ -54,7 +54,7 @@ def check_memory(
     Raises:
         UserError: it takes more memory than there is.
     """
-    free = free_bytes()
+    free = get_free_bytes()
     if free is None or (height is None and width is None):
         return
     vae, unet = _config(drawing.model, "vae"), _config(drawing.model, "unet")
@@ -75,7 +75,7 @@ def check_memory(
 
 
 def _parts(
-    drawing: Drawing, vae: dict[str, Any], unet: dict[str, Any], scale: int, height: int, width: int
+    drawing: MemoryNeeds, vae: dict[str, Any], unet: dict[str, Any], scale: int, height: int, width: int
 ) -> Iterator[tuple[int, str]]:
     """What must be in memory at once, by parts of the work: bytes, and what for.
 
@@ -122,7 +122,7 @@ def _scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: int) -> 
     return heads[min(place, len(heads) - 1)] * left * (tokens if METHODS[tome.method].keeps_queries else left)
 
 
-def free_bytes() -> int | None:
+def get_free_bytes() -> int | None:
     """Bytes that the system could hand to this process, those on disk too; None where it does not tell."""
     told = free_memory()
     return sum(told.values()) if "MemAvailable" in told else None
@@ -136,7 +136,7 @@ def _numbers(config: dict[str, Any], name: str) -> list[int]:
 
 
 @lru_cache(maxsize=16)
-def _config(model: Source, part: str) -> dict[str, Any]:
+def _config(model: ModelSource, part: str) -> dict[str, Any]:
     """The settings of a part of a pipeline; nothing where they are not on this machine."""
     path = None if model.folder is None else model.folder / part / "config.json"
     return {} if path is None or not path.is_file() else read_json(path)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.cli.console.output import tell
-from ppdiffusers_tome.tools.generation.model_sources import Source, no_text_to_image
+from ppdiffusers_tome.tools.cli.console.output import log
+from ppdiffusers_tome.tools.generation.model_sources import ModelSource, no_text_to_image
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -19,7 +19,7 @@ _CONTROLNET_PIPELINES = {
 
 
 def load_pipeline(
-    model: Source, controlnet: Source | None = None, *, dtype: str = "float32", any_kind: bool = False,
+    model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = "float32", any_kind: bool = False,
     class_labels: bool = False,
 ) -> Any:  # fmt: skip
     """Load a pipeline, with a ControlNet where one is given.
@@ -40,7 +40,7 @@ def load_pipeline(
     """
     import ppdiffusers
 
-    tell(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
+    log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
     if controlnet is None:
         pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype)
     else:
@@ -53,7 +53,7 @@ def load_pipeline(
     return pipe
 
 
-def without_controlnet(pipe: Any) -> Any:
+def drop_controlnet(pipe: Any) -> Any:
     """A pipeline that draws from prompts alone, of the very parts of one that ``load_pipeline`` made with a ControlNet.
 
     It has a progress bar of its own. Its denoiser is shared, so ToMe is applied to both or neither.
@@ -67,7 +67,7 @@ def without_controlnet(pipe: Any) -> Any:
     return cls(**parts, **checks)
 
 
-def load_unet(model: Source, *, dtype: str = "float32") -> Any:
+def load_unet(model: ModelSource, *, dtype: str = "float32") -> Any:
     """Load the UNet of a pipeline alone, so that the rest takes no memory.
 
     Args:
@@ -89,7 +89,7 @@ def load_unet(model: Source, *, dtype: str = "float32") -> Any:
     return unet
 
 
-def _load(cls: Any, option: str, source: Source, dtype: str, **keywords: Any) -> Any:
+def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: Any) -> Any:
     """``cls.from_pretrained`` of what was given as an option."""
     import paddle
 
@@ -108,7 +108,7 @@ def _load(cls: Any, option: str, source: Source, dtype: str, **keywords: Any) ->
         raise UserError(f"{option} {name} could not be loaded; {remedy} ({type(error).__name__}: {reason})") from error
 
 
-def _controlnet_pipeline(model: Source) -> Any:
+def _controlnet_pipeline(model: ModelSource) -> Any:
     """The pipeline class that adds a ControlNet to the one a model was saved as."""
     import ppdiffusers
 

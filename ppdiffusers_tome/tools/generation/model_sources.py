@@ -28,7 +28,7 @@ _TEXT_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "model_state*.pdpar
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Where a model comes from.
 
     Attributes:
@@ -54,7 +54,7 @@ class Source:
         return str(self.folder or self.name), keywords
 
 
-def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False) -> Source:
+def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False) -> ModelSource:
     """Find a pipeline.
 
     Args:
@@ -79,11 +79,11 @@ def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False)
     denoiser = next((part for part in _DENOISERS if part in parts), next(iter(parts), ""))
     torch = _is_torch(source.folder / denoiser)
     pickles = (path for part in parts for path in pickles_of(source.folder / part, torch))
-    labels = ClassLabels.in_folder(source.folder, named_alone=source.bundled) if labelled else None
+    labels = ClassLabels.from_folder(source.folder, only_named=source.bundled) if labelled else None
     return replace(source, from_diffusers=torch, pickles=tuple(pickles), labels=labels)
 
 
-def find_controlnet(name: str) -> Source:
+def find_controlnet(name: str) -> ModelSource:
     """Find a ControlNet: ``bundled``, a folder, or a hub name such as ``lllyasviel/sd-controlnet-canny``.
 
     Raises:
@@ -106,7 +106,7 @@ def no_text_to_image(name: str, class_name: object) -> UserError:
     )
 
 
-def _find(name: str, option: str, bundled: Mapping[str, Path], whose: str, index: str) -> Source:
+def _find(name: str, option: str, bundled: Mapping[str, Path], whose: str, index: str) -> ModelSource:
     """The folder or hub name that a word stands for.
 
     Args:
@@ -124,15 +124,15 @@ def _find(name: str, option: str, bundled: Mapping[str, Path], whose: str, index
         if name in bundled:
             raise UserError(f"{option} {name}: {folder} is missing; install the package again")
         if _HUB_NAME.fullmatch(name):
-            return Source(name, None, None)
+            return ModelSource(name, None, None)
         raise UserError(f"{option} {name} does not exist; give {whose} folder, {known}")
     if folder.resolve() in [each.resolve() for each in bundled.values()]:
         check_sums(folder)
-        return Source(name, folder, None, bundled=True)
+        return ModelSource(name, folder, None, bundled=True)
     if not (folder / index).is_file():
         raise UserError(f"{option} {name} has no {index}; give {whose} folder, as save_pretrained writes it")
     refuse_code(folder, f"{option} {name}")
-    return Source(name, folder, None)
+    return ModelSource(name, folder, None)
 
 
 def _parts(index: dict[str, Any], path: Path) -> dict[str, str]:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DrawnPicture:
+class GeneratedImage:
     """One picture and what it took.
 
     Attributes:
-        picture: itself; None once only its figures are kept.
+        kept_image: itself; None once only its figures are kept.
         seconds: of the whole call of the pipeline, decoding included.
         peak_bytes: the most memory in use during the call, weights included; None when it could not be measured.
         denoising_peak_bytes: the same until the last denoising step was done.
@@ -29,7 +29,7 @@ class DrawnPicture:
         follows_prompt: whether it shows what the prompt asks; None where nobody can tell.
     """
 
-    picture: Image.Image | None
+    kept_image: Image.Image | None
     seconds: float
     peak_bytes: int | None
     denoising_peak_bytes: int | None
@@ -40,10 +40,10 @@ class DrawnPicture:
     @property
     def image(self) -> Image.Image:
         """The picture, which must have been kept."""
-        assert self.picture is not None, "only its figures were kept"
-        return self.picture
+        assert self.kept_image is not None, "only its figures were kept"
+        return self.kept_image
 
-    def compared(self, unmerged: Image.Image | np.ndarray) -> DrawnPicture:
+    def compare_with(self, unmerged: Image.Image | np.ndarray) -> GeneratedImage:
         """The same with its similarity to the unmerged picture, uint8 ``[height, width, 3]``."""
         import numpy as np
 
@@ -52,7 +52,7 @@ class DrawnPicture:
         return replace(self, similarity=compare_pictures(np.asarray(unmerged), np.asarray(self.image)))
 
 
-def run_line(run: Mapping[str, Any]) -> str:
+def format_run(run: Mapping[str, Any]) -> str:
     """What all pictures of a run have in common, in a line; ``run`` is what ``LoadedPipeline.describe_run`` gives."""
     size = f"{run['width']}x{run['height']} pixels"
     return (

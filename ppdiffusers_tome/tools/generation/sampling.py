@@ -11,27 +11,27 @@ import numpy as np
 import paddle
 import ppdiffusers
 
-from ppdiffusers_tome.tools.generation.class_labels import ClassLabels, vae_scale
+from ppdiffusers_tome.tools.generation.class_labels import ClassLabels, compute_vae_scale
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
-def labels_of(pipe: Any) -> ClassLabels | None:
+def get_class_labels(pipe: Any) -> ClassLabels | None:
     """What a pipeline draws in place of prompts; None for one that takes prompts."""
-    return ClassLabels.of(pipe) if isinstance(pipe, ppdiffusers.DiTPipeline) else None
+    return ClassLabels.from_pipeline(pipe) if isinstance(pipe, ppdiffusers.DiTPipeline) else None
 
 
-def native_size(pipe: Any) -> tuple[int, int]:
+def get_native_size(pipe: Any) -> tuple[int, int]:
     """Height and width in pixels that a pipeline's denoiser was made for."""
-    sample, scale = _denoiser(pipe).config.sample_size, vae_scale(pipe.vae.config)
+    sample, scale = _denoiser(pipe).config.sample_size, compute_vae_scale(pipe.vae.config)
     height, width = (sample, sample) if isinstance(sample, int) else sample
     return height * scale, width * scale
 
 
-def initial_noise(pipe: Any, height: int, width: int, seed: int) -> paddle.Tensor:
+def make_initial_noise(pipe: Any, height: int, width: int, seed: int) -> paddle.Tensor:
     """Gaussian noise ``[1, channels, height / 8, width / 8]`` that depends on the seed and the size alone."""
-    scale, denoiser = vae_scale(pipe.vae.config), _denoiser(pipe)
+    scale, denoiser = compute_vae_scale(pipe.vae.config), _denoiser(pipe)
     channels = denoiser.config.in_channels
     noise = np.random.default_rng(seed).standard_normal((1, channels, height // scale, width // scale), np.float32)
     return paddle.to_tensor(noise).cast(denoiser.dtype)
@@ -42,20 +42,20 @@ def _denoiser(pipe: Any) -> Any:
     return pipe.transformer if unet is None else unet
 
 
-def draw(
+def generate_image(
     pipe: Any, prompt: str, *, seed: int, negative_prompt: str | None = None, edges: Image.Image | None = None,
     **drawing: Any,
 ) -> Image.Image:  # fmt: skip
-    """Draw one picture; ``drawing`` is what else ``draw_together`` takes."""
+    """Draw one picture; ``drawing`` is what else ``generate_batch`` takes."""
     negative_prompts = None if negative_prompt is None else [negative_prompt]
-    (picture,) = draw_together(
+    (picture,) = generate_batch(
         pipe, [prompt], seeds=[seed], negative_prompts=negative_prompts, edges=None if edges is None else [edges],
         **drawing,
     )  # fmt: skip
     return picture
 
 
-def draw_together(
+def generate_batch(
     pipe: Any,
     prompts: Sequence[str],
     *,
@@ -85,12 +85,12 @@ def draw_together(
     Raises:
         UserError: a DiTPipeline has no such class or size, or takes nothing like that.
     """
-    labels = labels_of(pipe)
+    labels = get_class_labels(pipe)
     if labels is not None:
         others = {"a negative prompt": negative_prompts, "a picture of edges": edges}
-        labels.check(others, height, width, guidance_scale)
-        numbers = [labels.number_of(prompt) for prompt in prompts]
-        return _draw_classes(pipe, numbers, labels.side, seeds, steps, guidance_scale, after_step)
+        labels.check_arguments(others, height, width, guidance_scale)
+        numbers = [labels.find_class(prompt) for prompt in prompts]
+        return _draw_classes(pipe, numbers, labels.image_size, seeds, steps, guidance_scale, after_step)
 
     def step_ended(*_: Any) -> dict[str, Any]:
         after_step()
@@ -104,7 +104,7 @@ def draw_together(
     control = {}
     if edges is not None:
         control = {"image": given(edges), "controlnet_conditioning_scale": float(controlnet_scale)}
-    noise = paddle.concat([initial_noise(pipe, height, width, seed) for seed in seeds])
+    noise = paddle.concat([make_initial_noise(pipe, height, width, seed) for seed in seeds])
     paddle.seed(seeds[0])
     with nullcontext() if alone else _own_noise(pipe.scheduler, seeds):
         return pipe(
@@ -120,7 +120,7 @@ def _draw_classes(
     after_step: Callable[[], None],
 ) -> list[Image.Image]:  # fmt: skip
     """A DiTPipeline draws its first noise itself, and calls nobody back."""
-    noise = paddle.concat([initial_noise(pipe, side, side, seed) for seed in seeds])
+    noise = paddle.concat([make_initial_noise(pipe, side, side, seed) for seed in seeds])
 
     def step_ended(*_: Any) -> None:
         after_step()

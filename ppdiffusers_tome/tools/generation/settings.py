@@ -16,8 +16,8 @@ from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.types import UNSET
 from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
-from ppdiffusers_tome.tools.generation.memory import Drawing, check_memory
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, Source, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.memory import MemoryNeeds, check_memory
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
@@ -45,8 +45,8 @@ class Settings:
         chunked_attention: compute attention a few queries at a time.
     """
 
-    model: Source
-    controlnet: Source | None
+    model: ModelSource
+    controlnet: ModelSource | None
     edges: EdgeSource | None
     tome: ToMeConfig
     height: int | None
@@ -62,13 +62,13 @@ class Settings:
     chunked_attention: bool
 
 
-def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn: bool = False) -> Settings:
+def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_edges: bool = False) -> Settings:
     """Check the arguments, alone and together.
 
     Args:
         args: with the arguments of ``arguments``.
         ratio: share of the tokens to merge; None for that of ``--config``, or the default.
-        edges_drawn: True when the command draws edges of its own where a ControlNet is given without any.
+        provides_edges: True when the command draws edges of its own where a ControlNet is given without any.
 
     Raises:
         UserError, ToMeValueError: something cannot be used; the message says what and what to do.
@@ -78,7 +78,7 @@ def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn:
     steps = args.steps if args.steps is not None else (10 if model.bundled else 20)
     guidance_scale = args.guidance_scale
     if guidance_scale is None and model.folder is not None:
-        guidance_scale = usual_guidance(model, model.labels)
+        guidance_scale = choose_guidance_scale(model, model.labels)
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
     check_seed("--seed", args.seed)
@@ -92,25 +92,25 @@ def settings_from(args: argparse.Namespace, ratio: float | None, *, edges_drawn:
     if model.labels is not None:
         names = ("negative_prompt", "controlnet", "image", "control_image")
         options = {f"--{name.replace('_', '-')}": getattr(args, name) for name in names}
-        model.labels.check(options, args.height, args.width, guidance_scale)  # as there is a folder, there is one
-    controlnet, edges = _control(args, model, edges_drawn)
+        model.labels.check_arguments(options, args.height, args.width, guidance_scale)  # never None: it has a folder
+    controlnet, edges = _control(args, model, provides_edges)
     settings = Settings(
-        model=model, controlnet=controlnet, edges=edges, tome=tome_from(args, ratio), height=args.height,
+        model=model, controlnet=controlnet, edges=edges, tome=parse_tome_config(args, ratio), height=args.height,
         width=args.width, steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
         negative_prompt=args.negative_prompt, controlnet_scale=args.controlnet_scale, dtype=args.dtype,
         xformers=args.xformers, chunked_attention=args.chunked_attention,
     )  # fmt: skip
-    check_memory(drawing_of(settings), settings.height, settings.width)
+    check_memory(get_memory_needs(settings), settings.height, settings.width)
     return settings
 
 
-def drawing_of(settings: Settings) -> Drawing:
+def get_memory_needs(settings: Settings) -> MemoryNeeds:
     """What the memory of pictures with these settings depends on."""
     rows = 1 if settings.guidance_scale is not None and settings.guidance_scale <= 1 else 2
-    return Drawing(settings.model, settings.tome, rows, settings.chunked_attention or settings.xformers)
+    return MemoryNeeds(settings.model, settings.tome, rows, settings.chunked_attention or settings.xformers)
 
 
-def usual_guidance(model: Source, labels: ClassLabels | None) -> float:
+def choose_guidance_scale(model: ModelSource, labels: ClassLabels | None) -> float:
     """The guidance scale where none is given; ``labels`` are what the pipeline draws in place of prompts, or None."""
     if model.bundled:
         return 1.5  # with more, the few photographs that they know get harder and darker
@@ -127,18 +127,18 @@ def check_prompts(prompts: list[str] | None) -> list[str]:
     return prompts
 
 
-def tome_from(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
+def parse_tome_config(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
     """The settings of token merging that the arguments name.
 
     Args:
         args: with those of ``add_tome_arguments``, or without; what was not given is ``UNSET``.
         ratio: None for that of ``--config``, or the default.
     """
-    given = given_tome(args)
+    given = get_tome_overrides(args)
     return apply_overrides(getattr(args, "config", None), given if ratio is None else {**given, "ratio": ratio})
 
 
-def given_tome(args: argparse.Namespace) -> dict[str, Any]:
+def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
     """The settings of token merging that were given as options of ``add_tome_arguments``, by name."""
     names = [field.name for field in fields(ToMeConfig) if field.name not in ("ratio", "seed")]
     given = {name: getattr(args, name, UNSET) for name in names}
@@ -146,7 +146,9 @@ def given_tome(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not UNSET}
 
 
-def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tuple[Source | None, EdgeSource | None]:
+def _control(
+    args: argparse.Namespace, model: ModelSource, provides_edges: bool
+) -> tuple[ModelSource | None, EdgeSource | None]:
     """The ControlNet and its edges, or neither."""
     if args.image is not None and args.control_image is not None:
         raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
@@ -154,7 +156,7 @@ def _control(args: argparse.Namespace, model: Source, edges_drawn: bool) -> tupl
     if path is None:
         if args.controlnet is None:
             return None, None
-        if not edges_drawn:
+        if not provides_edges:
             raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
         return find_controlnet(args.controlnet), None
     if args.controlnet is None and not model.bundled:

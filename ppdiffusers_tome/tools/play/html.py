@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from PIL import Image
 
-    from ppdiffusers_tome.tools.generation.results import DrawnPicture
+    from ppdiffusers_tome.tools.generation.results import GeneratedImage
     from ppdiffusers_tome.tools.play.studio import MapPicture, MergedMap, Remembered
 
 _THUMBNAIL = 256  # pixels
@@ -91,7 +91,7 @@ def message(text: str, kind: str = "done") -> str:
     return f'<div class="tome-status tome-{kind}" role="{role}"><span>{escape(text)}</span></div>'
 
 
-def pair(words: Words, unmerged: DrawnPicture, merged: DrawnPicture | None) -> str:
+def pair(words: Words, unmerged: GeneratedImage, merged: GeneratedImage | None) -> str:
     """The two pictures under one slider; the unmerged one alone until there is the other."""
     image = unmerged.image
     size = f"--shape:{image.width}/{image.height};--wide:{max(image.width, 640)}px"
@@ -112,7 +112,7 @@ def pair(words: Words, unmerged: DrawnPicture, merged: DrawnPicture | None) -> s
 
 
 def figures(
-    words: Words, unmerged: Remembered, merged: DrawnPicture, *, settings: str, memory: str, remembered: bool,
+    words: Words, unmerged: Remembered, merged: GeneratedImage, *, settings: str, memory: str, remembered: bool,
     odd: Iterable[str],
 ) -> str:
     """What both pictures took, and how similar they are.
@@ -194,7 +194,7 @@ def _figure(words: Words, shown: MapPicture, caption: str) -> str:
     return f"<figure>{picture}<figcaption><b>{escape(name)}</b> {escape(said)}</figcaption></figure>"
 
 
-def _bytes(words: Words, drawn: DrawnPicture) -> str:
+def _bytes(words: Words, drawn: GeneratedImage) -> str:
     size = drawn.denoising_peak_bytes
     return escape(words.not_measured) if size is None else format_bytes(size)
 

@@ -12,7 +12,7 @@ from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 from ppdiffusers_tome.tools.play.requests import Order, RefusedError
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.tools.generation.results import DrawnPicture
+    from ppdiffusers_tome.tools.generation.results import GeneratedImage
     from ppdiffusers_tome.tools.play.studio import MergedMap, Remembered, Studio
 
 WAITING = "waiting"
@@ -44,7 +44,7 @@ class Job:
 
     def __init__(self, order: Order, unmerged: Remembered | None = None) -> None:
         self.order, self.unmerged, self.remembered = order, unmerged, unmerged is not None
-        self.merged: DrawnPicture | None = None
+        self.merged: GeneratedImage | None = None
         self.map: MergedMap | None = None
         self.stage, self.done, self.calls = WAITING, 0, 0
         self.failure: RefusedError | None = None

@@ -17,7 +17,7 @@ import gradio as gr
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.generation.device import device_name
+from ppdiffusers_tome.tools.generation.device import get_device_name
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE
 from ppdiffusers_tome.tools.measure.measure import memory_meaning
 from ppdiffusers_tome.tools.play import html
@@ -96,7 +96,7 @@ class _Page:
     def _lay_out(self) -> None:
         words, loaded = self._words, self._studio.plain
         model = words.model_line.format(
-            model=loaded.settings.model.name, device=device_name(), dtype=loaded.settings.dtype
+            model=loaded.settings.model.name, device=get_device_name(), dtype=loaded.settings.dtype
         )
         others = [other for other in LANGUAGES.values() if other is not words]
         gr.HTML(html.head(words, model, others), padding=False)
@@ -119,7 +119,7 @@ class _Page:
         words, labels = self._words, self._studio.plain.labels
         begin = self._studio.prompt
         if labels is not None:
-            names = labels.first()
+            names = labels.list_names()
             return gr.Dropdown(
                 names, value=begin, allow_custom_value=True, label=words.class_label, info=words.class_hint
             )

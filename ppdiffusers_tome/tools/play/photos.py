@@ -9,7 +9,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.tools.generation.image_io import SHOWING, as_seen
+from ppdiffusers_tome.tools.images import read_image
 from ppdiffusers_tome.tools.play.requests import RefusedError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _opened(content: bytes) -> Image.Image:
             warnings.simplefilter("ignore")  # of sizes that are refused here, and of oddities that are none
             with _READING, Image.open(io.BytesIO(content), formats=_FORMATS) as file:
                 _check_size(*file.size)
-                picture = as_seen(file, lambda: content, behind=SHOWING)
+                picture = read_image(content, formats=_FORMATS)
                 picture.thumbnail((_MOST_SIDE, _MOST_SIDE))
     except RefusedError:
         raise

@@ -101,7 +101,7 @@ def prompt_from(given: Any, labels: ClassLabels | None) -> str:
         raise RefusedError("long_prompt", letters=len(prompt), most=MOST_LETTERS)
     if labels is not None:
         try:
-            labels.number_of(prompt)
+            labels.find_class(prompt)
         except ToMeError as error:
             raise RefusedError("unknown_class", given=prompt[:80], detail=error) from error
     return prompt

@@ -19,18 +19,18 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.evaluate.runner import WARM_UP_STEPS
 from ppdiffusers_tome.tools.figures.merged_sheets import first_of_levels, spread_calls
 from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
-from ppdiffusers_tome.tools.generation.edges import canny, fitted
+from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.loaded_pipeline import (
     LoadedPipeline,
-    load_with_settings,
-    not_understood,
-    other_size,
-    too_long,
+    describe_truncation,
+    describe_unknown_subject,
+    describe_unusual_size,
+    load_for_prompts,
 )
 from ppdiffusers_tome.tools.generation.memory import check_memory
-from ppdiffusers_tome.tools.generation.model_loader import without_controlnet
-from ppdiffusers_tome.tools.generation.results import DrawnPicture
-from ppdiffusers_tome.tools.generation.settings import Settings, drawing_of
+from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
+from ppdiffusers_tome.tools.generation.results import GeneratedImage
+from ppdiffusers_tome.tools.generation.settings import Settings, get_memory_needs
 from ppdiffusers_tome.tools.play.requests import Guide, Order, RefusedError, Wanted
 
 WARMING_UP, UNMERGED, MERGED, MAP = STAGES = ("warming_up", "unmerged", "merged", "map")
@@ -52,7 +52,7 @@ class Remembered:
     """
 
     wanted: Wanted
-    drawn: DrawnPicture
+    drawn: GeneratedImage
     at: float
 
 
@@ -93,7 +93,7 @@ class Studio:
     Args:
         settings: name the pipeline; with a ControlNet it draws with edges and without.
         prompts: one to begin with.
-        default: whether nobody asked for it, see ``load_with_settings``.
+        default: whether nobody asked for it, see ``load_for_prompts``.
 
     Attributes:
         plain: the pipeline that draws from prompts alone, with the settings to begin with.
@@ -105,11 +105,11 @@ class Studio:
     """
 
     def __init__(self, settings: Settings, prompts: list[str], *, default: bool) -> None:
-        loaded, (self.prompt,) = load_with_settings(settings, prompts, default=default)
+        loaded, (self.prompt,) = load_for_prompts(settings, prompts, default=default)
         loaded.pipe.set_progress_bar_config(disable=True)
         self.plain, self.guided = loaded, None
         if settings.controlnet is not None:
-            self.guided, pipe = loaded, without_controlnet(loaded.pipe)
+            self.guided, pipe = loaded, drop_controlnet(loaded.pipe)
             pipe.set_progress_bar_config(disable=True)
             self.plain = replace(loaded, pipe=pipe, settings=replace(settings, controlnet=None))
         self._warm: set[Any] = set()
@@ -126,7 +126,7 @@ class Studio:
         for tome in (replace(order.tome, ratio=0.0), order.tome):
             settings = replace(self.plain.settings, tome=tome, guidance_scale=wanted.guidance_scale)
             try:
-                check_memory(drawing_of(settings), wanted.height, wanted.width, prefix="")
+                check_memory(get_memory_needs(settings), wanted.height, wanted.width, prefix="")
             except ToMeError as error:
                 raise RefusedError("memory", detail=error) from error
 
@@ -137,9 +137,9 @@ class Studio:
         edges = None if wanted.guide is None else edges_of(wanted.guide, wanted.height, wanted.width)
         pipe, settings = self.plain.pipe, self.plain.settings
         found = {
-            "too_long": too_long(pipe, wanted.prompt),
-            "not_understood": not_understood(settings, wanted.prompt),
-            "other_size": other_size(settings.model, pipe, wanted.height, wanted.width),
+            "too_long": describe_truncation(pipe, wanted.prompt),
+            "not_understood": describe_unknown_subject(settings, wanted.prompt),
+            "other_size": describe_unusual_size(settings.model, pipe, wanted.height, wanted.width),
             "no_edges": "" if edges is not None and edges.getbbox() is None else None,
         }
         return {what: detail for what, detail in found.items() if detail is not None}
@@ -149,10 +149,10 @@ class Studio:
         loaded, edges = self._ready(wanted)
         return Remembered(wanted, self._timed(loaded, wanted, None, edges, report), time.time())
 
-    def merged(self, wanted: Wanted, tome: ToMeConfig, unmerged: DrawnPicture, report: Report) -> DrawnPicture:
+    def merged(self, wanted: Wanted, tome: ToMeConfig, unmerged: GeneratedImage, report: Report) -> GeneratedImage:
         """The picture with token merging, with its similarity to the unmerged one; what ``report`` raises ends it."""
         loaded, edges = self._ready(wanted)
-        return self._timed(loaded, wanted, tome, edges, report).compared(unmerged.image)
+        return self._timed(loaded, wanted, tome, edges, report).compare_with(unmerged.image)
 
     def merged_map(self, wanted: Wanted, tome: ToMeConfig, report: Report) -> MergedMap | None:
         """Which tokens merged; None where nothing merges into groups. It draws anew, as watching takes time."""
@@ -160,9 +160,9 @@ class Studio:
             return None
         loaded, edges = self._ready(wanted)
         loaded.apply(tome)
-        calls = loaded.calls()
+        calls = loaded.count_calls()
         counted = _counter(report, MAP, calls)
-        drawn, records = loaded.draw_watched(wanted.prompt, 0, edges, after_call=counted)
+        drawn, records = loaded.generate_traced(wanted.prompt, 0, edges, after_call=counted)
         if not records:
             return None
         picture = drawn.image.copy()
@@ -184,23 +184,23 @@ class Studio:
     def _timed(
         self, loaded: LoadedPipeline, wanted: Wanted, tome: ToMeConfig | None, edges: Image.Image | None,
         report: Report,
-    ) -> DrawnPicture:  # fmt: skip
+    ) -> GeneratedImage:  # fmt: skip
         """A picture that is timed: what is drawn for the first time in this size and way warms up before."""
         loaded.apply(tome)
         way = (edges is not None, wanted.height, wanted.width, wanted.guidance_scale > 1, tome)
         if way not in self._warm:
             warming = _counter(report, WARMING_UP, WARM_UP_STEPS)
-            loaded.draw(wanted.prompt, 0, edges, steps=WARM_UP_STEPS, after_call=warming)
+            loaded.generate(wanted.prompt, 0, edges, steps=WARM_UP_STEPS, after_call=warming)
             if len(self._warm) >= _MOST_WARM:
                 self._warm.clear()
             self._warm.add(way)
-        counted = _counter(report, UNMERGED if tome is None else MERGED, loaded.calls())
-        return loaded.draw(wanted.prompt, 0, edges, after_call=counted)
+        counted = _counter(report, UNMERGED if tome is None else MERGED, loaded.count_calls())
+        return loaded.generate(wanted.prompt, 0, edges, after_call=counted)
 
 
 def edges_of(guide: Guide, height: int, width: int) -> Image.Image:
     """The edges of a photo, white on black, at the size of a picture."""
-    return canny(fitted(guide.photo, height, width), guide.low, guide.high)
+    return detect_edges(fit_image(guide.photo, height, width), guide.low, guide.high)
 
 
 def _counter(report: Report, stage: str, calls: int) -> Callable[[], None]:

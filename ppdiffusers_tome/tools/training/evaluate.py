@@ -34,10 +34,10 @@ from ppdiffusers_tome.cpu.process import keep_freed_memory, let_mkl_use_avx2
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, WIDTH, Subject, draw, held_out_views, prompt_of
 from ppdiffusers_tome.tools.demo_model.recognition import edges_followed, nearest_subject
 from ppdiffusers_tome.tools.generation import sampling
-from ppdiffusers_tome.tools.generation.edges import canny
+from ppdiffusers_tome.tools.generation.edges import detect_edges
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, Source, find_controlnet, find_model
-from ppdiffusers_tome.tools.generation.settings import usual_guidance
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 
 
@@ -50,7 +50,7 @@ def subject_of_picture(number: int, *, shuffled: bool = False) -> Subject:
 def view_edges(number: int) -> Image.Image:
     """The edges of a view of picture ``number``'s subject, white on black."""
     view = held_out_views(number + 1, WIDTH)[number]
-    return canny((draw(subject_of_picture(number), view) * 255).round().astype(np.uint8))
+    return detect_edges((draw(subject_of_picture(number), view) * 255).round().astype(np.uint8))
 
 
 def judged(picture: np.ndarray, number: int, *, controlled: bool) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def judged(picture: np.ndarray, number: int, *, controlled: bool) -> dict[str, A
     }
     if controlled:
         asked = {"edges followed": view_edges(number), "another subject's": view_edges(number + 1)}
-        seen = np.asarray(canny(picture))[..., 0]
+        seen = np.asarray(detect_edges(picture))[..., 0]
         found |= {name: edges_followed(np.asarray(edges)[..., 0], seen) for name, edges in asked.items()}
     return found
 
@@ -81,7 +81,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def checksum(source: Source) -> str | None:
+def checksum(source: ModelSource) -> str | None:
     """Of all files of a model, which another training leaves under the same name; None for one of a hub."""
     if source.folder is None:
         return None
@@ -110,11 +110,11 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     model = find_model(args.model, class_labels=True)
     controlnet = find_controlnet(BUNDLED) if args.controlnet else None
-    guidance_scale = usual_guidance(model, model.labels) if args.guidance_scale is None else args.guidance_scale
+    guidance_scale = choose_guidance_scale(model, model.labels) if args.guidance_scale is None else args.guidance_scale
     pipe = load_pipeline(model, controlnet, class_labels=True)
     pipe.set_progress_bar_config(disable=True)
     enable_chunked_attention(pipe)  # the same pictures to rounding, in half the time on a CPU
-    height, width = sampling.native_size(pipe)
+    height, width = sampling.get_native_size(pipe)
     kind = "unprompted" if args.unprompted else "controlled" if args.controlnet else "pictures"
     identity = {
         "models": [[each.name, checksum(each)] for each in (model, controlnet) if each is not None],
@@ -129,7 +129,7 @@ def main() -> None:
             else:
                 apply_tome(pipe, ratio)
             prompt = "" if args.unprompted else prompt_of(subject_of_picture(number))
-            picture = sampling.draw(
+            picture = sampling.generate_image(
                 pipe, prompt, height=height, width=width, seed=number, steps=args.steps,
                 guidance_scale=guidance_scale, edges=view_edges(number) if args.controlnet else None,
             )  # fmt: skip

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from ppdiffusers_tome.tools.files import write_whole
+from ppdiffusers_tome.tools.files import write_atomically
 
 
 @cache
@@ -44,4 +44,4 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    write_whole(path, lambda file: file.write(text.encode()), overwrite=True)
+    write_atomically(path, lambda file: file.write(text.encode()), overwrite=True)

@@ -22,7 +22,7 @@ from ppdiffusers_tome.tools.bench.task import Task, carry_out
 from ppdiffusers_tome.tools.cli.commands.benchmarks.results import REPEATS, SIZES
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.figures import plots
-from ppdiffusers_tome.tools.generation.image_files import read_settings
+from ppdiffusers_tome.tools.images import read_settings
 
 pytestmark = pytest.mark.once
 

@@ -20,10 +20,15 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import model_loader, model_sources
-from ppdiffusers_tome.tools.generation.class_labels import ClassLabels, asked_for
+from ppdiffusers_tome.tools.generation.class_labels import ClassLabels, select_prompts
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.sampling import draw, draw_together, initial_noise, native_size
+from ppdiffusers_tome.tools.generation.sampling import (
+    generate_batch,
+    generate_image,
+    get_native_size,
+    make_initial_noise,
+)
 from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 from ppdiffusers_tome.tuning.candidates import list_candidates
 from tools.cli.conftest import pixels_of, write_dit
@@ -62,13 +67,13 @@ def run(folder: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_labels_of_a_folder_are_those_of_the_loaded_pipeline(folder: Path, pipe: Any) -> None:
-    labels = ClassLabels.in_folder(folder)
-    assert dict(labels.numbers) == {"cat": 0, "coffee": 1, "cup of coffee": 1, "brick wall": 7}
-    assert (labels.classes, labels.side) == (1000, SIDE)
-    assert ClassLabels.of(pipe) == labels
-    assert native_size(pipe) == (SIDE, SIDE)
-    assert labels.first() == ["cat", "coffee", "brick wall"]
-    assert labels.first(3) == ["cat", "coffee", "2"]
+    labels = ClassLabels.from_folder(folder)
+    assert dict(labels.class_by_name) == {"cat": 0, "coffee": 1, "cup of coffee": 1, "brick wall": 7}
+    assert (labels.num_classes, labels.image_size) == (1000, SIDE)
+    assert ClassLabels.from_pipeline(pipe) == labels
+    assert get_native_size(pipe) == (SIDE, SIDE)
+    assert labels.list_names() == ["cat", "coffee", "brick wall"]
+    assert labels.list_names(3) == ["cat", "coffee", "2"]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +81,7 @@ def test_labels_of_a_folder_are_those_of_the_loaded_pipeline(folder: Path, pipe:
     [("cat", 0), ("CAT ", 0), ("cup of coffee", 1), ("brick wall", 7), ("a photo of a cat", 0), ("3", 3), ("099", 99)],
 )
 def test_prompts_name_classes(folder: Path, prompt: str, number: int) -> None:
-    assert ClassLabels.in_folder(folder).number_of(prompt) == number
+    assert ClassLabels.from_folder(folder).find_class(prompt) == number
 
 
 @pytest.mark.parametrize(
@@ -92,31 +97,31 @@ def test_prompts_name_classes(folder: Path, prompt: str, number: int) -> None:
 )
 def test_prompts_that_name_none_are_refused_with_the_names(folder: Path, prompt: str, words: str) -> None:
     with pytest.raises(UserError) as raised:
-        ClassLabels.in_folder(folder).number_of(prompt)
+        ClassLabels.from_folder(folder).find_class(prompt)
     assert words in str(raised.value)
 
 
 def test_classes_without_names_have_numbers(folder: Path) -> None:
     labels = ClassLabels({}, 10, SIDE)
-    assert labels.number_of("9") == 9
+    assert labels.find_class("9") == 9
     with pytest.raises(UserError, match=r"have no names .*holds no id2label\), so give a number from 0 to 9"):
-        labels.number_of("cat")
-    assert asked_for(labels, None, ["some", "prompts"]) == ["0", "1"]
+        labels.find_class("cat")
+    assert select_prompts(labels, None, ["some", "prompts"]) == ["0", "1"]
 
 
 def test_many_names_are_not_all_listed() -> None:
     labels = ClassLabels({f"name {number}": number for number in range(40)}, 1000, SIDE)
     with pytest.raises(UserError, match=r"name 29 and 10 more; give one of these"):
-        labels.number_of("cat")
+        labels.find_class("cat")
 
 
 @pytest.mark.parametrize("guidance_scale", [1.0, 3.0])
 def test_picture_is_that_of_the_noise_of_its_seed(pipe: Any, guidance_scale: float) -> None:
     """Worked out step by step, as the pipeline says it does."""
     given = {**DRAWING, "guidance_scale": guidance_scale}
-    drawn = np.asarray(draw(pipe, "coffee", seed=5, **given))
+    drawn = np.asarray(generate_image(pipe, "coffee", seed=5, **given))
     with paddle.no_grad():
-        latent = initial_noise(pipe, SIDE, SIDE, 5)
+        latent = make_initial_noise(pipe, SIDE, SIDE, 5)
         pipe.scheduler.set_timesteps(given["steps"])
         for timestep in pipe.scheduler.timesteps:
             both = paddle.concat([latent, latent])
@@ -138,9 +143,9 @@ def test_pictures_of_a_batch_are_those_drawn_alone(pipe: Any, scheduler: str | N
         if scheduler is not None:
             pipe.scheduler = make_scheduler(scheduler, own.config)
         prompts, seeds = ["cat", "7", "cat"], [3, 4, 5]
-        together = draw_together(pipe, prompts, seeds=seeds, **DRAWING)
+        together = generate_batch(pipe, prompts, seeds=seeds, **DRAWING)
         for prompt, seed, picture in zip(prompts, seeds, together, strict=True):
-            alone = np.asarray(draw(pipe, prompt, seed=seed, **DRAWING)).astype(int)
+            alone = np.asarray(generate_image(pipe, prompt, seed=seed, **DRAWING)).astype(int)
             assert np.abs(alone - np.asarray(picture)).max() <= 1
         assert (np.asarray(together[0]) != np.asarray(together[2])).any()
     finally:
@@ -163,19 +168,19 @@ def test_its_own_size_may_be_given(run: Callable[..., Path]) -> None:
 
 def test_names_are_told_apart_by_capitals_and_are_never_empty() -> None:
     labels = ClassLabels({"Cardigan": 264, "cardigan": 474, "dog": 1}, 1000, 256)
-    assert [labels.number_of(name) for name in ("Cardigan", "cardigan", "DOG")] == [264, 474, 1]
+    assert [labels.find_class(name) for name in ("Cardigan", "cardigan", "DOG")] == [264, 474, 1]
     with pytest.raises(UserError, match="is not a class"):
-        labels.number_of("an elephant")
+        labels.find_class("an elephant")
 
 
 def test_an_empty_name_is_none(tmp_path: Path, folder: Path) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     index = tmp_path / "model_index.json"
     index.write_text(json.dumps(json.loads(index.read_text()) | {"id2label": {"1": "dog,", "2": ""}}))
-    labels = ClassLabels.in_folder(tmp_path)
-    assert labels.numbers == {"dog": 1}
+    labels = ClassLabels.from_folder(tmp_path)
+    assert labels.class_by_name == {"dog": 1}
     with pytest.raises(UserError, match="is not a class"):
-        labels.number_of("an elephant")
+        labels.find_class("an elephant")
 
 
 def test_every_step_is_told_and_nothing_is_left_behind(pipe: Any) -> None:
@@ -186,18 +191,18 @@ def test_every_step_is_told_and_nothing_is_left_behind(pipe: Any) -> None:
         steps.append(1)
         return "nothing that may take the place of what the model returns"
 
-    picture = draw(pipe, "cat", seed=0, after_step=noted, **DRAWING)
+    picture = generate_image(pipe, "cat", seed=0, after_step=noted, **DRAWING)
     assert len(steps) == DRAWING["steps"]
     assert (module.randn_tensor, tiny.snapshot(pipe.transformer)) == before
-    assert picture.tobytes() == draw(pipe, "cat", seed=0, **DRAWING).tobytes()
+    assert picture.tobytes() == generate_image(pipe, "cat", seed=0, **DRAWING).tobytes()
 
 
 def test_generate_draws_classes(run: Callable[..., Path], pipe: Any) -> None:
     output = run("generate", "--prompt", "a photo of a cat", "--prompt", "7", "--ratio", "0", "--guidance-scale", "3")
     cat, wall = sorted(output.iterdir())
     assert cat.name == "0001-a-photo-of-a-cat.png"
-    assert (pixels_of(cat) == np.asarray(draw(pipe, "cat", seed=0, **DRAWING))).all()
-    assert (pixels_of(wall) == np.asarray(draw(pipe, "brick wall", seed=1, **DRAWING))).all()
+    assert (pixels_of(cat) == np.asarray(generate_image(pipe, "cat", seed=0, **DRAWING))).all()
+    assert (pixels_of(wall) == np.asarray(generate_image(pipe, "brick wall", seed=1, **DRAWING))).all()
 
 
 def test_generate_draws_a_file_of_classes(
@@ -251,7 +256,7 @@ def test_visualize_shows_the_half_that_was_given_the_class(run: Callable[..., Pa
         records = {}
         for image in (0, 1):
             with record_merging(pipe, image=image) as records[image]:
-                draw(pipe, "cat", seed=0, **{**DRAWING, "guidance_scale": 4.0, "steps": 6})
+                generate_image(pipe, "cat", seed=0, **{**DRAWING, "guidance_scale": 4.0, "steps": 6})
     finally:
         pipe.remove_tome()
     shown = [(row["largest_group"], row["unmerged"]) for row in found["merged"]]
@@ -346,12 +351,12 @@ def test_a_bundled_pipeline_takes_the_numbers_of_its_names_alone(
     monkeypatch.setattr(model_sources, "DIT", bundled)
     labels = find_model("bundled-dit", class_labels=True).labels
     assert labels is not None
-    assert [labels.number_of(prompt) for prompt in ("7", "1", "cup of coffee")] == [7, 1, 1]
+    assert [labels.find_class(prompt) for prompt in ("7", "1", "cup of coffee")] == [7, 1, 1]
     with pytest.raises(UserError, match=r"'2' is not a class .* give one of these, or one of the numbers 0, 1, 7$"):
-        labels.number_of("2")
-    assert labels.first(3) == ["cat", "coffee", "brick wall"]
+        labels.find_class("2")
+    assert labels.list_names(3) == ["cat", "coffee", "brick wall"]
     with pytest.raises(UserError, match=r"a number from 0 to 1$"):
-        ClassLabels({"cat": 0, "dog": 1}, 1000, SIDE, named_alone=True).number_of("2")
+        ClassLabels({"cat": 0, "dog": 1}, 1000, SIDE, only_named=True).find_class("2")
 
 
 @pytest.mark.parametrize(
@@ -397,9 +402,9 @@ def test_evaluate_refuses_what_is_for_prompts(folder: Path, tmp_path: Path, caps
 def test_guidance_takes_a_class_of_its_own() -> None:
     """The pipeline asks for class 1000 whatever its model has."""
     labels = ClassLabels({}, 10, SIDE)
-    labels.check({}, None, SIDE, 1.0)
+    labels.check_arguments({}, None, SIDE, 1.0)
     with pytest.raises(UserError, match=r"guidance scale 4: a DiTPipeline takes class 1000 .* and this model has 10"):
-        labels.check({}, None, None, 4.0)
+        labels.check_arguments({}, None, None, 4.0)
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def heard_interrupts():
     ids=["plain", "in a callback", "another error", "an error of ours"],
 )  # fmt: skip
 def test_interrupt_ends_with_130_and_no_traceback(how, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("ppdiffusers_tome.tools.generation.sampling.draw", lambda *_, **__: how())
+    monkeypatch.setattr("ppdiffusers_tome.tools.generation.sampling.generate_image", lambda *_, **__: how())
     before = signal.getsignal(signal.SIGINT), sys.unraisablehook
     assert main(["generate", *SMALL, "--prompt", PROMPT, "--output", str(tmp_path / "outputs")]) == 130
     assert heard(capsys.readouterr().err) == ["ppdiffusers-tome: interrupted"]
@@ -320,6 +320,6 @@ def test_program_fault_is_not_hidden(monkeypatch, tmp_path):
     def broken(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("ppdiffusers_tome.tools.generation.sampling.draw", broken)
+    monkeypatch.setattr("ppdiffusers_tome.tools.generation.sampling.generate_image", broken)
     with pytest.raises(ZeroDivisionError):
         main(["generate", *SMALL, "--prompt", PROMPT, "--output", str(tmp_path / "outputs")])

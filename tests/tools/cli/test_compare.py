@@ -18,10 +18,10 @@ from ppdiffusers_tome.tools.evaluate.configurations import ours, unmerged
 from ppdiffusers_tome.tools.evaluate.samples import Case, Sample
 from ppdiffusers_tome.tools.evaluate.summary import rows, table
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, _text, make_sheet
-from ppdiffusers_tome.tools.generation.edges import photograph_edges
-from ppdiffusers_tome.tools.generation.image_files import read_settings
+from ppdiffusers_tome.tools.generation.edges import compute_photograph_edges
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-from ppdiffusers_tome.tools.generation.results import DrawnPicture
+from ppdiffusers_tome.tools.generation.results import GeneratedImage
+from ppdiffusers_tome.tools.images import read_settings
 from ppdiffusers_tome.tools.measure.similarity import Similarity, format_psnr
 from tools.cli.conftest import PROMPT, SMALL, Gone, heard, pixels_of
 
@@ -60,13 +60,13 @@ def test_text_to_image_writes_sheet_and_tables(tmp_path, capsys):
 
 
 def test_controlnet_without_a_picture_draws_the_edges_of_what_each_prompt_names(tmp_path, monkeypatch):
-    drawn, draw = {}, LoadedPipeline.draw
+    drawn, draw = {}, LoadedPipeline.generate
 
     def spied(self, prompt, number, edges, **given):
         assert np.array_equal(drawn.setdefault(prompt, edges), edges)
         return draw(self, prompt, number, edges, **given)
 
-    monkeypatch.setattr(LoadedPipeline, "draw", spied)
+    monkeypatch.setattr(LoadedPipeline, "generate", spied)
     arguments = ["compare", *SMALL, "--ratios", "0.5", "--controlnet", "bundled", "--output", str(tmp_path)]
     assert main(arguments) == 0
     subjects = [subject_of(prompt) for prompt in PROMPTS]
@@ -83,7 +83,7 @@ def test_controlnet_without_a_picture_draws_the_edges_of_what_each_prompt_names(
     shown = column[(column == 0).all(-1).mean(1) > 0.1]
     assert len(shown) == 3 * 256
     for subject, used, row in zip(subjects, drawn.values(), np.split(shown, 3), strict=True):
-        edges = photograph_edges(subject, 64, 64)
+        edges = compute_photograph_edges(subject, 64, 64)
         assert np.array_equal(used, edges)
         assert np.corrcoef(row.ravel(), np.asarray(edges.resize((256, 256))).ravel())[0, 1] > 0.9
 
@@ -141,14 +141,14 @@ def test_both_comparisons_fit_in_one_folder(tmp_path):
 def test_unmerged_column_is_what_generate_draws(tmp_path, generate, monkeypatch):
     from ppdiffusers_tome.tools.generation import sampling
 
-    drawn, draw = [], sampling.draw
+    drawn, draw = [], sampling.generate_image
 
     def noted(pipe, prompt, **arguments):
         picture = draw(pipe, prompt, **arguments)
         drawn.append((pipe.tome, arguments["seed"], arguments["steps"], picture))
         return picture
 
-    monkeypatch.setattr(sampling, "draw", noted)
+    monkeypatch.setattr(sampling, "generate_image", noted)
     assert main(["compare", *SMALL, *FEW, "--steps", "2", "--output", str(tmp_path / "compare")]) == 0
     measured = drawn[3:]  # behind one warm-up a ratio
     assert [(tome.config.ratio if tome else 0, seed) for tome, seed, _, _ in measured] == [
@@ -170,7 +170,7 @@ def test_results_are_summed_up_by_medians_and_highest_peak():
 
     def samples(name: str, *drawn: tuple[float, int | None, Similarity | None]) -> list[Sample]:
         return [
-            Sample(name, Case("p", seed), 1, DrawnPicture(None, seconds, peak, peak, similarity))
+            Sample(name, Case("p", seed), 1, GeneratedImage(None, seconds, peak, peak, similarity))
             for seed, (seconds, peak, similarity) in enumerate(drawn)
         ]
 

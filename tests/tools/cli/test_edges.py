@@ -15,7 +15,13 @@ from PIL.PngImagePlugin import PngImageFile
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, View, draw
 from ppdiffusers_tome.tools.demo_model.recognition import edges_followed
-from ppdiffusers_tome.tools.generation.edges import FITS, EdgeSource, canny, fitted, photograph_edges
+from ppdiffusers_tome.tools.generation.edges import (
+    FIT_MODES,
+    EdgeSource,
+    compute_photograph_edges,
+    detect_edges,
+    fit_image,
+)
 
 
 def test_edges_of_a_photo_have_the_pictures_size(photo):
@@ -125,7 +131,7 @@ def test_behind_edges_on_nothing_it_is_black(tmp_path: Path) -> None:
     path = saved(tmp_path / "edges.png", SEEN["black on nothing"])
     edges = EdgeSource(path, "--control-image")
     assert not np.asarray(edges.load(64, 64)).any()
-    assert "is black all over, which guides nothing; give edges in white on black" in edges.without_edges(64, 64)
+    assert "is black all over, which guides nothing" in edges.describe_missing_edges(64, 64)
     assert np.asarray(EdgeSource(path).load(64, 64)).any()
 
 
@@ -161,18 +167,18 @@ class TestAnotherShape:
         assert not edges[:24].any()
         assert not edges[40:].any()
 
-    @pytest.mark.parametrize("fit", FITS)
+    @pytest.mark.parametrize("fit", FIT_MODES)
     def test_the_thinnest(self, fit: str, tmp_path: Path) -> None:
         source = EdgeSource(saved(tmp_path / "a.png", np.full((600, 1), 9, np.uint8)), fit=fit)
         assert source.load(64, 32).size == (32, 64)
 
     def test_what_was_done_is_said(self, wide: Path) -> None:
-        assert EdgeSource(wide).fitting(64, 128) is None
-        assert EdgeSource(wide).fitting(33, 66) is None
-        said = EdgeSource(wide).fitting(64, 64)
+        assert EdgeSource(wide).describe_fit(64, 128) is None
+        assert EdgeSource(wide).describe_fit(33, 66) is None
+        said = EdgeSource(wide).describe_fit(64, 64)
         assert said is not None
         assert "wide.png is 128x64 and the picture 64x64: its middle is used; --fit pad and --fit stretch" in said
-        assert "it is stretched; --fit crop and --fit pad" in str(EdgeSource(wide, fit="stretch").fitting(64, 64))
+        assert "it is stretched; --fit crop and --fit pad" in str(EdgeSource(wide, fit="stretch").describe_fit(64, 64))
 
     def test_a_camera_that_was_turned(self, wide: Path) -> None:
         """EXIF says that the picture stands, so its own height and width change places."""
@@ -181,8 +187,8 @@ class TestAnotherShape:
         with Image.open(wide) as picture:
             picture.save(wide.with_name("turned.jpg"), exif=tags, quality=95)
         turned = EdgeSource(wide.with_name("turned.jpg"))
-        assert turned.fitting(128, 64) is None
-        assert "is 64x128 and" in str(turned.fitting(64, 64))
+        assert turned.describe_fit(128, 64) is None
+        assert "is 64x128 and" in str(turned.describe_fit(64, 64))
         assert turned.load(128, 64).size == (64, 128)
 
 
@@ -197,7 +203,7 @@ class TestAnotherShape:
 def test_why_there_are_no_edges(pixels, option, sentence, tmp_path):
     source = EdgeSource(saved(tmp_path / "a.png", pixels), option)
     assert not np.asarray(source.load(64, 64)).any()
-    assert sentence in source.without_edges(64, 64)
+    assert sentence in source.describe_missing_edges(64, 64)
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png", "gif", "bmp", "webp"])
@@ -238,10 +244,10 @@ def test_edges_of_the_photograph_that_a_prompt_names(size):
     """Of a view of its own: not the whole square, but nearer to that than any other subject's."""
     followed = {}
     for subject in SUBJECTS:
-        edges = np.asarray(photograph_edges(subject, *size))[..., 0]
+        edges = np.asarray(compute_photograph_edges(subject, *size))[..., 0]
         assert edges.shape == size
         view = (draw(SUBJECTS[1], View(), max(size)) * 255).astype(np.uint8)
-        asked = np.asarray(canny(fitted(Image.fromarray(view), *size)))[..., 0]
+        asked = np.asarray(detect_edges(fit_image(Image.fromarray(view), *size)))[..., 0]
         assert not np.array_equal(edges, asked)
         followed[subject.name] = edges_followed(edges, asked)
     assert followed.pop("cat") > 0.9 > max(followed.values())

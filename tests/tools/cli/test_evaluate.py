@@ -171,7 +171,7 @@ def test_the_unmerged_picture_is_drawn_again_and_again(tmp_path: Path, monkeypat
 def test_stopped_run_resumes_and_finds_the_same(
     pictures: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw, drawn = sampling.draw, []
+    draw, drawn = sampling.generate_image, []
 
     def stopped(*arguments: Any, **keywords: Any) -> Image.Image:
         if len(drawn) == len(NAMES) + pictures:  # behind one warm-up each
@@ -180,7 +180,7 @@ def test_stopped_run_resumes_and_finds_the_same(
         return draw(*arguments, **keywords)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sampling, "draw", stopped)
+        patched.setattr(sampling, "generate_image", stopped)
         assert evaluate(tmp_path, *TWO, *BOTH) == 130
     assert len(drawn_in(tmp_path)) == pictures
     assert not (tmp_path / "evaluate.json").exists()
@@ -292,7 +292,7 @@ def test_kept_pictures_are_those_that_generate_draws(tmp_path: Path, generate: C
     assert evaluate(folder, "--prompt", PROMPT, "--seeds", "7", "--ratios", "0.5") == 0
     assert not (folder / "pictures").exists()
     # What was not kept is drawn again when it is asked for.
-    assert evaluate(folder, "--prompt", PROMPT, "--seeds", "7", "--ratios", "0.5", "--save-pictures") == 0
+    assert evaluate(folder, "--prompt", PROMPT, "--seeds", "7", "--ratios", "0.5", "--save-images") == 0
     (kept,) = (folder / "pictures").glob("ours-0-5-*/*")
     (reference,) = (folder / "references").iterdir()
     (merged,) = generate("--seed", "7", folder="merged")

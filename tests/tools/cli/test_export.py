@@ -21,7 +21,7 @@ from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import memory
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.sampling import initial_noise
+from ppdiffusers_tome.tools.generation.sampling import make_initial_noise
 from tools.cli.conftest import PROMPT
 
 SIZE = ["--height", "64", "--width", "64"]
@@ -70,7 +70,7 @@ def test_the_deploy_pipeline_draws_the_same_picture(exported: Path, model: Path)
     common = dict(height=64, width=64, num_inference_steps=2, guidance_scale=3.0, output_type="np")
     deployed = load_exported(exported)
     assert isinstance(deployed, ppdiffusers.PaddleInferStableDiffusionPipeline)
-    noise = initial_noise(pipe, 64, 64, seed=0)
+    noise = make_initial_noise(pipe, 64, 64, seed=0)
     drawn = np.asarray(deployed(PROMPT, latents=noise, parse_prompt_type="raw", **common).images)
     unmerged = np.asarray(pipe(PROMPT, latents=noise, **common).images)
     apply_tome(pipe, 0.6)
@@ -249,7 +249,7 @@ def test_bad_input_is_one_line(
 def test_a_size_that_cannot_fit_is_refused_without_advice_that_export_lacks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda: 8 * 2**30)
+    monkeypatch.setattr(memory, "get_free_bytes", lambda: 8 * 2**30)
     monkeypatch.setattr(memory, "installed_version", lambda package: None)
     given = ["--height", "1440", "--width", "1440", "--ratio", "0", "--output", str(tmp_path / "out")]
     assert main(["export", "--rows", "2", *given]) == 2

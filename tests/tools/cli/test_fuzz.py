@@ -309,7 +309,7 @@ def test_files_of_prompts(kind: str, sandbox: Sandbox) -> None:
         command = ["evaluate", "--ratios", "0.5"] if number % 4 == 3 else ["generate"]
         how = [["--on-error", "skip"], []][number % 2] if command == ["generate"] else []
         if command == ["generate"] and number % 3 == 0:
-            how = [*how, "--pictures-within", str(sandbox.folder / "work")]
+            how = [*how, "--image-root", str(sandbox.folder / "work")]
         given = [*command, "--prompts", str(file), *how, "--output", str(sandbox.output), *REFUSED_LAST]
         assert sandbox.run(*given) == 2 or "skip" in how  # nothing is left to draw where every line is skipped
 
@@ -400,11 +400,11 @@ def test_hostile_names_of_outputs_draw_in_the_folder_or_not_at_all(sandbox: Sand
 
 
 def test_names_are_letters_and_digits_whatever_the_prompt(sandbox: Sandbox) -> None:
-    from ppdiffusers_tome.tools.generation.image_files import picture_name
+    from ppdiffusers_tome.tools.images import image_file_name
 
     draw = random.Random("names")
     for number in range(1, 500):
-        name = picture_name(number, "".join(draw.choice(HOSTILE) for _ in range(draw.randint(0, 4))))
+        name = image_file_name(number, "".join(draw.choice(HOSTILE) for _ in range(draw.randint(0, 4))))
         assert all(letter in "-." or unicodedata.category(letter)[0] in "LMN" for letter in name)
         assert name == unicodedata.normalize("NFC", name)
         assert name.endswith(".png")

@@ -11,9 +11,9 @@ import pytest
 import ppdiffusers_tome
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.demo_model.recognition import likeness
-from ppdiffusers_tome.tools.generation.image_files import read_settings
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
+from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
 
 ROCKET = "a photo of a rocket"
@@ -74,10 +74,10 @@ def test_ratio_0_equals_the_plain_pipeline(generate):
     (file,) = generate("--ratio", "0", "--steps", "2")
     from ppdiffusers import StableDiffusionPipeline
 
-    from ppdiffusers_tome.tools.generation.sampling import initial_noise
+    from ppdiffusers_tome.tools.generation.sampling import make_initial_noise
 
     pipe = StableDiffusionPipeline.from_pretrained(str(find_model("bundled").folder))
-    noise = initial_noise(pipe, 64, 64, seed=0)
+    noise = make_initial_noise(pipe, 64, 64, seed=0)
     plain = pipe(PROMPT, height=64, width=64, num_inference_steps=2, guidance_scale=1.5, latents=noise).images[0]
     np.testing.assert_array_equal(pixels_of(file), np.asarray(plain))
     assert read_settings(file)["tome"] is None
@@ -95,14 +95,14 @@ def test_chunked_attention_gives_the_same_picture(generate, photo, ratio, monkey
     from ppdiffusers_tome import ChunkedAttnProcessor
     from ppdiffusers_tome.tools.generation import sampling
 
-    processors, draw = [], sampling.draw
+    processors, draw = [], sampling.generate_image
 
     def noted(pipe, *arguments, **keywords):
         held = (*pipe.unet.attn_processors.values(), *pipe.controlnet.attn_processors.values())
         processors.append({type(processor) for processor in held})
         return draw(pipe, *arguments, **keywords)
 
-    monkeypatch.setattr(sampling, "draw", noted)
+    monkeypatch.setattr(sampling, "generate_image", noted)
     given = ("--image", str(photo), "--ratio", ratio)
     (plain,), (chunked,) = generate(*given, folder="a"), generate(*given, "--chunked-attention", folder="b")
     assert np.abs(pixels_of(plain).astype(int) - pixels_of(chunked)).max() <= 1
@@ -148,9 +148,9 @@ def test_wrong_prediction_type_would_show(generate, monkeypatch):
 
 def test_native_size_is_the_models():
     from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-    from ppdiffusers_tome.tools.generation.sampling import native_size
+    from ppdiffusers_tome.tools.generation.sampling import get_native_size
 
-    assert native_size(load_pipeline(find_model("bundled"))) == (512, 512)
+    assert get_native_size(load_pipeline(find_model("bundled"))) == (512, 512)
 
 
 @pytest.mark.once
@@ -174,15 +174,15 @@ def test_defaults_depend_on_the_model(tmp_path):
     from argparse import ArgumentParser
 
     from ppdiffusers_tome.tools.cli.commands import generate as command
-    from ppdiffusers_tome.tools.generation.settings import settings_from, usual_guidance
+    from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale, parse_settings
 
     parser = ArgumentParser()
     command.add_arguments(parser)
-    bundled = settings_from(parser.parse_args([]), 0.5)
-    hub = settings_from(parser.parse_args(["--model", "runwayml/stable-diffusion-v1-5"]), 0.5)
+    bundled = parse_settings(parser.parse_args([]), 0.5)
+    hub = parse_settings(parser.parse_args(["--model", "runwayml/stable-diffusion-v1-5"]), 0.5)
     assert (bundled.steps, bundled.guidance_scale) == (10, 1.5)
     assert (hub.steps, hub.guidance_scale) == (20, None)  # until it is loaded, and known whether it draws classes
-    assert usual_guidance(hub.model, None) == 7.5
+    assert choose_guidance_scale(hub.model, None) == 7.5
     assert hub.model.arguments == ("runwayml/stable-diffusion-v1-5", {})
 
 
@@ -208,27 +208,26 @@ def test_pictures_of_another_size_than_the_bundled_models_are_told_of(generate, 
 
 
 def test_which_pictures_are_of_another_size():
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import other_size
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import describe_unusual_size
     from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 
     model = find_model("bundled")
     pipe = load_pipeline(model)
-    assert [other_size(model, pipe, *size) is None for size in ((512, 512), (448, 448), (640, 512), (512, 640))] == [
-        True, False, False, False,
-    ]  # fmt: skip
-    assert other_size(replace(model, bundled=False), pipe, 64, 64) is None
+    sizes = ((512, 512), (448, 448), (640, 512), (512, 640))
+    assert [describe_unusual_size(model, pipe, *size) is None for size in sizes] == [True, False, False, False]
+    assert describe_unusual_size(replace(model, bundled=False), pipe, 64, 64) is None
 
 
 def test_tome_reaches_the_controlnet(generate, photo, monkeypatch):
     from ppdiffusers_tome.tools.generation import sampling
 
-    seen, draw = [], sampling.draw
+    seen, draw = [], sampling.generate_image
 
     def noted(pipe, *arguments, **keywords):
         seen.extend(pipe.tome.blocks)
         return draw(pipe, *arguments, **keywords)
 
-    monkeypatch.setattr(sampling, "draw", noted)
+    monkeypatch.setattr(sampling, "generate_image", noted)
     generate("--image", str(photo))
     assert set(seen) == {"unet", "controlnet"}
 

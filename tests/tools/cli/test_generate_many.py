@@ -20,7 +20,7 @@ from PIL import Image
 from launching import on_ranks
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation import model_loader
-from ppdiffusers_tome.tools.generation.image_files import read_settings
+from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
 
 ROCKET = "a photo of a rocket"
@@ -28,7 +28,7 @@ SUBJECTS = ("astronaut", "cat", "rocket", "motorcycle", "retina", "wall", "coins
 # With a least similarity all pictures of a batch merge as many tokens as the one that merges most, so a picture that
 # was drawn in another batch would show.
 TOGETHER = ["--batch-size", "2", "--min-similarity", "0.95"]
-FOLDERS = ["--pictures-per-folder", "6"]
+FOLDERS = ["--images-per-folder", "6"]
 
 
 @pytest.fixture
@@ -135,10 +135,10 @@ def test_pictures_of_somebody_elses_file_can_be_confined(many, tmp_path, photo, 
         {"prompt": ROCKET, "image": str(photo)},
         {"prompt": ROCKET, "image": "theirs/../photo.png"},
     ]
-    within = ["--pictures-within", str(tmp_path / "theirs")]
+    within = ["--image-root", str(tmp_path / "theirs")]
     assert many(lines, *within) == 2
     captured = capsys.readouterr()
-    said = f"prompts.jsonl, line 2: '{tmp_path / photo.name}' is outside of --pictures-within '{tmp_path / 'theirs'}'"
+    said = f"prompts.jsonl, line 2: '{tmp_path / photo.name}' is outside of --image-root '{tmp_path / 'theirs'}'"
     assert said in captured.err
     assert "(3 more lines are bad)" in captured.err
     assert captured.err.count("\n") == 1
@@ -150,7 +150,7 @@ def test_pictures_of_somebody_elses_file_can_be_confined(many, tmp_path, photo, 
     assert [entry["line"] for entry in manifest(outputs)] == [1, 6]
     skipped = [json.loads(line) for line in (outputs / "skipped.jsonl").read_text().splitlines()]
     assert [each["line"] for each in skipped] == [2, 3, 4, 5]
-    assert all("is outside of --pictures-within" in each["error"] for each in skipped)
+    assert all("is outside of --image-root" in each["error"] for each in skipped)
     # The same run without it draws them: it decides what is read, not what is drawn.
     assert many(lines, "--on-error", "skip", "--image", str(photo)) == 0
     assert [entry["line"] for entry in manifest(outputs)] == [1, 2, 3, 4, 5, 6]
@@ -169,8 +169,8 @@ def test_a_picture_that_has_become_a_link_is_refused_before_it_is_read(many, tmp
         return load(*arguments, **keywords)
 
     monkeypatch.setattr(model_loader, "load_pipeline", swapped)
-    assert many([{"prompt": ROCKET, "image": "theirs/house.png"}], "--pictures-within", str(tmp_path / "theirs")) == 2
-    assert f"line 1: '{house}' is outside of --pictures-within" in capsys.readouterr().err
+    assert many([{"prompt": ROCKET, "image": "theirs/house.png"}], "--image-root", str(tmp_path / "theirs")) == 2
+    assert f"line 1: '{house}' is outside of --image-root" in capsys.readouterr().err
     assert not list((tmp_path / "outputs").glob("*.png"))
 
 
@@ -411,19 +411,19 @@ def test_out_of_memory_halves_the_batch_and_says_so(tmp_path):
         (["--prompt", PROMPT, "--prompts", "FILE"], "--prompt and --prompts were both given"),
         (["--prompts", "nowhere.jsonl"], "--prompts nowhere.jsonl cannot be read (No such file"),
         (["--prompts", "FILE", "--batch-size", "0"], "--batch-size 0 must be 1 or more"),
-        (["--prompts", "FILE", "--pictures-per-folder", "0"], "--pictures-per-folder 0 must be from 1 to 7000"),
-        (["--prompts", "FILE", "--pictures-per-folder", "7001"], "--pictures-per-folder 7001 must be from 1 to 7000"),
+        (["--prompts", "FILE", "--images-per-folder", "0"], "--images-per-folder 0 must be from 1 to 7000"),
+        (["--prompts", "FILE", "--images-per-folder", "7001"], "--images-per-folder 7001 must be from 1 to 7000"),
         (["--prompts", "FILE", "--on-error", "ignore"], "invalid choice: 'ignore'"),
         (["--prompts", "FILE", "--controlnet", "bundled"], "--controlnet needs edges"),
         (["--prompt", PROMPT, "--batch-size", "2"], "--batch-size 2 is for files of prompts"),
-        (["--prompt", PROMPT, "--pictures-per-folder", "2"], "--pictures-per-folder 2 is for files of prompts"),
+        (["--prompt", PROMPT, "--images-per-folder", "2"], "--images-per-folder 2 is for files of prompts"),
         (["--prompt", PROMPT, "--on-error", "skip"], "--on-error skip is for files of prompts"),
-        (["--prompt", PROMPT, "--pictures-within", "."], "--pictures-within . is for files of prompts"),
-        (["--prompts", "FILE", "--pictures-within", "nowhere"], "--pictures-within nowhere is not a folder"),
-        (["--prompts", "FILE", "--pictures-within", __file__], "is not a folder; give the one with the pictures"),
-        (["--prompts", "FILE", "--pictures-within", "x" * 300], "is not a folder"),
+        (["--prompt", PROMPT, "--image-root", "."], "--image-root . is for files of prompts"),
+        (["--prompts", "FILE", "--image-root", "nowhere"], "--image-root nowhere is not a folder"),
+        (["--prompts", "FILE", "--image-root", __file__], "is not a folder; give the one with the pictures"),
+        (["--prompts", "FILE", "--image-root", "x" * 300], "is not a folder"),
         (["--prompts", "BAD"], "line 2: it is not JSON"),
-        (["--prompts", "BAD", "--pictures-per-folder", "1"], "line 2: it is not JSON"),
+        (["--prompts", "BAD", "--images-per-folder", "1"], "line 2: it is not JSON"),
         (["--prompts", "IMAGE", "--model", "some/model"], "line 1: a control image needs a ControlNet"),
     ],
 )

@@ -10,9 +10,8 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.cli.console.results import write_json
-from ppdiffusers_tome.tools.files import prepare_folder, write_whole
-from ppdiffusers_tome.tools.generation.image_files import picture_name, read_settings, slug, write_picture
+from ppdiffusers_tome.tools.files import prepare_folder, write_atomically, write_json
+from ppdiffusers_tome.tools.images import image_file_name, read_settings, slugify, write_image
 
 PICTURE = Image.new("RGB", (8, 8), (200, 30, 30))
 
@@ -37,16 +36,16 @@ PICTURE = Image.new("RGB", (8, 8), (200, 30, 30))
     ],
 )
 def test_slug_is_safe_in_any_file_system(prompt, expected):
-    assert slug(prompt) == expected
+    assert slugify(prompt) == expected
 
 
 def test_name_is_number_and_slug():
-    assert picture_name(12, "a star") == "0012-a-star.png"
+    assert image_file_name(12, "a star") == "0012-a-star.png"
 
 
 def test_settings_survive_the_file(tmp_path):
     settings = {"prompt": "une étoile 一 \n\"", "seed": 2**62, "ratio": 0.1, "tome": None, "nested": {"a": [1, 2]}}
-    write_picture(tmp_path / "a.png", PICTURE, settings)
+    write_image(tmp_path / "a.png", PICTURE, settings)
     assert read_settings(tmp_path / "a.png") == settings
     with Image.open(tmp_path / "a.png") as back:
         assert back.tobytes() == PICTURE.tobytes()
@@ -65,7 +64,7 @@ def test_failed_write_leaves_nothing(tmp_path, fault):
         raise fault
 
     with pytest.raises((UserError, RuntimeError, KeyboardInterrupt)):
-        write_whole(tmp_path / "a.png", write, overwrite=False)
+        write_atomically(tmp_path / "a.png", write, overwrite=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -77,7 +76,7 @@ def test_failed_write_leaves_the_old_file(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(UserError, match=r"cannot be written \(No space left on device\); make room"):
-        write_whole(path, write, overwrite=True)
+        write_atomically(path, write, overwrite=True)
     assert [p.name for p in tmp_path.iterdir()] == ["a.png"]
     assert path.read_bytes() == b"old"
 
@@ -90,7 +89,7 @@ def test_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    write_picture(path, PICTURE)
+    write_image(path, PICTURE)
     assert synced == [False, True]  # the file before it gets its name, the folder after
     assert [p.name for p in tmp_path.iterdir()] == ["a.png"]
 
@@ -102,7 +101,7 @@ def test_file_that_appears_meanwhile_is_kept(tmp_path):
         path.write_bytes(b"somebody else's")
 
     with pytest.raises(UserError, match="exists already"):
-        write_whole(path, write, overwrite=False)
+        write_atomically(path, write, overwrite=False)
     assert path.read_bytes() == b"somebody else's"
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -16,8 +16,8 @@ from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock, record
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.figures.merged_sheets import MergedPicture
 from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
-from ppdiffusers_tome.tools.generation.image_files import read_settings
 from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
 
 SIZE = ["--height", "128", "--width", "128", "--steps", "2"]
@@ -108,12 +108,12 @@ def test_groups_drawn_are_those_that_merged(tmp_path):
     from ppdiffusers import StableDiffusionPipeline
 
     from ppdiffusers_tome import apply_tome
-    from ppdiffusers_tome.tools.generation.sampling import draw
+    from ppdiffusers_tome.tools.generation.sampling import generate_image
 
     pipe = apply_tome(StableDiffusionPipeline.from_pretrained(str(find_model("bundled").folder)), 0.5)
     pipe.set_progress_bar_config(disable=True)
     with record_merging(pipe) as records:
-        picture = draw(pipe, PROMPT, height=128, width=128, seed=0, steps=2, guidance_scale=1.5)
+        picture = generate_image(pipe, PROMPT, height=128, width=128, seed=0, steps=2, guidance_scale=1.5)
     pixels = np.asarray(picture).astype(float)
     images = images_of(tmp_path / "records" / "vdlrecords.visualize.log")
     drawn = images[f"groups/unet level 1 {BLOCK}"]

@@ -36,9 +36,9 @@ def test_pictures_are_those_that_the_pipeline_draws(studio: Studio, order: Calla
     job = done(Job(order(seed=3)), studio)
     studio.plain.apply(None)
     alone = replace(studio.plain, settings=replace(studio.plain.settings, seed=3))
-    unmerged = alone.draw(studio.prompt, 0, None).image
+    unmerged = alone.generate(studio.prompt, 0, None).image
     studio.plain.apply(HALF)
-    merged = alone.draw(studio.prompt, 0, None).image
+    merged = alone.generate(studio.prompt, 0, None).image
     assert job.unmerged is not None
     assert job.merged is not None
     assert np.array_equal(pixels(job.unmerged.drawn.image), pixels(unmerged))
@@ -232,7 +232,7 @@ def test_a_dit_draws_classes_also_after_one_was_cancelled(tmp_path: Path) -> Non
     alone = replace(begin, guidance_scale=3.0, settings=replace(begin.settings, seed=3))
     for tome, picture in ((None, drawn.unmerged.drawn.image), (HALF, drawn.merged.image)):
         alone.apply(tome)
-        assert np.array_equal(pixels(picture), pixels(alone.draw("1", 0, None).image))
+        assert np.array_equal(pixels(picture), pixels(alone.generate("1", 0, None).image))
 
 
 def _no_memory(*_: object, **__: object) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ppdiffusers_tome.tools.cli.console.parsing import commands_in
+from ppdiffusers_tome.tools.cli.console.parsing import find_commands
 
 
 def commands() -> dict[str, ModuleType]:
     """Every command of this folder by its name."""
-    return commands_in(__path__, __name__)
+    return find_commands(__path__, __name__)

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.cli.arguments import (
+    add_controlnet_arguments,
+    add_image_arguments,
+    add_output_arguments,
+    add_tome_arguments,
+)
 from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, subject_of
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, distinct, from_files, ours
-from ppdiffusers_tome.tools.generation.arguments import (
-    add_controlnet_arguments,
-    add_output_arguments,
-    add_picture_arguments,
-    add_tome_arguments,
-)
-from ppdiffusers_tome.tools.generation.class_labels import asked_for
-from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, settings_from, tome_from
+from ppdiffusers_tome.tools.generation.class_labels import select_prompts
+from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings, parse_tome_config
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -41,7 +41,7 @@ RATIOS = (0.25, 0.5, 0.7)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_picture_arguments(parser)
+    add_image_arguments(parser)
     tome = add_tome_arguments(parser)
     tome.add_argument("--ratios", type=float, nargs="*", metavar="X",
                       help=f"shares of the tokens to merge (default: {' '.join(map(str, RATIOS))}, without --configs)")
@@ -52,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = settings_from(args, 0.0, edges_drawn=args.controlnet is not None)
+    settings = parse_settings(args, 0.0, provides_edges=args.controlnet is not None)
     configurations = _configurations(args)
-    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS))
+    prompts = check_prompts(select_prompts(settings.model.labels, args.prompt, PROMPTS))
     if settings.controlnet is not None and settings.edges is None:
         _subjects(prompts)
     from ppdiffusers_tome.tools.files import prepare_folder
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
 def _configurations(args: argparse.Namespace) -> list[Configuration]:
     """The columns: the unmerged pipeline, and the others as they were given, each a family of its own."""
     ratios = args.ratios if args.ratios is not None else [] if args.configs else RATIOS
-    columns = [ours(tome_from(args, ratio), f"ratio {ratio:g}") for ratio in ratios if ratio != 0]
+    columns = [ours(parse_tome_config(args, ratio), f"ratio {ratio:g}") for ratio in ratios if ratio != 0]
     columns += from_files(args.configs)
     if not columns:
         raise UserError("--ratios 0 leaves nothing to compare with the unmerged pictures; add another, such as 0.5")
@@ -83,12 +83,12 @@ def _compare(
 ) -> None:  # fmt: skip
     from ppdiffusers_tome.tools.evaluate.comparison import draw_all, sheet
     from ppdiffusers_tome.tools.evaluate.summary import notes, rows, write_table
-    from ppdiffusers_tome.tools.generation.device import device_name
-    from ppdiffusers_tome.tools.generation.image_files import write_picture
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_with_settings
+    from ppdiffusers_tome.tools.generation.device import get_device_name
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
+    from ppdiffusers_tome.tools.images import write_image
     from ppdiffusers_tome.tools.measure.measure import memory_meaning
 
-    loaded, prompts = load_with_settings(settings, prompts, default=default)
+    loaded, prompts = load_for_prompts(settings, prompts, default=default)
     edges = _edges(loaded, prompts)
     samples = draw_all(loaded, prompts, configurations, edges)
     found = rows(configurations, samples, samples[UNMERGED])
@@ -97,20 +97,20 @@ def _compare(
     if settings.controlnet is not None and settings.edges is None:
         described["controlnet"]["edges"] = {"photographs": [subject.name for subject in _subjects(prompts)]}
     run = {**described, "seed": settings.seed, "tome": tomes, "memory": memory}
-    lines = notes(run, {"device": device_name(), **described["versions"], "memory": memory}, found)
+    lines = notes(run, {"device": get_device_name(), **described["versions"], "memory": memory}, found)
     title = "Token merging" if settings.controlnet is None else "Token merging with a ControlNet"
-    write_picture(paths[0], sheet(title, (lines[0], lines[2]), edges, found), run, overwrite=overwrite)
+    write_image(paths[0], sheet(title, (lines[0], lines[2]), edges, found), run, overwrite=overwrite)
     write_table(paths, title, lines, found, {"run": run}, overwrite=overwrite)
 
 
 def _edges(loaded: LoadedPipeline, prompts: list[str]) -> list[Image.Image] | None:
     """The edges for each prompt: those that were given, or of the photograph that it names."""
-    from ppdiffusers_tome.tools.generation.edges import photograph_edges
+    from ppdiffusers_tome.tools.generation.edges import compute_photograph_edges
 
     if loaded.settings.controlnet is None:
         return None
     if loaded.settings.edges is None:
-        return [photograph_edges(subject, loaded.height, loaded.width) for subject in _subjects(prompts)]
+        return [compute_photograph_edges(subject, loaded.height, loaded.width) for subject in _subjects(prompts)]
     return [loaded.load_edges(loaded.settings.edges)] * len(prompts)
 
 

@@ -7,11 +7,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.cli.arguments import add_size_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.cli.console.tables import Table
-from ppdiffusers_tome.tools.generation.arguments import add_size_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.settings import check_sizes, tome_from
+from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.doctor.coverage import Denoiser, PipelineCoverage
@@ -71,11 +71,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print_environment(*, as_json: bool) -> None:
-    from ppdiffusers_tome.tools.cli.console.process import given_variables
+    from ppdiffusers_tome.tools.cli.console.process import get_original_environment
     from ppdiffusers_tome.tools.doctor.environment import environment, environment_text, findings, imports_text
     from ppdiffusers_tome.tools.doctor.importing import try_imports
 
-    report = environment(given_variables())
+    report = environment(get_original_environment())
     if as_json:
         print(json.dumps({**report, "imports": try_imports()}, indent=2))
         return
@@ -91,11 +91,11 @@ def _print_coverage(*, markdown: bool) -> None:
     with quiet_libraries():
         import ppdiffusers
 
-        from ppdiffusers_tome.tools.cli.console.output import print_line, tell
+        from ppdiffusers_tome.tools.cli.console.output import log, print_line
         from ppdiffusers_tome.tools.doctor.coverage import coverage
         from ppdiffusers_tome.tools.doctor.versions import never_tested
 
-        tell("looking at a tiny model of every kind ...")
+        log("looking at a tiny model of every kind ...")
         rows = [(each.name, "yes" if each.merges else "no", _where(each)) for each in coverage()]
     table = Table(("pipeline", "merges", "where, or why not"), rows, left=3)
     if markdown:
@@ -135,13 +135,13 @@ def _print_estimates(args: argparse.Namespace) -> None:
     from ppdiffusers_tome.tools.cli.console.output import print_line, quiet_libraries
 
     check_sizes(args)
-    source, config = find_model(args.model, any_kind=True), tome_from(args, args.ratio)
+    source, config = find_model(args.model, any_kind=True), parse_tome_config(args, args.ratio)
     if args.xformers and args.chunked_attention:
         raise UserError("--xformers and --chunked-attention were both given; give one of them")
     with quiet_libraries():
         from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
         from ppdiffusers_tome.tools.doctor.estimate import estimates, latent_size
-        from ppdiffusers_tome.tools.generation.device import check_device, device_name
+        from ppdiffusers_tome.tools.generation.device import check_device, get_device_name
         from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 
         check_device(args.dtype, xformers=args.xformers)
@@ -155,7 +155,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
         attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
         print_line(
             f"{source.name}: {type(pipe).__name__}, {height * scale}x{width * scale}, {config.summary}, "
-            f"{args.dtype}, {attention} attention, on {device_name()}"
+            f"{args.dtype}, {attention} attention, on {get_device_name()}"
         )
         if levels:
             _table(levels).print()

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.encodings import text_of
+from ppdiffusers_tome.tools.cli.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration, distinct, from_files, from_suite, ours, port
-from ppdiffusers_tome.tools.generation.arguments import add_output_arguments, add_picture_arguments, add_tome_arguments
-from ppdiffusers_tome.tools.generation.class_labels import asked_for
-from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, check_seed, given_tome, settings_from
+from ppdiffusers_tome.tools.generation.class_labels import select_prompts
+from ppdiffusers_tome.tools.generation.settings import (
+    Settings,
+    check_prompts,
+    check_seed,
+    get_tome_overrides,
+    parse_settings,
+)
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.batch.ranks import Ranks
@@ -42,7 +48,7 @@ RATIOS = (0.25, 0.5, 0.7)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_picture_arguments(parser, several_seeds=True)
+    add_image_arguments(parser, several_seeds=True)
     group = parser.add_argument_group("more prompts")
     group.add_argument("--prompts", type=Path, metavar="FILE",
                        help="one prompt per line (default without any prompt, for bundled models: all that they draw)")
@@ -63,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        help="FID's Inception network, saved with paddle.jit.save; see docs/en/guides/evaluate.md")
     group.add_argument("--real", type=Path, metavar="FOLDER", help="real pictures, for the Frechet distance to them")
     add_output_arguments(parser)
-    parser.add_argument("--save-pictures", action="store_true", help="keep all pictures, not the unmerged ones alone")
+    parser.add_argument("--save-images", action="store_true", help="keep all pictures, not the unmerged ones alone")
     # Text to image alone; the seed of a picture is one of --seeds.
     parser.set_defaults(
         seed=0, controlnet=None, image=None, control_image=None, canny_low=100, canny_high=200, controlnet_scale=1.0
@@ -71,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = settings_from(args, 0.0)  # each configuration has its own
+    settings = parse_settings(args, 0.0)  # each configuration has its own
     configurations = _configurations(args)
     for seed in args.seeds:
         check_seed("--seeds", seed)
@@ -83,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
     networks = Networks(args.clip, args.inception, args.real)
     networks.check_files()
     cases = [Case(prompt, seed) for prompt in _prompts(args, settings) for seed in dict.fromkeys(args.seeds)]
-    store = PictureStore(args.output, args.save_pictures or bool(networks))
+    store = PictureStore(args.output, args.save_images or bool(networks))
     # The other files are made of the ledger, so where that is ours so are they.
     overwrite = args.overwrite or (args.output / "evaluate.jsonl").is_file()
     paths = prepare_folder(args.output, [f"evaluate.{end}" for end in ("png", "md", "json")], overwrite=overwrite)
@@ -99,8 +105,8 @@ def _configurations(args: argparse.Namespace) -> list[Configuration]:
     ratios = args.ratios
     if ratios is None:
         ratios = [] if args.port_ratios or args.configs or args.suite else RATIOS
-    compared = [ours(settings_from(args, ratio).tome) for ratio in ratios]
-    compared += [port(ratio, given_tome(args).get("max_downsample")) for ratio in args.port_ratios]
+    compared = [ours(parse_settings(args, ratio).tome) for ratio in ratios]
+    compared += [port(ratio, get_tome_overrides(args).get("max_downsample")) for ratio in args.port_ratios]
     compared += from_files(args.configs)
     compared += [each for path in args.suite for each in from_suite(path)]
     return distinct(compared, suite=True)
@@ -127,8 +133,8 @@ def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
     if not prompts and settings.model.bundled:
         from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
 
-        prompts = [prompt_of(subject) for subject in SUBJECTS] if labels is None else labels.first()
-    return asked_for(labels, check_prompts(list(dict.fromkeys(prompts))), ())
+        prompts = [prompt_of(subject) for subject in SUBJECTS] if labels is None else labels.list_names()
+    return select_prompts(labels, check_prompts(list(dict.fromkeys(prompts))), ())
 
 
 def _evaluate(
@@ -139,20 +145,20 @@ def _evaluate(
     from ppdiffusers_tome.tools.demo_model.recognition import shows_subject
     from ppdiffusers_tome.tools.evaluate.block_clock import merging_levels
     from ppdiffusers_tome.tools.evaluate.runner import Evaluation
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_with_settings
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 
     ranks = Ranks.from_environment()
     prompts = list(dict.fromkeys(case.prompt for case in cases))
     if networks and ranks.is_first:  # before anything is drawn, so that one that does not fit is refused at once
         networks.try_out(len(cases))
-    loaded, _ = load_with_settings(settings, prompts)
+    loaded, _ = load_for_prompts(settings, prompts)
     for configuration in configurations:
         configuration.check_size(loaded.height, loaded.width)
     run = {**loaded.describe_run(), "negative_prompt": settings.negative_prompt}
     versions = run.pop("versions")
     with _ledger(ranks, store.folder / "evaluate.jsonl", run, versions, configurations, overwrite=overwrite) as ledger:
         evaluation = Evaluation(
-            loaded.pipe, lambda case, steps: loaded.draw(case.prompt, case.seed, None, steps=steps), configurations,
+            loaded.pipe, lambda case, steps: loaded.generate(case.prompt, case.seed, None, steps=steps), configurations,
             ranks.shard(cases), ledger, store,
             shows_subject if settings.model.bundled else lambda *_: None,
         )  # fmt: skip
@@ -191,7 +197,7 @@ def _ledger(
     Rank 0 puts it in order, then the others read it, and only when all have read does anyone write.
     """
     from ppdiffusers_tome.tools.evaluate.ledger import EvaluationLedger
-    from ppdiffusers_tome.tools.generation.device import device_name
+    from ppdiffusers_tome.tools.generation.device import get_device_name
     from ppdiffusers_tome.tools.measure.machine import measured_on
     from ppdiffusers_tome.tools.measure.measure import memory_meaning
 
@@ -199,7 +205,7 @@ def _ledger(
         ranks.exchange(None, "the ledger is in order")
     ledger = EvaluationLedger(path, run, overwrite=overwrite and ranks.is_first, rank=ranks.rank)
     try:
-        ledger.note_machine({**measured_on(), **versions, "device": device_name(), "memory": memory_meaning()})
+        ledger.note_machine({**measured_on(), **versions, "device": get_device_name(), "memory": memory_meaning()})
         ledger.note_configurations(configurations)
         if ranks.is_first:
             ranks.exchange(None, "the ledger is in order")
@@ -216,7 +222,7 @@ def _write(
 ) -> None:  # fmt: skip
     from ppdiffusers_tome.tools.evaluate.plot import plot
     from ppdiffusers_tome.tools.evaluate.summary import notes, rows, write_table
-    from ppdiffusers_tome.tools.generation.image_files import write_picture
+    from ppdiffusers_tome.tools.images import write_image
 
     title, other = "Fidelity and speed of token merging", {"run": run, "on": ledger.on}
     drawn = {each.name: ledger.samples(each.name) for each in configurations}
@@ -224,5 +230,5 @@ def _write(
     found = rows(configurations, samples, ledger.unmerged, levels, scores)
     lines = notes(run, ledger.on, found, levels)
     # Whatever is in the way was refused before anything was drawn.
-    write_picture(paths[0], plot(title, f"{lines[0]}; {lines[1]}", found), other, overwrite=True)
+    write_image(paths[0], plot(title, f"{lines[0]}; {lines[1]}", found), other, overwrite=True)
     write_table(paths, title, lines, found, {**other, "levels": levels}, overwrite=True)

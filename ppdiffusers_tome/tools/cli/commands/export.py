@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.export.layout import require_folder
 from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
-from ppdiffusers_tome.tools.generation.arguments import (
+from ppdiffusers_tome.tools.cli.arguments import (
     add_model_argument,
     add_output_arguments,
     add_size_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.memory import Drawing, check_memory
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, Source, find_controlnet, find_model
-from ppdiffusers_tome.tools.generation.settings import check_sizes, tome_from
+from ppdiffusers_tome.tools.generation.memory import MemoryNeeds, check_memory
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.settings.config import ToMeConfig
@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--rows {args.rows} must be 1 or more; 2 is one picture with guidance")
     if not args.tolerance > 0:
         raise UserError(f"--tolerance {args.tolerance} must be above 0; 0.0001 is usual")
-    model, config = find_model(args.model), tome_from(args, args.ratio)
+    model, config = find_model(args.model), parse_tome_config(args, args.ratio)
     require_exportable(config)
-    check_memory(Drawing(model, config, args.rows or 1), args.height, args.width, can_chunk=False)
+    check_memory(MemoryNeeds(model, config, args.rows or 1), args.height, args.width, can_chunk=False)
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     if args.onnx:
         require_onnx()
@@ -95,20 +95,20 @@ def _errors_name_options(folder: Path) -> Iterator[None]:
         raise UserError(text) from error
 
 
-def _export(args: argparse.Namespace, model: Source, controlnet: Source | None, config: ToMeConfig) -> None:
+def _export(args: argparse.Namespace, model: ModelSource, controlnet: ModelSource | None, config: ToMeConfig) -> None:
     from tqdm import tqdm
 
     from ppdiffusers_tome.api import apply_tome
     from ppdiffusers_tome.export.pipelines import export_pipeline
     from ppdiffusers_tome.tools.cli.console.output import print_line
     from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-    from ppdiffusers_tome.tools.generation.sampling import native_size
+    from ppdiffusers_tome.tools.generation.sampling import get_native_size
 
     pipe = load_pipeline(model, controlnet)
     pipe.disable_xformers_memory_efficient_attention()  # its operators have no place in a program
     if config.ratio != 0:
         apply_tome(pipe, config)
-    height, width = native_size(pipe)
+    height, width = get_native_size(pipe)
     metadata = {"model": model.name, "controlnet": None if controlnet is None else controlnet.name}
     with tqdm(total=4, desc="programs", disable=None) as bar, _errors_name_options(args.output):
         exported = export_pipeline(

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.line import SKIP, STOP
-from ppdiffusers_tome.tools.generation.arguments import (
+from ppdiffusers_tome.tools.cli.arguments import (
     add_controlnet_arguments,
+    add_image_arguments,
     add_output_arguments,
-    add_picture_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.class_labels import asked_for
-from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, settings_from
+from ppdiffusers_tome.tools.generation.class_labels import select_prompts
+from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
 
 HELP = "Draw pictures from prompts with token merging."
 EXAMPLES = """a file of prompts (--prompts) has one picture per line, and each may have its own seed, height, width,
@@ -35,7 +35,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_picture_arguments(parser)
+    add_image_arguments(parser)
     tome = add_tome_arguments(parser)
     tome.add_argument("--ratio", type=float, metavar="X",
                       help="share of the tokens to merge, below 0.75 for a 2x2 stride; 0: none (default: 0.5)")
@@ -44,11 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prompts", type=Path, metavar="FILE",
                        help="one picture per line: .txt (prompts), .csv or .jsonl, see below")
     group.add_argument("--batch-size", type=int, metavar="N", help="draw N at once (default: 1); needs --prompts")
-    group.add_argument("--pictures-per-folder", type=int, metavar="N",
+    group.add_argument("--images-per-folder", type=int, metavar="N",
                        help="begin a folder in the output folder after every N lines (default: 5000); needs --prompts")
     group.add_argument("--on-error", choices=(STOP, SKIP),
                        help="what follows a line that cannot be drawn (default: stop); needs --prompts")
-    group.add_argument("--pictures-within", type=Path, metavar="FOLDER",
+    group.add_argument("--image-root", type=Path, metavar="FOLDER",
                        help="refuse lines whose image or control_image is not in this folder, also by a link; for a "
                        "file that somebody else wrote (default: any picture that you may read); needs --prompts")
     add_output_arguments(parser)
@@ -61,18 +61,18 @@ def run(args: argparse.Namespace) -> None:
         draw_file(args)
         return
     for option, given in (
-        ("--batch-size", args.batch_size), ("--pictures-per-folder", args.pictures_per_folder),
-        ("--on-error", args.on_error), ("--pictures-within", args.pictures_within),
+        ("--batch-size", args.batch_size), ("--images-per-folder", args.images_per_folder),
+        ("--on-error", args.on_error), ("--image-root", args.image_root),
     ):  # fmt: skip
         if given is not None:
             raise UserError(f"{option} {given} is for files of prompts; give one with --prompts")
     check_prompts(args.prompt)
-    settings = settings_from(args, args.ratio)
-    prompts = asked_for(settings.model.labels, args.prompt, ())
+    settings = parse_settings(args, args.ratio)
+    prompts = select_prompts(settings.model.labels, args.prompt, ())
     from ppdiffusers_tome.tools.files import prepare_folder
-    from ppdiffusers_tome.tools.generation.image_files import picture_name
+    from ppdiffusers_tome.tools.images import image_file_name
 
-    names = [picture_name(number, prompt) for number, prompt in enumerate(prompts, start=1)]
+    names = [image_file_name(number, prompt) for number, prompt in enumerate(prompts, start=1)]
     paths = prepare_folder(args.output, names, overwrite=args.overwrite)
     from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
 
@@ -84,25 +84,25 @@ def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, over
     from tqdm import tqdm
 
     from ppdiffusers_tome.tools.cli.console.output import print_line
-    from ppdiffusers_tome.tools.generation.device import device_name
-    from ppdiffusers_tome.tools.generation.image_files import write_picture
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_with_settings
+    from ppdiffusers_tome.tools.generation.device import get_device_name
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
+    from ppdiffusers_tome.tools.images import write_image
     from ppdiffusers_tome.tools.measure.measure import highest, memory_meaning
     from ppdiffusers_tome.tools.measure.units import format_bytes
 
-    loaded, _ = load_with_settings(settings, prompts)
+    loaded, _ = load_for_prompts(settings, prompts)
     loaded.apply_ratio(settings.tome.ratio)
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
     drawings = []
     for number, prompt in enumerate(tqdm(prompts, desc="pictures", position=0, disable=None)):
-        drawn = loaded.draw(prompt, number, edges)
+        drawn = loaded.generate(prompt, number, edges)
         described = loaded.describe(prompt, number, settings.tome.ratio)
-        write_picture(paths[number], drawn.image, described, overwrite=overwrite)
+        write_image(paths[number], drawn.image, described, overwrite=overwrite)
         print_line(f"{paths[number]}  {drawn.seconds:.2f} s")
         drawings.append(drawn)
     denoising = format_bytes(highest(drawn.denoising_peak_bytes for drawn in drawings))
     peak = format_bytes(highest(drawn.peak_bytes for drawn in drawings))
     print_line(
         f"{statistics.median(drawn.seconds for drawn in drawings):.2f} s per image (median of {len(drawings)}) on "
-        f"{device_name()}; peak memory {denoising} while denoising, {peak} with decoding ({memory_meaning()})"
+        f"{get_device_name()}; peak memory {denoising} while denoising, {peak} with decoding ({memory_meaning()})"
     )

@@ -7,11 +7,11 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.cli.arguments import add_controlnet_argument, add_image_arguments
 from ppdiffusers_tome.tools.demo_model import PROMPTS
-from ppdiffusers_tome.tools.generation.arguments import add_controlnet_argument, add_picture_arguments
-from ppdiffusers_tome.tools.generation.class_labels import asked_for
+from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED
-from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, settings_from
+from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
 
 if TYPE_CHECKING:
     import socket
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       help="a name by which a proxy in front of the page shows it, such as draw.example.org; may be "
                       "repeated. On this machine alone the page answers to no other names than these and its own")
     page.add_argument("--language", choices=("en", "zh"), help="default: the browser's")
-    add_picture_arguments(parser)
+    add_image_arguments(parser)
     add_controlnet_argument(parser.add_argument_group("ControlNet"))
     # A picture to be guided by is chosen on the page.
     parser.set_defaults(image=None, control_image=None, controlnet_scale=1.0)
@@ -65,11 +65,11 @@ def chosen(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     Raises:
         UserError, ToMeValueError: something cannot be used; the message says what and what to do.
     """
-    settings = settings_from(args, None, edges_drawn=True)
+    settings = parse_settings(args, None, provides_edges=True)
     if settings.model.bundled and settings.model.labels is None and args.controlnet is None:
         args.controlnet = BUNDLED
-        settings = settings_from(args, None, edges_drawn=True)
-    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS[:1]))
+        settings = parse_settings(args, None, provides_edges=True)
+    prompts = check_prompts(select_prompts(settings.model.labels, args.prompt, PROMPTS[:1]))
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
     from ppdiffusers_tome.tools.play.requests import MOST_SEED, MOST_STEPS

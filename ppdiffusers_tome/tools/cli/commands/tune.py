@@ -7,15 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.tools.demo_model import PROMPTS
-from ppdiffusers_tome.tools.generation.arguments import (
+from ppdiffusers_tome.tools.cli.arguments import (
     add_controlnet_arguments,
+    add_image_arguments,
     add_output_arguments,
-    add_picture_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.class_labels import asked_for
-from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, given_tome, settings_from
+from ppdiffusers_tome.tools.demo_model import PROMPTS
+from ppdiffusers_tome.tools.generation.class_labels import select_prompts
+from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, get_tome_overrides, parse_settings
 from ppdiffusers_tome.tools.measure.units import format_bytes, parse_bytes
 from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
 
@@ -41,7 +41,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_picture_arguments(parser)
+    add_image_arguments(parser)
     add_controlnet_arguments(parser)
     group = parser.add_argument_group("the target")
     group.add_argument("--target-psnr", type=float, metavar="DB",
@@ -53,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = settings_from(args, 0.0)  # every trial has its own ratio
-    prompts = check_prompts(asked_for(settings.model.labels, args.prompt, PROMPTS[:2]))
+    settings = parse_settings(args, 0.0)  # every trial has its own ratio
+    prompts = check_prompts(select_prompts(settings.model.labels, args.prompt, PROMPTS[:2]))
     memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
-    kept = common_settings(args.config, given_tome(args))
+    kept = common_settings(args.config, get_tome_overrides(args))
     list_candidates(settings=kept)  # an error before anything is loaded
     from ppdiffusers_tome.tools.files import prepare_folder
 
@@ -77,16 +77,17 @@ def _tune(
     import numpy as np
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tools.cli.console.results import Page, write_json, write_text
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_with_settings
+    from ppdiffusers_tome.tools.cli.console.tables import Page
+    from ppdiffusers_tome.tools.files import write_json, write_text
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.measure.measure import memory_meaning
     from ppdiffusers_tome.tuning.search import MeasuredImage, tune_images
 
-    loaded, prompts = load_with_settings(settings, prompts, default=default)
+    loaded, prompts = load_for_prompts(settings, prompts, default=default)
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
 
     def generate(prompt: str, number: int) -> MeasuredImage:
-        drawn = loaded.draw(prompt, number, edges)
+        drawn = loaded.generate(prompt, number, edges)
         return MeasuredImage(np.asarray(drawn.image), drawn.seconds, drawn.peak_bytes)
 
     generators = [partial(generate, prompt, number) for number, prompt in enumerate(prompts)]
@@ -101,7 +102,7 @@ def _tune(
     results = {"run": run, "verdict": tuned.verdict, "trials": [_plain(trial) for trial in tuned.trials],
                "config": tuned.config.to_dict() if tuned.pays else None}  # fmt: skip
     write_json(paths[2], results, overwrite=overwrite)
-    page.show(paths if tuned.pays else paths[1:])
+    page.print(paths if tuned.pays else paths[1:])
 
 
 def _plain(trial: Trial) -> dict[str, Any]:
@@ -111,10 +112,10 @@ def _plain(trial: Trial) -> dict[str, Any]:
 
 
 def _notes(run: dict[str, Any], tuned: Tuned) -> list[str]:
-    from ppdiffusers_tome.tools.generation.results import run_line
+    from ppdiffusers_tome.tools.generation.results import format_run
 
     return [
-        run_line(run),
+        format_run(run),
         f"target: {', '.join(f'{name} {value:g}' for name, value in run['target'].items() if value is not None)}",
         *([f"kept: {', '.join(f'{name} {value}' for name, value in run['kept'].items())}"] if run["kept"] else []),
         f"unmerged: {tuned.unmerged_seconds:.2f} s, {format_bytes(tuned.unmerged_peak_bytes)} ({run['memory']})",

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.tools.demo_model import PROMPTS
-from ppdiffusers_tome.tools.generation.arguments import (
+from ppdiffusers_tome.tools.cli.arguments import (
     add_controlnet_arguments,
+    add_image_arguments,
     add_output_arguments,
-    add_picture_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.class_labels import ClassLabels, asked_for
-from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, settings_from
+from ppdiffusers_tome.tools.demo_model import PROMPTS
+from ppdiffusers_tome.tools.generation.class_labels import ClassLabels, select_prompts
+from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-    from ppdiffusers_tome.tools.generation.results import DrawnPicture
+    from ppdiffusers_tome.tools.generation.results import GeneratedImage
 
 HELP = "Draw a picture and show which of its tokens merged where, by step and level; and the picture at several ratios."
 EXAMPLES = """writes visualize.png (groups of merged tokens over the picture: one row per step, one column per block),
@@ -41,7 +41,7 @@ ALL = "all"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_picture_arguments(parser)
+    add_image_arguments(parser)
     tome = add_tome_arguments(parser)
     tome.add_argument("--ratio", type=float, metavar="X",
                       help="share of the tokens to merge, below 0.75 for a 2x2 stride (default: 0.5)")
@@ -62,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     ratios = _ratios(args.ratios)
     for ratio in ratios:
-        settings_from(args, ratio)
-    settings = settings_from(args, args.ratio)
+        parse_settings(args, ratio)
+    settings = parse_settings(args, args.ratio)
     prompt = _prompt(args.prompt, settings.model.labels)
     if settings.tome.ratio == 0:
         raise UserError("--ratio 0 merges nothing, so there is nothing to show; give a ratio such as 0.5")
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _prompt(given: list[str] | None, labels: ClassLabels | None) -> str:
     """The one prompt of the one picture that is shown."""
-    prompts = check_prompts(asked_for(labels, given, PROMPTS[1:2]))
+    prompts = check_prompts(select_prompts(labels, given, PROMPTS[1:2]))
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one picture; give one --prompt")
     return prompts[0]
@@ -110,21 +110,21 @@ def _visualize(
     records_path: Path | None,
 ) -> None:  # fmt: skip
     from ppdiffusers_tome.tools.cli.console.output import print_line
-    from ppdiffusers_tome.tools.cli.console.results import write_json
     from ppdiffusers_tome.tools.figures.dashboard import write_records
     from ppdiffusers_tome.tools.figures.merged_sheets import MergedPicture, numbers, ratios_sheet
-    from ppdiffusers_tome.tools.generation.image_files import write_picture
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_with_settings
+    from ppdiffusers_tome.tools.files import write_json
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
+    from ppdiffusers_tome.tools.images import write_image
 
-    loaded, (prompt,) = load_with_settings(settings, [prompt], default=args.prompt is None)
+    loaded, (prompt,) = load_for_prompts(settings, [prompt], default=args.prompt is None)
     loaded.apply_ratio(settings.tome.ratio)
-    calls = loaded.calls()
+    calls = loaded.count_calls()
     blocks, shown = _blocks(loaded, args.blocks), _shown(args.at, calls)
     picture, records, by_ratio = _draw_all(loaded, prompt, ratios)
     run = loaded.describe(prompt, 0, settings.tome.ratio)
     merged = MergedPicture(picture, _by_block(records, blocks), calls, shown)
     for path, sheet in ((paths[0], merged.sheet(run, settings.tome.summary)), (paths[1], ratios_sheet(run, by_ratio))):
-        write_picture(path, sheet, run, overwrite=args.overwrite)
+        write_image(path, sheet, run, overwrite=args.overwrite)
     write_json(paths[2], {"run": run, "calls": calls, **numbers(records, by_ratio)}, overwrite=args.overwrite)
     if records_path is not None:
         strip = [("ratio in percent", round(100 * ratio), drawn.image) for ratio, drawn in by_ratio.items()]
@@ -167,21 +167,21 @@ def _blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[MergingBlo
 
 def _draw_all(
     loaded: LoadedPipeline, prompt: str, ratios: list[float]
-) -> tuple[Image.Image, list[MergeRecord], dict[float, DrawnPicture]]:
+) -> tuple[Image.Image, list[MergeRecord], dict[float, GeneratedImage]]:
     """The picture with the settings, how it merged, and the picture at every ratio; all from the same noise."""
     from tqdm import tqdm
 
     edges = None if loaded.settings.edges is None else loaded.load_edges(loaded.settings.edges)
-    by_ratio: dict[float, DrawnPicture] = {}
+    by_ratio: dict[float, GeneratedImage] = {}
     with tqdm(total=1 + len(ratios), desc="pictures", position=0, disable=None) as bar:
-        own, records = loaded.draw_watched(prompt, 0, edges)
+        own, records = loaded.generate_traced(prompt, 0, edges)
         bar.update()
         for ratio in ratios:
             drawn = own
             if ratio != loaded.settings.tome.ratio:
                 loaded.apply_ratio(ratio)
-                drawn = loaded.draw(prompt, 0, edges)
-            by_ratio[ratio] = drawn.compared(by_ratio[0.0].image) if ratio else drawn
+                drawn = loaded.generate(prompt, 0, edges)
+            by_ratio[ratio] = drawn.compare_with(by_ratio[0.0].image) if ratio else drawn
             bar.update()
     return own.image, records, by_ratio
 

@@ -25,14 +25,14 @@ def warn(text: str) -> None:
     tqdm.write(f"warning: {text}", file=sys.stderr)
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
     """A line for whoever sits at a terminal and waits; none where nobody does."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
-def one_line_warnings() -> Iterator[None]:
+def shorten_warnings() -> Iterator[None]:
     """For as long as this lasts, Python's warnings come as one line, like all that the program says."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: warn(" ".join(str(message).split()))
@@ -48,7 +48,7 @@ def quiet_libraries() -> Iterator[None]:
     as one line. All is as before afterwards.
     """
     if "ppdiffusers" not in sys.modules:
-        tell("loading Paddle and ppdiffusers ...")
+        log("loading Paddle and ppdiffusers ...")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with _no_word_about_threads():
@@ -64,7 +64,7 @@ def quiet_libraries() -> Iterator[None]:
     for logger in filtered:
         logger.addFilter(_not_about_truncation)
     try:
-        with one_line_warnings():
+        with shorten_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning)
             warnings.filterwarnings("ignore", category=FutureWarning)
             warnings.filterwarnings("ignore", module=r"paddle\b.*")
@@ -78,7 +78,7 @@ def quiet_libraries() -> Iterator[None]:
 
 
 @contextmanager
-def no_ppdiffusers_warnings() -> Iterator[None]:
+def silence_ppdiffusers() -> Iterator[None]:
     """Hold back ppdiffusers' warnings around a call that warns although all is well."""
     logger = logging.getLogger("ppdiffusers")
     level = logger.level

@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
         return parsers
 
 
-def commands_in(folder: Iterable[str], package: str) -> dict[str, ModuleType]:
+def find_commands(folder: Iterable[str], package: str) -> dict[str, ModuleType]:
     """The modules of a package by their names as commands, ``-`` for ``_``; packages in it are none.
 
     Args:

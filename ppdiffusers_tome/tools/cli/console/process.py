@@ -34,7 +34,7 @@ def prepare_process(*, keep_memory: bool) -> None:
     _before.update({name: given.get(name) for name, value in os.environ.items() if given.get(name) != value})
 
 
-def given_variables() -> dict[str, str]:
+def get_original_environment() -> dict[str, str]:
     """The environment as the process got it, without what ``prepare_process`` set."""
     found = {**os.environ, **_before}
     return {name: value for name, value in found.items() if value is not None}

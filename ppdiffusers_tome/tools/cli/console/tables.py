@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from ppdiffusers_tome.tools.cli.console.output import print_line
 
@@ -72,6 +74,30 @@ class Table:
             least[number] += more
             left -= more
         return least
+
+
+@dataclass(frozen=True)
+class Page:
+    """Tables with what a reader must know to understand them."""
+
+    title: str
+    notes: Sequence[str]
+    tables: Sequence[Table]
+
+    def markdown(self) -> str:
+        """The page in Markdown."""
+        head = [f"# {self.title}", "", *(f"- {note}" for note in self.notes), ""]
+        return "\n".join([*head, *(table.markdown() for table in self.tables)])
+
+    def print(self, files: Iterable[Path]) -> None:
+        """Print it, and the paths of files that hold it: last of all, as whoever reads the output may be gone."""
+        print_line("\n".join([self.title, "", *self.notes, ""]))
+        for number, table in enumerate(self.tables):
+            if number:
+                print_line("")
+            table.print()
+        for file in files:
+            print_line(str(file))
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -15,9 +15,9 @@ from ppdiffusers_tome.tools.bench.own_process import in_own_process
 from ppdiffusers_tome.tools.bench.plan import Plan
 from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described
 from ppdiffusers_tome.tools.bench.summary import as_json
-from ppdiffusers_tome.tools.cli.console.output import one_line_warnings
-from ppdiffusers_tome.tools.cli.console.results import Page
-from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
+from ppdiffusers_tome.tools.cli.arguments import add_output_arguments
+from ppdiffusers_tome.tools.cli.console.output import shorten_warnings
+from ppdiffusers_tome.tools.cli.console.tables import Page
 
 HELP = "Measure on this machine's GPU what each preset saves, compared with the estimate of docs/en/guides/gpu.md."
 EXAMPLES = """whole calls of the denoiser with random weights in the real shapes, so nothing is downloaded: unmerged and
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     gpu = None if check else _gpu()
     begun = any(args.output.glob("gpu-*.jsonl"))  # the other files are made of these
     files = ResultFiles(args.output, "gpu", overwrite=args.overwrite or begun)
-    with one_line_warnings():
+    with shorten_warnings():
         findings = measure(plans, args.output, on_cpu if check else on_gpu, overwrite=args.overwrite)
         files.write(_page(findings, gpu), {"findings": [_as_json(each) for each in findings]})
 

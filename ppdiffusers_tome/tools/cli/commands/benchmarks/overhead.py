@@ -12,10 +12,9 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.arguments import add_numbers, add_ratio, add_repeats, require_at_least
 from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described
+from ppdiffusers_tome.tools.cli.arguments import add_output_arguments
 from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
-from ppdiffusers_tome.tools.cli.console.results import Page
-from ppdiffusers_tome.tools.cli.console.tables import Table
-from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
+from ppdiffusers_tome.tools.cli.console.tables import Page, Table
 from ppdiffusers_tome.tools.measure.machine import measured_on
 from ppdiffusers_tome.tools.measure.units import format_bytes
 

@@ -13,9 +13,9 @@ from ppdiffusers_tome.tools.bench.plan import Plan
 from ppdiffusers_tome.tools.bench.result_files import ResultFiles
 from ppdiffusers_tome.tools.bench.results import MODELS, as_json, measure, plan_of
 from ppdiffusers_tome.tools.bench.results_table import TITLE, Machine, notes, table
-from ppdiffusers_tome.tools.cli.console.output import one_line_warnings
-from ppdiffusers_tome.tools.cli.console.results import Page
-from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
+from ppdiffusers_tome.tools.cli.arguments import add_output_arguments
+from ppdiffusers_tome.tools.cli.console.output import shorten_warnings
+from ppdiffusers_tome.tools.cli.console.tables import Page
 
 HELP = "Measure the table of docs/en/results/index.md here: Stable Diffusion 1.5's shape at 512, 768 and 1024."
 EXAMPLES = """one call of the UNet, random weights, one row: unmerged, matched globally, in tiles, every preset,
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     # The other files are made of this one, so where it is ours so are they.
     overwrite = args.overwrite or path.is_file()
     ResultFiles(args.output, "results", picture=True, overwrite=overwrite)
-    with one_line_warnings(), BenchLedger(path, plans[0], overwrite=args.overwrite) as ledger:
+    with shorten_warnings(), BenchLedger(path, plans[0], overwrite=args.overwrite) as ledger:
         measure(plans, ledger, args.torch_python)
         from ppdiffusers_tome.tools.bench.results_plot import plot
 

@@ -10,13 +10,13 @@ from typing import Any
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.types import LEVELS, UNSET
-from ppdiffusers_tome.tools.generation.edges import CROP, FITS
+from ppdiffusers_tome.tools.generation.edges import CROP, FIT_MODES
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, BUNDLED_DIT
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
 
-def add_picture_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
+def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
     """What to draw and with which model; one seed, or with ``several_seeds`` each prompt from several."""
     group = parser.add_argument_group("the picture")
     group.add_argument("--prompt", action="append", metavar="TEXT",
@@ -67,7 +67,7 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
                        "as black where the rest is light")
     group.add_argument("--control-image", type=Path, metavar="FILE",
                        help="edges in white on black, used as they are; what is transparent counts as black")
-    group.add_argument("--fit", choices=list(FITS), default=CROP,
+    group.add_argument("--fit", choices=list(FIT_MODES), default=CROP,
                        help="if the aspect ratios differ: crop to the middle, pad with black, or stretch "
                        f"(default: {CROP})")
     group.add_argument("--canny-low", type=float, default=100, metavar="X", help="lower threshold (default: 100)")
