@@ -136,7 +136,8 @@ class ClassLabels:
             if pixels not in (None, self.image_size):
                 raise UserError(
                     f"{name} {pixels} is not the size of this {PIPELINE}, which draws "
-                    f"{self.image_size}x{self.image_size} pixels and nothing else; give {self.image_size}, or leave it out"
+                    f"{self.image_size}x{self.image_size} pixels and nothing else; give "
+                    f"{self.image_size}, or leave it out"
                 )
         if guidance_scale > 1 and self.num_classes < _NO_CLASS:
             raise UserError(
