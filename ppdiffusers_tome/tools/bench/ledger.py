@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
-from ppdiffusers_tome.tools.measure.ledger import Ledger
+from ppdiffusers_tome.tools.measure.lines_ledger import Ledger
 
 TIME, MEMORY = "time", "memory"
 

@@ -10,7 +10,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration
 from ppdiffusers_tome.tools.evaluate.samples import Case, Sample
 from ppdiffusers_tome.tools.measure.json_lines import part_of
-from ppdiffusers_tome.tools.measure.ledger import Ledger
+from ppdiffusers_tome.tools.measure.lines_ledger import Ledger
 
 
 class EvaluationLedger(Ledger):

@@ -1,102 +1,106 @@
-"""The file of what was measured so far, one line of JSON a result, so that a stopped run resumes from there."""
+"""The file of a run's results, a line of JSON for each, from which a stopped run resumes.
+
+This module imports no Paddle.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.measure.json_lines import Writer, parts_of, read_lines, refuse_writers
+from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.tools.measure.json_lines import Writer, part_of, parts_of, read_lines
 
-_BEGINNING = b'{"plan": '  # of every ledger
+_START = b'{"identity": '  # of every ledger
 
 L = TypeVar("L", bound="Ledger")
 
 
 class Ledger:
-    """Results on disk and in memory. A line that is not whole is as if it had never been written, but for a warning.
+    """Results by their keys, on the disk and in memory.
 
-    While it is open no other run may write the same file: use it in a ``with`` statement.
+    A key is any value that JSON can hold, such as ``["a cat", 0, "ratio 0.5"]``; so is a result. A line that is
+    incomplete, as after a killed process, counts as not written. A ledger is open in a ``with`` statement; meanwhile no
+    other run can write its file.
 
     Args:
-        path: the file; made where it does not exist.
-        identity: how everything in the file is measured, as plain values; what an existing file holds must have been
-            measured alike.
-        overwrite: start over, whatever is there.
-        part: what to write instead of the file itself, as one of several ranks; rank 0 has begun the file, and takes
-            the parts into it with ``gather``.
-
-    Attributes:
-        lines: all that the file holds, and what was added.
+        path: the file; created if it does not exist.
+        identity: what all results of the file have in common, such as the model; those of an existing file must match.
+        overwrite: start over and forget the results of the file.
+        rank: of several processes that write at once. Rank 0 writes the file itself, every other rank a part of its
+            own beside it; all of them read all files. Rank 0 must have opened it before any other.
 
     Raises:
-        UserError: the file holds something else, or another run writes it.
+        UserError: the file has another identity or is no ledger, another run writes it, or it cannot be written.
     """
 
-    def __init__(
-        self, path: Path, identity: Mapping[str, Any], *, overwrite: bool = False, part: Path | None = None
-    ) -> None:
+    def __init__(self, path: Path, identity: Mapping[str, Any], *, overwrite: bool = False, rank: int = 0) -> None:
         self.path = path
-        self.lines: list[dict[str, Any]] = []
-        self._writer = Writer(part or path)
+        self.machine: dict[str, Any] = {}
+        self._results: dict[str, Any] = {}
+        self._identity = json.loads(json.dumps(identity))
+        self._writer = Writer(part_of(path, rank) if rank else path)
         try:
-            if part is None:
-                refuse_writers(path, path)
-                self._begin(identity, overwrite=overwrite)
-            else:
-                self.lines = read_lines(path)
-                _refuse_other(self.path, self._first("plan"), identity)
-                self._writer.add({"plan": identity})  # by which gather knows what it belongs to
+            if rank == 0:
+                self._lock_out_parts(remove=overwrite)
+            self._start_file(overwrite)
+            self.reload()
         except BaseException:
             self.close()
             raise
 
-    @property
-    def on(self) -> dict[str, Any]:
-        """What it was measured on; empty before anything was."""
-        return self._first("on")
+    def __contains__(self, key: Any) -> bool:
+        return _encode(key) in self._results
 
-    def note_machine(self, on: Mapping[str, Any]) -> None:
-        """Write down what is measured on.
+    def __getitem__(self, key: Any) -> Any:
+        """Return the result of a key, the last if it has several."""
+        return self._results[_encode(key)]
 
-        Raises:
-            UserError: the file's findings come from elsewhere.
-        """
-        if self.on:
-            _refuse_other(self.path, self.on, on)
-        else:
-            self.add({"on": dict(on)})
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the result of a key, or ``default``."""
+        return self._results.get(_encode(key), default)
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Append a finding; it is on the disk when this returns.
+    def add(self, key: Any, result: Any) -> None:
+        """Append a result; it is on the disk when this returns.
 
         Raises:
             UserError: it cannot be written.
         """
-        self._writer.add(line)
-        self.lines.append(dict(line))
+        self._writer.add({"key": key, "result": result})
+        self._results[_encode(key)] = json.loads(json.dumps(result))
 
-    def gather(self) -> None:
-        """Take what other ranks have found into the file, and their parts away. Nobody may write to a part any more.
+    def check_machine(self, machine: Mapping[str, Any]) -> None:
+        """Note what the results are measured on.
 
         Raises:
-            UserError: a part was measured otherwise, or the file cannot be written.
+            UserError: the file's results are from another machine.
         """
-        known = set(map(_plain, self.lines))
-        for part in parts_of(self.path):
-            found = read_lines(part)
-            if found:
-                _refuse_other(part, _first(found, "plan"), self._first("plan"))
-            # Of a run that was killed just here the file may have them already.
-            new = [line for line in found if _plain(line) not in known]
-            self._writer.add(*new)
-            self.lines += new
-            part.unlink()
+        if self.machine:
+            self._check(self.path, self.machine, machine)
+        else:
+            self.machine = dict(machine)
+            self._writer.add({"machine": self.machine})
+
+    def reload(self) -> None:
+        """Read all files again, with the results that other ranks have added since.
+
+        Raises:
+            UserError: a file has another identity.
+        """
+        for path in [self.path, *parts_of(self.path)]:
+            for line in read_lines(path):
+                if "identity" in line:
+                    self._check(path, line["identity"], self._identity)
+                elif "machine" in line:
+                    self.machine = self.machine or line["machine"]
+                elif "key" in line and "result" in line:
+                    self._results[_encode(line["key"])] = line["result"]
 
     def close(self) -> None:
-        """Let other runs have the file; closing it again does nothing."""
+        """Let other runs write the file; closing it again does nothing."""
         self._writer.close()
 
     def __enter__(self: L) -> L:
@@ -105,51 +109,35 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, identity: Mapping[str, Any], *, overwrite: bool) -> None:
-        """Go on with what is there, or begin the file."""
-        if overwrite:
-            for part in parts_of(self.path):
+    def _lock_out_parts(self, *, remove: bool) -> None:
+        """Check that no rank of another run is writing."""
+        for part in parts_of(self.path):
+            Writer(part).close()
+            if remove:
                 part.unlink()
+
+    def _start_file(self, overwrite: bool) -> None:
+        """Write the identity into a new file, or into one whose first line was interrupted."""
+        content = self._writer.path.read_bytes().strip(b"\0\r\n ")
+        is_new = b"\n" not in content and _START.startswith(content[: len(_START)])
+        if overwrite or is_new:
             self._writer.empty()
-        content = self.path.read_bytes().strip(b"\0\r\n ")
-        if _BEGINNING in content:
-            self.lines = read_lines(self.path)
-        # Nothing, or as much as was written before the first run was killed.
-        if not self.lines and b"\n" not in content and _BEGINNING.startswith(content[: len(_BEGINNING)]):
-            self.add({"plan": identity})
-        if not self._first("plan"):
+            self._writer.add({"identity": self._identity})
+        elif _START not in content:
             raise UserError(
-                f"{self.path} cannot be read as findings of this program, as no line says how they were made; give "
-                "another --output, or --overwrite to start over"
-            )
-        _refuse_other(self.path, self._first("plan"), identity)
-        self.gather()
-
-    def _first(self, key: str) -> dict[str, Any]:
-        return _first(self.lines, key)
-
-
-def _first(lines: Iterable[Mapping[str, Any]], key: str) -> dict[str, Any]:
-    """What the first line that has such a key says; empty where none does."""
-    return next((line[key] for line in lines if isinstance(line.get(key), dict)), {})
-
-
-def _refuse_other(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """What a file holds was measured as this run measures."""
-    for name in now:
-        if then.get(name) != now[name]:
-            raise UserError(
-                f"{path} was measured with {name}={_shown(then.get(name))} and this run has {_shown(now[name])}; give "
-                "the same arguments on the same machine to resume, another --output, or --overwrite to start over"
+                f"{self._writer.path} is no file of results of this program, or of another version; give another "
+                "--output, or --overwrite to start over"
             )
 
+    def _check(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        for name, value in new.items():
+            if old.get(name) != value:
+                raise UserError(
+                    f"{path} was measured with {name}={truncated_repr(old.get(name))} and this run has "
+                    f"{truncated_repr(value)}; give the same arguments on the same machine to resume, another "
+                    "--output, or --overwrite to start over"
+                )
 
-def _shown(value: Any) -> str:
-    """A value as an error shows it: a prompt may be as long as it likes."""
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
-
-def _plain(line: Mapping[str, Any]) -> str:
-    """A line in the one way that JSON can say it."""
-    return json.dumps(line, sort_keys=True)
+def _encode(key: Any) -> str:
+    return json.dumps(key, sort_keys=True)

@@ -38,7 +38,7 @@ from ppdiffusers_tome.tools.generation.edges import detect_edges
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale
-from ppdiffusers_tome.tools.measure.ledger import Ledger
+from ppdiffusers_tome.tools.measure.lines_ledger import Ledger
 
 
 def subject_of_picture(number: int, *, shuffled: bool = False) -> Subject:

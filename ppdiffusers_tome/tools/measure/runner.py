@@ -1,0 +1,45 @@
+"""Going through jobs and writing each result to a ledger; results that are in the ledger are not computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ppdiffusers_tome.tools.measure.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Job:
+    """Results that are computed together, such as those that share a loaded model or a reference image.
+
+    Attributes:
+        name: for the progress bar.
+        keys: of the results, as for ``Ledger``.
+        run: computes the results of the keys that it is given, a part of ``keys`` in their order, and yields each key
+            with its result at once. It may omit keys; the next run tries these again.
+    """
+
+    name: str
+    keys: Sequence[Any]
+    run: Callable[[list[Any]], Iterator[tuple[Any, Any]]]
+
+
+def run_jobs(jobs: Iterable[Job], ledger: Ledger, *, description: str) -> None:
+    """Run the jobs one after the other, and add each result to the ledger as soon as it is known.
+
+    Args:
+        jobs: in their order; a job whose keys are all in the ledger does not run.
+        ledger: receives the results.
+        description: of the results, in the plural, for the progress bar.
+    """
+    from tqdm import tqdm
+
+    missing = [(job, [key for key in job.keys if key not in ledger]) for job in jobs]
+    with tqdm(total=sum(len(keys) for _, keys in missing), desc=description, position=0, disable=None) as bar:
+        for job, keys in missing:
+            if keys:
+                bar.set_postfix_str(job.name)
+                for key, result in job.run(keys):
+                    ledger.add(key, result)
+                    bar.update()
