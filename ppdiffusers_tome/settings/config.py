@@ -14,6 +14,7 @@ from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import FOLDER, is_preset, presets
 from ppdiffusers_tome.settings.suggestions import did_you_mean
+from ppdiffusers_tome.settings.text_files import decode_text
 from ppdiffusers_tome.settings.types import check_type, format_setting, truncated_repr
 from ppdiffusers_tome.settings.validation import validate
 
@@ -180,8 +181,7 @@ class ToMeConfig:
     def load(cls, path: str | Path) -> ToMeConfig:
         """Read the settings from a JSON file.
 
-        Settings that the file does not name have their defaults. The text may be UTF-8 or UTF-16, with or without a
-        byte order mark, as editors and shells of Windows write it.
+        Settings that the file does not name have their defaults.
 
         Raises:
             ToMeValueError: the file cannot be read, or does not hold settings; every error of a file begins with its
@@ -190,16 +190,13 @@ class ToMeConfig:
         """
         check_type(path, str | PathLike, "the path of a JSON file of settings, such as 'tome.json'")
         try:
-            settings = json.loads(Path(path).read_bytes())  # from bytes, `json` detects the encoding
+            settings = json.loads(decode_text(Path(path).read_bytes()))
         except (OSError, ValueError, RecursionError) as error:
-            reason = getattr(error, "strerror", None) or error
-            if isinstance(error, UnicodeDecodeError):
-                reason = "it is not text in UTF-8"
             # `os.path` returns False for a path that is too long or has a null byte, where `Path` raises.
             names = "" if os.path.exists(path) else f"; the presets are {', '.join(presets())}"
             raise ToMeValueError(
-                f"{path} cannot be read as settings of token merging ({reason}){names}"
-                f"{did_you_mean(str(path), presets())}"
+                f"{path} cannot be read as settings of token merging ({getattr(error, 'strerror', None) or error})"
+                f"{names}{did_you_mean(str(path), presets())}"
             ) from error
         if not isinstance(settings, dict):
             raise ToMeValueError(

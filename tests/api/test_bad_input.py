@@ -398,24 +398,6 @@ def test_a_file_of_settings_is_named_with_its_fault(tmp_path: Path) -> None:
                 apply(file)
 
 
-ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_settings_file_may_have_a_byte_order_mark(encoding: str, tmp_path: Path) -> None:
-    """Windows' Notepad may write one, and PowerShell 5's ``>`` writes UTF-16."""
-    file = tmp_path / "mine.json"
-    file.write_bytes(ToMeConfig(0.25, seed=3).to_json().encode(encoding))
-    assert ToMeConfig.load(file) == ToMeConfig(0.25, seed=3)
-
-
-@pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n", b'{"ratio": 0.5, "\xe9": 1}'], ids=["png", "latin-1"])
-def test_a_settings_file_in_no_such_encoding_is_refused_in_words(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "mine.json").write_bytes(content)
-    with pytest.raises(ToMeValueError, match=r"cannot be read as settings of .* \(it is not text in UTF-8\)$"):
-        ToMeConfig.load(tmp_path / "mine.json")
-
-
 def test_a_conflict_names_its_settings() -> None:
     for settings, names in (
         (dict(ratio=0.75), ("ratio", "sx", "sy", "st", "method")),
