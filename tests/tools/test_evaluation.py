@@ -43,7 +43,7 @@ from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.sampling import generate_image
 from ppdiffusers_tome.tools.measure.json_lines import part_of
-from ppdiffusers_tome.tools.measure.measure import Meter
+from ppdiffusers_tome.tools.measure.memory import Meter
 from ppdiffusers_tome.tools.measure.similarity import Similarity
 
 HALF = ours(ToMeConfig(ratio=0.5))

@@ -31,7 +31,7 @@ from ppdiffusers_tome import (
     tune,
 )
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.measure.similarity import psnr_of
+from ppdiffusers_tome.tools.measure.similarity import compute_psnr
 from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import psnr, read_first_image
 from ppdiffusers_tome.tuning.search import MeasuredImage, _choose, tune_images
@@ -290,8 +290,8 @@ class TestImages:
 
     def test_psnr_is_that_of_the_commands(self) -> None:
         brighter = (PIXELS // 2 + 9).astype(np.uint8)
-        assert psnr(PIXELS, PIXELS) == psnr_of(PIXELS, PIXELS) == math.inf
-        assert psnr(PIXELS, brighter) == pytest.approx(psnr_of(PIXELS, brighter))
+        assert psnr(PIXELS, PIXELS) == compute_psnr(PIXELS, PIXELS) == math.inf
+        assert psnr(PIXELS, brighter) == pytest.approx(compute_psnr(PIXELS, brighter))
 
 
 def everything_held(pipe: Any) -> list[Any]:

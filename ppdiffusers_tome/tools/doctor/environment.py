@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.export.versions import installed_version
 from ppdiffusers_tome.tools.doctor.importing import STEPS
 from ppdiffusers_tome.tools.doctor.versions import never_tested
-from ppdiffusers_tome.tools.measure.machine import all_memory, free_memory, operating_system, processor
+from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
+from ppdiffusers_tome.tools.measure.system import describe_operating_system, describe_processor
 from ppdiffusers_tome.tools.measure.units import format_bytes
 from ppdiffusers_tome.version import __version__
 
@@ -50,11 +51,11 @@ def environment(variables: Mapping[str, str]) -> dict[str, Any]:
     return {
         "ppdiffusers_tome": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
-        "system": operating_system(),
-        **processor(),
+        "system": describe_operating_system(),
+        **describe_processor(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
-        "memory": all_memory(),
-        "free_memory": free_memory().get("MemAvailable"),
+        "memory": get_total_memory(),
+        "free_memory": get_free_memory(),
         "packages": dict(_packages()),
         "variables": {
             name: variables[name] if name in _SHOWN and _PLAIN.fullmatch(variables[name]) else _IS_SET

@@ -23,7 +23,7 @@ from ppdiffusers_tome.patching.overrides.attention import has_plain_scores, move
 from ppdiffusers_tome.patching.state.reducer import build_reducer
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.measure.clock import seconds_of
-from ppdiffusers_tome.tools.measure.measure import available_bytes
+from ppdiffusers_tome.tools.measure.memory import get_free_device_memory
 
 _REPEATS = 3
 # Of the memory that is there; attention that needs more is not tried.
@@ -150,7 +150,7 @@ def _timed(estimate: Estimate, site: MergeableBlock, config: ToMeConfig) -> Esti
     if type(getattr(attention, "processor", None)).__name__ in holding:
         # Scores and their softmax.
         needed = 2 * attention.heads * grid.num_tokens**2 * weight.element_size()
-        available = available_bytes()
+        available = get_free_device_memory()
         if available is not None and needed > _SHARE_OF_MEMORY * available:
             untimed = f"unmerged attention needs {needed / 2**30:.1f} GiB a row for its scores alone"
             return replace(estimate, untimed=untimed)

@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.evaluate.intervals import METHOD, Median
 from ppdiffusers_tome.tools.evaluate.samples import Sample
 from ppdiffusers_tome.tools.files import write_json, write_text
 from ppdiffusers_tome.tools.generation.results import format_run
-from ppdiffusers_tome.tools.measure.measure import highest
+from ppdiffusers_tome.tools.measure.memory import highest_peak
 from ppdiffusers_tome.tools.measure.similarity import FLIP_PPD, format_psnr
 from ppdiffusers_tome.tools.measure.units import counted, format_bytes, format_seconds
 
@@ -138,8 +138,8 @@ def _row(
         speed_up=Median.of(speed_ups),
         block_seconds=Median.of(in_blocks) if levels else None,
         block_speed_up=Median.of(block_speed_ups) if levels else None,
-        denoising_peak_bytes=highest(each.denoising_peak_bytes for each in drawn),
-        peak_bytes=highest(each.peak_bytes for each in drawn),
+        denoising_peak_bytes=highest_peak(each.denoising_peak_bytes for each in drawn),
+        peak_bytes=highest_peak(each.peak_bytes for each in drawn),
         psnr=Median.of(values[differences.PSNR]) if similarities else None,
         ssim=Median.of(values[differences.SSIM]) if similarities else None,
         flip=Median.of(values[differences.FLIP]) if similarities else None,

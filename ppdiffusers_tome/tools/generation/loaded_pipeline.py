@@ -88,7 +88,7 @@ class LoadedPipeline:
             after_call: called whenever the denoiser was called; what it raises ends the picture.
         """
         from ppdiffusers_tome.tools.generation.sampling import generate_image
-        from ppdiffusers_tome.tools.measure.measure import Meter
+        from ppdiffusers_tome.tools.measure.memory import Meter
 
         settings, peaks, meter = self.settings, [], Meter()
 

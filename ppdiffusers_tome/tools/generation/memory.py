@@ -6,6 +6,7 @@ will, and waiting for it would end in a raw error after minutes, or with the sys
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource
 from ppdiffusers_tome.tools.generation.safety_checks import read_json
-from ppdiffusers_tome.tools.measure.machine import free_memory
+from ppdiffusers_tome.tools.measure.memory import get_free_memory
 
 _BYTES = 4  # of a float32, which is all that a CPU computes
 _UNET = "the attention of the UNet"
@@ -123,9 +124,10 @@ def _scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: int) -> 
 
 
 def get_free_bytes() -> int | None:
-    """Bytes that the system could hand to this process, those on disk too; None where it does not tell."""
-    told = free_memory()
-    return sum(told.values()) if "MemAvailable" in told else None
+    """Return the bytes of memory and swap that this process can still take; None where swap grows as needed."""
+    import psutil
+
+    return get_free_memory() + psutil.swap_memory().free if sys.platform == "linux" else None
 
 
 def _numbers(config: dict[str, Any], name: str) -> list[int]:

@@ -47,9 +47,9 @@ class GeneratedImage:
         """The same with its similarity to the unmerged picture, uint8 ``[height, width, 3]``."""
         import numpy as np
 
-        from ppdiffusers_tome.tools.measure.similarity import compare_pictures
+        from ppdiffusers_tome.tools.measure.similarity import compare_images
 
-        return replace(self, similarity=compare_pictures(np.asarray(unmerged), np.asarray(self.image)))
+        return replace(self, similarity=compare_images(np.asarray(unmerged), np.asarray(self.image)))
 
 
 def format_run(run: Mapping[str, Any]) -> str:

@@ -1,1 +1,1 @@
-"""What a result is: seconds, bytes, similarity to the unmerged picture; and the files that keep results."""
+"""Seconds, memory and similarity of images, and the files that keep such results."""

@@ -1,8 +1,7 @@
-"""Files with a JSON object a line, which a process that is killed at any moment leaves readable. Knows no Paddle.
+"""Files with one JSON object per line, which stay readable when a process is killed at any moment.
 
-The results of benchmarks and evaluations, and what the ranks of a run have finished, are kept so. Two rules hold. A
-line that is not whole is warned of and skipped, wherever it stands. And a file has one writer at a time on all machines
-that see it: several ranks write a part each, which rank 0 takes into the file itself.
+A line that is incomplete is skipped with a warning. A file has one writer at a time, on all machines that see it.
+This module imports no Paddle.
 """
 
 from __future__ import annotations
@@ -23,16 +22,15 @@ if TYPE_CHECKING:
 
 W = TypeVar("W", bound="Writer")
 
-_MOST_NAMED = 5  # of the lines that are not whole
-# What file systems without locks answer; a second writer is not noticed there.
+_MAX_NAMED_LINES = 5
+# Errors of file systems without locks, where a second writer is not noticed.
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file, in its order; none where there is no file.
+    """Read the objects of a file in their order; none if there is no file.
 
-    A line that was cut off, or damaged as power failed, or that two writers have mixed, is skipped; a warning names the
-    file and the line. Whatever is built on these files does again what it finds no line of.
+    Incomplete lines, as after a killed process or a power failure, are skipped with a warning.
 
     Raises:
         UserError: the file cannot be read.
@@ -57,21 +55,20 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         else:
             torn.append(number)
     if torn:
-        warnings.warn(_torn_lines(path, torn), stacklevel=2)
+        warnings.warn(_format_torn_lines(path, torn), stacklevel=2)
     return lines
 
 
 class Writer:
-    """The one process that adds to a file, until it closes this or ends.
+    """The only process that adds to a file, until it closes this or ends.
 
-    The lock is a file of its own beside it, ``.NAME.lock``, which is gone when this is closed; one that a killed
-    process left there locks nothing.
+    The lock is a file beside it, ``.NAME.lock``; the lock file of a killed process locks nothing.
 
     Args:
-        path: the file; made where it does not exist.
+        path: the file; created if it does not exist.
 
     Raises:
-        UserError: another process writes to it, or it cannot be written.
+        UserError: another process writes it, it is a link, or it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,9 +76,9 @@ class Writer:
         if path.is_symlink():  # in a folder that somebody else filled it may lead to any file of the user's
             raise UserError(f"{path} is a link, and nothing is added to what it leads to; choose another --output")
         self._lock: BaseFileLock | None = None
-        self._closed = False
+        self._is_closed = False
         try:
-            self._lock = _locked(path)
+            self._lock = _acquire_lock(path)
             with path.open("ab"):
                 pass
         except OSError as error:
@@ -93,15 +90,15 @@ class Writer:
         """Append lines; they are on the disk when this returns.
 
         Raises:
-            UserError: they cannot be written; the file is then as it was.
+            UserError: they cannot be written; the file is then as before.
         """
-        assert not self._closed, "the file is closed"
+        assert not self._is_closed, "the file is closed"
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         try:
             with self.path.open("ab+", buffering=0) as file:
-                before = file.seek(0, os.SEEK_END)
-                if before:  # behind a line that was cut off this one would be lost as well
-                    file.seek(before - 1)
+                end = file.seek(0, os.SEEK_END)
+                if end:  # after an incomplete line this one would be lost as well
+                    file.seek(end - 1)
                     content = content if file.read(1) == b"\n" else b"\n" + content
                 try:
                     written = 0
@@ -110,7 +107,7 @@ class Writer:
                     os.fsync(file.fileno())
                 except OSError:
                     with suppress(OSError):
-                        file.truncate(before)
+                        file.truncate(end)
                     raise
         except OSError as error:
             raise UserError(
@@ -119,15 +116,15 @@ class Writer:
             ) from error
 
     def empty(self) -> None:
-        """Forget what the file says."""
+        """Delete all lines."""
         os.truncate(self.path, 0)
 
     def close(self) -> None:
-        """Let others have it; closing it again does nothing."""
-        self._closed = True
+        """Let other processes write the file; closing it again does nothing."""
+        self._is_closed = True
         if self._lock is not None:
-            # While it is still held: whoever waits for it finds its file gone and makes a new one. Where a file in use
-            # cannot be removed, on Windows, filelock removes it itself.
+            # While it is still held: a waiting process finds its file gone and makes another. On Windows, where a file
+            # in use cannot be removed, filelock removes it.
             with suppress(OSError):
                 os.unlink(self._lock.lock_file)
             self._lock.release()
@@ -141,41 +138,44 @@ class Writer:
 
 
 def part_of(path: Path, rank: int) -> Path:
-    """The file that a rank writes what belongs into a file: ``manifest.jsonl`` -> ``manifest.part-0001.jsonl``."""
+    """Return the file of one rank: ``manifest.jsonl`` -> ``manifest.part-0001.jsonl``."""
     return path.with_name(f"{path.stem}.part-{rank:04d}{path.suffix}")
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The parts of a file that are there, in the order of their ranks."""
+    """Return the existing files of ranks, in the order of the ranks."""
     return sorted(path.parent.glob(f"{path.stem}.part-*{path.suffix}"))
 
 
 def refuse_writers(path: Path, own: Path) -> None:
-    """Make sure that nobody but the caller writes to a part of a file, and clear locks away that killed ones left.
+    """Check that no other process writes a part of a file; locks of killed processes are removed.
 
     Args:
         path: the file that the parts belong to.
-        own: what the caller itself writes to.
+        own: the file that the caller writes.
 
     Raises:
-        UserError: another process writes to a part.
+        UserError: another process writes a part.
     """
     locks = path.parent.glob(f".{path.stem}.part-*{path.suffix}.lock")
     locked = {lock.with_name(lock.name[1:].removesuffix(".lock")) for lock in locks}
     for part in sorted({*parts_of(path), *locked} - {own}):
+        existed = part.exists()
         Writer(part).close()
+        if not existed:
+            part.unlink()
 
 
-def _locked(path: Path) -> BaseFileLock | None:
-    """The lock of a file, held; None where the file system has no locks.
+def _acquire_lock(path: Path) -> BaseFileLock | None:
+    """Return the held lock of a file; None where the file system has no locks.
 
     Raises:
         UserError: another process holds it.
         OSError: there cannot be one.
     """
-    from filelock import FileLock, Timeout  # takes as long as all that `--help` needs besides
+    from filelock import FileLock, Timeout  # its import takes as long as all others of `--help`
 
-    # Not its stand-in for file systems without locks: that stays locked when its holder is killed on another machine.
+    # Without the fallback for file systems without locks: it stays locked when its holder is killed elsewhere.
     lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire()
@@ -190,10 +190,9 @@ def _locked(path: Path) -> BaseFileLock | None:
     return lock
 
 
-def _torn_lines(path: Path, torn: list[int]) -> str:
-    named = ", ".join(map(str, torn[:_MOST_NAMED]))
-    if len(torn) > _MOST_NAMED:
-        named += f" and {len(torn) - _MOST_NAMED} more"
+def _format_torn_lines(path: Path, torn: list[int]) -> str:
     if len(torn) == 1:
-        return f"{path}, line {named} is incomplete, as after a killed process; it is skipped"
-    return f"{path}, lines {named} are incomplete, as after killed processes; they are skipped"
+        return f"{path}, line {torn[0]} is incomplete, as after a killed process; it is skipped"
+    named = ", ".join(map(str, torn[:_MAX_NAMED_LINES]))
+    more = f" and {len(torn) - _MAX_NAMED_LINES} more" if len(torn) > _MAX_NAMED_LINES else ""
+    return f"{path}, lines {named}{more} are incomplete, as after killed processes; they are skipped"

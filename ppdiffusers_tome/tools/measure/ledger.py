@@ -1,4 +1,4 @@
-"""The file of a run's results, a line of JSON for each, from which a stopped run resumes.
+"""The file of a run's results, from which a stopped run resumes.
 
 This module imports no Paddle.
 """
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.types import truncated_repr
-from ppdiffusers_tome.tools.measure.json_lines import Writer, part_of, parts_of, read_lines
+from ppdiffusers_tome.tools.measure.json_lines import Writer, part_of, parts_of, read_lines, refuse_writers
 
 _START = b'{"identity": '  # of every ledger
 
@@ -45,7 +45,9 @@ class Ledger:
         self._writer = Writer(part_of(path, rank) if rank else path)
         try:
             if rank == 0:
-                self._lock_out_parts(remove=overwrite)
+                refuse_writers(path, path)
+                for part in parts_of(path) if overwrite else ():
+                    part.unlink()
             self._start_file(overwrite)
             self.reload()
         except BaseException:
@@ -109,15 +111,8 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _lock_out_parts(self, *, remove: bool) -> None:
-        """Check that no rank of another run is writing."""
-        for part in parts_of(self.path):
-            Writer(part).close()
-            if remove:
-                part.unlink()
-
     def _start_file(self, overwrite: bool) -> None:
-        """Write the identity into a new file, or into one whose first line was interrupted."""
+        """Write the identity into a file that is new or has only its beginning."""
         content = self._writer.path.read_bytes().strip(b"\0\r\n ")
         is_new = b"\n" not in content and _START.startswith(content[: len(_START)])
         if overwrite or is_new:

@@ -1,4 +1,4 @@
-"""Going through jobs and writing each result to a ledger; results that are in the ledger are not computed again."""
+"""Computing the results that a ledger lacks, job by job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ppdiffusers_tome.tools.measure.ledger import Ledger
 
 @dataclass(frozen=True)
 class Job:
-    """Results that are computed together, such as those that share a loaded model or a reference image.
+    """Results that share a loaded model or a reference image.
 
     Attributes:
         name: for the progress bar.
@@ -26,7 +26,7 @@ class Job:
 
 
 def run_jobs(jobs: Iterable[Job], ledger: Ledger, *, description: str) -> None:
-    """Run the jobs one after the other, and add each result to the ledger as soon as it is known.
+    """Run jobs and add each result to the ledger at once.
 
     Args:
         jobs: in their order; a job whose keys are all in the ledger does not run.

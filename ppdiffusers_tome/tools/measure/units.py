@@ -1,4 +1,4 @@
-"""Bytes, seconds and numbers of things, as people write and read them."""
+"""Bytes, seconds and counts, as people write and read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = {
 
 
 def parse_bytes(text: str, option: str = "") -> int:
-    """``8GiB`` -> 8589934592; ``8GB`` -> 8000000000. ``option`` is what it was given as, to be named in errors.
+    """Read ``8GiB`` or ``8GB``; an error names the option.
 
     Raises:
         UserError: it is no size above 0.
@@ -27,15 +27,15 @@ def parse_bytes(text: str, option: str = "") -> int:
 
 
 def format_bytes(size: int | None) -> str:
-    """``134217728`` -> ``128 MiB``; None -> ``not measured``."""
+    """Return ``128 MiB`` for 134217728, ``not measured`` for None."""
     return NOT_MEASURED if size is None else f"{size / 2**20:,.0f} MiB"
 
 
 def format_seconds(seconds: float) -> str:
-    """``12.345`` -> ``12.35 s``, ``0.01234`` -> ``0.0123 s``."""
+    """Return ``12.35 s`` for 12.345, ``0.0123 s`` for 0.01234."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds:.3g} s"
 
 
 def counted(number: int, what: str) -> str:
-    """``1 step``, ``2 steps``."""
+    """Return ``1 step``, ``2 steps``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

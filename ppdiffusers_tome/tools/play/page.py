@@ -19,7 +19,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.generation.device import get_device_name
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE
-from ppdiffusers_tome.tools.measure.measure import memory_meaning
+from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.play import html
 from ppdiffusers_tome.tools.play.i18n import LANGUAGES
 from ppdiffusers_tome.tools.play.i18n.words import Words
@@ -328,7 +328,7 @@ class _View:
             str(getattr(words, f"odd_{what}")).format(detail=detail)
             for what, detail in self._studio.odd(job.order.wanted).items()
         ]
-        memory = memory_meaning()
+        memory = explain_peak()
         figures = html.figures(
             words, unmerged, merged, settings=job.order.tome.summary, memory=words.memories.get(memory, memory),
             remembered=job.remembered, odd=odd,

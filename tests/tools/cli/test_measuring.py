@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
-from ppdiffusers_tome.tools.measure.measure import Meter, highest
-from ppdiffusers_tome.tools.measure.similarity import compare_pictures
+from ppdiffusers_tome.tools.measure.memory import Meter, highest_peak
+from ppdiffusers_tome.tools.measure.similarity import compare_images
 from ppdiffusers_tome.tools.measure.units import format_bytes
 from ppdiffusers_tome.tuning import measurement
 
@@ -62,14 +62,14 @@ def test_what_cannot_be_reset_is_not_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(measurement, "_CLEAR_PEAK", tmp_path / "no" / "clear_refs")
     assert peak_of(1) is None
     assert format_bytes(None) == "not measured"
-    assert highest([1, None]) is None
-    assert highest(iter([1, 3, 2])) == 3
+    assert highest_peak([1, None]) is None
+    assert highest_peak(iter([1, 3, 2])) == 3
     assert format_bytes(1536 * MIB) == "1,536 MiB"
 
 
 def test_quality_of_identical_and_of_shifted_pictures():
     picture = np.random.default_rng(0).integers(0, 200, (16, 24, 3), np.uint8)
-    same, brighter = compare_pictures(picture, picture), compare_pictures(picture, picture + np.uint8(10))
+    same, brighter = compare_images(picture, picture), compare_images(picture, picture + np.uint8(10))
     assert same.psnr == math.inf
     assert (same.ssim, same.flip) == (1, 0)
     assert 0.01 < brighter.flip < 0.2
@@ -99,6 +99,6 @@ def test_flip_is_more_where_the_eye_sees_more():
     picture = np.full((96, 96, 3), 120, np.uint8)
     noisy = (picture + rng.choice([-10, 10], picture.shape)).astype(np.uint8)
     tinted = (picture + np.array([10, -10, 10])).astype(np.uint8)
-    noise, tint = compare_pictures(picture, noisy), compare_pictures(picture, tinted)
+    noise, tint = compare_images(picture, noisy), compare_images(picture, tinted)
     assert noise.psnr == pytest.approx(tint.psnr)
     assert 0 < 1.5 * noise.flip < tint.flip < 1

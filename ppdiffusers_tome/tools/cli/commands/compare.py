@@ -86,14 +86,14 @@ def _compare(
     from ppdiffusers_tome.tools.generation.device import get_device_name
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.images import write_image
-    from ppdiffusers_tome.tools.measure.measure import memory_meaning
+    from ppdiffusers_tome.tools.measure.memory import explain_peak
 
     loaded, prompts = load_for_prompts(settings, prompts, default=default)
     edges = _edges(loaded, prompts)
     samples = draw_all(loaded, prompts, configurations, edges)
     found = rows(configurations, samples, samples[UNMERGED])
     tomes = {each.name: None if each.tome is None else each.tome.to_dict() for each in configurations}
-    described, memory = loaded.describe_run(), memory_meaning()
+    described, memory = loaded.describe_run(), explain_peak()
     if settings.controlnet is not None and settings.edges is None:
         described["controlnet"]["edges"] = {"photographs": [subject.name for subject in _subjects(prompts)]}
     run = {**described, "seed": settings.seed, "tome": tomes, "memory": memory}

@@ -198,14 +198,14 @@ def _ledger(
     """
     from ppdiffusers_tome.tools.evaluate.ledger import EvaluationLedger
     from ppdiffusers_tome.tools.generation.device import get_device_name
-    from ppdiffusers_tome.tools.measure.machine import measured_on
-    from ppdiffusers_tome.tools.measure.measure import memory_meaning
+    from ppdiffusers_tome.tools.measure.memory import explain_peak
+    from ppdiffusers_tome.tools.measure.system import describe_machine
 
     if not ranks.is_first:
         ranks.exchange(None, "the ledger is in order")
     ledger = EvaluationLedger(path, run, overwrite=overwrite and ranks.is_first, rank=ranks.rank)
     try:
-        ledger.note_machine({**measured_on(), **versions, "device": get_device_name(), "memory": memory_meaning()})
+        ledger.note_machine({**describe_machine(), **versions, "device": get_device_name(), "memory": explain_peak()})
         ledger.note_configurations(configurations)
         if ranks.is_first:
             ranks.exchange(None, "the ledger is in order")

@@ -87,7 +87,7 @@ def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, over
     from ppdiffusers_tome.tools.generation.device import get_device_name
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.images import write_image
-    from ppdiffusers_tome.tools.measure.measure import highest, memory_meaning
+    from ppdiffusers_tome.tools.measure.memory import explain_peak, highest_peak
     from ppdiffusers_tome.tools.measure.units import format_bytes
 
     loaded, _ = load_for_prompts(settings, prompts)
@@ -100,9 +100,9 @@ def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, over
         write_image(paths[number], drawn.image, described, overwrite=overwrite)
         print_line(f"{paths[number]}  {drawn.seconds:.2f} s")
         drawings.append(drawn)
-    denoising = format_bytes(highest(drawn.denoising_peak_bytes for drawn in drawings))
-    peak = format_bytes(highest(drawn.peak_bytes for drawn in drawings))
+    denoising = format_bytes(highest_peak(drawn.denoising_peak_bytes for drawn in drawings))
+    peak = format_bytes(highest_peak(drawn.peak_bytes for drawn in drawings))
     print_line(
         f"{statistics.median(drawn.seconds for drawn in drawings):.2f} s per image (median of {len(drawings)}) on "
-        f"{get_device_name()}; peak memory {denoising} while denoising, {peak} with decoding ({memory_meaning()})"
+        f"{get_device_name()}; peak memory {denoising} while denoising, {peak} with decoding ({explain_peak()})"
     )

@@ -80,7 +80,7 @@ def _tune(
     from ppdiffusers_tome.tools.cli.console.tables import Page
     from ppdiffusers_tome.tools.files import write_json, write_text
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
-    from ppdiffusers_tome.tools.measure.measure import memory_meaning
+    from ppdiffusers_tome.tools.measure.memory import explain_peak
     from ppdiffusers_tome.tuning.search import MeasuredImage, tune_images
 
     loaded, prompts = load_for_prompts(settings, prompts, default=default)
@@ -94,7 +94,7 @@ def _tune(
     num_candidates = sum(map(len, list_candidates(settings=kept).values()))
     with tqdm(total=num_candidates, desc="settings", position=0, disable=None) as bar:
         tuned = tune_images(loaded.pipe, generators, target, settings=kept, on_trial=lambda trial: bar.update())
-    run = {**loaded.describe_run(), "target": vars(target), "kept": kept, "memory": memory_meaning()}
+    run = {**loaded.describe_run(), "target": vars(target), "kept": kept, "memory": explain_peak()}
     page = Page("Settings that were tried", _notes(run, tuned), [_table(tuned)])
     if tuned.pays:
         write_text(paths[0], tuned.config.to_json(), overwrite=overwrite)

@@ -1,0 +1,89 @@
+"""Memory: free, in total, and the peak of a call; the limits of Linux's control groups count, as in a container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ppdiffusers_tome.tuning.measurement import Meter as Meter
+from ppdiffusers_tome.tuning.measurement import ResidentMemory as ResidentMemory
+from ppdiffusers_tome.tuning.measurement import device_memory, memory_kind
+
+_CGROUPS, _CGROUP_ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+
+def get_free_memory() -> int:
+    """Return the bytes of memory that new data of this process can take."""
+    import psutil
+
+    return max(0, min([psutil.virtual_memory().available, *(limit - used for limit, used in _read_cgroups())]))
+
+
+def get_total_memory() -> int:
+    """Return the bytes of memory that this process can take at most."""
+    import psutil
+
+    return min([psutil.virtual_memory().total, *(limit for limit, _ in _read_cgroups())])
+
+
+def get_free_device_memory() -> int:
+    """Return the bytes that new tensors can take on Paddle's device."""
+    import paddle
+
+    kind, index = memory_kind()
+    if kind == "device":
+        return int(paddle.device.cuda.get_device_properties(index).total_memory - get_tensor_bytes()[0])
+    return get_free_memory()
+
+
+def get_tensor_bytes() -> tuple[int, int]:
+    """Return the bytes of Paddle's tensors, now and at most since the process began."""
+    from paddle.base import core
+
+    kind, index = memory_kind()
+    values = [getattr(core, f"{kind}_memory_stat_{which}_value")("Allocated", index) for which in ("current", "peak")]
+    return int(values[0]), int(values[1])
+
+
+def explain_peak() -> str:
+    """Explain the meaning of ``peak_bytes`` on this device with this Paddle."""
+    return device_memory().meaning
+
+
+def highest_peak(peaks: Iterable[int | None]) -> int | None:
+    """Return the highest of several peaks; None if one of them was not measured."""
+    peaks = list(peaks)
+    return None if None in peaks else max(peaks)  # type: ignore[type-var]
+
+
+def _read_cgroups() -> Iterator[tuple[int, int]]:
+    """Yield limit and use in bytes of this process's control groups and their parents, of version 1 and 2."""
+    try:
+        lines = _CGROUPS.read_text().splitlines()
+    except OSError:  # another system than Linux
+        return
+    for line in lines:
+        number, controllers, group = [*line.split(":", 2), "", ""][:3]
+        if number == "0":
+            root, limit, use, prefix = _CGROUP_ROOT, "memory.max", "memory.current", ""
+        elif "memory" in controllers.split(","):
+            root, limit, use, prefix = (
+                _CGROUP_ROOT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
+            )  # fmt: skip
+        else:
+            continue
+        # In a container the path may be the host's, which is not there; the root is then the container's own group.
+        innermost = root / group.lstrip("/")
+        for folder in (innermost, *(parent for parent in innermost.parents if parent.is_relative_to(root))):
+            with suppress(OSError, ValueError):  # "max" is no limit
+                limit_bytes, used_bytes = int((folder / limit).read_text()), int((folder / use).read_text())
+                yield limit_bytes, used_bytes - _read_reclaimable(folder, prefix)
+
+
+def _read_reclaimable(folder: Path, prefix: str) -> int:
+    """Return the bytes of cached files, which make room when memory is needed."""
+    with suppress(OSError, ValueError):
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return sum(int(stat.get(f"{prefix}{name}_file", 0)) for name in ("inactive", "active"))
+    return 0

@@ -1,0 +1,95 @@
+"""Medians of measurements: their spread, and how certain they are."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LEVEL = 0.95
+RESAMPLES = 10_000
+# The lowest and the highest of five values hold the median of their population in 93.75% of all cases, 1 - 2 * 0.5**5,
+# so no interval of five values reaches 95%.
+MIN_VALUES = 6
+METHOD = f"{LEVEL:.0%} percentile bootstrap over the images ({RESAMPLES:,} resamples, seed 0)"
+_INFINITE = 1e12  # stands for infinity in the bootstrap; medians halfway to it are infinite too
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, lowest and highest of a value."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarize one value or more."""
+        return cls(statistics.median(values), min(values), max(values))
+
+    @classmethod
+    def of_quotients(cls, values: Sequence[float], divisors: Sequence[float]) -> Spread:
+        """Summarize values that are each divided by the divisor of the same round."""
+        return cls.of([value / divisor for value, divisor in zip(values, divisors, strict=True)])
+
+    def format(self, format_value: Callable[[float], str]) -> str:
+        """Return ``2.00x (1.90x to 2.20x)``."""
+        return f"{format_value(self.median)} ({format_value(self.low)} to {format_value(self.high)})"
+
+
+@dataclass(frozen=True)
+class Median:
+    """The median of a value over images, with the lowest, the highest and its confidence interval.
+
+    Attributes:
+        median, low, high: may be infinite, as the PSNR of identical images.
+        interval: holds the median of the population with a confidence of ``LEVEL``; None for fewer than ``MIN_VALUES``.
+    """
+
+    median: float
+    low: float
+    high: float
+    interval: tuple[float, float] | None = None
+
+    @classmethod
+    def from_values(cls, values: Sequence[float]) -> Median:
+        """Summarize one value or more; equal values have an equal interval."""
+        finite = [min(max(value, -_INFINITE), _INFINITE) for value in values]
+        return cls(_restore(statistics.median(finite)), min(values), max(values), _bootstrap(finite))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; infinity, which JSON lacks, is null."""
+        ends = None if self.interval is None else [_finite_or_none(end) for end in self.interval]
+        return {name: _finite_or_none(getattr(self, name)) for name in ("median", "low", "high")} | {"interval": ends}
+
+    def format(self, format_value: Callable[[float], str]) -> str:
+        """Return ``30.1 [28.9, 31.4]``; without brackets where both ends are written the same."""
+        ends = [] if self.interval is None else [format_value(end) for end in self.interval]
+        value = format_value(self.median)
+        return f"{value} [{ends[0]}, {ends[1]}]" if len(set(ends)) == 2 else value
+
+
+def _bootstrap(values: Sequence[float]) -> tuple[float, float] | None:
+    import numpy as np
+    from scipy.stats import bootstrap
+
+    if len(values) < MIN_VALUES:
+        return None
+    if min(values) == max(values):
+        return _restore(values[0]), _restore(values[0])
+    interval = bootstrap(
+        (np.asarray(values),), np.median, confidence_level=LEVEL, n_resamples=RESAMPLES, method="percentile",
+        batch=1_000_000 // len(values) + 1, random_state=0,
+    ).confidence_interval  # fmt: skip
+    return _restore(float(interval.low)), _restore(float(interval.high))
+
+
+def _restore(value: float) -> float:
+    return math.copysign(math.inf, value) if abs(value) > _INFINITE / 4 else value
+
+
+def _finite_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

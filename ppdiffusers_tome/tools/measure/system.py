@@ -1,0 +1,45 @@
+"""Descriptions of the machine that measurements were made on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ppdiffusers_tome.cpu.process import keeps_freed_memory, usable_cores
+
+
+def describe_machine() -> dict[str, Any]:
+    """Describe what is needed to repeat a measurement."""
+    import paddle
+    import ppdiffusers
+
+    return {
+        "device": paddle.get_device(),
+        **describe_processor(),
+        "threads": os.environ.get("OMP_NUM_THREADS", "unset"),
+        "MKL on AMD": os.environ.get("MKL_DEBUG_CPU_TYPE", "as it chooses"),
+        "freed memory": "kept" if keeps_freed_memory() else "given back",
+        "paddle": paddle.__version__,
+        "ppdiffusers": ppdiffusers.__version__,
+    }
+
+
+def describe_processor() -> dict[str, Any]:
+    """Return the processor's name and the number of cores that this process may use."""
+    name = None
+    with suppress(OSError):  # on Linux alone
+        name = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    processor = name[1].strip() if name else platform.processor() or platform.machine()
+    return {"processor": processor, "cores": usable_cores()}
+
+
+def describe_operating_system() -> str:
+    """Describe it as ``Debian GNU/Linux 12 (bookworm), Linux 6.1.0 x86_64, glibc 2.36``."""
+    names = [" ".join((platform.system(), platform.release(), platform.machine())), " ".join(platform.libc_ver())]
+    with suppress(OSError):
+        names.insert(0, platform.freedesktop_os_release()["PRETTY_NAME"])
+    return ", ".join(filter(None, names))
