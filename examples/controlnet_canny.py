@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from ppdiffusers import ControlNetModel, StableDiffusionControlNetPipeline
 
 from ppdiffusers_tome.tools import demo_model
-from ppdiffusers_tome.tools.demo_model.photographs import View, draw, subject_of
+from ppdiffusers_tome.tools.demo_model.photographs import square_image, subject_of
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--offline", action="store_true", help="use the bundled models instead of Stable Diffusion 1.5")
@@ -32,7 +32,7 @@ if args.image:
     upright = ImageOps.exif_transpose(Image.open(args.image)).convert("RGB")
     photo = np.array(ImageOps.fit(upright, (args.size, args.size)))
 else:
-    photo = (draw(subject_of("cat"), View(), args.size) * 255).astype(np.uint8)  # comes with scikit-image
+    photo = np.array(square_image(subject_of("cat"), args.size))  # comes with scikit-image
 edges = Image.fromarray(cv2.cvtColor(cv2.Canny(photo, 100, 200), cv2.COLOR_GRAY2RGB))
 
 if args.offline:

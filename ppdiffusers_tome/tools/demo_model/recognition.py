@@ -1,8 +1,4 @@
-"""Which photograph a picture of the bundled models shows, and whether it follows edges, by plain image analysis.
-
-Deterministic and without any network, so that prompt adherence is a fact anyone can recompute. It is itself tested on
-views of the photographs, where the truth is known.
-"""
+"""Decide which photograph an image of the bundled models shows, by deterministic template matching."""
 
 from __future__ import annotations
 
@@ -11,86 +7,65 @@ from functools import cache
 import cv2
 import numpy as np
 
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, View, draw, subject_of
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, square_image, subject_of
 
-# A view is a crop of its photograph's square. So the picture, at each of these sizes, is slid over the square, and what
-# counts is where it fits best.
-_SQUARE = 64  # pixels of the square's side
-_SIDES = tuple(range(48, _SQUARE + 1, 2))  # of the picture's: crops of 0.75 to 1
-# Views have 0.74 or more, other subjects' views 0.29 or less, noise of any grain 0.30 or less. Below this are views
-# that were blurred until colours and places alone are left.
-_LEAST = 0.6
-_FLAT = 2.0  # grey levels by which what is shown must vary: what is flat correlates with anything
-EDGE_TOLERANCE = 6  # pixels of 512 by which an edge may miss
+_SQUARE = 64  # pixels of the square's side, over which smaller copies of the image slide
+_IMAGE_SIDES = range(48, _SQUARE + 1, 2)  # crops of 0.75 to 1
+# Crops of a photograph score 0.74 or more, crops of another one at most 0.29, noise at most 0.30.
+_MIN_SIMILARITY = 0.6
+_MIN_DEVIATION = 2.0  # grey levels; anything correlates with a flat image
 
 
-def likeness(picture: np.ndarray) -> dict[str, float]:
-    """How like each photograph a picture is, by the subject's name: at most 1, about 0 for anything else.
+def subject_similarities(image: np.ndarray) -> dict[str, float]:
+    """Return how similar an image is to each photograph, by the subject's name.
 
-    It is the mean of two correlations (cv2.TM_CCOEFF_NORMED), at the crop and the mirroring where that is highest: of
-    the colours, and of the brightness's gradient in both directions, without which a blot of the right colours in the
-    right places would do.
+    A similarity is the mean correlation of colours and of brightness gradients at the best crop and mirroring. The
+    gradients are needed because blots of the right colours correlate too.
 
     Args:
-        picture: uint8 ``[height, width, 3]``, RGB.
+        image: uint8 ``[height, width, 3]``, RGB.
+
+    Returns:
+        Values of at most 1, and about 0 for an unrelated image.
     """
-    found = dict.fromkeys((subject.name for subject in SUBJECTS), -1.0)
-    for side in _SIDES:
-        small = _features(cv2.resize(picture, (side, side), interpolation=cv2.INTER_AREA))
-        if min(float(part.std()) for part in small) < _FLAT:
-            return dict.fromkeys(found, 0.0)
+    best = dict.fromkeys((subject.name for subject in SUBJECTS), -1.0)
+    for side in _IMAGE_SIDES:
+        features = _features(cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA))
+        if min(float(feature.std()) for feature in features) < _MIN_DEVIATION:
+            return dict.fromkeys(best, 0.0)
         for subject in SUBJECTS:
-            for square in _squares(subject):
-                fits = sum(
+            for square in _square_features(subject):
+                scores = [
                     cv2.matchTemplate(whole, part, cv2.TM_CCOEFF_NORMED)
-                    for whole, part in zip(square, small, strict=True)
-                )
-                found[subject.name] = max(found[subject.name], float(fits.max()) / len(small))
-    return found
+                    for whole, part in zip(square, features, strict=True)
+                ]
+                best[subject.name] = max(best[subject.name], float(np.mean(scores, axis=0).max()))
+    return best
 
 
-def nearest_subject(picture: np.ndarray) -> Subject | None:
-    """The subject whose photograph a picture is most like; None where it is like none.
-
-    Args:
-        picture: uint8 ``[height, width, 3]``, RGB.
-    """
-    found = likeness(picture)
-    subject = max(SUBJECTS, key=lambda subject: found[subject.name])
-    return subject if found[subject.name] >= _LEAST else None
+def nearest_subject(image: np.ndarray) -> Subject | None:
+    """Return the subject that an image shows (uint8 ``[height, width, 3]``, RGB), or None."""
+    similarities = subject_similarities(image)
+    subject = max(SUBJECTS, key=lambda subject: similarities[subject.name])
+    return subject if similarities[subject.name] >= _MIN_SIMILARITY else None
 
 
-def shows_subject(picture: np.ndarray, prompt: str) -> bool | None:
-    """Whether a picture shows the subject that its prompt names; None where the prompt names none.
-
-    Args:
-        picture: uint8 ``[height, width, 3]``, RGB.
-        prompt: in any words.
-    """
-    asked = subject_of(prompt)
-    return None if asked is None else nearest_subject(picture) is asked
-
-
-def edges_followed(asked: np.ndarray, seen: np.ndarray) -> float:
-    """The share of the asked edges' pixels that have a seen edge within ``EDGE_TOLERANCE`` pixels.
-
-    Args:
-        asked, seen: ``[512, 512]``, an edge where it is above 0; some are asked.
-    """
-    distance = cv2.distanceTransform((seen == 0).astype(np.uint8), cv2.DIST_L2, 5)
-    return float((distance[asked > 0] <= EDGE_TOLERANCE).mean())
+def shows_subject(image: np.ndarray, prompt: str) -> bool | None:
+    """Return whether an image shows the subject of its prompt; None if the prompt names none."""
+    subject = subject_of(prompt)
+    return None if subject is None else nearest_subject(image) is subject
 
 
 @cache
-def _squares(subject: Subject) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """The features of a subject's whole square, as it is and mirrored."""
-    drawn = [draw(subject, View(mirrored=mirrored), _SQUARE) for mirrored in (False, True)]
-    return tuple(_features((square * 255).round().astype(np.uint8)) for square in drawn)
+def _square_features(subject: Subject) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """Features of the subject's square, as it is and mirrored."""
+    square = np.asarray(square_image(subject, _SQUARE))
+    return _features(square), _features(np.ascontiguousarray(square[:, ::-1]))
 
 
-def _features(picture: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _features(image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Colours, float32 ``[height, width, 3]``, and gradients of the brightness, ``[height, width, 2]``."""
-    colours = picture.astype(np.float32)
+    colours = image.astype(np.float32)
     grey = cv2.cvtColor(colours, cv2.COLOR_RGB2GRAY)
-    gradients = [cv2.Sobel(grey, cv2.CV_32F, across, 1 - across) for across in (1, 0)]
+    gradients = [cv2.Sobel(grey, cv2.CV_32F, dx, 1 - dx) for dx in (1, 0)]
     return colours, np.stack(gradients, axis=-1)

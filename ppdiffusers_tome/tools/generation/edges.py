@@ -188,13 +188,9 @@ def compute_photograph_edges(subject: Subject, height: int, width: int) -> Image
     """Canny edges of a photograph that scikit-image holds, white on black, RGB.
 
     Args:
-        subject: of it; the view is not one that the bundled models were trained on.
+        subject: the photograph.
         height, width: of the edges, in pixels.
     """
-    from PIL import Image
+    from ppdiffusers_tome.tools.demo_model.photographs import square_image
 
-    from ppdiffusers_tome.tools.demo_model.photographs import WIDTH, draw, held_out_views
-
-    drawn = draw(subject, held_out_views(1, WIDTH)[0], max(height, width))
-    photograph = Image.fromarray((drawn * 255).round().astype("uint8"))
-    return detect_edges(fit_image(photograph, height, width))
+    return detect_edges(fit_image(square_image(subject, max(height, width)), height, width))

@@ -10,7 +10,7 @@ import pytest
 
 import ppdiffusers_tome
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.demo_model.recognition import likeness
+from ppdiffusers_tome.tools.demo_model.recognition import subject_similarities
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 from ppdiffusers_tome.tools.images import read_settings
@@ -123,7 +123,7 @@ def test_existing_file_is_replaced_when_asked(generate):
     assert read_settings(file)["prompt"] == PROMPT
 
 
-CLEAN = 0.8  # a likeness that a rocket in noise, recognised as one, does not have
+CLEAN = 0.8  # a similarity that a rocket in noise, recognised as one, does not have
 NATIVE = ("--height", "512", "--width", "512", "--steps", "6", "--guidance-scale", "1")
 
 
@@ -135,7 +135,7 @@ NATIVE = ("--height", "512", "--width", "512", "--steps", "6", "--guidance-scale
 def test_every_scheduler_draws_the_photograph(generate, scheduler):
     (file,) = generate(*NATIVE, "--scheduler", scheduler, prompts=(ROCKET,))
     assert read_settings(file)["scheduler"] == SCHEDULERS[scheduler]
-    assert likeness(pixels_of(file))["rocket"] > CLEAN
+    assert subject_similarities(pixels_of(file))["rocket"] > CLEAN
 
 
 def test_wrong_prediction_type_would_show(generate, monkeypatch):
@@ -143,7 +143,7 @@ def test_wrong_prediction_type_would_show(generate, monkeypatch):
 
     monkeypatch.setitem(schedulers._EXTRA, "ddim", {"prediction_type": "epsilon"})
     (file,) = generate(*NATIVE, "--scheduler", "ddim", prompts=(ROCKET,))
-    assert likeness(pixels_of(file))["rocket"] < CLEAN
+    assert subject_similarities(pixels_of(file))["rocket"] < CLEAN
 
 
 def test_native_size_is_the_models():

@@ -1,10 +1,11 @@
-"""Train everything that is bundled, one part after another; started again, it goes on where it stopped.
+"""Train the bundled models with PyTorch and diffusers, which no package here declares: install them yourself.
 
-    python -m ppdiffusers_tome.tools.training.run_all --output runs
+    python examples/train_demo_models/run_all.py --output runs
 
-Each part is a script of this folder with a time budget, and a folder of its own under the output. What is finished is
-skipped, what was interrupted resumes from its checkpoint, so the command is the same after a kill. Once there are
-latents, the UNet with its ControlNet, the DiT and the decoder are trained side by side.
+A second start resumes where the first one stopped. Each part is a script of this folder with a time budget, and a
+folder of its own under the output. What is finished is skipped, what was interrupted resumes from its checkpoint, so
+the command is the same after a kill. Once there are latents, the UNet with its ControlNet, the DiT and the decoder are
+trained side by side.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TextIO
 
-from ppdiffusers_tome.tools.training.stages import lock
+from stages import lock
 
+HERE = Path(__file__).parent
 MOST_TRIES = 5
 Part = tuple[str, list[str]]
 
@@ -54,7 +56,7 @@ def run_part(name: str, command: list[str], output: Path, log: TextIO) -> bool:
         note(log, f"{name}: {script} {' '.join(arguments)}")
         with (output / f"{name.replace(' ', '-')}.log").open("a") as own:
             code = subprocess.run(
-                [sys.executable, "-m", f"ppdiffusers_tome.tools.training.{script}", *arguments],
+                [sys.executable, str(HERE / f"{script}.py"), *arguments],
                 stdout=own, stderr=own, env=environment, check=False,
             ).returncode
         note(log, f"{name}: ended with {code}")

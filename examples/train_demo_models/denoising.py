@@ -9,12 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import AutoencoderKL, DDIMScheduler
-from torch import nn
-from torch.nn import functional as F
-
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, WIDTH
-from ppdiffusers_tome.tools.training.common import (
+from common import (
     AdamW,
     Muon,
     autocast,
@@ -26,10 +21,16 @@ from ppdiffusers_tome.tools.training.common import (
     save,
     step,
 )
-from ppdiffusers_tome.tools.training.grown import CheapFinestLevel
-from ppdiffusers_tome.tools.training.latents import Latents, make_latents
-from ppdiffusers_tome.tools.training.run import Run
-from ppdiffusers_tome.tools.training.sheets import to_pictures, write_sheet
+from diffusers import AutoencoderKL, DDIMScheduler
+from grown import CheapFinestLevel
+from latents import Latents, make_latents
+from run import Run
+from sheets import to_pictures, write_sheet
+from torch import nn
+from torch.nn import functional as F
+from views import WIDTH
+
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 # The noise goes to nearly nothing of the picture at the last timestep (signal 0.3%): with Stable Diffusion's own
 # schedule a background's colour shows through the strongest noise, and the model learns to wait for it.

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from ppdiffusers_tome.tools.training.stages import finished_stages, lock, note_finished, write_rows
+from stages import finished_stages, lock, note_finished, write_rows
 
 CHECKPOINT_MINUTES = 4.0
 ROW_STEPS = 20  # a row of the loss curve is the mean of so many steps

@@ -1,7 +1,7 @@
 """Train the bundled models' autoencoder: 512x512x3 photographs to 64x64x4 latents and back.
 
-    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae --part encoder --minutes 15
-    python -m ppdiffusers_tome.tools.training.train_vae --output runs/vae --part decoder --minutes 14
+    python examples/train_demo_models/train_vae.py --output runs/vae --part encoder --minutes 15
+    python examples/train_demo_models/train_vae.py --output runs/vae --part decoder --minutes 14
 
 Three of the four latent channels are pulled towards the mean colour of their 8x8 patch: such latents are smooth, and
 the denoiser learns on them several times as fast. What they do not tell of the few photographs, the decoder remembers.
@@ -17,11 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import AutoencoderKL
-from torch.nn import functional as F
-
-from ppdiffusers_tome.tools.demo_model import photographs
-from ppdiffusers_tome.tools.training.common import (
+from common import (
     autocast,
     average,
     averaged_copy,
@@ -32,9 +28,14 @@ from ppdiffusers_tome.tools.training.common import (
     step,
     warmed,
 )
-from ppdiffusers_tome.tools.training.run import Run
-from ppdiffusers_tome.tools.training.sheets import psnr, to_pictures, to_pixels, write_sheet
-from ppdiffusers_tome.tools.training.stages import finished_stages
+from diffusers import AutoencoderKL
+from run import Run
+from sheets import psnr, to_pictures, to_pixels, write_sheet
+from stages import finished_stages
+from torch.nn import functional as F
+from views import held_out_views, random_view, render_view
+
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 CONFIG = dict(
     block_out_channels=(16, 32, 64, 128),
@@ -55,17 +56,17 @@ PIECES = {
 LOOK_MINUTES = 10.0
 # The subjects with most detail, which came back worst, are shown so many times as often.
 SHOWN_MORE = {"motorcycle": 3.0, "astronaut": 2.0, "coffee": 1.5}
-SHARES = np.array([SHOWN_MORE.get(subject.name, 1.0) for subject in photographs.SUBJECTS])
+SHARES = np.array([SHOWN_MORE.get(subject.name, 1.0) for subject in SUBJECTS])
 
 
 def batch_of_parts(rng: np.random.Generator, count: int, size: int) -> torch.Tensor:
     """``[count, 3, size, size]`` in [-1, 1]: square parts of views of 512 pixels."""
     pictures = []
     for subject in rng.choice(len(SHARES), count, replace=False, p=SHARES / SHARES.sum()):
-        view = photographs.random_view(rng, WIDTH, mirror=True)
+        view = random_view(rng, WIDTH, mirror=True)
         share = size / 512
         x, y = rng.uniform(0, 1 - share, 2)
-        pictures.append(photographs.draw(photographs.SUBJECTS[subject], view, size, (x, y, share)))
+        pictures.append(render_view(SUBJECTS[subject], view, size, (x, y, share)))
     return to_pixels(np.stack(pictures))
 
 
@@ -109,10 +110,10 @@ def look(vae: AutoencoderKL, sheet: Path, count: int = 1) -> dict[str, float]:
     """PSNR of held-out views by subject, each the mean of ``count``, and a sheet of the first."""
     found: dict[str, float] = {}
     rows: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-    for subject in photographs.SUBJECTS:
+    for subject in SUBJECTS:
         scores = []
-        for index, view in enumerate(photographs.held_out_views(count, WIDTH, mirror=True)):
-            picture = photographs.draw(subject, view)
+        for index, view in enumerate(held_out_views(count, WIDTH, mirror=True)):
+            picture = render_view(subject, view)
             with autocast():
                 latent = vae.encode(to_pixels(picture[None])).latent_dist.mean
                 decoded = to_pictures(vae.decode(latent).sample)[0]

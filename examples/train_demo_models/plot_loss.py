@@ -1,7 +1,7 @@
 """Draw the loss curves of training runs into one picture.
 
-    cd ppdiffusers_tome/tools/training/losses
-    python -m ppdiffusers_tome.tools.training.plot_loss --output loss.png --runs "text encoder=text.jsonl" \
+    cd examples/train_demo_models/losses
+    python ../plot_loss.py --output loss.png --runs "text encoder=text.jsonl" \
         "small UNet=unet-small.jsonl" UNet=unet.jsonl ControlNet=controlnet.jsonl
 """
 

@@ -1,6 +1,6 @@
 """Train the second bundled model: a diffusion transformer for ppdiffusers' DiTPipeline, with subjects as class labels.
 
-    python -m ppdiffusers_tome.tools.training.train_dit --vae runs/vae --output runs/dit
+    python examples/train_demo_models/train_dit.py --vae runs/vae --output runs/dit
 
 It draws the same photographs on the same latents as the UNet, in patches of 2x2: 1,024 tokens at 512x512 pixels.
 """
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from denoising import denoiser_parser, load_latents, train
 from diffusers import DiTTransformer2DModel
 from torch import nn
-
-from ppdiffusers_tome.tools.training.denoising import denoiser_parser, load_latents, train
 
 UNLABELLED = 1000  # the label that DiTPipeline takes for "none"
 CONFIG = dict(

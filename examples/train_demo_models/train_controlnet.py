@@ -1,6 +1,6 @@
 """Train the bundled model's ControlNet for canny edges, on top of the finished denoiser, which stays as it is.
 
-    python -m ppdiffusers_tome.tools.training.train_controlnet --text runs/text --vae runs/vae \
+    python examples/train_demo_models/train_controlnet.py --text runs/text --vae runs/vae \
         --unet runs/unet --output runs/controlnet
 
 Edges tell the subject, and which view of it is asked: where it lies, and how near it is. So it is trained mostly
@@ -12,14 +12,15 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import torch
+from denoising import denoiser_parser, load_latents, train
 from diffusers import ControlNetModel, UNet2DConditionModel
+from latents import Latents
 from torch import nn
 from torch.nn import functional as F
+from train_unet import Prompts
+from views import render_view
 
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, draw
-from ppdiffusers_tome.tools.training.denoising import denoiser_parser, load_latents, train
-from ppdiffusers_tome.tools.training.latents import Latents
-from ppdiffusers_tome.tools.training.train_unet import Prompts
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 EDGE_CHANNELS = (8, 16, 32, 64)
 STAGES = "512:25:4:1e-3:16,512:4:4:3e-4"
@@ -36,7 +37,7 @@ def edges_of(picture: np.ndarray) -> np.ndarray:
 def control_of(latents: Latents, places: np.ndarray, size: int) -> torch.Tensor:
     """The edges of the views at these places, float32 ``[batch, 3, size, size]`` in [0, 1]."""
     places = np.where(places < 0, -1 - places, places)
-    drawn = [draw(SUBJECTS[latents.subjects[place]], latents.views[place], size) for place in places]
+    drawn = [render_view(SUBJECTS[latents.subjects[place]], latents.views[place], size) for place in places]
     edges = np.stack([edges_of(picture) for picture in drawn])
     return torch.from_numpy(edges).float().div(255)[:, None].expand(-1, 3, -1, -1)
 

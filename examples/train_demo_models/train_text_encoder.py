@@ -1,6 +1,6 @@
 """Make the bundled model's tokenizer and teach its text encoder to read.
 
-    python -m ppdiffusers_tome.tools.training.train_text_encoder --output runs/text --minutes 1
+    python examples/train_demo_models/train_text_encoder.py --output runs/text --minutes 1
 
 A text-to-image model learns slowly when it must learn to read and to draw at once. CLIP is therefore trained on its
 own, before any denoiser, and so is this one: the hidden states of the padding after the prompt are asked for the
@@ -17,13 +17,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common import decayed, make_parser, step
+from run import Run
 from torch import nn
 from torch.nn import functional as F
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from views import prompt_of_view
 
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
-from ppdiffusers_tome.tools.training.common import decayed, make_parser, step
-from ppdiffusers_tome.tools.training.run import Run
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 LENGTH = 32
 LONGEST = 22  # tokens of a training prompt with its two ends; the padding after them is asked
@@ -78,7 +79,7 @@ def random_prompt(rng: np.random.Generator) -> tuple[str, int, int]:
     number, mirrored = int(rng.integers(len(SUBJECTS))), bool(rng.random() < 0.3)
     subject = SUBJECTS[number]
     if rng.random() < 0.5:
-        return prompt_of(subject, mirrored), number + 1, 1 + mirrored
+        return prompt_of_view(subject, mirrored), number + 1, 1 + mirrored
     opening = str(rng.choice(OPENINGS)).format("mirrored " if mirrored else "")
     named = str(rng.choice([subject.words, subject.name]))
     return " ".join([*random_words(rng), opening, named, *random_words(rng)]), number + 1, 1 + mirrored

@@ -1,6 +1,6 @@
 """Train the bundled model's denoiser: a UNet2DConditionModel on the autoencoder's latents of photographs.
 
-    python -m ppdiffusers_tome.tools.training.train_unet --text runs/text --vae runs/vae --output runs/unet
+    python examples/train_demo_models/train_unet.py --text runs/text --vae runs/vae --output runs/unet
 
 A model that grows, as progressive GANs do (Karras et al. 2018, section 2): three levels learn on noisy latents of 64x64
 that are pooled to 32x32, and the fourth, finest, with them on the whole.
@@ -13,15 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from denoising import denoiser_parser, load_latents, train
 from diffusers import UNet2DConditionModel
+from grown import grow
+from latents import Latents
 from torch import nn
+from train_text_encoder import encode
 from transformers import CLIPTextModel, CLIPTokenizer
+from views import prompt_of_view
 
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
-from ppdiffusers_tome.tools.training.denoising import denoiser_parser, load_latents, train
-from ppdiffusers_tome.tools.training.grown import grow
-from ppdiffusers_tome.tools.training.latents import Latents
-from ppdiffusers_tome.tools.training.train_text_encoder import encode
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 # Three levels of 32x32 to 8x8 learn first what words mean and where things lie. Then a finest level is put before them.
 # Its attention, of which merging saves most, learns before its convolutions do, and the model leans on it: what merging
@@ -58,7 +59,7 @@ class Prompts:
     def __init__(self, text: Path, latents: Latents) -> None:
         tokenizer = CLIPTokenizer.from_pretrained(text / "tokenizer")
         encoder = CLIPTextModel.from_pretrained(text / "text_encoder").eval()
-        prompts = [prompt_of(subject, mirrored) for mirrored in (False, True) for subject in SUBJECTS]
+        prompts = [prompt_of_view(subject, mirrored) for mirrored in (False, True) for subject in SUBJECTS]
         self.hidden = encoder(encode(tokenizer, [*prompts, ""]))[0]
         mirrored = np.array([view.mirrored for view in latents.views])
         self.rows = latents.subjects + len(SUBJECTS) * mirrored

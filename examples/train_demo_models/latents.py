@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common import autocast
 from diffusers import AutoencoderKL
 from safetensors.torch import load_file
+from sheets import to_pixels
 from torch.nn import functional as F
+from views import View, random_view, render_view
 
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, View, draw, random_view
-from ppdiffusers_tome.tools.training.common import autocast
-from ppdiffusers_tome.tools.training.sheets import to_pixels
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 
 @dataclass(frozen=True)
@@ -76,5 +77,5 @@ def _make(vae_folder: Path, file: Path, subjects: np.ndarray, views: list[View])
 @torch.no_grad()
 def _encode(vae: AutoencoderKL, number: int, view: View) -> torch.Tensor:
     with autocast():
-        mean = vae.encode(to_pixels(draw(SUBJECTS[number], view)[None])).latent_dist.mean
+        mean = vae.encode(to_pixels(render_view(SUBJECTS[number], view)[None])).latent_dist.mean
     return mean.float().contiguous() * vae.config.scaling_factor

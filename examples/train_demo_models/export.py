@@ -1,6 +1,6 @@
 """Turn what PyTorch trained into the model folders that the package carries: ppdiffusers' format, float16.
 
-    python -m ppdiffusers_tome.tools.training.export --text runs/text --vae runs/vae --unet runs/unet \
+    python examples/train_demo_models/export.py --text runs/text --vae runs/vae --unet runs/unet \
         --controlnet runs/controlnet --dit runs/dit --output ppdiffusers_tome/tools/demo_model
 
 Runs under Paddle. Writes ``OUTPUT/model`` (a StableDiffusionPipeline), ``OUTPUT/controlnet``, ``OUTPUT/dit`` (a

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from run import Run
 from torch import nn
-
-from ppdiffusers_tome.tools.training.run import Run
 
 
 def make_parser(doc: str, *folders: str) -> argparse.ArgumentParser:

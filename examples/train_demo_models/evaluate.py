@@ -1,0 +1,134 @@
+"""Measure whether the bundled models generate what they are asked for, with and without token merging.
+
+    python examples/train_demo_models/evaluate.py --output outputs/bundled
+    python examples/train_demo_models/evaluate.py --output outputs/bundled --controlnet
+    python examples/train_demo_models/evaluate.py --output outputs/bundled-dit --model bundled-dit
+
+Every image is judged by the photograph that it is most similar to (``demo_model.recognition``): whether that is the one
+which its prompt names, and, as a check of the judge, whether it is the one which another image's prompt names.
+
+With ``--controlnet`` the edges are those of a held-out view. Reported are the fraction of them that the image follows,
+and the same fraction for the edges of another subject's view. Views are similar, so an image from words alone follows
+most edges of any view of its subject: with ``--unprompted`` nothing but the edges names the subject.
+
+Runs under Paddle. Prints a Markdown table of means, and writes the images and a line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+from views import WIDTH, held_out_views, render_view
+
+from ppdiffusers_tome.api import apply_tome, remove_tome
+from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, prompt_of
+from ppdiffusers_tome.tools.demo_model.recognition import nearest_subject
+from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size
+
+EDGE_TOLERANCE = 6  # pixels of 512
+
+
+def subject_of_image(number: int, *, shuffled: bool = False) -> Subject:
+    """Return the subject that image ``number`` is asked to show; or, never the same, another image's."""
+    offset = 1 + number // len(SUBJECTS) % (len(SUBJECTS) - 1) if shuffled else 0
+    return SUBJECTS[(number + offset) % len(SUBJECTS)]
+
+
+def find_edges(image: np.ndarray) -> np.ndarray:
+    """Return Canny edges with the command line's thresholds, uint8 ``[height, width]``, 255 on edges."""
+    return cv2.Canny(image, 100, 200)
+
+
+def view_edges(number: int) -> np.ndarray:
+    """Return the edges of a held-out view of image ``number``'s subject."""
+    view = held_out_views(number + 1, WIDTH)[number]
+    return find_edges((render_view(subject_of_image(number), view) * 255).round().astype(np.uint8))
+
+
+def follow_rate(asked: np.ndarray, found: np.ndarray) -> float:
+    """Return the fraction of the asked edges' pixels with a found edge within ``EDGE_TOLERANCE`` pixels."""
+    distance = cv2.distanceTransform((found == 0).astype(np.uint8), cv2.DIST_L2, 5)
+    return float((distance[asked > 0] <= EDGE_TOLERANCE).mean())
+
+
+def judge_image(image: np.ndarray, number: int, *, with_edges: bool) -> dict[str, Any]:
+    """Judge an image, uint8 ``[512, 512, 3]``, by its own and by another image's prompt and edges."""
+    nearest = nearest_subject(image)
+    verdict: dict[str, Any] = {
+        "nearest": None if nearest is None else nearest.name,
+        "recognised": nearest is subject_of_image(number),
+        "by another's prompt": nearest is subject_of_image(number, shuffled=True),
+    }
+    if with_edges:
+        found = find_edges(image)
+        verdict["edges followed"] = follow_rate(view_edges(number), found)
+        verdict["another subject's"] = follow_rate(view_edges(number + 1), found)
+    return verdict
+
+
+def format_table(rows: list[dict[str, Any]]) -> str:
+    """Format the means by ratio as a Markdown table."""
+    by_ratio = defaultdict(list)
+    for row in rows:
+        by_ratio[row["ratio"]].append(row)
+    names = [name for name, value in rows[0].items() if isinstance(value, float | bool) and name != "ratio"]
+    lines = [f"| ratio | images | {' | '.join(names)} |", f"|{'---|' * (len(names) + 2)}"]
+    for ratio, group in sorted(by_ratio.items()):
+        means = " | ".join(f"{np.mean([row[name] for row in group]):.3f}" for name in names)
+        lines.append(f"| {ratio} | {len(group)} | {means} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--model", default=BUNDLED, help="bundled, bundled-dit or a folder")
+    parser.add_argument("--count", type=int, default=60, help="images, of the subjects in turn, each with a new seed")
+    parser.add_argument("--ratios", type=float, nargs="+", default=[0.0, 0.5])
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--guidance-scale", type=float, default=1.5)
+    parser.add_argument("--controlnet", action="store_true")
+    parser.add_argument("--unprompted", action="store_true", help="omit the words; needs --controlnet")
+    args = parser.parse_args()
+    if args.unprompted and not args.controlnet:
+        parser.error("--unprompted leaves nothing to generate; add --controlnet")
+    args.output.mkdir(parents=True, exist_ok=True)
+    controlnet = find_controlnet(BUNDLED) if args.controlnet else None
+    pipe = load_pipeline(find_model(args.model, class_labels=True), controlnet, class_labels=True)
+    pipe.set_progress_bar_config(disable=True)
+    enable_chunked_attention(pipe)  # the same images to rounding, in half the time on a CPU
+    height, width = get_native_size(pipe)
+    kind = "unprompted" if args.unprompted else "controlled" if args.controlnet else "images"
+    rows = []
+    with (args.output / f"{kind}.jsonl").open("w") as file:
+        for number, ratio in tqdm([(number, ratio) for number in range(args.count) for ratio in args.ratios]):
+            if ratio == 0:
+                remove_tome(pipe)
+            else:
+                apply_tome(pipe, ratio)
+            prompt = "" if args.unprompted else prompt_of(subject_of_image(number))
+            edges = Image.fromarray(view_edges(number)).convert("RGB") if args.controlnet else None
+            image = generate_image(
+                pipe, prompt, height=height, width=width, seed=number, steps=args.steps,
+                guidance_scale=args.guidance_scale, edges=edges,
+            )  # fmt: skip
+            image.save(args.output / f"{kind}-{number:03d}-{ratio:g}.png")
+            verdict = judge_image(np.asarray(image), number, with_edges=args.controlnet)
+            rows.append({"number": number, "prompt": prompt, "ratio": ratio, **verdict})
+            file.write(json.dumps(rows[-1]) + "\n")
+    print(format_table(rows))
+
+
+if __name__ == "__main__":
+    main()
