@@ -42,7 +42,7 @@ def parser() -> Parser:
 
 def test_the_chosen_command_runs(parser: Parser) -> None:
     args = parser.parse_args(["draw", "--ratios", "0.5", "0.7"])
-    assert args.run(args) == [0.5, 0.7]
+    assert args.command.run(args) == [0.5, 0.7]
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,36 @@
-"""The arguments that all commands that draw share. Knows no Paddle."""
+"""The arguments that commands share. Imports no Paddle."""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import re
 from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.merging.methods import METHODS
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.settings.types import LEVELS, UNSET
 from ppdiffusers_tome.tools.generation.edges import CROP, FIT_MODES
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, BUNDLED_DIT
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
+# Options that are not called like their setting: `--seed` is the image's.
+_OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
+_CHOICES = {"yes": True, "no": False}
+
 
 def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
-    """What to draw and with which model; one seed, or with ``several_seeds`` each prompt from several."""
-    group = parser.add_argument_group("the picture")
+    """Add what to generate and with which model; one seed, or with ``several_seeds`` several for each prompt."""
+    group = parser.add_argument_group("the image")
     group.add_argument("--prompt", action="append", metavar="TEXT",
-                       help="what to draw, with a DiTPipeline a class by name or number; repeat it for more pictures")
-    group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the picture")
+                       help="what to generate, for a DiTPipeline a class by name or number; repeat it for more images")
+    group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")
     add_model_argument(group, class_labels=True)
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled models: 10)")
     group.add_argument("--guidance-scale", type=float, metavar="X",
@@ -31,9 +40,9 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool 
     add_size_arguments(group)
     if several_seeds:
         group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N",
-                           help="every prompt is drawn from each of them (default: 0)")
+                           help="seeds that every prompt is generated with (default: 0)")
     else:
-        group.add_argument("--seed", type=int, default=0, metavar="N", help="picture i uses seed N + i (default: 0)")
+        group.add_argument("--seed", type=int, default=0, metavar="N", help="image i uses seed N + i (default: 0)")
     group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
     group.add_argument("--chunked-attention", action="store_true",
@@ -41,35 +50,31 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool 
 
 
 def add_model_argument(group: Any, *, class_labels: bool = False) -> None:
-    """Which pipeline; with ``class_labels`` a DiTPipeline too."""
-    bundled = f"'{BUNDLED}' (the default, the small text-to-image model that comes with this package)"
-    if class_labels:
-        bundled += f" or '{BUNDLED_DIT}' (a small transformer that comes with it and draws classes)"
-    else:
-        bundled = f"or {bundled}"
+    """Add which pipeline to use; with ``class_labels`` DiTPipelines are accepted, too."""
+    dit = f", '{BUNDLED_DIT}' (its small transformer that generates classes)" if class_labels else ""
     group.add_argument("--model", default=BUNDLED, metavar="MODEL",
                        help="a folder in ppdiffusers' or diffusers' format, a hub name such as "
-                       f"runwayml/stable-diffusion-v1-5, {bundled}")
+                       f"runwayml/stable-diffusion-v1-5, '{BUNDLED}' (the default: the small text-to-image model of "
+                       f"this package){dit}")
 
 
 def add_size_arguments(group: Any) -> None:
-    """How large pictures are."""
+    """Add the size of images."""
     for name in ("height", "width"):
         group.add_argument(f"--{name}", type=int, metavar="PIXELS", help="default: the model's native size")
 
 
 def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
-    """What holds the picture to given edges."""
+    """Add a ControlNet and the edges that guide it."""
     group = parser.add_argument_group("ControlNet")
     add_controlnet_argument(group)
     group.add_argument("--image", type=Path, metavar="FILE",
-                       help="a photo; its Canny edges guide the picture. What is transparent in it counts as white, or "
-                       "as black where the rest is light")
+                       help="a photo whose Canny edges guide the image; transparent parts are white, or black where the "
+                       "rest is light")
     group.add_argument("--control-image", type=Path, metavar="FILE",
-                       help="edges in white on black, used as they are; what is transparent counts as black")
+                       help="edges in white on black, used as they are; transparency counts as black")
     group.add_argument("--fit", choices=list(FIT_MODES), default=CROP,
-                       help="if the aspect ratios differ: crop to the middle, pad with black, or stretch "
-                       f"(default: {CROP})")
+                       help=f"another aspect ratio: crop to the middle, pad with black, or stretch (default: {CROP})")
     group.add_argument("--canny-low", type=float, default=100, metavar="X", help="lower threshold (default: 100)")
     group.add_argument("--canny-high", type=float, default=200, metavar="X", help="upper threshold (default: 200)")
     group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X",
@@ -77,70 +82,79 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_controlnet_argument(group: Any) -> None:
-    """Which ControlNet."""
+    """Add which ControlNet to use."""
     group.add_argument("--controlnet", metavar="MODEL",
-                       help=f"a folder, a hub name such as lllyasviel/sd-controlnet-canny, or '{BUNDLED}' (which is "
-                       "what the bundled model uses when edges are given)")
+                       help=f"a folder, a hub name such as lllyasviel/sd-controlnet-canny, or '{BUNDLED}' (the default "
+                       "for the bundled model with edges)")
 
 
-def add_tome_arguments(parser: argparse.ArgumentParser) -> Any:
-    """How tokens merge, apart from the ratio; returns the group so that a command can add its own."""
+def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) -> Any:
+    """Add the settings of ``ToMeConfig``, with ``ratio`` also the ratio; options that are not given set no attribute.
+
+    Returns:
+        The group, for arguments of the command's own.
+    """
     group = parser.add_argument_group("token merging")
     group.add_argument("--config", metavar="FILE", help="settings to start from: a JSON file, or a preset ("
                        f"{', '.join(presets())}); other options replace them")
-    # None, and either of yes and no, may be meant: an option must be able to take back what --config says.
-    def setting(option: str, **given: Any) -> None:
-        group.add_argument(option, default=UNSET, **given)
-
-    yes_or_no = argparse.BooleanOptionalAction
-    setting("--method", choices=list(METHODS), metavar="NAME",
-            help="what becomes of similar tokens (default: tome). "
-            + "; ".join(f"{name}: {method.about}" for name, method in METHODS.items()))
-    setting("--max-downsample", type=_or_none(int), metavar="LEVEL",
-            help=f"merge down to this level: {', '.join(map(str, LEVELS))}, or none: the finest level only (default)")
-    setting("--sx", type=int, metavar="N", help="stride in columns (default: 2)")
-    setting("--sy", type=int, metavar="N", help="stride in rows (default: 2)")
-    setting("--rand", action=yes_or_no, dest="use_rand", help="random destinations, or fixed ones (default: random)")
-    setting("--merge-attn", action=yes_or_no, help="merge around self-attention (default: yes)")
-    setting("--merge-crossattn", action=yes_or_no, help="merge around cross-attention too (default: no)")
-    setting("--merge-mlp", action=yes_or_no, help="merge around the feed-forward layers too (default: no)")
-    setting("--tome-seed", type=int, metavar="N", help="which random destinations (default: 0)")
-    setting("--tile", type=_or_none(int), metavar="N",
-            help="match within tiles of N by N tokens and one cell around, or none: all with all (default); "
-            "16 is a good size")
-    setting("--reuse-steps", type=int, metavar="N", help="keep a matching for N denoising steps (default: 1)")
-    setting("--reuse-blocks", action=yes_or_no, help="blocks on one grid share their matching (default: no)")
-    setting("--min-similarity", type=_or_none(float), metavar="X",
-            help="never merge tokens whose cosine similarity is lower, -1 to 1, or none: no limit (default); the ratio "
-            "is then the upper limit")
-    setting("--st", type=int, metavar="N",
-            help="stride in frames, for models that attend to all frames of a video at once (default: 1)")
-    setting("--proportional", type=_or_none(_yes_or_no), nargs="?", const=True, metavar="yes|no|none",
-            help="let merged tokens count in attention as often as they stand for tokens, or none: as the method does "
-            "(default)")
-    setting("--start", type=float, metavar="X", help="merge from this share of the denoising (default: 0)")
-    setting("--end", type=float, metavar="X", help="and up to this one (default: 1)")
+    if ratio:
+        group.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge, below 0.75 for a "
+                           "2x2 stride; 0 for none (default: 0.5)")
+    for field in fields(ToMeConfig)[1:]:  # all but the ratio
+        option = "--" + _OPTION_NAMES.get(field.name, field.name).replace("_", "-")
+        settings: dict[str, Any] = {"dest": get_destination(field.name), "default": argparse.SUPPRESS}
+        settings["help"] = _read_descriptions()[field.name]
+        if field.name == "method":
+            settings |= {"choices": list(METHODS), "metavar": "NAME"}
+        elif field.type == "bool":
+            settings["action"] = argparse.BooleanOptionalAction
+        elif field.type == "bool | None":
+            settings |= {"type": _parse_choice, "nargs": "?", "const": True, "metavar": "yes|no|none"}
+        else:
+            kind, _, optional = str(field.type).partition(" | ")
+            settings["metavar"] = "N" if kind == "int" else "X"
+            number = int if kind == "int" else float
+            settings["type"] = _accept_none(number) if optional else number
+        group.add_argument(option, **settings)
     return group
 
 
-def _yes_or_no(text: str) -> bool:
-    if text not in ("yes", "no"):
-        raise ValueError
-    return text == "yes"
-
-
-def _or_none(number: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The type of an option that is a number, or yes or no, or ``none``."""
-
-    def number_or_none(text: str) -> Any:
-        return None if text == "none" else number(text)
-
-    number_or_none.__name__ = f"{number.__name__.strip('_').replace('_', ' ')} or none"
-    return number_or_none
+def get_destination(setting: str) -> str:
+    """Return the attribute that holds a setting of ``ToMeConfig`` among parsed arguments."""
+    return "tome_seed" if setting == "seed" else setting
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the results go."""
+    """Add where the results go."""
     group = parser.add_argument_group("the output")
     group.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER", help="default: outputs")
     group.add_argument("--overwrite", action="store_true", help="replace files that exist")
+
+
+def _accept_none(number: type[float]) -> Callable[[str], float | None]:
+    def parse(text: str) -> float | None:
+        return None if text == "none" else number(text)
+
+    parse.__name__ = f"{number.__name__} or none"  # argparse names the type in its errors
+    return parse
+
+
+def _parse_choice(text: str) -> bool | None:
+    if text not in (*_CHOICES, "none"):
+        raise argparse.ArgumentTypeError(f"invalid value: {text!r} (choose from yes, no, none)")
+    return _CHOICES.get(text)
+
+
+@cache
+def _read_descriptions() -> dict[str, str]:
+    """Read what ``apply_tome`` documents about each setting, without importing it, as that imports Paddle."""
+    spec = find_spec("ppdiffusers_tome.api")
+    assert spec is not None
+    module = ast.parse(Path(str(spec.origin)).read_text(encoding="utf-8"))
+    function = next(each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == "apply_tome")
+    section = (ast.get_docstring(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    descriptions: dict[str, str] = {}
+    for names, text in re.findall(r"^    (\w[\w, ]*): (.*(?:\n      .*)*)", section, re.MULTILINE):
+        plain = " ".join(text.split()).replace("``", "").replace("%", "%%").replace("None", "none")
+        descriptions |= dict.fromkeys(names.split(", "), plain)
+    return descriptions

@@ -1,6 +1,6 @@
-"""The program ``ppdiffusers-tome``: finds the command, runs it, and writes in one line what is wrong.
+"""The program ``ppdiffusers-tome``: finds the command, runs it, and prints errors as one line.
 
-Nothing here imports Paddle, which takes seconds: help and mistyped arguments answer at once.
+Nothing here imports Paddle, which takes seconds: help and mistyped arguments are answered at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import NoReturn
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.batch.ranks import exit_process
 from ppdiffusers_tome.tools.cli.commands import commands
-from ppdiffusers_tome.tools.cli.console.interrupts import Interrupts, end_at_once
+from ppdiffusers_tome.tools.cli.console.extras import require_extra
+from ppdiffusers_tome.tools.cli.console.interrupts import Interrupts, restore_system_interrupts
+from ppdiffusers_tome.tools.cli.console.output import shorten_warnings
 from ppdiffusers_tome.tools.cli.console.parsing import Parser
 from ppdiffusers_tome.tools.cli.console.process import prepare_process
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
@@ -29,75 +31,67 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program.
 
     Args:
-        argv: the arguments; ``None`` means the process's.
+        argv: the arguments; None for those of the process.
 
     Returns:
-        The exit code: 0, 2 when something given cannot be used (one line on stderr says what), 130 after Ctrl-C, 141
-        when nobody reads the output any more.
+        The exit code: 0; 2 for input that cannot be used (one line on stderr); 130 after Ctrl-C; 141 when the output
+        is a closed pipe.
     """
     with Interrupts() as interrupts:
         try:
-            code = _code_of(sys.argv[1:] if argv is None else list(argv), interrupts)
-            if not interrupts.came:  # or it was swallowed, and the command ended as if all were done
+            code = _run(sys.argv[1:] if argv is None else list(argv), interrupts)
+            if not interrupts.came:  # otherwise a library has swallowed it
                 return code
         except KeyboardInterrupt:
             pass
-        return _interrupted()
+        line = "\n" if sys.stderr.isatty() else ""  # after the terminal's ^C
+        print(f"{line}{PROGRAM}: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
-def _code_of(given: Sequence[str], interrupts: Interrupts) -> int:
-    """The exit code of a run with these arguments; what is wrong is written, unless that is an interrupt.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C came.
-    """
-    parser = Parser(
-        prog=PROGRAM, description="Token merging for diffusion models on PaddlePaddle: the same pictures, faster."
-    )
+def _run(argv: Sequence[str], interrupts: Interrupts) -> int:
+    description = "Token merging for diffusion models on PaddlePaddle: the same images, faster."
+    parser = Parser(prog=PROGRAM, description=description)
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     known = commands()
     parser.add_commands(known, "COMMAND")
     args = None
     try:
-        if not given:
+        if not argv:
             parser.error(f"no command was given; the commands are {', '.join(known)}")
-        args = parser.parse_args(given)
+        args = parser.parse_args(argv)
+        require_extra(getattr(args.command, "EXTRA", "cli"), argv[0])
         prepare_process(keep_memory=args.keep_memory)
-        code = args.run(args) or OK
+        with shorten_warnings():
+            code = args.command.run(args) or OK
         sys.stdout.flush()
         return code
     except SystemExit as stop:  # --help and --version
         return int(stop.code or OK)
-    except BrokenPipeError:
-        # Whoever read the output is gone (`| head`); results are written before anything is printed.
-        with suppress(OSError):  # one that is no file has nothing left to write
+    except BrokenPipeError:  # as with `| head`; results are written before anything is printed
+        with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:
-        if interrupts.came:  # and a library has made an error of it
+        if interrupts.came:  # a library has turned it into an error
             raise KeyboardInterrupt from None
-        if isinstance(error, ToMeError):
-            print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
-            return BAD_INPUT
-        if not is_out_of_memory(error):
-            raise
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        chunked = getattr(args, "chunked_attention", True)  # the command may have no such option
-        remedy = "make pictures smaller" if chunked else "make pictures smaller, or give --chunked-attention"
-        print(f"{PROGRAM}: error: there is not enough memory ({reason}); {remedy}", file=sys.stderr)
+        message = " ".join(str(error).split())
+        if not isinstance(error, ToMeError):
+            if not is_out_of_memory(error):
+                raise
+            can_chunk = not getattr(args, "chunked_attention", True)  # the command may have no such option
+            message = (
+                f"there is not enough memory ({message[:200] or type(error).__name__}); make images smaller"
+                f"{', or give --chunked-attention' if can_chunk else ''}"
+            )
+        print(f"{PROGRAM}: error: {message}", file=sys.stderr)
         return BAD_INPUT
 
 
-def _interrupted() -> int:
-    line = "\n" if sys.stderr.isatty() else ""  # behind the terminal's ^C
-    print(f"{line}{PROGRAM}: interrupted", file=sys.stderr)
-    return INTERRUPTED
-
-
 def program() -> NoReturn:
-    """What the process does: ``main``, and then its end."""
+    """Run the program and end the process."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have letters that a terminal lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may have letters that a terminal lacks
     code = main()
-    end_at_once()
+    restore_system_interrupts()
     exit_process(code)

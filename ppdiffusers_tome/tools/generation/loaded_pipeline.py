@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.cli.console.output import silence_ppdiffusers, warn
+from ppdiffusers_tome.tools.cli.console.output import warn
 from ppdiffusers_tome.tools.generation.device import check_device
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, choose_guidance_scale
@@ -186,8 +186,7 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     check_device(settings.dtype, xformers=settings.xformers)
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, class_labels=True)
     if settings.scheduler is not None:
-        with silence_ppdiffusers():  # it lists settings that the other scheduler has and this one has not
-            pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
+        pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     if settings.xformers:
         pipe.enable_xformers_memory_efficient_attention()
     if settings.chunked_attention:

@@ -196,7 +196,7 @@ class TestInterruptsOfACommand:
         assert tidied
 
     def test_a_later_one_ends_what_goes_on(self, ends_with, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(interrupts, "_TIDYING", 0.01)
+        monkeypatch.setattr(interrupts, "_CLEANUP_SECONDS", 0.01)
         ended = []
 
         def work(args: object) -> None:
@@ -230,7 +230,7 @@ from ppdiffusers_tome.tools.cli import program as cli
 def end(code):
     print(code, flush=True)
     time.sleep(30)
-cli.main, cli.end = lambda: 0, end
+cli.main, cli.exit_process = lambda: 0, end
 cli.program()
 """
 
@@ -300,9 +300,9 @@ def test_ctrl_c_at_any_time_is_one_line(name, seconds, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
-        (["generate", "--prompt", PROMPT], "make pictures smaller, or give --chunked-attention"),
-        (["generate", "--prompt", PROMPT, "--chunked-attention"], "make pictures smaller"),
-        (["export"], "make pictures smaller"),
+        (["generate", "--prompt", PROMPT], "make images smaller, or give --chunked-attention"),
+        (["generate", "--prompt", PROMPT, "--chunked-attention"], "make images smaller"),
+        (["export"], "make images smaller"),
     ],
 )
 def test_memory_that_runs_out_is_one_line_and_advises_what_the_command_takes(arguments, remedy, monkeypatch, capsys):

@@ -1,8 +1,9 @@
-"""The program's commands: one file each, found by this folder.
+"""The program's commands: one module each, found in this folder.
 
-A command's file has ``HELP`` (a sentence), ``add_arguments(parser)`` and ``run(args) -> None | int``. It must import
-neither Paddle nor anything else that is slow before ``run``: ``ppdiffusers-tome --help`` imports every command.
-A command that only groups others, such as ``bench``, has no ``run``. What commands share is in ``tools.cli.console``.
+A command has ``HELP`` (a sentence), ``add_arguments(parser)`` and ``run(args) -> None | int``, and may have
+``EXAMPLES`` and ``EXTRA`` (the extra with its packages, "cli" by default). It imports neither Paddle nor anything else
+that is slow before ``run``, as ``ppdiffusers-tome --help`` imports every command. A command that only groups others has
+no ``run``.
 """
 
 from __future__ import annotations
@@ -13,5 +14,5 @@ from ppdiffusers_tome.tools.cli.console.parsing import find_commands
 
 
 def commands() -> dict[str, ModuleType]:
-    """Every command of this folder by its name."""
+    """Import every command of this folder, by its name."""
     return find_commands(__path__, __name__)

@@ -54,8 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        help="write every program in ONNX too; needs Paddle 2.6, paddle2onnx 1.3 and onnxruntime")
     group.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="X",
                        help=f"largest difference from the model (default: {TOLERANCE:g})")
-    tome = add_tome_arguments(parser)
-    tome.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens; 0 for none (default: 0.5)")
+    add_tome_arguments(parser, ratio=True)
     add_output_arguments(parser)
 
 

@@ -36,9 +36,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
-    tome = add_tome_arguments(parser)
-    tome.add_argument("--ratio", type=float, metavar="X",
-                      help="share of the tokens to merge, below 0.75 for a 2x2 stride; 0: none (default: 0.5)")
+    add_tome_arguments(parser, ratio=True)
     add_controlnet_arguments(parser)
     group = parser.add_argument_group("many pictures")
     group.add_argument("--prompts", type=Path, metavar="FILE",

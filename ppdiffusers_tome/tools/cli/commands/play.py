@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
     import socket
 
 HELP = "Serve a page for the browser: the same picture without and with token merging, under one slider."
-INSTALL = 'pip install "gradio>=5.14,<5.15"'
-EXAMPLES = f"""prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
-It needs the package gradio: {INSTALL}
+EXTRA = "play"
+EXAMPLES = """prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
+It needs the packages of: pip install "ppdiffusers-tome[play]"
 
 examples:
   ppdiffusers-tome play
@@ -46,8 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if importlib.util.find_spec("gradio") is None:
-        raise UserError(f"play needs the package gradio, which is not here; install it with: {INSTALL}")
     settings, prompts = chosen(args)
     from ppdiffusers_tome.tools.play.serving import listen, names_for
 

@@ -1,1 +1,1 @@
-"""What is said on a terminal: lines, tables, pages of results; and how command lines are read."""
+"""The terminal: the parser of command lines, output, tables, Ctrl-C and the settings of the process."""

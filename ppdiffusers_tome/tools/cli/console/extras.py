@@ -1,0 +1,27 @@
+"""The packages that commands need beyond those that merging needs, by the extra that installs them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from ppdiffusers_tome.errors import UserError
+
+_CLI = (
+    "charset_normalizer", "filelock", "flip_evaluator", "matplotlib", "packaging", "PIL", "psutil", "rich", "scipy",
+    "skimage", "tqdm",
+)  # fmt: skip
+MODULES = {"cli": _CLI, "play": ("gradio", *_CLI)}
+
+
+def require_extra(extra: str, command: str) -> None:
+    """Check that the packages of an extra are installed, without importing them.
+
+    Raises:
+        UserError: one is missing.
+    """
+    missing = [module for module in MODULES[extra] if find_spec(module) is None]
+    if missing:
+        raise UserError(
+            f"{command} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
+            f'pip install "ppdiffusers-tome[{extra}]"'
+        )
