@@ -69,8 +69,8 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("ControlNet")
     add_controlnet_argument(group)
     group.add_argument("--image", type=Path, metavar="FILE",
-                       help="a photo whose Canny edges guide the image; transparent parts are white, or black where the "
-                       "rest is light")
+                       help="a photo whose Canny edges guide the image; transparent parts count as white, or "
+                       "as black where the rest is light")
     group.add_argument("--control-image", type=Path, metavar="FILE",
                        help="edges in white on black, used as they are; transparency counts as black")
     group.add_argument("--fit", choices=list(FIT_MODES), default=CROP,
