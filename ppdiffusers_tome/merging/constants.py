@@ -21,11 +21,8 @@ class Constants:
     def __call__(self, array: np.ndarray) -> paddle.Tensor:
         """Return an array as a tensor on the current device.
 
-        It is the same tensor for the same array, so nobody may write to it. It is kept as long as the array, which a
-        cache of the caller bounds. A program that is traced gets the numbers themselves.
-
-        Args:
-            array: one that the caller keeps, asks for again and never changes.
+        The same array is the same tensor, so nobody may write to either. The tensor is kept as long as the array, which
+        a cache of the caller bounds. A program that is traced gets the numbers themselves.
         """
         if not paddle.in_dynamic_mode():
             return paddle.to_tensor(array)

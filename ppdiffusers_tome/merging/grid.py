@@ -34,11 +34,7 @@ class Grid:
         return Grid(self.height, self.width)
 
     def num_cells(self, sx: int, sy: int, st: int = 1) -> int:
-        """Count the whole cells that fit; each holds one destination.
-
-        Args:
-            sx, sy, st: columns, rows and frames of a cell.
-        """
+        """Count the cells of sx columns, sy rows and st frames that fit; each holds one destination."""
         return (self.frames // st) * (self.height // sy) * (self.width // sx)
 
     def num_merged(self, ratio: float) -> int:
@@ -49,9 +45,8 @@ class Grid:
         """List the tokens of every cell, and those in no cell.
 
         Returns:
-            ``[cells, st * sy * sx]`` int64, each row a cell's tokens, the top left one of its first frame first; and
-            ``[rest]`` int64, the tokens of frames, rows and columns past the last whole cell (always sources, as in
-            tomesd).
+            int64 ``[cells, st * sy * sx]``, of each cell the top left token of its first frame first; and int64
+            ``[rest]``, the tokens past the last whole cell (always sources, as in tomesd).
 
         Example:
             >>> cells, rest = Grid(height=2, width=5).cells(sx=2, sy=2)
@@ -68,17 +63,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Layout:
-    """A grid of tokens, and its place in the sequence and in the model.
-
-    Attributes:
-        grid: of the tokens.
-        prefix: how many other tokens precede it.
-        level: how many times smaller than the latent it is.
-    """
+    """A grid of tokens, and its place in the sequence and in the model."""
 
     grid: Grid
-    prefix: int = 0
-    level: int = 1
+    prefix: int = 0  # how many other tokens precede it
+    level: int = 1  # how many times smaller than the latent it is
 
     @property
     def num_tokens(self) -> int:
@@ -87,10 +76,10 @@ class Layout:
 
 
 def divide_evenly(length: int, at_most: int) -> np.ndarray:
-    """Divide a line into as few parts of at most ``at_most`` as hold it.
+    """Number the parts of a line that is cut as evenly as possible.
 
     Returns:
-        int64 ``[length]``, the part of each place; the lengths of parts differ by at most one.
+        int64 ``[length]``, the part of each place; parts are as few as can be and at most ``at_most`` long.
 
     Example:
         >>> divide_evenly(5, at_most=2).tolist()

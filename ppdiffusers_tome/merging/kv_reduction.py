@@ -23,19 +23,12 @@ from ppdiffusers_tome.merging.tensor_ops import dim_size
 
 @dataclass(frozen=True)
 class ChosenKeys(TokenReduction):
-    """Some tokens give keys and values, the other tokens none.
+    """Some tokens give keys and values, the other tokens none."""
 
-    Attributes:
-        kept: int64 ``[left]``, tokens, the same in every image.
-        batch: number of images; -1 matches any (dynamic dimension).
-        num_tokens: all tokens.
-        prefix: how many of them precede the grid's; they come last in ``kept``.
-    """
-
-    kept: paddle.Tensor
+    kept: paddle.Tensor  # int64 [left], tokens, the same in every image
     batch: int
     num_tokens: int
-    prefix: int = 0
+    prefix: int = 0  # how many tokens precede the grid's; they come last in `kept`
 
     @property
     def num_left(self) -> int:
@@ -63,7 +56,6 @@ class ChosenKeys(TokenReduction):
         return paddle.concat([sizes, paddle.zeros([1, self.prefix], dtype="float32")], axis=1)
 
     def reduce(self, x: paddle.Tensor, combine: str = MEAN) -> paddle.Tensor:
-        """Choose tokens, ``[batch, left, channels]``; each stays as it is, whatever ``combine`` says."""
         return paddle.index_select(x, self.kept, axis=1)
 
     def restore(self, y: paddle.Tensor) -> paddle.Tensor:
@@ -79,10 +71,10 @@ def select_key_tokens(
     """Select the tokens that give keys: destinations, evenly spread sources, and the prefix.
 
     Args:
-        partition: of the grid; its sources are listed cell by cell.
-        num_dropped: how many of S sources give none, ``1 <= num_dropped <= S``.
-        constants: as in ``partition.random_partition``; None, which keeps none, where every step drops another number.
-        frames: how many such grids the tokens of an image hold, one after the other; the same tokens of each give keys.
+        partition: of the grid; its S sources are listed cell by cell.
+        num_dropped: how many sources give none, ``1 <= num_dropped <= S``.
+        constants: as in ``partition.random_partition``.
+        frames: how many such grids an image's tokens hold, one after the other; the same tokens of each give keys.
 
     Returns:
         int64 ``[tokens - num_dropped]``.
@@ -103,34 +95,22 @@ def select_key_tokens(
 
 @dataclass(frozen=True, eq=False)
 class Pooling:
-    """Groups of tokens that are the same in every image.
+    """The ``Matching`` of one image, the same for all images: cells, and tokens that stay by themselves.
 
-    They are cells, and tokens that stay by themselves.
-
-    Attributes:
-        owner: int32 ``[tokens]``, the group of each token.
-        inverse_count: float32 ``[groups, 1]``, one over how many tokens each group has.
-        order: int64 ``[tokens]``, as in ``Matching.order``; the token in a cell's middle stands for the cell.
-        uniform_groups: whether all tokens are in cells.
+    The token in a cell's middle stands for the cell.
     """
 
-    owner: np.ndarray
-    inverse_count: np.ndarray
-    order: np.ndarray
+    owner: np.ndarray  # int32 [tokens]
+    inverse_count: np.ndarray  # float32 [left, 1]
+    order: np.ndarray  # int64 [tokens]
     uniform_groups: bool
 
     @property
     def num_left(self) -> int:
-        """Groups, that is, keys."""
         return len(self.inverse_count)
 
     def match(self, x: paddle.Tensor, constants: Constants) -> Matching:
-        """Match the keys of tokens ``[batch, tokens, channels]``; nothing is compared.
-
-        Args:
-            x: the tokens, of which the batch alone matters.
-            constants: as in ``partition.random_partition``.
-        """
+        """Match the keys of as many images as there are tokens of, ``[batch, tokens, channels]``."""
         batch, num_tokens = dim_size(x, 0), len(self.owner)
         images = paddle.arange(batch, dtype="int32").unsqueeze(1)
         owner = (constants(self.owner) + images * self.num_left).flatten()
@@ -151,8 +131,8 @@ def plan_pooling(layout: Layout, grid: Grid, num_dropped: int, stride: tuple[int
 
     Args:
         layout: of the tokens.
-        grid: whose cells are pooled: all of it, or one frame's, whose cells are then those of every frame.
-        num_dropped: of the grid, to a cell; all cells are pooled where there are no more keys to drop.
+        grid: all of the layout's, or one frame's, whose cells are then those of every frame.
+        num_dropped: the keys of the grid to drop, or as many as pooling all cells drops.
         stride: ``(sx, sy, st)``.
 
     Example, one of the four cells of a 4x4 grid, of which the token 5 in the middle has the position:

@@ -39,8 +39,7 @@ def add_group_size_bias(
     Token Merging: Your ViT But Faster, Bolya et al. 2023, section 3).
 
     Args:
-        mask: for the reduced keys already, ``[batch or 1, heads or 1, 1 or queries, keys]``, as in ``reduce_key_mask``;
-            None for none.
+        mask: of the reduced keys already, ``[batch or 1, heads or 1, 1 or queries, keys]``, as in ``reduce_key_mask``.
         reduction: of the image's keys.
         num_text: how many keys a text has.
         dtype: of the result.
@@ -60,14 +59,9 @@ def add_group_size_bias(
 
 
 def expand_to_heads(bias: paddle.Tensor, heads: int, out_dim: int) -> paddle.Tensor:
-    """Expand a bias to heads as ppdiffusers' ``prepare_attention_mask`` does.
+    """Expand ``[batch, 1, queries or 1, keys]`` to heads.
 
-    That cannot do it in a program for any batch.
-
-    Args:
-        bias: ``[batch, 1, queries or 1, keys]``.
-        heads: of the attention.
-        out_dim: 3 or 4, the dimensions of the result.
+    Unlike ppdiffusers' ``prepare_attention_mask``, it can do so in a program for any batch.
 
     Returns:
         ``[batch, heads, same, keys]``, or with an ``out_dim`` of 3 ``[batch * heads, same, keys]``.
@@ -78,9 +72,9 @@ def expand_to_heads(bias: paddle.Tensor, heads: int, out_dim: int) -> paddle.Ten
 
 @paddle.jit.not_to_static  # tracing would make tensors of dynamic dimensions, and branches of them
 def is_key_mask(mask: paddle.Tensor, key: paddle.Tensor) -> bool:
-    """Return whether a mask can be one more channel of the keys.
+    """Return True where a mask can be one more channel of the keys.
 
-    It can where it is the same for all queries, exact as a factor, and for no more images or heads than the keys are.
+    It must be the same for all queries, exact as a factor, and for no more images or heads than the keys.
 
     Args:
         mask: ``[batch or 1, heads or 1, queries or 1, keys]``, or with batch and heads as one axis.
@@ -99,12 +93,7 @@ def append_mask_channel(
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
     """Append a channel to queries and keys whose product is the mask.
 
-    That is cheaper than adding a row to a matrix of scores.
-
-    Args:
-        query, key: ``[..., tokens or keys, head_dim]``.
-        mask: as in ``is_key_mask``.
-        scale: the factor of the products.
+    That is cheaper than adding a row to a matrix of scores, which are products times ``scale``.
     """
     # The lowest float32 would become infinite.
     bias = paddle.clip(mask.astype(key.dtype), -1e30, 1e30).squeeze(-2).unsqueeze(-1) / scale

@@ -1,7 +1,8 @@
-"""Matchers, which decide which sources merge into which destinations.
+"""ToMe's bipartite soft matching: which sources merge into which destinations.
 
-ToMe's bipartite soft matching (Token Merging for Fast Stable Diffusion, Bolya & Hoffman 2023, section 3): every source
-finds its most similar destination (cosine), and the most similar sources merge into theirs.
+Every source finds its most similar destination (cosine), and the most similar sources merge into theirs: Token Merging
+for Fast Stable Diffusion (Bolya & Hoffman 2023), section 3. Where all are compared with all, it equals
+``bipartite_soft_matching_random2d`` of tomesd 0.1.3 (MIT, see NOTICE).
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from functools import partial
 
 import paddle
 
-from ppdiffusers_tome.merging.bipartite import merge_most_similar
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition
 from ppdiffusers_tome.merging.similarity import find_nearest
+from ppdiffusers_tome.merging.tensor_ops import can_write_in_place, dim_size, gather_last_axis, scatter_rows
 from ppdiffusers_tome.merging.tiles import TiledPartition, cut_into_tiles, split_by_tile
 
 # From the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
@@ -28,20 +29,15 @@ def build_matcher(
     tile: int | None = None, stride: tuple[int, ...] = (2, 2), min_similarity: float | None = None,
     constants: Constants | None = None, frames: int = 1,
 ) -> Matcher:  # fmt: skip
-    """Build the matcher of a grid: exact, or in tiles where there are several.
-
-    It is built once for a grid and call of the denoiser; all blocks on the grid share it.
+    """Build the matcher that all blocks on a grid share in a call.
 
     Args:
-        partition: the sources and destinations of the grid.
+        partition, num_merged, min_similarity, frames: as for ``match_tokens``.
         grid: of the tokens.
-        num_merged: how many of S sources merge, ``1 <= num_merged <= S``; at most, with ``min_similarity``.
         tile: as in ``ToMeConfig``.
         stride: ``(sx, sy)`` or ``(sx, sy, st)`` of the partition; tiles hold whole cells. Over several frames, ``st``,
             tokens are compared with those of the same cell's frames only, so the cost is linear in the frames.
-        min_similarity: as in ``ToMeConfig``.
         constants: as in ``partition.random_partition``.
-        frames: how many such grids the tokens of an image hold, one after the other. Each merges by itself.
     """
     tiled = None
     sx, sy, st = (*stride, 1)[:3]
@@ -49,47 +45,86 @@ def build_matcher(
         tiles = cut_into_tiles(grid, sx, sy, tile or max(grid.height, grid.width), st)
         if tiles.num_tiles > 1:
             tiled = split_by_tile(partition, tiles, constants)
-    match = partial(
-        match_tokens, partition=partition, num_merged=num_merged, min_similarity=min_similarity, tiled=tiled
-    )
-    return match if frames == 1 else partial(_match_frames, match, frames)
+    return partial(
+        match_tokens, partition=partition, num_merged=num_merged, min_similarity=min_similarity, tiled=tiled,
+        frames=frames,
+    )  # fmt: skip
 
 
+@paddle.no_grad()
 def match_tokens(
     x: paddle.Tensor, partition: Partition, num_merged: int, min_similarity: float | None = None,
-    tiled: TiledPartition | None = None,
+    tiled: TiledPartition | None = None, frames: int = 1,
 ) -> Matching | None:  # fmt: skip
     """Decide which tokens merge.
 
     Args:
         x: ``[batch, tokens, channels]``, the block's input, any float type.
-        partition: the sources and destinations of the grid.
+        partition: the S sources and the destinations of the grid.
         num_merged: how many sources merge, ``1 <= num_merged <= S``.
-        min_similarity: the least cosine at which they do; fewer may then merge.
+        min_similarity: the least cosine at which they do. All images then merge as many as the one that has fewest
+            similar sources, so that they stay one tensor. Read on the host, so it waits for the device.
         tiled: the same partition by tiles, to compare sources with the destinations in and beside their tiles only;
             None compares all with all.
+        frames: how many such grids an image's tokens hold, one after the other. Each merges by itself.
 
     Returns:
-        The matching of the sources with their destinations; None where none are similar enough.
+        The matching; None where no sources are similar enough.
     """
-    with paddle.no_grad():
-        if tiled is None:
-            sources = partition.sources
-            similarity, best = find_nearest(x, sources, partition.destinations)
-        else:
-            sources = tiled.sources
-            similarity, best = find_nearest(x, sources, tiled.destinations, tiled.num_tiles)
-            if tiled.rank_penalty is not None:
-                # NaN (of latents that overflowed) sorts arbitrarily; use -2 so it still ranks above the padding.
-                similarity = paddle.where(paddle.isfinite(similarity), similarity, paddle.full_like(similarity, -2))
-                similarity = similarity + tiled.rank_penalty
-            best = paddle.gather(tiled.dst_index, (best + tiled.tile_offset).flatten()).reshape(best.shape)
-        return merge_most_similar(
-            similarity, best, sources, partition, num_tokens=x.shape[1], num_merged=num_merged,
-            min_similarity=min_similarity,
-        )  # fmt: skip
+    if frames > 1:
+        x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])
+    if tiled is None:
+        sources = partition.sources
+        similarity, best = find_nearest(x, sources, partition.destinations)
+    else:
+        sources = tiled.sources
+        similarity, best = find_nearest(x, sources, tiled.destinations, tiled.num_tiles)
+        if tiled.rank_penalty is not None:
+            # NaN (of latents that overflowed) sorts arbitrarily; use -2 so it still ranks above the padding.
+            similarity = paddle.where(paddle.isfinite(similarity), similarity, paddle.full_like(similarity, -2))
+            similarity = similarity + tiled.rank_penalty
+        best = paddle.gather(tiled.dst_index, (best + tiled.tile_offset).flatten()).reshape(best.shape)
+    if min_similarity is not None:
+        num_similar = (similarity >= min_similarity).astype("int32").sum(axis=1)
+        num_merged = min(num_merged, int(num_similar.min()))
+        if num_merged == 0:
+            return None
+    matching = _merge_most_similar(similarity, best, sources, partition, x.shape[1], num_merged)
+    return matching if frames == 1 else matching.unfold_frames(frames)
 
 
-def _match_frames(match: Matcher, frames: int, tokens: paddle.Tensor) -> Matching | None:
-    matching = match(tokens.reshape([-1, tokens.shape[1] // frames, tokens.shape[2]]))
-    return None if matching is None else matching.unfold_frames(frames)
+def _merge_most_similar(
+    similarity: paddle.Tensor, best: paddle.Tensor, sources: paddle.Tensor, partition: Partition,
+    num_tokens: int, num_merged: int,
+) -> Matching:  # fmt: skip
+    """Merge the sources that are most similar to their destinations into them.
+
+    Args:
+        similarity: ``[batch, S or more]`` float32, of each source to its destination. Padding columns are below any
+            cosine.
+        best: ``[batch, S or more]`` int64, the index of that destination in ``partition.destinations``.
+        sources: int64 ``[S or more]``, the token of each column.
+        partition: the grid's destinations, and the tokens before it, which stay.
+        num_tokens, num_merged: all tokens of an image, and those that merge.
+    """
+    stay = partition.destinations
+    if partition.prefix:
+        stay = paddle.concat([stay, paddle.arange(partition.prefix, dtype="int64")])
+    batch, num_stay = dim_size(similarity, 0), stay.shape[0]
+    num_sources, num_left = num_tokens - num_stay, num_tokens - num_merged
+    rank = paddle.argsort(similarity, axis=1, descending=True)
+    if rank.shape[1] > num_sources:
+        rank = rank[:, :num_sources]
+    # The merged sequence of an image is [kept sources by rank, destinations, tokens before the grid]; a merged source
+    # goes where its destination is.
+    rows = paddle.arange(batch * num_left, dtype="int64").reshape([-1, num_left])
+    first_destination = num_left - num_stay
+    merged_into = gather_last_axis(best, rank[:, :num_merged]) + rows[:, first_destination : first_destination + 1]
+    by_rank = paddle.gather(sources, rank.flatten()).reshape([-1, num_sources])
+    order = paddle.concat([by_rank, stay.unsqueeze(0).expand([batch, num_stay])], axis=1)
+    order = order + paddle.arange(0, batch * num_tokens, num_tokens, dtype="int64").unsqueeze(1)
+    row_of = paddle.concat([merged_into, rows], axis=1).flatten().astype("int32")
+    owner = scatter_rows(row_of, order.flatten(), batch * num_tokens, in_place=can_write_in_place())
+    ones = paddle.ones([batch * num_tokens], dtype="float32")
+    count = scatter_rows(ones, owner, batch * num_left, add=True, in_place=can_write_in_place())
+    return Matching(owner, paddle.reciprocal(count).unsqueeze(1), order, similarity.shape[0], num_tokens, num_merged)

@@ -25,11 +25,7 @@ class Matching(TokenReduction):
         order: int64 ``[batch, tokens]``, of frames that merge by themselves ``[batch * frames, tokens of a frame]``;
             tokens counted over the whole batch: those merged away, then of each group its destination, or its only
             token, in the order of the merged sequence.
-        batch: number of images; -1 matches any (dynamic dimension).
-        num_tokens: tokens before merging, N.
-        num_merged: tokens merged away; N - num_merged are left.
-        keeps_queries: True where only keys and values merge.
-        uniform_groups: True where all groups are of one size, or as nearly as a grid can be cut.
+        num_merged: tokens of an image that are merged away.
 
     Example:
         >>> matching = Matching(
@@ -76,12 +72,7 @@ class Matching(TokenReduction):
     def reduce(self, x: paddle.Tensor, combine: str = MEAN) -> paddle.Tensor:
         """Make one token of each group.
 
-        Args:
-            x: ``[batch, tokens, channels]``, any float type.
-            combine: ``MEAN``; ``NORM``, the mean at the mean length of the group's tokens; ``KEEP``, the destination.
-
-        Returns:
-            ``[batch, left, channels]`` of the same type.
+        It is the mean, with ``NORM`` at the mean length of the group's tokens; with ``KEEP`` the destination.
         """
         # A program may know the batch of these tokens, but not that those of another layer have the same.
         rows = x.reshape([-1 if self.batch < 0 else self.batch * self.num_tokens, x.shape[2]])
@@ -98,14 +89,6 @@ class Matching(TokenReduction):
         return merged.reshape([self.batch, self.num_left, x.shape[2]])
 
     def restore(self, y: paddle.Tensor) -> paddle.Tensor:
-        """Give every token of a group the group's value.
-
-        Args:
-            y: ``[batch, left, channels]``, any float type; where queries stay, all tokens, which are returned.
-
-        Returns:
-            ``[batch, tokens, channels]`` of the same type.
-        """
         if self.keeps_queries:
             return y
         channels = y.shape[2]
@@ -139,10 +122,7 @@ class Matching(TokenReduction):
         return sums.multiply_(weights) if can_write_in_place(rows) else sums * weights
 
     def _mask_groups(self, bias: paddle.Tensor) -> paddle.Tensor:
-        """Mask every group that has a masked token, ``[batch, left, channels]``.
-
-        A mean would fade in a large group.
-        """
+        """Mask every group that has a masked token; a mean would fade in a large group."""
         sums = self._add_groups(widen(bias).flatten(0, 1))
         sums = paddle.maximum(sums, bias.min().astype(sums.dtype))
         return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])
@@ -153,8 +133,5 @@ class Matching(TokenReduction):
 
 
 def _row_lengths(rows: paddle.Tensor, least: float) -> paddle.Tensor:
-    """Measure the lengths of ``[rows, channels]``, at least ``least``, ``[rows, 1]``.
-
-    The bound lies on the squares, as the gradient of a root is infinite at 0.
-    """
+    # The bound lies on the squares, as the gradient of a root is infinite at 0.
     return paddle.sqrt(paddle.clip((rows * rows).sum(axis=-1, keepdim=True), min=least * least))

@@ -22,10 +22,10 @@ class Method:
 
     Attributes:
         about: one clause, for tables and help.
-        combine: how a group becomes one token in a block, by the block's depth: 0 for the first block that merges in a
-            call of the denoiser, 1 for the last. None where only keys and values are reduced.
+        combine: how a group becomes one token, by the depth of the block: 0 for the first block that merges in a call
+            of the denoiser, 1 for the last. None where only keys and values are reduced.
         keys: how keys and values are reduced; None where tokens merge.
-        proportional: whether group sizes weight attention unless the settings say otherwise.
+        proportional: whether group sizes weight attention by default.
         unsupported_settings: settings that must stay at their defaults, each with the reason as a clause.
     """
 

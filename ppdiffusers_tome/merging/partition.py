@@ -1,15 +1,15 @@
 """Sources and destinations: one destination in every cell of the stride.
 
-The random choice is computed from (seed, timestep, grid) on the device that holds the timestep. So it moves no
-global generator, costs no transfer to the host, is the same for every image and for the prompted and unprompted
-halves whether they come in one batch or in two calls, and is a plain part of the graph when a model is exported.
-(tomesd draws from a forked generator instead and must give up randomness for odd batches.)
+The random choice is a hash of seed, timestep and grid, computed on the device that holds the timestep. So it moves no
+global generator, costs no transfer to the host, is the same for every image of one batch or of several calls, and is a
+part of the graph when a model is exported. (tomesd's forked generator gives up randomness for odd batches.)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import paddle
@@ -46,16 +46,13 @@ class Partition:
 def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None, *, st: int = 1) -> Partition:
     """Choose the top left token of every cell (``use_rand=False``).
 
-    The arguments are those of ``random_partition``.
-
     Example:
         >>> partition = regular_partition(Grid(2, 4), sx=2, sy=2)
         >>> partition.destinations.tolist(), partition.sources.tolist()
         ([0, 2], [1, 4, 5, 3, 6, 7])
     """
-    constant = constants or Constants()
-    sources, destinations = _list_regular(grid, sx, sy, st)
-    return Partition(constant(sources), constant(destinations))
+    sources, destinations = map(constants or Constants(), _list_regular(grid, sx, sy, st))
+    return Partition(sources, destinations)
 
 
 def random_partition(
@@ -67,11 +64,11 @@ def random_partition(
     This is section 4.1 of Token Merging for Fast Stable Diffusion (Bolya & Hoffman 2023).
 
     Args:
-        grid: the grid of tokens; at least one cell must fit.
+        grid: of the tokens; at least one cell must fit.
         sx, sy, st: stride over columns, rows and frames.
         seed: of the random choice.
         timestep: scalar or ``[batch]``, any number type; the first entry counts, so that all images share their
-            destinations. ``None`` where a model has no timestep.
+            destinations. None where a model has no timestep.
         constants: keeps the tensors that the next partition of this grid needs again; None keeps none.
 
     Example:
@@ -90,8 +87,8 @@ def random_partition(
         key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % prime
     # A quadratic in the key (mod p) with random coefficients a cell: a hash by which cells are independent and so
     # are any three timesteps. (A line would let the evenly spaced steps of a schedule fall into a short cycle.)
-    hashed, linear, offset = map(constant, arrays.coefficients)
-    for coefficient in (linear, offset):
+    hashed, *lower = map(constant, arrays.coefficients)
+    for coefficient in lower:
         hashed = (hashed * key + coefficient) % prime
     chosen = hashed % (st * sx * sy)
     corner = constant(arrays.corner)
@@ -102,23 +99,14 @@ def random_partition(
     return Partition(sources, destinations)
 
 
-@dataclass(frozen=True, eq=False)
-class _RandomArrays:
-    """The constants of all random partitions of a grid, each int64.
+class _RandomArrays(NamedTuple):
+    """The constants of all random partitions of a grid, each int64."""
 
-    Attributes:
-        corner: ``[cells]``, the top left token of each cell's first frame.
-        offsets: ``[tokens of a cell]``, the distance of each token of a cell from its corner.
-        source_offsets: ``[tokens of a cell, one less]``, in row c the offsets of all tokens but the c-th.
-        rest: tokens in no cell.
-        coefficients: the three of the hash, each ``[cells]``.
-    """
-
-    corner: np.ndarray
-    offsets: np.ndarray
-    source_offsets: np.ndarray
-    rest: np.ndarray
-    coefficients: tuple[np.ndarray, ...]
+    corner: np.ndarray  # [cells], the top left token of each cell's first frame
+    offsets: np.ndarray  # [tokens of a cell], the distance of each from the corner
+    source_offsets: np.ndarray  # [tokens of a cell, one less], in row c the offsets of all tokens but the c-th
+    rest: np.ndarray  # tokens in no cell
+    coefficients: tuple[np.ndarray, ...]  # the three of the hash, each [cells]
 
 
 @lru_cache(maxsize=32)

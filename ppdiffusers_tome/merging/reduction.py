@@ -33,18 +33,12 @@ class TokenReduction(ABC):
     @property
     @abstractmethod
     def uniform_groups(self) -> bool:
-        """True where all tokens left stand for equally many.
-
-        Or as nearly as a grid can be cut. Group sizes then cancel in softmax where there are no other keys.
-        """
+        """True where groups are as equal as a grid can be cut, so sizes cancel in softmax."""
 
     @property
     @abstractmethod
     def positions(self) -> paddle.Tensor:
-        """int64 ``[batch or 1, left]``: whose place each token left takes.
-
-        Tokens are counted within their image.
-        """
+        """int64 ``[batch or 1, left]``: the token of the image whose place each token left takes."""
 
     @property
     @abstractmethod
@@ -53,25 +47,18 @@ class TokenReduction(ABC):
 
     @abstractmethod
     def reduce(self, x: paddle.Tensor, combine: str = MEAN) -> paddle.Tensor:
-        """Reduce ``[batch, tokens, channels]`` to ``[batch, left, channels]`` of the same type.
+        """Reduce ``[batch, tokens, channels]`` to ``[batch, left, channels]`` of the same float type.
 
-        Args:
-            x: any float type.
-            combine: one of ``COMBINE_MODES``, for reductions that make one token of a group.
+        ``combine``, one of ``COMBINE_MODES``, is for reductions that make one token of a group.
         """
 
     @abstractmethod
     def restore(self, y: paddle.Tensor) -> paddle.Tensor:
-        """Give every token its result, ``[batch, tokens, channels]``.
-
-        This is the identity where every query stays.
-        """
+        """Give every token its result; ``y`` itself where every query stays."""
 
     @abstractmethod
     def reduce_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
-        """Reduce an attention bias as the tokens are reduced.
-
-        A merged key is masked if any of its tokens is.
+        """Reduce an attention bias; a merged key is masked if any of its tokens is.
 
         Args:
             mask: ``[batch or batch * heads, 1 or tokens, tokens]``, 0 to keep and a large negative number to mask.
@@ -81,9 +68,7 @@ class TokenReduction(ABC):
         """
 
     def fits(self, x: paddle.Tensor) -> bool:
-        """Return whether ``x`` is ``[batch, tokens, channels]`` with this batch and number of tokens."""
-        return (
-            x.ndim == 3
-            and (x.shape[0] == self.batch or -1 in (x.shape[0], self.batch))
-            and x.shape[1] == self.num_tokens
-        )
+        """Return True for ``[batch, tokens, channels]`` of this batch and number of tokens."""
+        if x.ndim != 3 or x.shape[1] != self.num_tokens:
+            return False
+        return x.shape[0] == self.batch or -1 in (x.shape[0], self.batch)

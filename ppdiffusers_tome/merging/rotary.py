@@ -1,8 +1,8 @@
 """Rotary position embeddings of reduced tokens: a merged token has its destination's position.
 
-Models hand one embedding to their attention, for the whole batch and for queries and keys alike. The tokens left differ
-by image, and reduced keys are fewer than queries; so the embedding is applied here, to the outputs of the norms of
-queries and keys, in the arithmetic of ppdiffusers (RoFormer, Su et al. 2021, section 3.4.2).
+Models hand attention one embedding for all images, queries and keys. The tokens left differ by image, and reduced keys
+are fewer than queries; so it is applied here, to the outputs of the norms of queries and keys, in the arithmetic of
+ppdiffusers (RoFormer, Su et al. 2021, section 3.4.2).
 """
 
 from __future__ import annotations
@@ -19,15 +19,7 @@ Embedding: TypeAlias = tuple[paddle.Tensor, paddle.Tensor] | paddle.Tensor
 
 
 class RotaryEmbedding:
-    """The rotary embedding of a grid's tokens, and maybe of a text's before them.
-
-    Args:
-        embedding: as the model made it.
-        num_tokens: the last of its rows, which are the grid's.
-
-    Attributes:
-        num_text: the rows before them, which are a text's.
-    """
+    """The rotary embedding of a text's ``num_text`` tokens, if any, and then of a grid's ``num_tokens``."""
 
     def __init__(self, embedding: Embedding, num_tokens: int) -> None:
         if isinstance(embedding, tuple | list):
@@ -38,12 +30,10 @@ class RotaryEmbedding:
 
     @property
     def text_rotation(self) -> Rotation:
-        """The rotation of the text's tokens."""
         return Rotation([part[: self.num_text].unsqueeze([0, 1]) for part in self._parts], self._is_complex)
 
     @property
     def grid_rotation(self) -> Rotation:
-        """The rotation of all tokens of the grid."""
         return Rotation([part[self.num_text :].unsqueeze([0, 1]) for part in self._parts], self._is_complex)
 
     def rotation_at(self, positions: paddle.Tensor) -> Rotation:
@@ -62,36 +52,23 @@ def count_positions(embedding: Embedding) -> int:
 class Rotation:
     """The rotation of queries or keys by their positions.
 
-    Attributes:
-        parts: cosines and sines, or pairs of both, each ``[batch or 1, 1, tokens, channels of a head]``.
-        is_complex: whether they are pairs.
+    Its parts are cosines and sines, or pairs of both (complex), each ``[batch or 1, 1, tokens, channels of a head]``.
     """
 
     parts: list[paddle.Tensor]
     is_complex: bool
 
-    @property
-    def num_tokens(self) -> int:
-        """The number of tokens that rotate."""
-        return self.parts[0].shape[2]
-
     def rotate(self, x: paddle.Tensor, *, text_first: bool = True) -> paddle.Tensor:
-        """Rotate queries or keys ``[batch, heads, tokens, channels of a head]``.
-
-        Args:
-            x: the output of the norm. Of more tokens than rotate, the text's stay as they are.
-            text_first: as in ``TokenSpan``.
-        """
-        span = TokenSpan(self.num_tokens, text_first)
+        """Rotate queries or keys ``[batch, heads, tokens, channels of a head]``, but not a text's."""
+        span = TokenSpan(self.parts[0].shape[2], text_first)
         image, text = span.split(x, axis=2)
-        return span.join(self._rotate_pairs(image), text, axis=2)
-
-    def _rotate_pairs(self, x: paddle.Tensor) -> paddle.Tensor:
-        pairs = x.reshape([0, 0, 0, -1, 2])
+        pairs = image.reshape([0, 0, 0, -1, 2])
         if self.is_complex:
             factor = paddle.as_complex(self.parts[0].reshape([0, 0, 0, -1, 2]))
-            return paddle.as_real(paddle.as_complex(pairs.astype("float64")) * factor).flatten(3).astype(x.dtype)
-        cosine, sine = self.parts
-        real, imaginary = pairs.unbind(axis=-1)
-        quarter_turn = paddle.stack([-imaginary, real], axis=-1).flatten(3)
-        return (x.astype("float32") * cosine + quarter_turn.astype("float32") * sine).astype(x.dtype)
+            rotated = paddle.as_real(paddle.as_complex(pairs.astype("float64")) * factor).flatten(3)
+        else:
+            cosine, sine = self.parts
+            real, imaginary = pairs.unbind(axis=-1)
+            quarter_turn = paddle.stack([-imaginary, real], axis=-1).flatten(3)
+            rotated = image.astype("float32") * cosine + quarter_turn.astype("float32") * sine
+        return span.join(rotated.astype(x.dtype), text, axis=2)

@@ -42,13 +42,13 @@ def scatter_rows(
     updates: paddle.Tensor, index: paddle.Tensor, num_rows: int | paddle.Tensor,
     *, add: bool = False, in_place: bool = False,
 ) -> paddle.Tensor:  # fmt: skip
-    """Write ``updates[i]`` to row ``index[i]`` of ``num_rows`` rows, or sum them there.
+    """Write ``updates[i]`` to row ``index[i]``, or add them there.
 
     Args:
         updates: ``[updates, ...]``.
-        index: int ``[updates]``. Every row must be written at least once.
+        index: int ``[updates]``. Every row must be written at least once, without ``add`` exactly once.
         num_rows: of the result.
-        add: sum the updates of a row; otherwise each row has one.
+        add: sum the updates of a row.
         in_place: take one buffer, where otherwise there are two.
     """
     shape = [num_rows, *(dim_size(updates, axis) for axis in range(1, updates.ndim))]
@@ -59,10 +59,7 @@ def scatter_rows(
 
 
 def can_write_in_place(x: paddle.Tensor | None = None) -> bool:
-    """Return whether results made from ``x`` may be written in place.
-
-    They may where neither gradients nor a program are recorded.
-    """
+    """Return True where neither gradients nor a program are recorded of ``x``."""
     if not paddle.in_dynamic_mode():
         return _traces_inplace.get()
     return x is None or x.stop_gradient or not paddle.is_grad_enabled()
@@ -70,10 +67,7 @@ def can_write_in_place(x: paddle.Tensor | None = None) -> bool:
 
 @contextmanager
 def trace_with_inplace() -> Iterator[None]:
-    """Trace programs that write in place as inference does.
-
-    They are for counting operators, not for running.
-    """
+    """Trace programs that write in place, for counting operators."""
     token = _traces_inplace.set(True)
     try:
         yield

@@ -21,19 +21,17 @@ from ppdiffusers_tome.merging.partition import Partition
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """A grid's sources and destinations by tile, as indices into a partition's.
+    """A grid's S sources and D destinations of each tile, as indices into a partition's.
 
-    Tiles hold nearly equal numbers; one that holds fewer than the largest repeats its last source or destination.
+    A tile with fewer sources than the largest repeats its last one.
 
     Attributes:
-        num_tiles: how many there are.
-        sources: int64 ``[num_tiles * S of the largest]``, tile by tile, each source in one tile.
-        destinations: int64 ``[num_tiles * D of the largest]``, tile by tile, the destinations that the tile's sources
-            are compared with: in the tile and in the cells around it, of the same frames.
-        tile_offset: int64 ``[1, num_tiles * S of the largest]``, where in ``destinations`` the tile of each source
-            begins.
-        rank_penalty: float32 ``[num_tiles * S of the largest]``, added to cosines: 0, and -4 for repeated sources, so
-            that they rank last.
+        sources: int64 ``[num_tiles * S]``, each in one tile.
+        destinations: int64 ``[num_tiles * D]``, those that the tile's sources are compared with: in the tile and in the
+            cells around it, of the same frames.
+        tile_offset: int64 ``[1, num_tiles * S]``, where in ``destinations`` the tile of each source begins.
+        rank_penalty: float32 ``[num_tiles * S]``, added to cosines: 0, and -4 for repeated sources, so that they rank
+            last.
     """
 
     num_tiles: int
@@ -45,29 +43,21 @@ class Tiles:
 
 @dataclass(frozen=True)
 class TiledPartition:
-    """A partition's tokens by tile.
-
-    Attributes:
-        num_tiles: how many tiles there are.
-        sources: int64 ``[num_tiles * S of the largest]``, tokens.
-        destinations: int64 ``[num_tiles * D of the largest]``, tokens.
-        dst_index: int64 ``[num_tiles * D of the largest]``, the index of each destination in the partition.
-        tile_offset, rank_penalty: as in ``Tiles``; no penalty (None) where all tiles hold equal numbers.
-    """
+    """The tokens of ``Tiles`` in a partition, and the indices of the destinations there."""
 
     num_tiles: int
     sources: paddle.Tensor
     destinations: paddle.Tensor
     dst_index: paddle.Tensor
     tile_offset: paddle.Tensor
-    rank_penalty: paddle.Tensor | None
+    rank_penalty: paddle.Tensor | None  # None where nothing is repeated
 
 
 @lru_cache(maxsize=32)
 def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tiles:
     """Cut a grid into tiles of whole cells, at most ``tile`` by ``tile`` tokens.
 
-    Tiles are one cell deep and of nearly the same size. Tokens past the last whole cell belong to the tile beside them.
+    They are one cell deep and of nearly the same size. Tokens past the last whole cell belong to the tile beside them.
 
     Example, with the destinations 0, 2, 8 and 10 (index 0 to 3) of the 4x4 grid below and tiles of one cell:
 
@@ -107,13 +97,7 @@ def cut_into_tiles(grid: Grid, sx: int, sy: int, tile: int, st: int = 1) -> Tile
 
 
 def split_by_tile(partition: Partition, tiles: Tiles, constants: Constants | None = None) -> TiledPartition:
-    """Sort a partition by tiles of the same grid and stride.
-
-    Args:
-        partition: of the grid.
-        tiles: of the grid.
-        constants: as in ``partition.random_partition``.
-    """
+    """Sort a partition by tiles of the same grid and stride."""
     constant = constants or Constants()
     dst_index = constant(tiles.destinations)
     return TiledPartition(
@@ -127,10 +111,7 @@ def split_by_tile(partition: Partition, tiles: Tiles, constants: Constants | Non
 
 
 def _widen_bands(band_of: np.ndarray) -> np.ndarray:
-    """List the cells of each band and one on either side.
-
-    Returns:
-        ``[bands, longest]``, the last cell repeated where a band is shorter.
+    """List the cells of each band and one on either side, the last repeated where there are fewer.
 
     Example:
         >>> _widen_bands(np.array([0, 0, 1, 1])).tolist()
@@ -143,10 +124,7 @@ def _widen_bands(band_of: np.ndarray) -> np.ndarray:
 
 
 def _group_by_tile(tile_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List the places of each tile.
-
-    Returns:
-        ``[tiles, most]``, the last place repeated where there are fewer; and which are such repetitions.
+    """List the places of each tile, the last repeated where there are fewer; and which are repetitions.
 
     Example:
         >>> index, is_padding = _group_by_tile(np.array([0, 1, 0, 0]))
