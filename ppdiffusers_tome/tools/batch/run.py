@@ -1,62 +1,227 @@
-"""What a run is asked for, as every rank knows it before it reads a line. Knows no Paddle."""
+"""``generate --prompts``: the images of a file in batches, on one rank or many, resuming where a run was stopped."""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.batch.line import STOP, Line
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.batch.generator import Generator
+from ppdiffusers_tome.tools.batch.options import STOP, BatchOptions
+from ppdiffusers_tome.tools.batch.output_folder import SKIPPED, OutputFolder
+from ppdiffusers_tome.tools.batch.ranks import Ranks
+from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec, form_batches, read_specs
+from ppdiffusers_tome.tools.cli.console.output import log, print_line, quiet_libraries, shorten_warnings, warn
+from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet
+from ppdiffusers_tome.tools.generation.settings import NEEDS_CONTROLNET, Settings
+from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 
-# With a thousand folders, manifests, and what a thousand ranks keep beside them, a folder stays below 10,000 files.
-IMAGES_PER_FOLDER = 5000
+if TYPE_CHECKING:
+    from PIL import Image
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run over a file of prompts.
+def generate_from_file(args: argparse.Namespace) -> None:
+    """Generate the images that a file of prompts asks for and that are not finished yet.
+
+    Raises:
+        UserError: the arguments, the file or the folder cannot be used, no image can be generated of a line and
+            ``--on-error`` is ``stop``, or the disk is full. The same command then resumes from there.
+    """
+    options, ranks = BatchOptions.from_arguments(args), Ranks.from_environment()
+    log(f"checking the lines of {options.prompts} ...")
+    with shorten_warnings():
+        specs, bad = read_specs(options)
+        worker = Worker(options, ranks, specs, Generator(options, _add_controlnet(options, specs)))
+        if not ranks.is_first:
+            with quiet_libraries():
+                worker.run()
+            return
+        _report_bad_lines(options, worker.generator, specs, bad)
+        with worker.folder.lock():
+            worker.folder.prepare(specs)
+            num_lines = len(specs) + len(bad)
+            num_before, began = len(worker.folder.read_finished()), time.perf_counter()
+            if ranks.size > 1 or num_before < len(specs):
+                with quiet_libraries():
+                    bad += worker.run()
+            num_finished = worker.folder.finish(specs, bad)
+    num_now = num_finished - num_before
+    report = f"{num_finished} of {num_lines} images are in {options.output}: "
+    report += f"{num_now} generated now, {num_before} before"
+    if num_now:
+        speed = num_now / (time.perf_counter() - (worker.began or began))
+        report += f"; {speed:.3g} images a second" + (f" on {ranks.size} ranks" if ranks.size > 1 else "")
+    if bad:
+        report += f"; {len(bad)} skipped, see {options.output / SKIPPED}"
+    print_line(report)
+
+
+@dataclass
+class Worker:
+    """One rank at work.
 
     Attributes:
-        prompts: the file.
-        output: the folder.
-        identity: all that the pictures depend on besides their lines, as plain values.
-        tome: the settings that a line's ratio must go with.
-        first_seed: lines without a seed have ``first_seed + number - 1``.
-        batch_size: the most lines in a batch, 1 or more.
-        images_per_folder: the most lines whose pictures are in one folder, 1 or more.
-        folders_per_folder: the most folders of pictures in a folder, 1 or more.
-        all_controlled: lines without edges of their own have those of the command line.
-        all_negative: the same for negative prompts.
-        image_root: a folder that must hold every picture that a line names; None lets a line name any that the
-            user may read.
-        on_error: ``stop`` or ``skip``, what follows a line that cannot be drawn.
-        overwrite: what is in the folder and belongs to something else may be replaced.
+        options: of the run.
+        ranks: this rank among all.
+        specs: the images of all ranks.
+        generator: generates them.
+        began: when the first pipeline was loaded, as ``time.perf_counter`` tells.
     """
 
-    prompts: Path
-    output: Path
-    identity: Mapping[str, Any] = field(default_factory=dict)
-    tome: ToMeConfig = field(default_factory=ToMeConfig)
-    first_seed: int = 0
-    batch_size: int = 1
-    images_per_folder: int = IMAGES_PER_FOLDER
-    folders_per_folder: int = 1000
-    all_controlled: bool = False
-    all_negative: bool = False
-    image_root: Path | None = None
-    on_error: str = STOP
-    overwrite: bool = False
+    options: BatchOptions
+    ranks: Ranks
+    specs: Sequence[ImageSpec]
+    generator: Generator
+    began: float | None = None
+    _skipped: list[BadLine] = field(default_factory=list)
+    _too_many: dict[tuple[Any, ...], int] = field(default_factory=dict)  # images at once, by batch_key
 
-    @cached_property
-    def checksum(self) -> str:
-        """What a picture keeps of the run it belongs to."""
-        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:16]
+    @property
+    def folder(self) -> OutputFolder:
+        return OutputFolder(self.options)
 
-    def is_controlled(self, line: Line) -> bool:
-        """Whether edges guide a line."""
-        return self.all_controlled or line.control is not None
+    def run(self) -> list[BadLine]:
+        """Generate what falls to this rank of all that is not finished; rank 0 has prepared the folder.
+
+        Returns:
+            The lines that all ranks had to skip.
+
+        Raises:
+            UserError: an image cannot be written, no image can be generated of a line and the run stops at such, or
+                ranks do not see the same files.
+        """
+        from tqdm import tqdm
+
+        self._check_files_are_shared()
+        finished = self.folder.read_finished()
+        batches = form_batches(self.specs, self.options.batch_size)
+        left = [batch for batch in batches if any(spec.number not in finished for spec in batch)]
+        with tqdm(desc="batches", position=0, disable=None, iterable=self.ranks.shard(left)) as bar:
+            for batch in bar:
+                self.ranks.check_first_is_alive()
+                self.generator.load(batch[0])  # a model that cannot be loaded is no line's fault
+                self.began = self.began or time.perf_counter()
+                self._generate([spec for spec in batch if self._can_be_generated(spec, finished)], finished)
+        skipped = self.ranks.exchange(self._skipped, "finished")
+        self.ranks.leave()
+        return [BadLine(*each) for found in skipped for each in found]
+
+    def _check_files_are_shared(self) -> None:
+        if self.ranks.size == 1:
+            return
+        word = self.folder.sign() if self.ranks.is_first else None
+        checksum = hashlib.sha256(self.options.prompts.read_bytes()).hexdigest()
+        first_word, first_checksum = self.ranks.exchange([word, checksum], "prepared")[0]
+        problem = None
+        if not self.folder.is_signed(first_word):
+            problem = f"--output {self.options.output} of rank {self.ranks.rank} is not the folder of rank 0"
+        elif checksum != first_checksum:
+            problem = f"--prompts {self.options.prompts} of rank {self.ranks.rank} is not the file of rank 0"
+        for each in self.ranks.exchange(problem, "compared"):
+            if each is not None:
+                raise UserError(f"{each}; give a path that all machines share")
+
+    def _can_be_generated(self, spec: ImageSpec, finished: Container[int]) -> bool:
+        try:
+            self.generator.check(spec)
+        except UserError as error:
+            if spec.number not in finished:
+                self._skip(spec, str(error))
+            return False
+        return True
+
+    def _skip(self, spec: ImageSpec, error: str) -> None:
+        bad = BadLine(spec.number, spec.line, error)
+        if self.options.on_error == STOP:
+            raise UserError(_describe_stop(self.options, bad))
+        warn(_describe_skip(self.options, bad))
+        self._skipped.append(bad)
+
+    def _generate(self, specs: Sequence[ImageSpec], finished: Container[int]) -> None:
+        """Generate specs together, or in halves where memory is short, and write those that are not finished.
+
+        The halves are the same whether memory fell short just now or is known to, so that a run that resumes generates
+        what one that was never stopped would have.
+        """
+        if all(spec.number in finished for spec in specs):
+            return
+        images, began = None, time.perf_counter()
+        if len(specs) < self._too_many.get(specs[0].batch_key, len(specs) + 1):
+            images = self._try_to_generate(specs)
+        if images is not None:
+            seconds = (time.perf_counter() - began) / len(specs)
+            for spec, image in zip(specs, images, strict=True):
+                if spec.number not in finished:
+                    described, numbers = self.generator.describe(spec), [each.number for each in specs]
+                    print_line(f"{self.folder.write(spec, image, described, numbers)}  {seconds:.2f} s")
+        elif len(specs) == 1:
+            self._skip(specs[0], "the device has not enough memory for this one image; make it smaller")
+        else:
+            half = (len(specs) + 1) // 2
+            self._generate(specs[:half], finished)
+            self._generate(specs[half:], finished)
+
+    def _try_to_generate(self, specs: Sequence[ImageSpec]) -> list[Image.Image] | None:
+        """Return the images; None where they do not fit in memory, which is free again when this returns."""
+        try:
+            return self.generator.generate(specs)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        self._too_many[specs[0].batch_key] = len(specs)
+        self.generator.free_memory()
+        if len(specs) > 1:
+            warn(f"out of memory with {len(specs)} images at once; continuing with {(len(specs) + 1) // 2}")
+        return None
+
+
+def _add_controlnet(options: BatchOptions, specs: Sequence[ImageSpec]) -> Settings:
+    """Return the settings with the ControlNet that lines with an image need."""
+    settings = options.settings
+    if settings.model.labels is not None:  # takes classes, so each line with an image is refused
+        return settings
+    first = next((spec for spec in specs if spec.edges is not None), None)
+    if settings.controlnet is not None and first is None:
+        raise UserError(
+            "--controlnet needs edges; give lines an image or control_image, or all of them one with --image or "
+            "--control-image"
+        )
+    if settings.controlnet is not None or first is None:
+        return settings
+    if not settings.model.bundled:
+        raise UserError(f"--prompts {options.prompts}, line {first.line}: a control image {NEEDS_CONTROLNET}")
+    return replace(settings, controlnet=find_controlnet(BUNDLED))
+
+
+def _report_bad_lines(
+    options: BatchOptions, generator: Generator, specs: Sequence[ImageSpec], bad: Sequence[BadLine]
+) -> None:
+    """Warn of bad lines; or stop at the first before anything is generated, as far as no model is needed to know it."""
+    if options.on_error != STOP:
+        for each in bad:
+            warn(_describe_skip(options, each))
+        return
+    found = list(bad)
+    for spec in specs:
+        try:
+            generator.check_early(spec)
+        except UserError as error:
+            found.append(BadLine(spec.number, spec.line, str(error)))
+    if found:
+        more = f" ({len(found) - 1} more bad line{'s' if len(found) > 2 else ''})" if len(found) > 1 else ""
+        raise UserError(_describe_stop(options, min(found)) + more)
+
+
+def _describe_stop(options: BatchOptions, bad: BadLine) -> str:
+    return (
+        f"--prompts {options.prompts}, line {bad.line}: {bad.error}; correct it and give the same command again, which "
+        "resumes there, or omit such lines with --on-error skip"
+    )
+
+
+def _describe_skip(options: BatchOptions, bad: BadLine) -> str:
+    return f"--prompts {options.prompts}, line {bad.line} is skipped: {bad.error}"

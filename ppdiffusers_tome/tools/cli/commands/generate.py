@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.batch.line import SKIP, STOP
+from ppdiffusers_tome.tools.batch.options import SKIP, STOP
 from ppdiffusers_tome.tools.cli.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
@@ -18,11 +18,11 @@ from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
 
 HELP = "Draw pictures from prompts with token merging."
-EXAMPLES = """a file of prompts (--prompts) has one picture per line, and each may have its own seed, height, width,
+EXAMPLES = """a file of prompts (--prompts) has one image per line, and each may have its own seed, height, width,
 ratio, image or control_image, negative_prompt and output, the name of its file
 (docs/en/guides/many-prompts.md):
   {"prompt": "a photo of a cat", "seed": 7, "ratio": 0.7, "output": "cat.png"}
-manifest.jsonl gets a line for every finished picture; after 5,000 lines a subfolder with its own manifest follows.
+manifest.jsonl lists every finished image; after 5,000 lines a subfolder follows.
 Stopped at any moment, the same command resumes there.
 
 examples:
@@ -38,25 +38,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
     add_tome_arguments(parser, ratio=True)
     add_controlnet_arguments(parser)
-    group = parser.add_argument_group("many pictures")
+    group = parser.add_argument_group("many images")
     group.add_argument("--prompts", type=Path, metavar="FILE",
-                       help="one picture per line: .txt (prompts), .csv or .jsonl, see below")
-    group.add_argument("--batch-size", type=int, metavar="N", help="draw N at once (default: 1); needs --prompts")
+                       help="one image per line: .txt (prompts), .csv, .tsv or .jsonl, see below")
+    group.add_argument("--batch-size", type=int, metavar="N", help="generate N at once (default: 1); needs --prompts")
     group.add_argument("--images-per-folder", type=int, metavar="N",
                        help="begin a folder in the output folder after every N lines (default: 5000); needs --prompts")
     group.add_argument("--on-error", choices=(STOP, SKIP),
-                       help="what follows a line that cannot be drawn (default: stop); needs --prompts")
+                       help="what to do at a line that cannot be generated (default: stop); needs --prompts")
     group.add_argument("--image-root", type=Path, metavar="FOLDER",
                        help="refuse lines whose image or control_image is not in this folder, also by a link; for a "
-                       "file that somebody else wrote (default: any picture that you may read); needs --prompts")
+                       "file that somebody else wrote (default: any image that you may read); needs --prompts")
     add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     if args.prompts is not None:
-        from ppdiffusers_tome.tools.batch.drawing import draw_file
+        from ppdiffusers_tome.tools.batch.run import generate_from_file
 
-        draw_file(args)
+        generate_from_file(args)
         return
     for option, given in (
         ("--batch-size", args.batch_size), ("--images-per-folder", args.images_per_folder),

@@ -1,0 +1,133 @@
+"""Generating specs with the pipeline that they need."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.batch.options import BatchOptions
+from ppdiffusers_tome.tools.batch.specs import ImageSpec, check_image_path
+from ppdiffusers_tome.tools.cli.console.output import warn
+from ppdiffusers_tome.tools.generation.edges import EdgeSource
+from ppdiffusers_tome.tools.generation.loaded_pipeline import (
+    LoadedPipeline,
+    describe_truncation,
+    describe_unknown_subject,
+    load_from_settings,
+)
+from ppdiffusers_tome.tools.generation.memory import check_memory
+from ppdiffusers_tome.tools.generation.settings import Settings, get_memory_needs
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
+
+
+@dataclass
+class Generator:
+    """Generates batches, with one pipeline in memory at a time.
+
+    Attributes:
+        options: of the run.
+        settings: of the run, with the ControlNet that specs with edges need.
+    """
+
+    options: BatchOptions
+    settings: Settings
+    _loaded: LoadedPipeline | None = None
+    _whole_files: set[EdgeSource] = field(default_factory=set)
+    _warned: set[str] = field(default_factory=set)
+
+    def load(self, spec: ImageSpec) -> LoadedPipeline:
+        """Return the pipeline that a spec needs, at its size."""
+        has_controlnet = spec.edges is not None and self.settings.controlnet is not None
+        if self._loaded is None or (self._loaded.settings.controlnet is not None) != has_controlnet:
+            self._loaded = None
+            self.free_memory()
+            settings = self.settings if has_controlnet else replace(self.settings, controlnet=None, edges=None)
+            self._loaded = load_from_settings(settings)
+        loaded = self._loaded
+        return replace(loaded, height=spec.height or loaded.height, width=spec.width or loaded.width)
+
+    def check_early(self, spec: ImageSpec) -> None:
+        """Make sure, as far as that is known without the model, that a spec can be generated.
+
+        Raises:
+            UserError: it cannot: its control image is cut off, it does not fit in memory, or a pipeline that takes
+                classes has none of that name.
+        """
+        settings = self.settings
+        if settings.model.labels is not None and settings.guidance_scale is not None:
+            _check_class(settings.model.labels, spec, settings.guidance_scale)
+        if (spec.height, spec.width) != (settings.height, settings.width):
+            tome = settings.tome if spec.ratio is None else replace(settings.tome, ratio=spec.ratio)
+            check_memory(replace(get_memory_needs(settings), tome=tome), spec.height, spec.width, prefix="")
+        if spec.names_image and spec.edges is not None and spec.edges not in self._whole_files:
+            spec.edges.check_end()
+            self._whole_files.add(spec.edges)
+
+    def check(self, spec: ImageSpec) -> None:
+        """Make sure that the model can generate a spec; warn of the first of each kind of oddity.
+
+        Raises:
+            UserError: it cannot.
+        """
+        loaded = self.load(spec)
+        check_image_path(spec, self.options.image_root)  # again: hours may have passed since the file was read
+        self.check_early(spec)
+        if loaded.labels is not None:
+            _check_class(loaded.labels, spec, loaded.guidance_scale)
+            return
+        for name, text in (("prompt", spec.prompt), ("negative_prompt", spec.negative_prompt)):
+            if complaint := describe_truncation(loaded.pipe, text):
+                raise UserError(f"{name} {complaint}; shorten it")
+        oddities = {"subject": describe_unknown_subject(self.settings, spec.prompt), "size": loaded.size_warning}
+        if spec.edges is not None:
+            spec.edges.check()
+            oddities["fit"] = spec.edges.describe_fit(loaded.height, loaded.width)
+        for name, oddity in oddities.items():
+            if oddity is not None and name not in self._warned:
+                self._warned.add(name)
+                warn(f"line {spec.line}: {oddity} (later lines of which the same is true are not reported)")
+
+    def generate(self, specs: Sequence[ImageSpec]) -> list[Image.Image]:
+        """Generate the images of specs with the same ``batch_key`` together."""
+        from ppdiffusers_tome.tools.generation.sampling import generate_batch
+
+        settings, loaded = self.settings, self.load(specs[0])
+        loaded.apply_ratio(self._ratio(specs[0]))
+        negative_prompts = [spec.negative_prompt for spec in specs if spec.negative_prompt is not None]
+        edges = [loaded.load_edges(spec.edges, report_fit=False) for spec in specs if spec.edges is not None]
+        return generate_batch(
+            loaded.pipe, [spec.prompt for spec in specs], height=loaded.height, width=loaded.width,
+            seeds=[spec.seed for spec in specs], steps=settings.steps, guidance_scale=loaded.guidance_scale,
+            negative_prompts=negative_prompts or None, edges=edges or None, controlnet_scale=settings.controlnet_scale,
+        )  # fmt: skip
+
+    def describe(self, spec: ImageSpec) -> dict[str, Any]:
+        """Return everything that a spec's image is generated with, as plain values."""
+        loaded = self.load(spec)
+        settings = replace(loaded.settings, seed=spec.seed, negative_prompt=spec.negative_prompt, edges=spec.edges)
+        return replace(loaded, settings=settings).describe(spec.prompt, 0, self._ratio(spec))
+
+    def free_memory(self) -> None:
+        """Hand back memory that nothing uses any more."""
+        import paddle
+
+        gc.collect()
+        if paddle.get_device().startswith("gpu"):
+            paddle.device.cuda.empty_cache()
+
+    def _ratio(self, spec: ImageSpec) -> Any:
+        return self.settings.tome.ratio if spec.ratio is None else spec.ratio
+
+
+def _check_class(labels: ClassLabels, spec: ImageSpec, guidance_scale: float) -> None:
+    """Make sure that a pipeline which takes classes in place of prompts can generate a spec."""
+    given = {"negative_prompt": spec.negative_prompt, "image": spec.image, "control_image": spec.control_image}
+    labels.check_arguments(given, spec.height, spec.width, guidance_scale)
+    labels.find_class(spec.prompt)

@@ -1,0 +1,226 @@
+"""The output folder of a run, and which of its images are finished however earlier runs ended. Imports no Paddle.
+
+Every image holds its line of the manifest and is written whole or not at all. So a run keeps nothing else while it
+generates: ``manifest.jsonl`` is made from the images, when a run begins and when it ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.tools.batch.options import BatchOptions
+from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec
+from ppdiffusers_tome.tools.files import prepare_folder, write_text
+from ppdiffusers_tome.tools.images import read_settings, write_image
+from ppdiffusers_tome.tools.measure.json_lines import read_lines
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MANIFEST, SKIPPED, RUN, LOCK = "manifest.jsonl", "skipped.jsonl", "run.json", ".lock"
+IMAGE_KEY = "manifest"  # among the settings in an image
+_END_OF_PNG = b"IEND\xaeB\x60\x82"
+_TEMPORARY_FILE = re.compile(r"\..+\.(png|jsonl?)\.\d+\.tmp", re.IGNORECASE)
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+class OutputFolder:
+    """The folder of a run's images.
+
+    Args:
+        options: of the run.
+    """
+
+    def __init__(self, options: BatchOptions) -> None:
+        self.path = options.output
+        self._options = options
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other runs out, on all machines that see the folder; file systems without locks let them in.
+
+        Raises:
+            UserError: another run has the folder, or it cannot be written.
+        """
+        from filelock import FileLock, Timeout  # takes long to import
+
+        prepare_folder(self.path, [], overwrite=True)
+        lock = FileLock(self.path / LOCK, timeout=0, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise UserError(
+                f"another run writes to {self.path}; wait until it has ended, or choose another --output"
+            ) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise UserError(f"{self.path / LOCK} cannot be written ({error.strerror}); remove it") from error
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                (self.path / LOCK).unlink()  # while it is held, or that of another run might be removed
+            lock.release()
+
+    def sign(self) -> str:
+        """Write a random word into the locked folder, by which other ranks recognize it."""
+        word = secrets.token_hex(16)
+        (self.path / LOCK).write_text(word)
+        return word
+
+    def is_signed(self, word: str) -> bool:
+        """Return True in the folder that rank 0 signed with that word."""
+        try:
+            return (self.path / LOCK).read_text() == word
+        except (OSError, ValueError):
+            return False
+
+    def prepare(self, specs: Sequence[ImageSpec]) -> None:
+        """Find out which images are finished, and write the manifest of them; the folder must be locked.
+
+        Raises:
+            UserError: the folder cannot be written, or holds what must not be replaced.
+        """
+        continues = self._check_run()
+        subfolders = sorted({self.path / spec.file.rpartition("/")[0] for spec in specs} - {self.path})
+        for folder in subfolders:
+            if folder.is_symlink() or folder.is_file():  # a link may lead anywhere
+                raise UserError(f"{folder} is a link or a file, and images must go there; choose another --output")
+        entries = self._collect(specs, read_lines(self.path / MANIFEST) if continues else [])
+        self._refuse_foreign_files(spec for spec in specs if spec.number not in entries)
+        for folder in (self.path, *subfolders):
+            for path in folder.glob(".*.tmp"):
+                if _TEMPORARY_FILE.fullmatch(path.name):  # of a run that was killed while it wrote
+                    path.unlink(missing_ok=True)
+        if not continues:
+            for name in (MANIFEST, SKIPPED):
+                (self.path / name).unlink(missing_ok=True)
+            write_text(self.path / RUN, json.dumps(self._options.identity, indent=2) + "\n", overwrite=True)
+        for folder in subfolders:
+            folder.mkdir(exist_ok=True)
+        self._write_lines(MANIFEST, entries.values())
+
+    def read_finished(self) -> set[int]:
+        """Read the numbers of the finished images from the manifest."""
+        return {entry["number"] for entry in read_lines(self.path / MANIFEST) if _is_entry(entry)}
+
+    def write(self, spec: ImageSpec, image: Image.Image, settings: Mapping[str, Any], batch: Sequence[int]) -> Path:
+        """Write a finished image.
+
+        Args:
+            spec: what was asked for.
+            image: the image.
+            settings: everything the image was generated with.
+            batch: the numbers of the images that were generated together, on which its bits may depend.
+
+        Raises:
+            UserError: it cannot be written; no partial file is left.
+        """
+        entry = {
+            "prompt": spec.prompt, "negative_prompt": spec.negative_prompt, "seed": spec.seed, "height": image.height,
+            "width": image.width, "ratio": settings["ratio"], "image": spec.image, "control_image": spec.control_image,
+            "batch": list(batch), "line_checksum": spec.checksum,
+        }  # fmt: skip
+        path = self.path / spec.file
+        kept = {**settings, IMAGE_KEY: {"run": self._options.checksum, "entry": entry}}
+        write_image(path, image, kept, overwrite=self._options.overwrite)
+        return path
+
+    def finish(self, specs: Sequence[ImageSpec], skipped: Iterable[BadLine]) -> int:
+        """Write the manifest of all finished images and the list of skipped lines; return how many are finished."""
+        entries = self._collect(specs, read_lines(self.path / MANIFEST))
+        self._write_lines(MANIFEST, entries.values())
+        if lines := [bad._asdict() for bad in sorted(skipped)]:
+            self._write_lines(SKIPPED, lines)
+        else:
+            (self.path / SKIPPED).unlink(missing_ok=True)
+        return len(entries)
+
+    def _check_run(self) -> bool:
+        """Return True where the folder holds this run, and False where a run begins in it."""
+        path, now, overwrite = self.path / RUN, self._options.identity, self._options.overwrite
+        if not path.exists():
+            prepare_folder(self.path, [RUN, MANIFEST, SKIPPED], overwrite=overwrite)
+            return False
+        before: Any = None
+        with suppress(OSError, ValueError, RecursionError):
+            before = json.loads(path.read_text(encoding="utf-8"))
+        if before == now or overwrite:
+            return before == now
+        if not isinstance(before, dict):
+            raise UserError(
+                f"--output {self.path} holds a {RUN} that cannot be read, so nothing says what the images there belong "
+                "to; give another --output, or --overwrite to start over"
+            )
+        changes = ", ".join(
+            f"{name}={truncated_repr(before.get(name))} then and {truncated_repr(now.get(name))} now"
+            for name in [name for name in {**before, **now} if before.get(name) != now.get(name)][:3]
+        )
+        raise UserError(
+            f"--output {self.path} holds images of another run ({changes}); give the same arguments to resume, another "
+            "--output, or --overwrite to start over"
+        )
+
+    def _collect(self, specs: Sequence[ImageSpec], manifest: Iterable[Mapping[str, Any]]) -> dict[int, Any]:
+        """Return the manifest's lines of the images that are finished, by number, in the order of the specs."""
+        known = {entry["number"]: entry for entry in manifest if _is_entry(entry)}
+        entries: dict[int, Any] = {}
+        for spec in specs:
+            entry = known.get(spec.number)
+            if entry is not None and entry["line_checksum"] != spec.checksum:
+                if not self._options.overwrite:
+                    raise UserError(
+                        f"--prompts {self._options.prompts}, line {spec.line} differs from when "
+                        f"{truncated_repr(entry.get('file'))} was generated; undo that, give another --output, or "
+                        "--overwrite to generate it again"
+                    )
+                entry = None
+            if entry is None or not (self.path / spec.file).is_file():
+                entry = self._read_entry(spec)
+            if entry is not None:
+                entries[spec.number] = entry
+        return entries
+
+    def _read_entry(self, spec: ImageSpec) -> dict[str, Any] | None:
+        """Return the manifest's line that an image of this run holds; None where there is no such image."""
+        path = self.path / spec.file
+        if not path.is_file():
+            return None
+        try:
+            kept = read_settings(path)[IMAGE_KEY]
+            entry, content = dict(kept["entry"]), path.read_bytes()
+        except Exception:  # whatever the file holds, it is no image of this run
+            return None
+        if (kept["run"], entry.get("line_checksum")) != (self._options.checksum, spec.checksum):
+            return None
+        if not content.endswith(_END_OF_PNG):
+            return None
+        sha256 = hashlib.sha256(content).hexdigest()
+        return {"number": spec.number, "line": spec.line, "file": spec.file, "sha256": sha256, **entry}
+
+    def _refuse_foreign_files(self, missing: Iterable[ImageSpec]) -> None:
+        for spec in missing:
+            path = self.path / spec.file
+            if path.is_dir():
+                raise UserError(f"{path} is a folder, so no file can be written there; choose another --output")
+            if (path.exists() or path.is_symlink()) and not self._options.overwrite:
+                raise UserError(f"{path} exists already; choose another --output, or replace it with --overwrite")
+
+    def _write_lines(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        write_text(self.path / name, "".join(json.dumps(line) + "\n" for line in lines), overwrite=True)
+
+
+def _is_entry(line: Mapping[str, Any]) -> bool:
+    return isinstance(line.get("number"), int) and all(
+        isinstance(line.get(name), str) for name in ("line_checksum", "sha256")
+    )

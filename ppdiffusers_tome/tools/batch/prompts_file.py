@@ -1,0 +1,135 @@
+"""Files of prompts as people have them: text, tables and JSON lines. Imports no Paddle."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.suggestions import did_you_mean
+from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.tools.batch.encodings import text_of
+from ppdiffusers_tome.tools.cli.console.output import warn
+
+FIELDS = ("prompt", "negative_prompt", "seed", "height", "width", "ratio", "image", "control_image", "output")
+ENDINGS = (".jsonl", ".csv", ".tsv", ".txt")
+_SEPARATORS = ",\t;|"
+
+Entry = tuple[int, dict[str, Any] | UserError]  # with its first line, from 1
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Read what a file of prompts asks for, blank lines omitted.
+
+    Args:
+        path: ``.txt`` (one prompt per line), ``.csv`` or ``.tsv`` (columns named as in ``FIELDS`` by the first line),
+            or ``.jsonl`` (one object per line).
+
+    Returns:
+        The values of every entry, or what is wrong with it.
+
+    Raises:
+        UserError: the file as a whole cannot be used.
+    """
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        raise UserError(f"--prompts {path} must end in one of {', '.join(ENDINGS)}, which says how to read it")
+    text = _read_text(path).replace("\ufeff", "")  # which files that were put together have between them
+    if ending in (".csv", ".tsv"):
+        return list(_read_table(path, text))
+    entries = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if not is_blank(line)]
+    if ending == ".txt":
+        return [(number, {"prompt": line}) for number, line in entries]
+    return [(number, _parse_object(line)) for number, line in entries]
+
+
+def is_blank(text: str) -> bool:
+    """Return True for a text of which nothing is visible, such as a zero-width space."""
+    return not any(letter.isprintable() and not letter.isspace() for letter in text)
+
+
+def _read_table(path: Path, text: str) -> Iterator[Entry]:
+    separator = _find_separator(path, text)
+    rows = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
+    columns = _parse_header(path, next(rows), separator)
+    while True:
+        line = rows.line_num + 1
+        row: dict[str, Any] | UserError
+        try:
+            cells = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            row = UserError(f"it cannot be read as a row ({error}); close every quotation mark")
+        else:
+            row = {name: cell for name, cell in zip(columns, cells, strict=False) if name and not is_blank(cell)}
+            if len(cells) > len(columns):
+                row = UserError(
+                    f"it has {len(cells)} cells for {len(columns)} columns; quote cells that hold {separator!r}"
+                )
+        if row:
+            yield line, row
+
+
+def _find_separator(path: Path, text: str) -> str:
+    """Return the separator with which the first line names a column ``prompt``."""
+    first = text.split("\n", 1)[0]
+    for separator in _SEPARATORS:
+        try:
+            if "prompt" in map(_normalize, next(csv.reader([first], delimiter=separator, strict=True), [])):
+                return separator
+        except csv.Error:
+            continue
+    raise UserError(
+        f"--prompts {path} begins with {truncated_repr(first)}; the first line of a table must name its columns, "
+        f"separated by commas, semicolons or tabs: 'prompt' and any of {', '.join(FIELDS[1:])}"
+    )
+
+
+def _parse_header(path: Path, cells: list[str], separator: str) -> list[str | None]:
+    """Return the name of every column; None for one that is not used."""
+    names = [_normalize(cell) for cell in cells]
+    for name in names:
+        if names.count(name) > 1 and name in FIELDS:
+            raise UserError(f"--prompts {path} has two columns {name!r}; name every column once")
+        if name not in FIELDS and (suggestion := did_you_mean(name, set(FIELDS) - set(names))):
+            raise UserError(f"--prompts {path} has a column {truncated_repr(name)}, which is not known{suggestion}")
+    unused = [cell for cell, name in zip(cells, names, strict=True) if name not in FIELDS and name]
+    if unused:
+        warn(f"--prompts {path}: columns that are not used: {truncated_repr(', '.join(unused))}")
+    return [name if name in FIELDS else None for name in names]
+
+
+def _normalize(column: str) -> str:
+    return column.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def _parse_object(line: str) -> dict[str, Any] | UserError:
+    """Read a line of JSON; keys that are null are omitted."""
+    try:
+        values = json.loads(line, object_pairs_hook=_refuse_repeated_keys)
+    except (ValueError, RecursionError) as error:
+        return UserError(f'it is not JSON ({error}); write an object such as {{"prompt": "a star", "seed": 1}}')
+    if not isinstance(values, dict):
+        return UserError(f'it is {type(values).__name__}, not an object; write one such as {{"prompt": "a star"}}')
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("it names a key twice")
+    return values
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return text_of(path.read_bytes()).replace("\r\n", "\n").replace("\r", "\n")
+    except OSError as error:
+        raise UserError(f"--prompts {path} cannot be read ({error.strerror}); give a file of prompts") from error
+    except ValueError as error:
+        raise UserError(f"--prompts {path} {error}") from error

@@ -1,0 +1,216 @@
+"""The output folder of a run: whatever state a killed run leaves, the next continues and replaces nothing foreign."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.batch.output_folder import LOCK, MANIFEST, RUN, OutputFolder
+from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec, read_specs
+from tools.batch_options import make_options
+
+LINES = ["a", "b", "c", "d", "e"]
+TWO_FOLDERS = ("--images-per-folder", "3")
+
+
+class Run:
+    """A run over prompts whose images are squares of one color."""
+
+    def __init__(self, folder: Path, lines: Sequence[str], *arguments: str) -> None:
+        prompts = folder / "prompts.txt"
+        prompts.write_text("\n".join(lines))
+        options = make_options(prompts, *arguments)
+        self.folder = OutputFolder(options)
+        self.specs, _ = read_specs(options)
+
+    def begin(self) -> set[int]:
+        """Prepare the folder; return the numbers of the finished images."""
+        with self.folder.lock():
+            self.folder.prepare(self.specs)
+            return self.folder.read_finished()
+
+    def write(self, spec: ImageSpec) -> None:
+        self.folder.write(spec, Image.new("RGB", (8, 8), (spec.number, 0, 0)), {"ratio": 0.5}, [spec.number])
+
+    def complete(self, most: int = 100) -> int:
+        """Generate what is missing, or so many and be killed; return how many images were generated."""
+        with self.folder.lock():
+            self.folder.prepare(self.specs)
+            finished = self.folder.read_finished()
+            left = [spec for spec in self.specs if spec.number not in finished]
+            for spec in left[:most]:
+                self.write(spec)
+            if len(left) <= most:
+                self.folder.finish(self.specs, [])
+        return min(len(left), most)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> dict[str, bytes]:
+    """What a run that is never stopped leaves."""
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    assert Run(folder, LINES, *TWO_FOLDERS).complete() == 5
+    return contents(folder / "outputs")
+
+
+def test_a_finished_folder_lists_its_images(whole: dict[str, bytes]) -> None:
+    images = ["000001-a.png", "000002-b.png", "000003-c.png", "000004-000006/000004-d.png", "000004-000006/000005-e.png"]
+    assert sorted(whole) == sorted([*images, MANIFEST, RUN])
+    assert [json.loads(line)["file"] for line in whole[MANIFEST].splitlines()] == images
+
+
+@pytest.mark.parametrize("finished", range(6))
+@pytest.mark.parametrize("leftover", ["nothing", "half an image", "half a manifest"])
+def test_a_run_that_is_killed_ends_as_one_that_is_not(
+    tmp_path: Path, whole: dict[str, bytes], finished: int, leftover: str
+) -> None:
+    run = Run(tmp_path, LINES, *TWO_FOLDERS)
+    run.complete(most=finished)
+    folder = run.folder.path
+    if leftover == "half an image":
+        (folder / "000004-000006" / ".000004-d.png.123.tmp").write_bytes(b"half")
+    elif leftover == "half a manifest":
+        (folder / MANIFEST).write_bytes(whole[MANIFEST][:700])
+        (folder / f".{MANIFEST}.123.tmp").write_bytes(b"half")
+        (folder / LOCK).touch()
+    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.png")}
+    assert len(times) == finished
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an incomplete line
+        assert run.complete() == 5 - finished
+    assert contents(folder) == whole
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items()), "generated twice"
+
+
+@pytest.mark.parametrize("lost", ["000002-b.png", "000004-000006/000005-e.png", MANIFEST, "image cut off"])
+def test_what_is_lost_comes_back(tmp_path: Path, whole: dict[str, bytes], lost: str) -> None:
+    run = Run(tmp_path, LINES, *TWO_FOLDERS)
+    run.complete()
+    folder = run.folder.path
+    if lost == "image cut off":
+        (folder / MANIFEST).unlink()
+        (folder / "000002-b.png").write_bytes(whole["000002-b.png"][:-5])
+        with pytest.raises(UserError, match="exists already"):  # nobody knows whose it is
+            run.begin()
+        run = Run(tmp_path, LINES, *TWO_FOLDERS, "--overwrite")
+    else:
+        (folder / lost).unlink()
+    assert run.complete() == (0 if lost == MANIFEST else 1)
+    assert contents(folder) == whole
+
+
+def test_lines_can_be_added_and_a_changed_one_is_noticed(tmp_path: Path) -> None:
+    Run(tmp_path, LINES).complete()
+    assert Run(tmp_path, [*LINES, "f"]).complete() == 1
+    for lines in ([*LINES[:2], "C", *LINES[3:]], LINES[1:]):
+        with pytest.raises(UserError, match="differs from when"):
+            Run(tmp_path, lines).begin()
+    with pytest.raises(UserError, match="line 1 differs from when"):
+        Run(tmp_path, LINES, "--seed", "1").begin()
+    assert Run(tmp_path, [*LINES[:2], "C", *LINES[3:]], "--overwrite").complete() == 1
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    Run(tmp_path, LINES).complete()
+    before = contents(tmp_path / "outputs")
+    for arguments, words in (
+        (["--batch-size", "3"], "batch_size=1 then and 3 now"), (["--steps", "3"], "steps="),
+        (["--ratio", "0.3"], "tome="), (["--images-per-folder", "2"], "images_per_folder="),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=words):
+            Run(tmp_path, LINES, *arguments).begin()
+    assert contents(tmp_path / "outputs") == before
+    assert Run(tmp_path, LINES, "--batch-size", "3", "--overwrite").complete() == 5
+    assert Run(tmp_path, LINES, "--batch-size", "3").complete() == 0
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "no JSON", None], ids=["deep", "text", "missing"])
+def test_a_folder_whose_run_is_unknown_is_left_as_it_is(tmp_path: Path, text: str | None) -> None:
+    run = Run(tmp_path, LINES)
+    run.complete()
+    (run.folder.path / RUN).write_text(text) if text is not None else (run.folder.path / RUN).unlink()
+    before = contents(run.folder.path)
+    with pytest.raises(UserError, match=r"run\.json that cannot be read|manifest\.jsonl exists already"):
+        run.begin()
+    assert contents(run.folder.path) == before
+    assert Run(tmp_path, LINES, "--overwrite").complete() in (0, 5)
+
+
+@pytest.mark.parametrize("place", ["000003-c.png", "000004-000006/000004-d.png"])
+def test_foreign_files_are_not_replaced(tmp_path: Path, place: str) -> None:
+    run = Run(tmp_path, LINES, *TWO_FOLDERS)
+    path = run.folder.path / place
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"mine")
+    with pytest.raises(UserError, match="exists already"):
+        run.begin()
+    assert contents(run.folder.path) == {place: b"mine"}
+    path.unlink()
+    path.symlink_to("nowhere")
+    with pytest.raises(UserError, match="exists already"):
+        run.begin()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UserError, match="is a folder"):
+        Run(tmp_path, LINES, *TWO_FOLDERS, "--overwrite").begin()
+
+
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
+def test_nothing_is_written_through_a_link(tmp_path: Path, overwrite: tuple[str, ...]) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "text").write_text("mine")
+    run = Run(tmp_path, LINES, *TWO_FOLDERS, *overwrite)
+    run.folder.path.mkdir()
+    for name, target in (("000004-000006", mine), (LOCK, mine / "text")):
+        link = run.folder.path / name
+        link.symlink_to(target)
+        with pytest.raises(UserError, match="link|cannot be written"):
+            run.begin()
+        link.unlink()
+    (run.folder.path / RUN).symlink_to(mine / "text")
+    if overwrite:
+        run.complete()
+    assert {name: content for name, content in contents(mine).items()} == {"text": b"mine"}
+
+
+def test_a_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+    run = Run(tmp_path, LINES)
+    with run.folder.lock(), pytest.raises(UserError, match="another run writes to"):
+        Run(tmp_path, LINES, "--overwrite").begin()
+    assert run.begin() == set()
+    assert not (run.folder.path / LOCK).exists()
+
+
+@pytest.mark.parametrize("line", ['{"number": [1]}', '{"number": 1, "sha256": 3}', "[" * 100_000, "[1]", "\0"],
+                         ids=lambda line: ascii(line[:20]))  # fmt: skip
+def test_a_damaged_manifest_changes_nothing(tmp_path: Path, line: str) -> None:
+    run = Run(tmp_path, LINES)
+    run.complete()
+    before = contents(run.folder.path)
+    (run.folder.path / MANIFEST).write_bytes(before[MANIFEST] + line.encode() + b"\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert run.complete() == 0
+    assert contents(run.folder.path) == before
+
+
+def test_skipped_lines_are_listed_until_they_are_mended(tmp_path: Path) -> None:
+    run = Run(tmp_path, LINES)
+    run.begin()
+    run.folder.finish(run.specs, [BadLine(9, 9, "why"), BadLine(7, 8, "why")])
+    lines = (run.folder.path / "skipped.jsonl").read_text().splitlines()
+    assert [json.loads(line)["number"] for line in lines] == [7, 9]
+    run.folder.finish(run.specs, [])
+    assert sorted(contents(run.folder.path)) == [MANIFEST, RUN]
