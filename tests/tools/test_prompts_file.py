@@ -199,7 +199,8 @@ def test_no_two_lines_write_one_file(tmp_path: Path) -> None:
 
 def test_folders_and_batches_follow_from_the_file_alone(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "e.png")
-    values = [{"image": "e.png"}, {}, {"height": 128}, {}, {}, {"height": 128}, {"negative_prompt": "n"}, {"ratio": 0.1}]
+    tall = {"height": 128}
+    values = [{"image": "e.png"}, {}, tall, {}, {}, tall, {"negative_prompt": "n"}, {"ratio": 0.1}]
     lines = [json.dumps({"prompt": "p", **each}) for each in values]
     specs, _ = read(tmp_path / "a.jsonl", "\n".join(lines), "--images-per-folder", "5")
     assert [spec.file for spec in specs[4:6]] == ["000005-p.png", "000006-000010/000006-p.png"]

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.settings.suggestions import did_you_mean
+from ppdiffusers_tome.settings.text_files import read_text
 from ppdiffusers_tome.settings.types import truncated_repr
-from ppdiffusers_tome.tools.batch.encodings import text_of
 from ppdiffusers_tome.tools.cli.console.output import warn
 
 FIELDS = ("prompt", "negative_prompt", "seed", "height", "width", "ratio", "image", "control_image", "output")
@@ -38,7 +38,11 @@ def read_entries(path: Path) -> list[Entry]:
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise UserError(f"--prompts {path} must end in one of {', '.join(ENDINGS)}, which says how to read it")
-    text = _read_text(path).replace("\ufeff", "")  # which files that were put together have between them
+    try:
+        text = read_text(path)
+    except ToMeValueError as error:
+        raise UserError(f"--prompts {error}; give a file of prompts") from error
+    text = text.replace("\ufeff", "")  # which files that were put together have between them
     if ending in (".csv", ".tsv"):
         return list(_read_table(path, text))
     entries = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if not is_blank(line)]
@@ -124,12 +128,3 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         raise ValueError("it names a key twice")
     return values
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return text_of(path.read_bytes()).replace("\r\n", "\n").replace("\r", "\n")
-    except OSError as error:
-        raise UserError(f"--prompts {path} cannot be read ({error.strerror}); give a file of prompts") from error
-    except ValueError as error:
-        raise UserError(f"--prompts {path} {error}") from error

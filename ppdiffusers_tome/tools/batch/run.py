@@ -100,12 +100,14 @@ class Worker:
         finished = self.folder.read_finished()
         batches = form_batches(self.specs, self.options.batch_size)
         left = [batch for batch in batches if any(spec.number not in finished for spec in batch)]
-        with tqdm(desc="batches", position=0, disable=None, iterable=self.ranks.shard(left)) as bar:
-            for batch in bar:
-                self.ranks.check_first_is_alive()
-                self.generator.load(batch[0])  # a model that cannot be loaded is no line's fault
-                self.began = self.began or time.perf_counter()
-                self._generate([spec for spec in batch if self._can_be_generated(spec, finished)], finished)
+        for batch in tqdm(self.ranks.shard(left), desc="batches", position=0, disable=None):
+            self.ranks.check_first_is_alive()
+            loaded = self.generator.load(batch[0])  # a model that cannot be loaded is no line's fault
+            if self.began is None and loaded.labels is not None and self.options.on_error == STOP:
+                for spec in self.specs:  # only the loaded pipeline of a hub tells its classes
+                    self._can_be_generated(spec, finished)
+            self.began = self.began or time.perf_counter()
+            self._generate([spec for spec in batch if self._can_be_generated(spec, finished)], finished)
         skipped = self.ranks.exchange(self._skipped, "finished")
         self.ranks.leave()
         return [BadLine(*each) for found in skipped for each in found]

@@ -386,24 +386,11 @@ def test_bad_input_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("a red star\n".encode("utf-16"), "is not UTF-8; it is UTF-16; save the file as UTF-8"),
-        ("a red star\n".encode("utf-16-le"), "is not UTF-8; it may be UTF-16; save the file as UTF-8"),
-        ("一只猫在桌子上\n".encode("gbk"), "is not UTF-8; it may be GBK, in which it reads '一只猫在桌子上'"),
-        ("一只猫\n".encode("gbk"), "does not look like UTF-8; it may be GBK, in which it reads '一只猫'"),
-        ("Größe\n".encode("latin-1"), "is not UTF-8; save the file as UTF-8"),
-        (b"a red star\n" * 10 + b"\0\n", "holds a null character"),
-    ],
-)
-def test_prompts_that_are_no_utf_8_are_refused(
-    content: bytes, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prompts_in_another_encoding_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "prompts.txt"
-    file.write_bytes(content)
+    file.write_bytes("一只猫\n".encode("gbk"))
     assert evaluate(tmp_path / "outputs", "--prompts", str(file)) == 2
-    assert f"--prompts {file} {words}" in capsys.readouterr().err
+    assert f"--prompts {file}: it is not text in UTF-8" in capsys.readouterr().err
     assert not (tmp_path / "outputs").exists()
 
 

@@ -95,7 +95,7 @@ def test_lines_have_their_own_settings_and_bad_ones_are_skipped(many, tmp_path, 
     assert not np.array_equal(pixels_of(outputs / first["file"]), pixels_of(outputs / third["file"]))
     skipped = read_lines(outputs / "skipped.jsonl")
     assert [each["line"] for each in skipped] == [4, 5, 6]
-    for each, words in zip(skipped, ("102 tokens and the model reads 32", "cannot be read", "name of a file"), strict=True):
+    for each, words in zip(skipped, ("102 tokens and the model reads 32", "cannot be read", "a file"), strict=True):
         assert words in each["error"]
     assert not (tmp_path / "outside.png").exists()
     captured = capsys.readouterr()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.batch.encodings import text_of
+from ppdiffusers_tome.errors import ToMeValueError, UserError
+from ppdiffusers_tome.settings.text_files import read_text
 from ppdiffusers_tome.tools.cli.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration, distinct, from_files, from_suite, ours, port
 from ppdiffusers_tome.tools.generation.class_labels import select_prompts
@@ -117,15 +117,9 @@ def _prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
     prompts = list(args.prompt or [])
     if args.prompts is not None:
         try:
-            content = args.prompts.read_bytes()
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"--prompts {args.prompts} cannot be read ({error}); give a text file with one prompt per line"
-            ) from error
-        try:
-            lines = text_of(content).splitlines()
-        except ValueError as error:
-            raise UserError(f"--prompts {args.prompts} {error}") from error
+            lines = read_text(args.prompts).split("\n")
+        except ToMeValueError as error:
+            raise UserError(f"--prompts {error}; give a text file with one prompt per line") from error
         if not any(map(str.strip, lines)):
             raise UserError(f"--prompts {args.prompts} holds no prompt; write one per line")
         prompts += [line.strip() for line in lines if line.strip()]
