@@ -22,10 +22,10 @@ from ppdiffusers import Transformer2DModel
 from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 from launching import python_path
-from ppdiffusers_tome.tools.doctor.zoo.dit import SPECIMEN as DIT
-from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM as CROSS_DIM
-from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, built, normal, picture
-from ppdiffusers_tome.tools.doctor.zoo.unet import SPECIMEN as UNET
+from zoo.dit import SPECIMEN as DIT
+from zoo.specimen import TEXT_DIM as CROSS_DIM
+from zoo.specimen import TEXT_TOKENS, built, normal, picture
+from zoo.unet import SPECIMEN as UNET
 
 ROOT = Path(__file__).resolve().parents[1]
 Model = paddle.nn.Layer

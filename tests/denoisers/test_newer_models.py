@@ -20,8 +20,8 @@ from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
-from ppdiffusers_tome.tools.doctor.zoo import Specimen, flux, specimens
-from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs, norms_anywhere
+from zoo import Specimen, flux, specimens
+from zoo.specimen import TEXT_TOKENS, Inputs, norms_anywhere
 
 NEWER = {each.name: each for each in specimens() if each.since}
 # Of these the latent is a video's.

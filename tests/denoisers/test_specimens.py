@@ -13,8 +13,8 @@ from patching.contract import USUAL, ToMeContract, marks_of, needs_of
 from ppdiffusers_tome import NothingToMergeError, apply_tome
 from ppdiffusers_tome.patching.adapters import adapters
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
-from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
+from zoo import Specimen, specimens
+from zoo.specimen import untouched_random_state
 
 
 def _numbers(specimen: Specimen) -> Any:

@@ -15,7 +15,7 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
-from ppdiffusers_tome.tools.doctor.zoo import (
+from zoo import (
     pixart,
     sd3,
     unidiffuser,

@@ -15,7 +15,7 @@ from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
 from ppdiffusers_tome.patching.overrides.merge import PointForward
 from ppdiffusers_tome.patching.overrides.method import list_overrides
 from ppdiffusers_tome.patching.state.attachment import Attachment
-from ppdiffusers_tome.tools.doctor.zoo import (
+from zoo import (
     hotshot,
     lvdm,
     st_unet,

@@ -8,7 +8,7 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.masks import reduce_key_mask
 from ppdiffusers_tome.merging.matchers import build_matcher
 from ppdiffusers_tome.merging.partition import regular_partition
-from ppdiffusers_tome.tools.doctor.zoo.specimen import normal
+from zoo.specimen import normal
 
 
 @pytest.mark.parametrize("boolean", [False, True])

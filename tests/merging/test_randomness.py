@@ -8,7 +8,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
+from zoo.specimen import untouched_random_state
 
 SETTINGS = dict(ratio=0.5, merge_crossattn=True, merge_mlp=True, max_downsample=2)
 

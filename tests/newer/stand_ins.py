@@ -21,8 +21,8 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 
 from ppdiffusers_tome.patching.adapters.adapter import FIRST, LAST
-from ppdiffusers_tome.tools.doctor.zoo.flux import ids
-from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, TEXT_TOKENS, Inputs, built
+from zoo.flux import ids
+from zoo.specimen import TEXT_DIM, TEXT_TOKENS, Inputs, built
 
 USUAL = Inputs()
 CHANNELS, DIM, HEADS = 4, 24, 2

@@ -25,7 +25,7 @@ from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.adapters.adapter import FIRST
 from ppdiffusers_tome.patching.recorder import record_merging
-from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs
+from zoo.specimen import TEXT_TOKENS, Inputs
 
 ODD = Inputs(height=10, width=14)
 

@@ -17,7 +17,7 @@ from paddle import nn
 from newer.stand_ins import FAMILIES, Attention, Family, FeedForward, Model, Processor, RoundTheNorms
 from newer.test_stand_ins import attentions, blocks, case, same, with_processor
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs
+from zoo.specimen import Inputs
 
 # How far the denoising is: at first hardly, then nearly through; two denoisings.
 TIMESTEPS = (900, 200, 800, 300)

@@ -20,7 +20,7 @@ from newer.stand_ins import FAMILIES, HEADS, Model, Processor, RoundTheNorms, VC
 from newer.test_stand_ins import attentions, change, same, with_processor
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.recorder import record_merging
-from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs, built
+from zoo.specimen import Inputs, built
 
 FLUX = FAMILIES["flux"]
 ROTARY = [family.name for family in FAMILIES.values() if family.by_keyword]

@@ -10,7 +10,7 @@ import pytest
 from newer.stand_ins import FAMILIES
 from newer.test_stand_ins import case, change
 from ppdiffusers_tome import NothingToMergeError, apply_tome
-from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs, normal
+from zoo.specimen import Inputs, normal
 
 
 class EqualCells(Inputs):

@@ -23,7 +23,7 @@ from ppdiffusers_tome.patching.blocks import execution_order, find_blocks
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_overrides
 from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.patching.state.attachment import Attachment
-from ppdiffusers_tome.tools.doctor.zoo import Specimen
+from zoo import Specimen
 
 # Grid, batch, how many tokens merge.
 MATCHED = [

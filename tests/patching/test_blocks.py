@@ -18,7 +18,7 @@ from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.tools.doctor.zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
+from zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
 
 SIDE, CHANNELS = 8, 8
 

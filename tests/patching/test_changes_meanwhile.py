@@ -17,7 +17,7 @@ import pytest
 import tiny
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.overrides.method import MethodOverride, list_overrides
-from ppdiffusers_tome.tools.doctor.zoo import specimens
+from zoo import specimens
 
 OLD = paddle.__version__.startswith("2.")
 SETTINGS = [

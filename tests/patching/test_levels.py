@@ -10,7 +10,7 @@ import tiny
 from ppdiffusers_tome import NothingToMergeError, applied_tome, apply_tome
 from ppdiffusers_tome.patching.blocks import execution_order, find_blocks
 from ppdiffusers_tome.patching.overrides.method import list_overrides
-from ppdiffusers_tome.tools.doctor.zoo import unet_score_sde
+from zoo import unet_score_sde
 
 
 def levels(model: tiny.Model) -> dict[str, int]:

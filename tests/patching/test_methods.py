@@ -24,11 +24,11 @@ from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.overrides.merge import PointForward
 from ppdiffusers_tome.patching.overrides.method import list_overrides
-from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
-from ppdiffusers_tome.tools.doctor.zoo.added_kv import SPECIMEN as ADDED_KV
-from ppdiffusers_tome.tools.doctor.zoo.added_kv import TEXT_DIM as ADDED_TEXT_DIM
-from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_TOKENS, Inputs
-from ppdiffusers_tome.tools.doctor.zoo.unet_unconditional import SPECIMEN as UNCONDITIONAL
+from zoo import Specimen, specimens
+from zoo.added_kv import SPECIMEN as ADDED_KV
+from zoo.added_kv import TEXT_DIM as ADDED_TEXT_DIM
+from zoo.specimen import TEXT_TOKENS, Inputs
+from zoo.unet_unconditional import SPECIMEN as UNCONDITIONAL
 
 GRID = Grid(6, 8)
 EVERY = sorted(METHODS)

@@ -17,8 +17,8 @@ from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
-from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
-from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs
+from zoo import Specimen, specimens
+from zoo.specimen import Inputs
 
 SPECIMENS = [
     pytest.param(specimen, id=specimen.name, marks=[] if specimen.name in USUAL else pytest.mark.sweep)

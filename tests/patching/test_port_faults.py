@@ -25,9 +25,9 @@ import tiny
 from patching.contract import marks_of
 from patching.port import apply_port, remove_port
 from ppdiffusers_tome import NothingToMergeError, ToMeError, apply_tome, remove_tome
-from ppdiffusers_tome.tools.doctor.coverage import coverage
-from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
 from ppdiffusers_tome.tuning.random_state import untouched_random_state
+from zoo import Specimen, specimens
+from zoo.coverage import coverage
 
 pytestmark = pytest.mark.once
 

@@ -23,7 +23,7 @@ from ppdiffusers.patches import paddle_patch
 
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
+from zoo.specimen import untouched_random_state
 
 SETTINGS = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
 

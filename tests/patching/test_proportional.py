@@ -15,10 +15,10 @@ from ppdiffusers.models.attention_processor import Attention, AttnProcessor, Sli
 import tiny
 from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
 from ppdiffusers_tome.cpu.chunked_attention import ChunkedAttnProcessor
-from ppdiffusers_tome.tools.doctor.zoo.lvdm import SPECIMEN as LVDM
-from ppdiffusers_tome.tools.doctor.zoo.sd3 import SPECIMEN as SD3
-from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, normal
-from ppdiffusers_tome.tools.doctor.zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
+from zoo.lvdm import SPECIMEN as LVDM
+from zoo.sd3 import SPECIMEN as SD3
+from zoo.specimen import TEXT_DIM, normal
+from zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
 
 PROCESSORS = [AttnProcessor, lambda: ChunkedAttnProcessor(16), lambda: SlicedAttnProcessor(1)]
 

@@ -16,7 +16,7 @@ from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
 from ppdiffusers_tome.patching.state.reuse import MatchingCache
-from ppdiffusers_tome.tools.doctor.zoo import wuerstchen_prior
+from zoo import wuerstchen_prior
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)
 # Two levels: three blocks on 16x16 and three on 8x8, and the middle one there.

@@ -17,7 +17,7 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.recorder import merging_blocks, record_merging
 from ppdiffusers_tome.patching.state.calls import BlockCall
-from ppdiffusers_tome.tools.doctor.zoo import uvit
+from zoo import uvit
 
 FIRST = "down_blocks.0.attentions.0.transformer_blocks.0"
 

@@ -19,9 +19,9 @@ from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker
-from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs
-from ppdiffusers_tome.tools.doctor.zoo.unidiffuser import IMAGE_DIM
-from ppdiffusers_tome.tools.doctor.zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
+from zoo.specimen import Inputs
+from zoo.unidiffuser import IMAGE_DIM
+from zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
 
 
 class Sampler(nn.Layer):

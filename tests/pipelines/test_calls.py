@@ -11,7 +11,7 @@ from ppdiffusers import StableDiffusionPanoramaPipeline
 
 import tiny
 from ppdiffusers_tome import apply_tome
-from ppdiffusers_tome.tools.doctor.zoo import unet_motion
+from zoo import unet_motion
 
 
 def test_every_call_of_a_panorama_is_that_of_a_fresh_unet() -> None:

@@ -21,7 +21,7 @@ from patching.test_processors import load_ip_adapter
 from ppdiffusers_tome import NothingToMergeError
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.tools.demo_model import MODEL
-from ppdiffusers_tome.tools.doctor.zoo import (
+from zoo import (
     added_kv,
     controlnet_sdxl,
     gligen,
@@ -30,9 +30,9 @@ from ppdiffusers_tome.tools.doctor.zoo import (
     unet_consistency,
     upscaler,
 )
-from ppdiffusers_tome.tools.doctor.zoo import unet_score_sde as score_sde
-from ppdiffusers_tome.tools.doctor.zoo import unet_unconditional as unconditional
-from ppdiffusers_tome.tools.doctor.zoo.specimen import built, normal, picture, untouched_random_state
+from zoo import unet_score_sde as score_sde
+from zoo import unet_unconditional as unconditional
+from zoo.specimen import built, normal, picture, untouched_random_state
 
 TOKENIZER = MODEL / "tokenizer"
 SIDE = 32  # of pictures, in pixels; a latent's is half of it

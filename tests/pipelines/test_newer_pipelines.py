@@ -26,9 +26,9 @@ from ppdiffusers_tome.patching.overrides.block import ParentForward
 from ppdiffusers_tome.patching.overrides.method import list_overrides
 from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.patching.state import reducer
-from ppdiffusers_tome.tools.doctor.zoo import flux, sd3, specimens, wan_image
-from ppdiffusers_tome.tools.doctor.zoo import hunyuan_video as hunyuan
-from ppdiffusers_tome.tools.doctor.zoo.specimen import TEXT_DIM, kernels_anywhere, untouched_random_state
+from zoo import flux, sd3, specimens, wan_image
+from zoo import hunyuan_video as hunyuan
+from zoo.specimen import TEXT_DIM, kernels_anywhere, untouched_random_state
 
 STEPS = 4
 NEWER = {each.name: each for each in specimens() if each.since}

@@ -19,8 +19,8 @@ from pipelines import test_video_audio as videos
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.recorder import record_merging
-from ppdiffusers_tome.tools.doctor.zoo import unidiffuser
-from ppdiffusers_tome.tools.doctor.zoo.specimen import Inputs, untouched_random_state
+from zoo import unidiffuser
+from zoo.specimen import Inputs, untouched_random_state
 
 Drawing = Callable[[], Any]
 

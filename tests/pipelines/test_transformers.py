@@ -44,7 +44,7 @@ from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer, is_a
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.unsupported import REFUSED
-from ppdiffusers_tome.tools.doctor.zoo import (
+from zoo import (
     dit_llama,
     dit_llama_t2i,
     kandinsky3,
@@ -60,7 +60,7 @@ from ppdiffusers_tome.tools.doctor.zoo import (
     wuerstchen_decoder,
     wuerstchen_prior,
 )
-from ppdiffusers_tome.tools.doctor.zoo.specimen import untouched_random_state
+from zoo.specimen import untouched_random_state
 
 STEPS = 2
 DIM, TEXT_TOKENS = tiny.CROSS_DIM, tiny.TEXT_TOKENS

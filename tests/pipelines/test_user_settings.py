@@ -20,7 +20,7 @@ from ppdiffusers.models.attention_processor import Attention
 
 import tiny
 from ppdiffusers_tome.tools.demo_model import MODEL
-from ppdiffusers_tome.tools.doctor.zoo.specimen import built, normal, untouched_random_state
+from zoo.specimen import built, normal, untouched_random_state
 
 TOKENIZER = MODEL / "tokenizer"
 SIDE = 48  # larger than one tile of the VAE

@@ -23,7 +23,7 @@ from ppdiffusers_tome import NothingToMergeError, apply_tome
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.layers import find_layer
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.tools.doctor.zoo import (
+from zoo import (
     audio_diffusion,
     audioldm,
     audioldm2,
@@ -35,7 +35,7 @@ from ppdiffusers_tome.tools.doctor.zoo import (
     unet_spatio_temporal,
     vid2vid_st_unet,
 )
-from ppdiffusers_tome.tools.doctor.zoo.specimen import attention_anywhere, untouched_random_state
+from zoo.specimen import attention_anywhere, untouched_random_state
 
 # A pipeline, and a call of it.
 Ready = tuple[Any, Callable[[], Any]]

@@ -1,196 +1,84 @@
-"""What token merging does for every pipeline that ppdiffusers exports, read off the pipelines and the zoo."""
+"""What merges in every pipeline that ppdiffusers exports, as tests/zoo finds it on tiny real models."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import re
-import typing
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-import paddle
+from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.doctor.versions import TESTED
 
-from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.models import is_denoiser_name
-from ppdiffusers_tome.patching.unsupported import REFUSED, find_refusal_inside
-from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
+FILE = Path(__file__).with_name("coverage.json")
+# Pipelines that ppdiffusers has but does not export from its top level.
+NOT_EXPORTED = {"HotshotXLPipeline": "ppdiffusers.pipelines.hotshot_xl.hotshot_xl_pipeline"}
 
-# Pipelines that ppdiffusers ships and does not export from its top level.
-_NOT_EXPORTED = {"HotshotXLPipeline": "ppdiffusers.pipelines.hotshot_xl.hotshot_xl_pipeline"}
-# Pipelines that ppdiffusers 0.29 itself cannot run, and how that shows.
-_BROKEN = {
-    "StableDiffusionPix2PixZeroPipeline": "ppdiffusers 0.29 itself cannot run it (SGD() got multiple values for "
-    "argument 'learning_rate')",
-}
-# What a pipeline's denoiser is where its signature does not tell, or tells the class that it is made from.
-_DENOISERS = {
-    "AnimateDiffPipeline": {"unet": "UNetMotionModel"},
-    "DDIMPipeline": {"unet": "UNet2DModel"},
-    "DDPMPipeline": {"unet": "UNet2DModel"},
-    "DanceDiffusionPipeline": {"unet": "UNet1DModel"},
-    "LDMTextToImagePipeline": {"unet": "UNet2DConditionModel"},
-    "RePaintPipeline": {"unet": "UNet2DModel"},
-    "VersatileDiffusionPipeline": {"text_unet": "UNetFlatConditionModel"},
-}
-# Models beside the denoiser that are called once a picture, or hold no attention.
-_BESIDE = (
-    "AudioLDM2ProjectionModel", "CLIPImageProjection", "MotionAdapter", "MultiAdapter", "ShapERenderer", "T2IAdapter",
-    "LearnedClassifierFreeSamplingEmbeddings", "SpectrogramContEncoder", "SpectrogramNotesEncoder",
-    "StableUnCLIPImageNormalizer", "UnCLIPTextProjModel", "UniDiffuserTextDecoder", "IFWatermarker",
-)  # fmt: skip
-# By the beginning of their names.
-_OTHER = {
-    "FluxPriorRedux": "makes embeddings of a picture for another pipeline, and denoises nothing",
-    "AutoPipelineFor": "stands for other pipelines and makes one of them; apply ToMe to that one",
-    "PaddleInfer": "runs programs that were exported; apply ToMe before exporting them",
-    "FastDeploy": "runs programs that were exported; apply ToMe before exporting them",
-}
+_WHEEL, _SOURCE = TESTED[-2:]
+_PAGE = f"""# Coverage
 
+Every pipeline that ppdiffusers {_WHEEL} exports, as printed by `ppdiffusers-tome doctor --markdown`.
+The blocks of a denoiser are read from a tiny real model of its kind, with the function that `apply_tome` uses.
+The level is how many times smaller than the latent the finest grid of tokens is.
+`max_downsample=None`, the default, merges at that level.
 
-@dataclass(frozen=True)
-class Denoiser:
-    """What ToMe finds in one denoiser of a pipeline.
+{{wheel}}
+## What {_SOURCE} adds
 
-    Attributes:
-        part: the pipeline's name for it, ``unet``.
-        model_class: its class.
-        looks_like: the specimen that was looked at; None where there is none.
-        blocks: how many blocks merge at all levels, by their class.
-        levels: the levels that they are on.
-        reason: why nothing merges; None where something does.
-    """
+ppdiffusers {_SOURCE}, from source ([FLUX, SD 3.5 and video](../guides/flux-and-video.md)), has all of the above and
+these.
 
-    part: str
-    model_class: str
-    looks_like: Specimen | None
-    blocks: Mapping[str, int]
-    levels: tuple[int, ...]
-    reason: str | None
+{{source}}"""
 
 
 @dataclass(frozen=True)
 class PipelineCoverage:
-    """What ToMe does for a pipeline.
+    """What token merging does for a pipeline.
 
     Attributes:
-        name: its class.
-        denoisers: what is in it.
-        reason: why nothing merges; None where something does.
+        name: the pipeline's class.
+        merges: whether any of its denoisers merges.
+        where: the denoisers and their blocks, or why nothing merges.
+        since: the first version of ppdiffusers that has it; "" where all supported versions do.
     """
 
     name: str
-    denoisers: tuple[Denoiser, ...]
-    reason: str | None
-
-    @property
-    def merges(self) -> bool:
-        return self.reason is None
+    merges: bool
+    where: str
+    since: str = ""
 
 
-def coverage() -> list[PipelineCoverage]:
-    """Every pipeline that ppdiffusers exports, by name.
-
-    What a denoiser of a class holds is read off a tiny real model of it, in ``zoo``. A pipeline that is not known says
-    so: its reason begins with ``unknown``.
-    """
-    import ppdiffusers.pipelines as package
-
-    return [_covered(name, package) for name in pipeline_names(package)]
+def read_coverage() -> list[PipelineCoverage]:
+    """Read the pipelines that were inspected, sorted by name."""
+    return [PipelineCoverage(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
 
 
-def pipeline_names(package: ModuleType) -> list[str]:
-    """The names of all pipeline classes of ``ppdiffusers.pipelines``, without importing one."""
-    exported = {name for names in package._import_structure.values() for name in names}
-    exported |= set(_NOT_EXPORTED)
-    return sorted(
-        name
-        for name in exported - {"DiffusionPipeline"}
-        if "Pipeline" in name and not name.endswith(("Output", "Mixin"))
-    )
+def inspect_installed(package: ModuleType) -> list[PipelineCoverage]:
+    """Return the coverage of the pipelines that ``ppdiffusers.pipelines`` exports; one not inspected yet says so."""
+    inspected = {pipeline.name: pipeline for pipeline in read_coverage()}
+    unknown = "unknown to this version of ppdiffusers_tome; load it and try: ppdiffusers-tome doctor --model FOLDER"
+    return [inspected.get(name) or PipelineCoverage(name, False, unknown) for name in list_pipelines(package)]
 
 
-def _covered(name: str, package: ModuleType) -> PipelineCoverage:
-    other = next((reason for start, reason in _OTHER.items() if name.startswith(start)), None)
-    if other or name in _BROKEN:
-        return PipelineCoverage(name, (), other or _BROKEN[name])
-    try:
-        module = importlib.import_module(_NOT_EXPORTED[name]) if name in _NOT_EXPORTED else package
-        cls = getattr(module, name)
-    except Exception as error:  # whatever ppdiffusers' import ran into
-        reason = f"ppdiffusers cannot import it with Paddle {paddle.__version__}: {_cause(error)}"
-        return PipelineCoverage(name, (), reason)
-    denoisers = tuple(_denoiser(name, part, model_class) for part, model_class in _denoisers(name, cls))
-    if any(denoiser.reason is None for denoiser in denoisers):
-        return PipelineCoverage(name, denoisers, None)
-    reasons = {f"{denoiser.part} ({denoiser.model_class}): {denoiser.reason}" for denoiser in denoisers}
-    return PipelineCoverage(name, denoisers, "; ".join(sorted(reasons)) or "unknown: no denoiser was found")
+def list_pipelines(package: ModuleType) -> list[str]:
+    """List the pipeline classes of ``ppdiffusers.pipelines`` without importing one."""
+    exported = {name for names in package._import_structure.values() for name in names} | set(NOT_EXPORTED)
+    pipelines = {name for name in exported if "Pipeline" in name and not name.endswith(("Output", "Mixin"))}
+    return sorted(pipelines - {"DiffusionPipeline"})
 
 
-def _cause(error: BaseException) -> str:
-    """What the first of chained errors says, in one line, without the file's place on this machine."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return " ".join(str(error).split()).replace(f" ({getattr(error, 'path', None)})", "")
+def make_table(pipelines: Iterable[PipelineCoverage]) -> Table:
+    """Make a table with a row for each pipeline."""
+    rows = [(each.name, "yes" if each.merges else "no", each.where) for each in pipelines]
+    return Table(("pipeline", "merges", "where, or why not"), rows, left=3)
 
 
-def _denoisers(name: str, cls: type) -> Iterator[tuple[str, str]]:
-    """The parts of a pipeline that may denoise, each with its class."""
-    known = _DENOISERS.get(name, {})
-    for part, parameter in inspect.signature(cls).parameters.items():
-        if part in known:
-            yield part, known[part]
-            continue
-        if not is_denoiser_name(part):
-            continue
-        named = [each for each in _classes(parameter.annotation) if _is_model(each) and each.__name__ not in _BESIDE]
-        # A MultiControlNetModel is a list of what stands beside it.
-        for each in [each for each in named if not each.__name__.startswith("Multi")][:1]:
-            yield part, each.__name__
-
-
-def _classes(annotation: Any) -> Iterator[type]:
-    """The classes that an annotation names, also inside ``Union``, ``Optional`` and ``List``."""
-    if isinstance(annotation, type):
-        yield annotation
-    for argument in typing.get_args(annotation):
-        yield from _classes(argument)
-
-
-def _is_model(cls: type) -> bool:
-    """True for ppdiffusers' own models; text encoders and the like come from elsewhere."""
-    return any(base.__name__ == "ModelMixin" for base in cls.__mro__)
-
-
-def _denoiser(pipeline: str, part: str, model_class: str) -> Denoiser:
-    looks_like = _specimen(pipeline, model_class)
-    reason = REFUSED.get(model_class)
-    if reason is None and looks_like is None:
-        reason = "unknown: ppdiffusers_tome has never seen this class"
-    if reason is not None or looks_like is None:
-        return Denoiser(part, model_class, looks_like, {}, (), reason)
-    sites, inside = _sites(looks_like)
-    blocks = Counter(block for block, _ in sites)
-    levels = tuple(sorted({level for _, level in sites}))
-    reason = None if sites else inside or "it has no attention on a grid"
-    return Denoiser(part, model_class, looks_like, blocks, levels, reason)
-
-
-def _specimen(pipeline: str, model_class: str) -> Specimen | None:
-    """The specimen that looks like a pipeline's model of a class: one that names the pipeline, else the usual one."""
-    same = [specimen for specimen in specimens() if specimen.model_class == model_class and specimen.is_there]
-    special = [each for each in same if each.pipelines and re.fullmatch(each.pipelines, pipeline)]
-    return next(iter(special + [each for each in same if each.pipelines == ""]), None)
-
-
-@cache
-def _sites(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str | None]:
-    """Class and level of every block that merges in a specimen, and what speaks against where none does."""
-    model = specimen.build()
-    sites = [site for site in find_blocks(model) if site.points(ToMeConfig())]
-    return tuple((site.adapter.block_class, site.level) for site in sites), find_refusal_inside(model)
+def format_page() -> str:
+    """Format the documentation's page on coverage."""
+    pipelines = read_coverage()
+    tables = {
+        "wheel": make_table(each for each in pipelines if not each.since),
+        "source": make_table(each for each in pipelines if each.since),
+    }
+    return _PAGE.format(**{name: table.markdown() for name, table in tables.items()})

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.doctor.zoo import specimens
+from zoo import specimens
 
 SMALL = ["--batch", "1", "--grid-height", "16", "--grid-width", "12", "--channels", "64", "--repeats", "2"]
 SMALL += ["--tile", "8", "--blocks", "2", "--reuse-steps", "2"]

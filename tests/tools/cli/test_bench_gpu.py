@@ -21,9 +21,9 @@ from ppdiffusers_tome.tools.bench.plan import Plan
 from ppdiffusers_tome.tools.bench.summary import Result
 from ppdiffusers_tome.tools.bench.task import Task, carry_out
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.doctor.zoo.specimen import attention_anywhere
 from ppdiffusers_tome.tools.measure.clock import seconds_of
 from ppdiffusers_tome.tools.measure.spread import Spread
+from zoo.specimen import attention_anywhere
 
 CHECK = ["bench", "gpu", "--on-cpu-as-a-check", "--steps", "1", "--repeats", "2"]
 A100 = DEVICES[0].name

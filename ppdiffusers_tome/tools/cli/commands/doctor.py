@@ -14,12 +14,11 @@ from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.tools.doctor.coverage import Denoiser, PipelineCoverage
     from ppdiffusers_tome.tools.doctor.estimate import Estimate
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
-EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, read off tiny models of each kind,
-and an estimate of what presets save on a GPU.
+EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, and an estimate of what presets save on
+a GPU.
 with --model: the tokens at every level, how many merge, and self-attention of a block timed on this machine.
 with --environment: versions, devices, threads and memory, for a bug report. It names no folders, users or
 machines, and also tells why Paddle or ppdiffusers cannot be imported.
@@ -29,15 +28,6 @@ examples:
   ppdiffusers-tome doctor --model bundled --ratio 0.5
   ppdiffusers-tome doctor --environment
   ppdiffusers-tome doctor --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --dtype float16 --xformers
-"""
-
-
-_PAGE = """# Coverage
-
-Every pipeline that ppdiffusers {version} exports, as printed by `ppdiffusers-tome doctor --markdown`.
-What a denoiser holds is read off a tiny real model of its kind, with the function that `apply_tome` uses.
-The level is how many times smaller than the latent the finest grid of tokens is.
-`max_downsample=None`, the default, merges at that level.
 """
 
 
@@ -86,27 +76,21 @@ def _print_environment(*, as_json: bool) -> None:
 
 
 def _print_coverage(*, markdown: bool) -> None:
-    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
+    from ppdiffusers_tome.tools.cli.console.output import print_line, quiet_libraries
+    from ppdiffusers_tome.tools.doctor.coverage import format_page, inspect_installed, make_table
+    from ppdiffusers_tome.tools.doctor.versions import never_tested
 
-    with quiet_libraries():
-        import ppdiffusers
-
-        from ppdiffusers_tome.tools.cli.console.output import log, print_line
-        from ppdiffusers_tome.tools.doctor.coverage import coverage
-        from ppdiffusers_tome.tools.doctor.versions import never_tested
-
-        log("looking at a tiny model of every kind ...")
-        rows = [(each.name, "yes" if each.merges else "no", _where(each)) for each in coverage()]
-    table = Table(("pipeline", "merges", "where, or why not"), rows, left=3)
     if markdown:
-        print(_PAGE.format(version=ppdiffusers.__version__))
-        print(table.markdown(), end="")
-    else:
-        table.print()
+        print(format_page(), end="")
+        return
+    with quiet_libraries():
+        import ppdiffusers.pipelines
+
+        make_table(inspect_installed(ppdiffusers.pipelines)).print()
         warning = never_tested(ppdiffusers.__version__)
         if warning:
             print_line(f"\n{warning}")
-        _print_gpu_estimate()
+    _print_gpu_estimate()
 
 
 def _print_gpu_estimate() -> None:
@@ -117,18 +101,6 @@ def _print_gpu_estimate() -> None:
     print_line(f"\n{heading(DEVICES[0].name)}\n")
     table(DEVICES[0].name).print()
     print_line(f"{FROM_SOURCE}\nmeasure it on your GPU: {COMMAND}")
-
-
-def _where(pipeline: PipelineCoverage) -> str:
-    return pipeline.reason or "; ".join(map(_blocks, pipeline.denoisers))
-
-
-def _blocks(denoiser: Denoiser) -> str:
-    name = f"{denoiser.part} ({denoiser.model_class})"
-    if denoiser.reason is not None:
-        return f"{name}: no, {denoiser.reason}"
-    note = f"; {denoiser.looks_like.broken}" if denoiser.looks_like and denoiser.looks_like.broken else ""
-    return f"{name}: {', '.join(sorted(denoiser.blocks))}, finest level {denoiser.levels[0]}{note}"
 
 
 def _print_estimates(args: argparse.Namespace) -> None:

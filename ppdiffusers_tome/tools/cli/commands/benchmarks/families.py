@@ -12,11 +12,11 @@ from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described
 from ppdiffusers_tome.tools.cli.arguments import add_output_arguments
 from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
 from ppdiffusers_tome.tools.cli.console.tables import Page, Table
-from ppdiffusers_tome.tools.doctor.zoo import Specimen, specimens
 from ppdiffusers_tome.tools.measure.clock import seconds_of
 from ppdiffusers_tome.tools.measure.machine import measured_on
 from ppdiffusers_tome.tools.measure.rounds import take_turns
 from ppdiffusers_tome.tools.measure.spread import Spread
+from zoo import Specimen, specimens
 
 HELP = "Measure one call of a model of every kind, unmerged and merged."
 EXAMPLES = """models are the tiny ones of the zoo, with random weights, on a larger latent. Their channels are few, so

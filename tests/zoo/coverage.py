@@ -1,0 +1,228 @@
+"""What merges in every pipeline that ppdiffusers exports, read off the pipelines and the zoo.
+
+    PYTHONPATH=tests python -m zoo.coverage
+
+writes ``ppdiffusers_tome/tools/doctor/coverage.json`` again, for the rows of the ppdiffusers that is installed, and
+``docs/en/reference/coverage.md``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import re
+import typing
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import paddle
+
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.models import is_denoiser_name
+from ppdiffusers_tome.patching.unsupported import REFUSED, find_refusal_inside
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.doctor import coverage as shipped
+from ppdiffusers_tome.tools.doctor.coverage import NOT_EXPORTED, list_pipelines
+from ppdiffusers_tome.tools.doctor.versions import TESTED
+from zoo import Specimen, specimens
+
+# Pipelines that ppdiffusers 0.29 itself cannot run, and how that shows.
+_BROKEN = {
+    "StableDiffusionPix2PixZeroPipeline": "ppdiffusers 0.29 itself cannot run it (SGD() got multiple values for "
+    "argument 'learning_rate')",
+}
+# What a pipeline's denoiser is where its signature does not tell, or tells the class that it is made from.
+_DENOISERS = {
+    "AnimateDiffPipeline": {"unet": "UNetMotionModel"},
+    "DDIMPipeline": {"unet": "UNet2DModel"},
+    "DDPMPipeline": {"unet": "UNet2DModel"},
+    "DanceDiffusionPipeline": {"unet": "UNet1DModel"},
+    "LDMTextToImagePipeline": {"unet": "UNet2DConditionModel"},
+    "RePaintPipeline": {"unet": "UNet2DModel"},
+    "VersatileDiffusionPipeline": {"text_unet": "UNetFlatConditionModel"},
+}
+# Models beside the denoiser that are called once a picture, or hold no attention.
+_BESIDE = (
+    "AudioLDM2ProjectionModel", "CLIPImageProjection", "MotionAdapter", "MultiAdapter", "ShapERenderer", "T2IAdapter",
+    "LearnedClassifierFreeSamplingEmbeddings", "SpectrogramContEncoder", "SpectrogramNotesEncoder",
+    "StableUnCLIPImageNormalizer", "UnCLIPTextProjModel", "UniDiffuserTextDecoder", "IFWatermarker",
+)  # fmt: skip
+# By the beginning of their names.
+_OTHER = {
+    "FluxPriorRedux": "makes embeddings of a picture for another pipeline, and denoises nothing",
+    "AutoPipelineFor": "stands for other pipelines and makes one of them; apply ToMe to that one",
+    "PaddleInfer": "runs programs that were exported; apply ToMe before exporting them",
+    "FastDeploy": "runs programs that were exported; apply ToMe before exporting them",
+}
+
+
+@dataclass(frozen=True)
+class Denoiser:
+    """What ToMe finds in one denoiser of a pipeline.
+
+    Attributes:
+        part: the pipeline's name for it, ``unet``.
+        model_class: its class.
+        looks_like: the specimen that was looked at; None where there is none.
+        blocks: how many blocks merge at all levels, by their class.
+        levels: the levels that they are on.
+        reason: why nothing merges; None where something does.
+    """
+
+    part: str
+    model_class: str
+    looks_like: Specimen | None
+    blocks: Mapping[str, int]
+    levels: tuple[int, ...]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class PipelineCoverage:
+    """What ToMe does for a pipeline.
+
+    Attributes:
+        name: its class.
+        denoisers: what is in it.
+        reason: why nothing merges; None where something does.
+    """
+
+    name: str
+    denoisers: tuple[Denoiser, ...]
+    reason: str | None
+
+    @property
+    def merges(self) -> bool:
+        return self.reason is None
+
+
+def coverage() -> list[PipelineCoverage]:
+    """Every pipeline that ppdiffusers exports, by name.
+
+    What a denoiser of a class holds is read off a tiny real model of it, in ``zoo``. A pipeline that is not known says
+    so: its reason begins with ``unknown``.
+    """
+    import ppdiffusers.pipelines as package
+
+    return [_covered(name, package) for name in list_pipelines(package)]
+
+
+def _covered(name: str, package: ModuleType) -> PipelineCoverage:
+    other = next((reason for start, reason in _OTHER.items() if name.startswith(start)), None)
+    if other or name in _BROKEN:
+        return PipelineCoverage(name, (), other or _BROKEN[name])
+    try:
+        module = importlib.import_module(NOT_EXPORTED[name]) if name in NOT_EXPORTED else package
+        cls = getattr(module, name)
+    except Exception as error:  # whatever ppdiffusers' import ran into
+        reason = f"ppdiffusers cannot import it with Paddle {paddle.__version__}: {_cause(error)}"
+        return PipelineCoverage(name, (), reason)
+    denoisers = tuple(_denoiser(name, part, model_class) for part, model_class in _denoisers(name, cls))
+    if any(denoiser.reason is None for denoiser in denoisers):
+        return PipelineCoverage(name, denoisers, None)
+    reasons = {f"{denoiser.part} ({denoiser.model_class}): {denoiser.reason}" for denoiser in denoisers}
+    return PipelineCoverage(name, denoisers, "; ".join(sorted(reasons)) or "unknown: no denoiser was found")
+
+
+def _cause(error: BaseException) -> str:
+    """What the first of chained errors says, in one line, without the file's place on this machine."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split()).replace(f" ({getattr(error, 'path', None)})", "")
+
+
+def _denoisers(name: str, cls: type) -> Iterator[tuple[str, str]]:
+    """The parts of a pipeline that may denoise, each with its class."""
+    known = _DENOISERS.get(name, {})
+    for part, parameter in inspect.signature(cls).parameters.items():
+        if part in known:
+            yield part, known[part]
+            continue
+        if not is_denoiser_name(part):
+            continue
+        named = [each for each in _classes(parameter.annotation) if _is_model(each) and each.__name__ not in _BESIDE]
+        # A MultiControlNetModel is a list of what stands beside it.
+        for each in [each for each in named if not each.__name__.startswith("Multi")][:1]:
+            yield part, each.__name__
+
+
+def _classes(annotation: Any) -> Iterator[type]:
+    """The classes that an annotation names, also inside ``Union``, ``Optional`` and ``List``."""
+    if isinstance(annotation, type):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _classes(argument)
+
+
+def _is_model(cls: type) -> bool:
+    """True for ppdiffusers' own models; text encoders and the like come from elsewhere."""
+    return any(base.__name__ == "ModelMixin" for base in cls.__mro__)
+
+
+def _denoiser(pipeline: str, part: str, model_class: str) -> Denoiser:
+    looks_like = _specimen(pipeline, model_class)
+    reason = REFUSED.get(model_class)
+    if reason is None and looks_like is None:
+        reason = "unknown: ppdiffusers_tome has never seen this class"
+    if reason is not None or looks_like is None:
+        return Denoiser(part, model_class, looks_like, {}, (), reason)
+    sites, inside = _sites(looks_like)
+    blocks = Counter(block for block, _ in sites)
+    levels = tuple(sorted({level for _, level in sites}))
+    reason = None if sites else inside or "it has no attention on a grid"
+    return Denoiser(part, model_class, looks_like, blocks, levels, reason)
+
+
+def _specimen(pipeline: str, model_class: str) -> Specimen | None:
+    """The specimen that looks like a pipeline's model of a class: one that names the pipeline, else the usual one."""
+    same = [specimen for specimen in specimens() if specimen.model_class == model_class and specimen.is_there]
+    special = [each for each in same if each.pipelines and re.fullmatch(each.pipelines, pipeline)]
+    return next(iter(special + [each for each in same if each.pipelines == ""]), None)
+
+
+@cache
+def _sites(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str | None]:
+    """Class and level of every block that merges in a specimen, and what speaks against where none does."""
+    model = specimen.build()
+    sites = [site for site in find_blocks(model) if site.points(ToMeConfig())]
+    return tuple((site.adapter.block_class, site.level) for site in sites), find_refusal_inside(model)
+
+
+def describe(pipeline: PipelineCoverage) -> shipped.PipelineCoverage:
+    """Put what was found into the row that ``doctor`` prints."""
+    where = pipeline.reason or "; ".join(map(_describe_denoiser, pipeline.denoisers))
+    return shipped.PipelineCoverage(pipeline.name, pipeline.merges, where)
+
+
+def _describe_denoiser(denoiser: Denoiser) -> str:
+    name = f"{denoiser.part} ({denoiser.model_class})"
+    if denoiser.reason is not None:
+        return f"{name}: no, {denoiser.reason}"
+    note = f"; {denoiser.looks_like.broken}" if denoiser.looks_like and denoiser.looks_like.broken else ""
+    return f"{name}: {', '.join(sorted(denoiser.blocks))}, finest level {denoiser.levels[0]}{note}"
+
+
+def main() -> None:
+    import ppdiffusers
+
+    rows = {row.name: row for row in shipped.read_coverage()}
+    since = "" if ppdiffusers.__version__ in TESTED[:-1] else ppdiffusers.__version__
+    for row in map(describe, coverage()):
+        rows[row.name] = dataclasses.replace(row, since=rows[row.name].since if row.name in rows else since)
+    content = [
+        {key: value for key, value in dataclasses.asdict(rows[name]).items() if value != ""} for name in sorted(rows)
+    ]
+    shipped.FILE.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    page = Path(__file__).parents[2] / "docs" / "en" / "reference" / "coverage.md"
+    page.write_text(shipped.format_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
