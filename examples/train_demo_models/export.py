@@ -83,6 +83,9 @@ def export_dit(trained: Path, vae: Path, folder: Path) -> None:
     index = folder / "model_index.json"  # where a DiTPipeline is loaded with its labels from, but not saved with them
     labels = {str(number): subject.name for number, subject in enumerate(SUBJECTS)}
     index.write_text(json.dumps(json.loads(index.read_text()) | {"id2label": labels}, indent=2) + "\n")
+    shared, weights = folder.with_name("model") / "vae", "diffusion_paddle_model.safetensors"
+    if (shared / weights).is_file() and (shared / weights).read_bytes() == (folder / "vae" / weights).read_bytes():
+        (folder / "vae" / weights).unlink()  # the package keeps these weights once, with ``model``
     finish(folder)
 
 

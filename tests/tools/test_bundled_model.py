@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import paddle
 import pytest
 from PIL import Image
+from ppdiffusers import StableDiffusionPipeline
 
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.demo_model import MODEL
+from ppdiffusers_tome.tools.demo_model import MODEL, load_dit
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, prompt_of, square_image, subject_of
 from ppdiffusers_tome.tools.demo_model.recognition import nearest_subject, shows_subject, subject_similarities
 from ppdiffusers_tome.tools.generation.edges import compute_photograph_edges
@@ -30,16 +33,24 @@ def test_files_are_small_and_hold_no_pickle_and_no_foreign_path() -> None:
     assert not [path for path in files if path.suffix == ".json" and '": "/' in path.read_text()]
 
 
-@pytest.mark.parametrize(("name", "side", "blocks"), [("bundled", 64, {"unet": 3}), ("bundled-dit", 32, 6)])
-def test_images_are_512_and_weights_float32(name: str, side: int, blocks: object) -> None:
-    pipe = load_pipeline(find_model(name, class_labels=True), class_labels=True)
-    denoiser = pipe.unet if name == "bundled" else pipe.transformer
-    assert denoiser.config.sample_size * 8 == 512
-    assert denoiser.config.sample_size // (getattr(denoiser.config, "patch_size", None) or 1) == side
-    layers = [part for part in pipe.components.values() if isinstance(part, paddle.nn.Layer)]
+@pytest.mark.parametrize(
+    ("load", "part", "tokens", "blocks"),
+    [
+        (lambda: StableDiffusionPipeline.from_pretrained(str(MODEL)), "unet", 4096, 3),
+        (load_dit, "transformer", 1024, 6),
+        (lambda: load_pipeline(find_model("bundled-dit", any_kind=True), any_kind=True), "transformer", 1024, 6),
+    ],
+    ids=["bundled", "bundled-dit", "as the commands load it"],
+)
+def test_images_are_512_and_weights_float32(load: Callable[[], Any], part: str, tokens: int, blocks: int) -> None:
+    pipe = load()
+    config = getattr(pipe, part).config
+    assert config.sample_size * 8 == 512
+    assert (config.sample_size // (getattr(config, "patch_size", None) or 1)) ** 2 == tokens
+    layers = [layer for layer in pipe.components.values() if isinstance(layer, paddle.nn.Layer)]
     assert {weight.dtype for layer in layers for weight in layer.parameters()} == {paddle.float32}
-    assert pipe.apply_tome(0.5).tome.blocks in (blocks, {"transformer": blocks})
-    if name == "bundled-dit":
+    assert pipe.apply_tome(0.5).tome.blocks == {part: blocks}
+    if part == "transformer":
         assert [pipe.labels[subject.name] for subject in SUBJECTS] == list(range(len(SUBJECTS)))
 
 

@@ -17,7 +17,7 @@ import pytest
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools import demo_model
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.demo_model.sums import SUMS, check_sums
+from ppdiffusers_tome.tools.demo_model import SUMS, check_sums
 from ppdiffusers_tome.tools.generation import model_sources
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED_DIT, ModelSource, find_controlnet, find_model

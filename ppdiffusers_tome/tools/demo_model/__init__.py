@@ -1,6 +1,55 @@
-"""The models that come with the package, the photographs that they draw, and a judge of their pictures."""
+"""The models that come with the package: Stable Diffusion in small, its ControlNet, and a diffusion transformer."""
 
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+from ppdiffusers_tome.errors import UserError
 
 MODEL, CONTROLNET, DIT = (Path(__file__).parent / name for name in ("model", "controlnet", "dit"))
-PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")  # where none is given
+PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")  # the commands' default
+SUMS = "SHA256SUMS"
+
+
+def load_dit(**keywords: Any) -> Any:
+    """Load the bundled DiTPipeline, whose VAE is stored once, with ``MODEL``.
+
+    Args:
+        keywords: of ``DiTPipeline.from_pretrained``.
+    """
+    from ppdiffusers import AutoencoderKL, DiTPipeline
+
+    vae = AutoencoderKL.from_pretrained(str(MODEL / "vae"), **keywords)
+    return DiTPipeline.from_pretrained(str(DIT), vae=vae, **keywords)
+
+
+@lru_cache(maxsize=8)
+def check_sums(folder: Path) -> None:
+    """Compare every file of a bundled model with its SHA-256 in ``SHA256SUMS``, once per process.
+
+    This finds a download that was cut off, a failing disk and a stray file, not an attacker who can write there.
+
+    Raises:
+        UserError: a file is missing, damaged or not listed. Names that begin with a dot are never loaded.
+    """
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+        digests = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+    except (OSError, ValueError) as error:
+        raise _broken(folder / SUMS, f"cannot be read ({error})") from error
+    stored = {path.relative_to(folder).as_posix(): path for path in folder.rglob("[!.]*") if path.is_file()}
+    for name in sorted((stored.keys() ^ digests.keys()) - {SUMS}):
+        raise _broken(folder / name, "does not belong there" if name in stored else "is missing")
+    for name, digest in digests.items():
+        if hashlib.sha256(stored[name].read_bytes()).hexdigest() != digest:
+            raise _broken(stored[name], f"is damaged: its SHA-256 is not the one in {SUMS}")
+
+
+def _broken(path: Path, fault: str) -> UserError:
+    return UserError(
+        f"{path} of the bundled model {fault}; install the package again: "
+        "pip install --force-reinstall --no-deps ppdiffusers-tome"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,10 @@ def load_pipeline(
     import ppdiffusers
 
     log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
-    if controlnet is None:
+    if model.vae is not None:
+        vae = _load(ppdiffusers.AutoencoderKL, "--model", replace(model, folder=model.vae), dtype)
+        pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype, vae=vae)
+    elif controlnet is None:
         pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype)
     else:
         loaded = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)

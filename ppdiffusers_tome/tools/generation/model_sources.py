@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.demo_model import CONTROLNET, DIT, MODEL
-from ppdiffusers_tome.tools.demo_model.sums import check_sums
+from ppdiffusers_tome.tools.demo_model import CONTROLNET, DIT, MODEL, check_sums
 from ppdiffusers_tome.tools.generation.class_labels import PIPELINE, ClassLabels
 from ppdiffusers_tome.tools.generation.safety_checks import pickles_of, read_json, refuse_code
 
@@ -38,6 +37,7 @@ class ModelSource:
         bundled: True for what comes with this package.
         labels: what it draws in place of prompts; None where it takes prompts, or is fetched from a hub.
         pickles: weights in the folder that are pickles, which can run any code when they are loaded.
+        vae: the folder of its VAE where that is not inside its own folder.
     """
 
     name: str
@@ -46,6 +46,7 @@ class ModelSource:
     bundled: bool = False
     labels: ClassLabels | None = field(default=None, hash=False)
     pickles: tuple[Path, ...] = ()
+    vae: Path | None = None
 
     @property
     def arguments(self) -> tuple[str, dict[str, Any]]:
@@ -74,8 +75,9 @@ def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False)
     labelled = class_labels and index.get("_class_name") == PIPELINE
     if not any_kind and not labelled and not {"unet", "vae"} <= parts.keys():
         raise no_text_to_image(name, index.get("_class_name"))
-    for part, class_name in parts.items():
-        _check_part(source.folder / part, class_name)
+    if not source.bundled:
+        for part, class_name in parts.items():
+            _check_part(source.folder / part, class_name)
     denoiser = next((part for part in _DENOISERS if part in parts), next(iter(parts), ""))
     torch = _is_torch(source.folder / denoiser)
     pickles = (path for part in parts for path in pickles_of(source.folder / part, torch))
@@ -127,8 +129,10 @@ def _find(name: str, option: str, bundled: Mapping[str, Path], whose: str, index
             return ModelSource(name, None, None)
         raise UserError(f"{option} {name} does not exist; give {whose} folder, {known}")
     if folder.resolve() in [each.resolve() for each in bundled.values()]:
-        check_sums(folder)
-        return ModelSource(name, folder, None, bundled=True)
+        shares_vae = folder.resolve() == DIT.resolve()
+        for checked in (folder, MODEL) if shares_vae else (folder,):
+            check_sums(checked)
+        return ModelSource(name, folder, None, bundled=True, vae=MODEL / "vae" if shares_vae else None)
     if not (folder / index).is_file():
         raise UserError(f"{option} {name} has no {index}; give {whose} folder, as save_pretrained writes it")
     refuse_code(folder, f"{option} {name}")

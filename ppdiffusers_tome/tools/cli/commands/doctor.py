@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.doctor.estimate import Estimate
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
-EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, and an estimate of what presets save on
-a GPU.
+EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, and an estimate of what presets save
+on a GPU.
 with --model: the tokens at every level, how many merge, and self-attention of a block timed on this machine.
 with --environment: versions, devices, threads and memory, for a bug report. It names no folders, users or
 machines, and also tells why Paddle or ppdiffusers cannot be imported.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -16,7 +17,6 @@ from ppdiffusers_tome.tools.measure.clock import seconds_of
 from ppdiffusers_tome.tools.measure.machine import measured_on
 from ppdiffusers_tome.tools.measure.rounds import take_turns
 from ppdiffusers_tome.tools.measure.spread import Spread
-from zoo import Specimen, specimens
 
 HELP = "Measure one call of a model of every kind, unmerged and merged."
 EXAMPLES = """models are the tiny ones of the zoo, with random weights, on a larger latent. Their channels are few, so
@@ -52,6 +52,8 @@ class Row:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from zoo import specimens  # type: ignore[import-not-found]
+
     names = [specimen.name for specimen in specimens()]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"{', '.join(names)} (default: all)")
     parser.add_argument("--side", type=int, default=64, metavar="N", help="height and width of latents (default: 64)")
@@ -67,6 +69,8 @@ def run(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     files = ResultFiles(args.output, "families", overwrite=args.overwrite)
+    from zoo import specimens
+
     chosen = [each for each in specimens() if each.reason is None and each.name in (args.only or [each.name])]
     if not chosen:
         raise UserError(f"--only {' '.join(args.only)}: nothing merges in these; ppdiffusers-tome doctor says why")
@@ -85,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
         files.write(page, {"run": about, "rows": [asdict(row) for row in rows]})
 
 
-def _measured(specimen: Specimen, side: int, config: ToMeConfig, repeats: int) -> Row:
+def _measured(specimen: Any, side: int, config: ToMeConfig, repeats: int) -> Row:
     """The tokens at the levels that merge, and seconds of a call, the two taking turns."""
     import paddle
 
