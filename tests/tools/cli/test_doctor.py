@@ -155,7 +155,7 @@ def test_reasons_why_nothing_merges_at_a_level() -> None:
 
 
 def test_attention_that_does_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.available_bytes", lambda: 2**20)
+    monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.get_free_device_memory", lambda: 2**20)
     found = estimates(tiny.unet(), ToMeConfig(), 64, 64)[0]
     assert found.seconds is None
     assert "GiB a row for its scores alone" in (found.untimed or "")
