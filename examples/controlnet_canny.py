@@ -9,18 +9,17 @@ import argparse
 import zlib  # noqa: F401  (Paddle 2.6 brings its own, which breaks Python's unless that is there first)
 from pathlib import Path
 
-import cv2
-import numpy as np
 import paddle
-from PIL import Image, ImageOps
 from ppdiffusers import ControlNetModel, StableDiffusionControlNetPipeline
 
 from ppdiffusers_tome.tools import demo_model
 from ppdiffusers_tome.tools.demo_model.photographs import square_image, subject_of
+from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
+from ppdiffusers_tome.tools.images import read_image
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--offline", action="store_true", help="use the bundled models instead of Stable Diffusion 1.5")
-parser.add_argument("--image", type=Path, help="photo whose edges guide the picture (default: a cat)")
+parser.add_argument("--image", type=Path, help="photo whose edges guide the image (default: a cat)")
 parser.add_argument("--prompt", default="a photo of a cat")
 parser.add_argument("--output", type=Path, default=Path("controlnet_canny.png"))
 parser.add_argument("--size", type=int, default=512, help="height and width in pixels, a multiple of 8")
@@ -28,12 +27,10 @@ parser.add_argument("--steps", type=int, default=20)
 args = parser.parse_args()
 
 if args.image:
-    # As people see it: turned as the camera was held, and its middle, as the picture is square.
-    upright = ImageOps.exif_transpose(Image.open(args.image)).convert("RGB")
-    photo = np.array(ImageOps.fit(upright, (args.size, args.size)))
+    photo = fit_image(read_image(args.image), args.size, args.size)  # its middle, as the image is square
 else:
-    photo = np.array(square_image(subject_of("cat"), args.size))  # comes with scikit-image
-edges = Image.fromarray(cv2.cvtColor(cv2.Canny(photo, 100, 200), cv2.COLOR_GRAY2RGB))
+    photo = square_image(subject_of("cat"), args.size)  # comes with scikit-image
+edges = detect_edges(photo, low=100, high=200)  # Canny's, white on black
 
 if args.offline:
     model, controlnet, guidance_scale = demo_model.MODEL, demo_model.CONTROLNET, 1.5

@@ -121,7 +121,7 @@ def slugify(text: str) -> str:
     if not plain.isascii():
         plain = "".join(letter if unicodedata.category(letter)[0] in "LMN" else "-" for letter in plain)
     words = _SEPARATORS.sub("-", plain)[:_MAX_SLUG].encode()[:_MAX_SLUG_BYTES].decode(errors="ignore")
-    return words.strip("-") or "picture"
+    return words.strip("-") or "image"
 
 
 def image_file_name(number: int, prompt: str) -> str:

@@ -1,6 +1,6 @@
-"""What a DiTPipeline takes in place of a prompt: a class, by its name or number. Knows no Paddle.
+"""The classes of a DiTPipeline, which replace prompts. Imports no Paddle.
 
-A folder keeps the names in ``model_index.json``, as ``id2label``: from there ppdiffusers reads them, though its
+A folder keeps their names in ``model_index.json``, as ``id2label``: ppdiffusers reads them there, though its
 ``save_pretrained`` drops them.
 """
 
@@ -13,22 +13,22 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.tools.generation.safety_checks import read_json
+from ppdiffusers_tome.tools.generation.weights import read_json
 
 PIPELINE = "DiTPipeline"
-_NO_CLASS = 1000  # with guidance the pipeline asks for this one, however many its model has
-_SHOWN = 30  # names in an error
+_NO_CLASS = 1000  # with guidance the pipeline asks for this class, however many its model has
+_MAX_NAMES = 30  # in an error
 
 
 @dataclass(frozen=True)
 class ClassLabels:
-    """The classes that a pipeline draws, and at which size.
+    """The classes of a pipeline, and the size of its images.
 
     Attributes:
-        class_by_name: numbers of the classes by name; a class may have several names, or none.
-        num_classes: how many there are, numbered from 0.
-        image_size: side of its images, which are square and have no other size, in pixels.
-        only_named: whether it was taught those with a name alone, so that no other number is taken.
+        class_by_name: numbers of classes by name; a class may have several names, or none.
+        num_classes: classes are numbered from 0.
+        image_size: height and width of images in pixels; no other size is possible.
+        only_named: True if the model was trained on classes with names alone.
     """
 
     class_by_name: Mapping[str, int]
@@ -38,10 +38,10 @@ class ClassLabels:
 
     @classmethod
     def from_folder(cls, folder: Path, *, only_named: bool = False) -> ClassLabels:
-        """Those of a pipeline in a folder; ``only_named`` as of the object.
+        """Read the classes of a pipeline in a folder.
 
         Raises:
-            UserError: its files do not tell them.
+            UserError: its files do not have them.
         """
         index = folder / "model_index.json"
         names = read_json(index).get("id2label") or {}
@@ -49,11 +49,11 @@ class ClassLabels:
             key.isdecimal() and len(key) < 10 and isinstance(name, str) for key, name in names.items()
         ):
             raise UserError(f"{index} holds an id2label that gives no names by number, as {{'0': 'cat'}}; correct it")
-        # As ppdiffusers reads them: names of one class stand in one line, with commas between.
+        # As ppdiffusers reads them: the names of a class are separated by commas.
         numbers = {part.strip(): int(key) for key, name in names.items() for part in name.split(",") if part.strip()}
         transformer, vae = (read_json(folder / part / "config.json") for part in ("transformer", "vae"))
         try:
-            return cls(numbers, *_shape(transformer, vae), only_named)
+            return cls(numbers, *_read_shape(transformer, vae), only_named)
         except (KeyError, TypeError) as error:
             raise UserError(
                 f"{folder} is a {PIPELINE} without classes or size ({error!r}); copy the complete model again"
@@ -61,11 +61,16 @@ class ClassLabels:
 
     @classmethod
     def from_pipeline(cls, pipe: Any) -> ClassLabels:
-        """Those of a loaded pipeline."""
-        return cls(pipe.labels, *_shape(pipe.transformer.config, pipe.vae.config))
+        """Return the classes of a loaded pipeline."""
+        return cls(pipe.labels, *_read_shape(pipe.transformer.config, pipe.vae.config))
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The numbers of all classes, ascending."""
+        return sorted(set(self.class_by_name.values())) if self.only_named else range(self.num_classes)
 
     def list_names(self, count: int | None = None) -> list[str]:
-        """A name, or the number, of each of the first ``count`` classes; None for all that have a name."""
+        """List a name, or the number, of each of the first classes; with None of all that have a name."""
         names: dict[int, str] = {}
         for name, number in self.class_by_name.items():
             names.setdefault(number, name)
@@ -74,18 +79,19 @@ class ClassLabels:
         return [names.get(number, str(number)) for number in range(min(count, self.num_classes))]
 
     def find_class(self, prompt: str) -> int:
-        """The class that a prompt names: by number, by name, or as the bundled model's prompts do.
+        """Find the class that a prompt names: by number, by name, or as the prompts of the bundled model do.
 
         Raises:
-            UserError: there is no such class.
+            UserError: no class has that name.
 
-        >>> ClassLabels({"cat": 0, "coffee": 1}, 10, 512).find_class("a photo of a cat")
-        0
+        Example:
+            >>> ClassLabels({"cat": 0, "coffee": 1}, 10, 512).find_class("a photo of a cat")
+            0
         """
         from ppdiffusers_tome.tools.demo_model.photographs import subject_of
 
-        text = prompt.strip()
-        if text.isdecimal() and len(text) < 10 and int(text) in self._taken:
+        text, numbers = prompt.strip(), self.numbers
+        if text.isdecimal() and len(text) < 10 and int(text) in numbers:
             return int(text)
         if text in self.class_by_name:  # names may differ in capitals alone: a cardigan, and a Cardigan Welsh corgi
             return self.class_by_name[text]
@@ -94,66 +100,51 @@ class ClassLabels:
         for name in (text.lower(), None if subject is None else subject.name):
             if name in by_name:
                 return by_name[name]
-        taken = self._taken
-        numbers = f"a number from {taken[0]} to {taken[-1]}"
-        if len(taken) <= taken[-1] - taken[0]:
-            numbers = f"one of the numbers {', '.join(map(str, taken))}"
+        accepted = f"a number from {numbers[0]} to {numbers[-1]}"
+        if len(numbers) <= numbers[-1] - numbers[0]:
+            accepted = f"one of the numbers {', '.join(map(str, numbers))}"
         names = self.list_names()
-        if names:
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            listed = f"it draws {', '.join(names[:_SHOWN])}{more}; give one of these, or {numbers}"
-        else:
-            listed = f"its classes have no names (model_index.json holds no id2label), so give {numbers}"
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        known = f"its classes are {', '.join(names[:_MAX_NAMES])}{more}" if names else "its classes have no names"
         raise UserError(
-            f"prompt {prompt!r} is not a class of this {PIPELINE}{did_you_mean(text.lower(), by_name)}; {listed}"
+            f"prompt {prompt!r} is not a class of this {PIPELINE}{did_you_mean(text.lower(), by_name)}; {known}; give "
+            f"{'one of these, or ' if names else ''}{accepted}"
         )
-
-    @property
-    def _taken(self) -> Sequence[int]:
-        """The numbers that may be asked for, in order."""
-        return sorted(set(self.class_by_name.values())) if self.only_named else range(self.num_classes)
 
     def check_arguments(
         self, options: Mapping[str, Any], height: int | None, width: int | None, guidance_scale: float
     ) -> None:
-        """The pipeline takes what it is given beside its classes.
+        """Check the arguments besides the classes.
 
         Args:
-            options: values of arguments that only pipelines with prompts take, by what the user calls them; None where
-                one was not given.
-            height, width: in pixels; None where they were not given.
+            options: arguments that only pipelines with prompts take, by the user's names; None where not given.
+            height, width: in pixels; None where not given.
             guidance_scale: as in ppdiffusers.
 
         Raises:
-            UserError: it does not take one of them.
+            UserError: the pipeline does not take one of them.
         """
         for option, value in options.items():
             if value is not None:
-                raise UserError(
-                    f"{option} is for pipelines with prompts, and a {PIPELINE} is given a class alone; leave it out"
-                )
+                raise UserError(f"{option} is for pipelines with prompts; omit it for a {PIPELINE}")
         for name, pixels in (("height", height), ("width", width)):
             if pixels not in (None, self.image_size):
-                raise UserError(
-                    f"{name} {pixels} is not the size of this {PIPELINE}, which draws "
-                    f"{self.image_size}x{self.image_size} pixels and nothing else; give "
-                    f"{self.image_size}, or leave it out"
-                )
+                size = f"{self.image_size}x{self.image_size}"
+                raise UserError(f"{name} {pixels} is not the size of this {PIPELINE}, {size} pixels; omit it")
         if guidance_scale > 1 and self.num_classes < _NO_CLASS:
             raise UserError(
-                f"guidance scale {guidance_scale:g}: a {PIPELINE} takes class {_NO_CLASS} for that, and this model has "
-                f"{self.num_classes}; give 1 (no guidance)"
+                f"guidance scale {guidance_scale:g}: a {PIPELINE} needs class {_NO_CLASS} for guidance, and this model "
+                f"has {self.num_classes}; give 1 (no guidance)"
             )
 
 
 def select_prompts(labels: ClassLabels | None, given: Sequence[str] | None, default: Sequence[str]) -> list[str]:
-    """The prompts that were given, or the default ones.
+    """Return the given prompts, or the default ones.
 
     Args:
-        labels: of a pipeline that takes classes; then each prompt is checked, and as many classes as there are default
-            prompts are the default.
-        given: None where none were.
-        default: for pipelines that take prompts.
+        labels: of a pipeline with classes; as many classes as default prompts are then the default.
+        given: None for the default.
+        default: for pipelines with prompts.
 
     Raises:
         UserError: a prompt names no class.
@@ -166,15 +157,10 @@ def select_prompts(labels: ClassLabels | None, given: Sequence[str] | None, defa
     return prompts
 
 
-def _shape(transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> tuple[int, int]:
-    """The number of classes and the side of the pictures, from the configurations of the parts.
-
-    Raises:
-        KeyError, TypeError: they do not tell.
-    """
-    return int(transformer["num_embeds_ada_norm"]), int(transformer["sample_size"]) * compute_vae_scale(vae)
-
-
 def compute_vae_scale(vae: Mapping[str, Any]) -> int:
-    """How many pixels of each side a latent's pixel stands for, as pipelines that tell it work it out."""
+    """Return how many times smaller than the image a VAE's latent is, from its configuration."""
     return 2 ** (len(vae["block_out_channels"]) - 1)
+
+
+def _read_shape(transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> tuple[int, int]:
+    return int(transformer["num_embeds_ada_norm"]), int(transformer["sample_size"]) * compute_vae_scale(vae)

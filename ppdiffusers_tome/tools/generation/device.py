@@ -1,4 +1,4 @@
-"""The device that Paddle runs on, and what it can compute."""
+"""The device that Paddle runs on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ppdiffusers_tome.errors import UserError
 
 
 def get_device_name() -> str:
-    """What Paddle runs on: ``CPU`` or the GPU's name."""
+    """Return ``CPU`` or the GPU's name."""
     import paddle
 
     if paddle.get_device().startswith("gpu"):
@@ -15,22 +15,17 @@ def get_device_name() -> str:
 
 
 def check_device(dtype: str, *, xformers: bool) -> None:
-    """This device can compute in that precision and way.
+    """Check that this device can compute in a dtype, and with memory efficient attention.
 
     Raises:
         UserError: it cannot.
     """
     import paddle
 
-    if paddle.get_device() != "cpu":
-        return
-    if dtype != "float32":
-        raise UserError(
-            f"--dtype {dtype} needs a GPU: Paddle's CPU has no half-precision kernels for the operators of a "
-            "UNet; use --dtype float32, or a GPU with paddlepaddle-gpu"
-        )
-    if xformers:
-        raise UserError(
-            "--xformers needs a GPU: Paddle's memory efficient attention has no CPU kernels; leave it out, or use a "
-            "GPU with paddlepaddle-gpu"
-        )
+    needs = {f"--dtype {dtype}": dtype != "float32", "--xformers": xformers}
+    for option, needed in needs.items():
+        if needed and paddle.get_device() == "cpu":
+            raise UserError(
+                f"{option} needs a GPU: Paddle's CPU has no kernels for it; use --dtype float32 without --xformers, or "
+                "a GPU with paddlepaddle-gpu"
+            )

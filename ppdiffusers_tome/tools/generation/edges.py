@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,21 +21,21 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.demo_model.photographs import Subject
 
 CROP, PAD, STRETCH = "crop", "pad", "stretch"
-# What becomes of a file of another shape than the picture, in words.
+# What happens to a file of another shape than the image.
 FIT_MODES = {CROP: "its middle is used", PAD: "all of it is used, padded with black", STRETCH: "it is stretched"}
-_END_OF_JPEG, _END_BYTES = b"\xff\xd9", 4096
-_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # of EXIF, and those in which height and width change places
+_END_OF_JPEG, _TAIL_BYTES = b"\xff\xd9", 4096
+_ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)  # of EXIF
 
 
 @dataclass(frozen=True)
 class EdgeSource:
-    """A picture file that edges come from.
+    """An image file that edges come from.
 
     Attributes:
         path: the file.
         option: ``--image`` for a photo, ``--control-image`` for edges.
         low, high: thresholds of Canny, 0 or more.
-        fit: one of ``FIT_MODES``, for a file of another shape than the picture.
+        fit: one of ``FIT_MODES``, for a file of another shape than the image.
     """
 
     path: Path
@@ -43,154 +44,136 @@ class EdgeSource:
     high: float = 200
     fit: str = CROP
 
+    @property
+    def is_photo(self) -> bool:
+        """True if edges are detected in the file; False if it holds them."""
+        return self.option == "--image"
+
     def check(self) -> None:
-        """Say early what is wrong with the file or the thresholds.
+        """Check the thresholds, and that the file is a complete image, for less than using it costs.
 
         Raises:
-            UserError: it cannot be read as a picture, or the thresholds are out of order.
+            UserError: they are out of order, or it is not.
         """
-        self.check_file()
+        with self._open() as file:
+            file.draft("L", (1, 1))  # decodes an eighth of each side of a JPEG, of all its bytes
+            file.load()
         if not 0 <= self.low <= self.high:
             raise UserError(
                 f"--canny-low {self.low:g} and --canny-high {self.high:g} must be 0 or more, low not above high; "
                 "100 and 200 are usual"
             )
 
-    def check_file(self) -> None:
-        """Make sure that the file is a picture, and whole, for less than what using it takes.
-
-        Raises:
-            UserError: it is not.
-        """
-        with self._opened() as file:
-            file.draft("L", (1, 1))  # of a JPEG all bytes are read, and an eighth of each side computed
-            file.load()
-
     def check_end(self) -> None:
-        """Make sure that the file begins as a picture and was not cut off: for next to nothing of a JPEG or PNG.
+        """Check that the file was not cut off, for next to nothing where it is a JPEG or PNG.
 
-        A JPEG says where it ends, and a PNG has checksums; what else is wrong is found by its use.
+        A JPEG has an end marker and a PNG checksums; other faults show when the file is used.
 
         Raises:
-            UserError: it is no picture, or was cut off.
+            UserError: it is no image, or was cut off.
         """
-        with self._opened() as file:
-            whole = _ends_well(file, self.path)
-        if not whole:
-            self.check_file()
+        with self._open() as file:
+            if file.format == "PNG":
+                with suppress(OSError, SyntaxError):
+                    file.verify()
+                    return
+            elif file.format == "JPEG":
+                with self.path.open("rb") as content:
+                    content.seek(-min(_TAIL_BYTES, content.seek(0, os.SEEK_END)), os.SEEK_END)
+                    if content.read().rstrip(b"\0").endswith(_END_OF_JPEG):
+                        return
+        self.check()
 
     def load(self, height: int, width: int) -> Image.Image:
-        """The edges as a picture of that size, white on black."""
+        """Return the edges as an image of that size, white on black."""
         from PIL import Image
 
-        picture = self._fitted(height, width)
-        edges = detect_edges(picture, self.low, self.high) if self.is_photo else picture
+        image = self._load_fitted(height, width)
+        edges = detect_edges(image, self.low, self.high) if self.is_photo else image
         if edges.size == (width, height):
             return edges
         padded = Image.new("RGB", (width, height))
         padded.paste(edges, ((width - edges.width) // 2, (height - edges.height) // 2))
         return padded
 
-    @property
-    def is_photo(self) -> bool:
-        """Whether edges are looked for in it; otherwise it holds them."""
-        return self.option == "--image"
-
     def describe_fit(self, height: int, width: int) -> str | None:
-        """A sentence: what is used of a file of another shape than a picture of this size; None where it is all."""
-        with self._opened() as file:
-            turned = file.getexif().get(_ORIENTATION) in _TURNED
-            own = (file.height, file.width) if turned else file.size
-        if _inside(own, (width, height)) == (width, height):
+        """Say which part of the file an image of this size uses; None where it uses all, unchanged."""
+        with self._open() as file:
+            is_turned = file.getexif().get(_ORIENTATION) in _QUARTER_TURNS
+            size = (file.height, file.width) if is_turned else file.size
+        if _fit_inside(size, (width, height)) == (width, height):
             return None
-        others = " and ".join(f"--fit {fit}" for fit in FIT_MODES if fit != self.fit)
+        alternatives = " and ".join(f"--fit {fit}" for fit in FIT_MODES if fit != self.fit)
         return (
-            f"{self.option} {self.path} is {own[0]}x{own[1]} and the picture {width}x{height}: {FIT_MODES[self.fit]}; "
-            f"{others} are other ways"
+            f"{self.option} {self.path} is {size[0]}x{size[1]} and the image {width}x{height}: {FIT_MODES[self.fit]}; "
+            f"{alternatives} are other ways"
         )
 
     def describe_missing_edges(self, height: int, width: int) -> str:
-        """A sentence: why it gives a picture of this size no edges, and what to do."""
-        what = f"{self.option} {self.path}"
+        """Say why the file gives an image of this size no edges, and what to do."""
+        name = f"{self.option} {self.path}"
         if not self.is_photo:
-            return f"{what} is black all over, which guides nothing; give edges in white on black"
-        if all(low == high for low, high in self._fitted(height, width).getextrema()):  # type: ignore[misc]
-            return f"{what} is of one colour where it is used, so it has no edges; give another photo"
-        return f"{what} gives no edges; lower --canny-low and --canny-high"
+            return f"{name} is black all over, which guides nothing; give edges in white on black"
+        if all(low == high for low, high in self._load_fitted(height, width).getextrema()):  # type: ignore[misc]
+            return f"{name} is of one color where it is used, so it has no edges; give another photo"
+        return f"{name} gives no edges; lower --canny-low and --canny-high"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values; the file by its name alone."""
+        """Return the settings as plain values, with the name of the file alone."""
         thresholds = {"canny_low": self.low, "canny_high": self.high} if self.is_photo else {}
         return {"option": self.option, "file": self.path.name, "fit": self.fit, **thresholds}
 
-    def _fitted(self, height: int, width: int) -> Image.Image:
-        """What is used of the file, at the size of the picture, or inside it where black is to be added."""
-        with self._opened():
-            picture = read_image(self.path, background=CONTRAST if self.is_photo else BLACK)
-        return fit_image(picture, height, width, self.fit)
+    def _load_fitted(self, height: int, width: int) -> Image.Image:
+        with self._open():
+            image = read_image(self.path, background=CONTRAST if self.is_photo else BLACK)
+        return fit_image(image, height, width, self.fit)
 
     @contextmanager
-    def _opened(self) -> Iterator[ImageFile]:
-        """The file; what is wrong with it, found now or while it is used, is a ``UserError``."""
+    def _open(self) -> Iterator[ImageFile]:
+        """Open the file; faults that show now or while it is used become a ``UserError``."""
         from PIL import Image, UnidentifiedImageError
 
         if not os.path.exists(self.path):  # Path raises at names that are too long
-            raise UserError(f"{self.option} {self.path} does not exist; give the path of a picture file")
+            raise UserError(f"{self.option} {self.path} does not exist; give the path of an image file")
         try:
-            with Image.open(self.path) as file:
-                yield file
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the user's own large photo
+                with Image.open(self.path) as file:
+                    yield file
         except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
             raise UserError(
-                f"{self.option} {self.path} cannot be read as a picture{reason}; give a PNG or JPEG file"
+                f"{self.option} {self.path} cannot be read as an image{reason}; give a PNG or JPEG file"
             ) from error
 
 
-def _ends_well(file: ImageFile, path: Path) -> bool:
-    """Whether a picture is seen to be whole: a PNG by its checksums, a JPEG by its end with only zeros behind it."""
-    if file.format == "PNG":
-        with suppress(OSError, SyntaxError):
-            file.verify()
-            return True
-    if file.format != "JPEG":
-        return False
-    with path.open("rb") as content:
-        content.seek(-min(_END_BYTES, content.seek(0, os.SEEK_END)), os.SEEK_END)
-        return content.read().rstrip(b"\0").endswith(_END_OF_JPEG)
-
-
-def _inside(size: tuple[int, int], into: tuple[int, int]) -> tuple[int, int]:
-    """Width and height of a picture that is made as large as fits into another, in its own proportions."""
-    scale = min(into[0] / size[0], into[1] / size[1])
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-
-
-def fit_image(picture: Image.Image, height: int, width: int, fit: str = CROP) -> Image.Image:
-    """What is used of a picture of another shape, at that size, or inside it where black is to be added (``PAD``)."""
+def fit_image(image: Image.Image, height: int, width: int, fit: str = CROP) -> Image.Image:
+    """Fit an image to a size in pixels; with ``PAD`` the result may be smaller, and is to be padded."""
     from PIL import Image, ImageOps
 
     if fit == CROP:
-        return ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)
-    size = _inside(picture.size, (width, height)) if fit == PAD else (width, height)
-    return picture.resize(size, Image.Resampling.LANCZOS)
+        return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
+    size = _fit_inside(image.size, (width, height)) if fit == PAD else (width, height)
+    return image.resize(size, Image.Resampling.LANCZOS)
 
 
-def detect_edges(picture: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:
-    """Canny edges of a picture, white on black, RGB."""
+def detect_edges(image: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:
+    """Detect the Canny edges of an image; they are white on black, in RGB."""
     import cv2
     import numpy as np
     from PIL import Image
 
-    return Image.fromarray(np.repeat(cv2.Canny(np.asarray(picture), low, high)[..., None], 3, axis=2))
+    return Image.fromarray(np.repeat(cv2.Canny(np.asarray(image), low, high)[..., None], 3, axis=2))
 
 
 def compute_photograph_edges(subject: Subject, height: int, width: int) -> Image.Image:
-    """Canny edges of a photograph that scikit-image holds, white on black, RGB.
-
-    Args:
-        subject: the photograph.
-        height, width: of the edges, in pixels.
-    """
+    """Detect the edges of a photograph of the bundled model, as ``detect_edges`` does, at a size in pixels."""
     from ppdiffusers_tome.tools.demo_model.photographs import square_image
 
     return detect_edges(fit_image(square_image(subject, max(height, width)), height, width))
+
+
+def _fit_inside(size: tuple[int, int], outer: tuple[int, int]) -> tuple[int, int]:
+    """Return the largest width and height of the same proportions that fit."""
+    scale = min(outer[0] / size[0], outer[1] / size[1])
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))

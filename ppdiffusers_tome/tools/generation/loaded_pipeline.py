@@ -1,4 +1,4 @@
-"""A loaded pipeline with its settings: where all commands that draw get their pictures from."""
+"""A loaded pipeline with its settings, from which all commands get their images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.cli.console.output import warn
 from ppdiffusers_tome.tools.generation.device import check_device
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
@@ -22,19 +21,19 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.generation.edges import EdgeSource
     from ppdiffusers_tome.tools.generation.model_sources import ModelSource
 
-_SHOWN = 60  # characters of a prompt in a warning
+_MAX_PROMPT = 60  # characters in a warning
 
 
 @dataclass(frozen=True)
 class LoadedPipeline:
-    """A pipeline, ready to draw.
+    """A pipeline, ready to generate.
 
     Attributes:
         pipe: the ppdiffusers pipeline, without ToMe until ``apply`` or ``apply_ratio``.
         settings: what it was loaded with.
-        height, width: of its pictures, in pixels.
-        guidance_scale: of its pictures, as in ppdiffusers.
-        labels: what it draws in place of prompts; None where it takes prompts.
+        height, width: of its images, in pixels.
+        guidance_scale: as in ppdiffusers.
+        labels: its classes; None for a pipeline with prompts.
     """
 
     pipe: Any
@@ -45,11 +44,11 @@ class LoadedPipeline:
     labels: ClassLabels | None = None
 
     def apply_ratio(self, ratio: Ratio) -> None:
-        """Apply ToMe with a ratio and the settings; 0 takes it off."""
+        """Apply ToMe with a ratio and the settings; 0 removes it."""
         self.apply(replace(self.settings.tome, ratio=ratio) if ratio != 0 else None)
 
     def apply(self, tome: ToMeConfig | None) -> None:
-        """Apply ToMe with other settings; None takes it off."""
+        """Apply ToMe with other settings; None removes it."""
         from ppdiffusers_tome.api import apply_tome
         from ppdiffusers_tome.patching.apply import remove_tome
 
@@ -59,66 +58,66 @@ class LoadedPipeline:
             apply_tome(self.pipe, tome)
 
     def count_calls(self) -> int:
-        """How often the denoiser is called for a picture; Heun's scheduler, for one, does it twice a step."""
+        """Count the calls of the denoiser for an image; some schedulers, such as Heun's, make two for each step."""
         self.pipe.scheduler.set_timesteps(self.settings.steps)
         return len(self.pipe.scheduler.timesteps)
-
-    def generate_traced(
-        self, prompt: str, number: int, edges: Image.Image | None, *, after_call: Callable[[], None] = lambda: None
-    ) -> tuple[GeneratedImage, list[MergeRecord]]:
-        """The same as ``generate``, and how its tokens merged; ToMe must be applied. Its seconds hold the watching."""
-        from ppdiffusers_tome.patching.recorder import record_merging
-
-        # The prompted one of the two halves with guidance, which stands first in a DiTPipeline, elsewhere last.
-        with record_merging(self.pipe, image=-1 if self.labels is None else 0) as records:
-            drawn = self.generate(prompt, number, edges, after_call=after_call)
-        return drawn, records
 
     def generate(
         self, prompt: str, number: int, edges: Image.Image | None, *, steps: int | None = None,
         after_call: Callable[[], None] = lambda: None,
     ) -> GeneratedImage:  # fmt: skip
-        """Draw picture ``number`` (from 0), which has the seed of the settings plus that number, and measure it.
+        """Generate and measure an image.
 
         Args:
-            prompt: what to draw, or of a DiTPipeline a class.
-            number: of the picture.
-            edges: what guides a ControlNet; None where there is none.
-            steps: in place of the settings'.
-            after_call: called whenever the denoiser was called; what it raises ends the picture.
+            prompt: or a class of a DiTPipeline.
+            number: of the image, from 0; it is added to the seed of the settings.
+            edges: to guide a ControlNet; or None.
+            steps: instead of those of the settings.
+            after_call: called after each call of the denoiser; what it raises ends the image.
         """
         from ppdiffusers_tome.tools.generation.sampling import generate_image
         from ppdiffusers_tome.tools.measure.memory import Meter
 
         settings, peaks, meter = self.settings, [], Meter()
 
-        def step_ended() -> None:
+        def end_step() -> None:
             peaks.append(meter.peak_bytes())
             after_call()
 
-        picture = generate_image(
-            self.pipe, prompt, after_step=step_ended, height=self.height, width=self.width,
-            seed=settings.seed + number, steps=steps or settings.steps, guidance_scale=self.guidance_scale,
-            negative_prompt=settings.negative_prompt, edges=edges, controlnet_scale=settings.controlnet_scale,
+        image = generate_image(
+            self.pipe, prompt, after_step=end_step, height=self.height, width=self.width, seed=settings.seed + number,
+            steps=steps or settings.steps, guidance_scale=self.guidance_scale, edges=edges,
+            negative_prompt=settings.negative_prompt, controlnet_scale=settings.controlnet_scale,
         )  # fmt: skip
-        return GeneratedImage(picture, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
+        return GeneratedImage(image, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
+
+    def generate_traced(
+        self, prompt: str, number: int, edges: Image.Image | None, *, after_call: Callable[[], None] = lambda: None
+    ) -> tuple[GeneratedImage, list[MergeRecord]]:
+        """Generate an image and trace how its tokens merge, which takes time; ToMe must be applied."""
+        from ppdiffusers_tome.patching.recorder import record_merging
+
+        # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.
+        with record_merging(self.pipe, image=-1 if self.labels is None else 0) as records:
+            image = self.generate(prompt, number, edges, after_call=after_call)
+        return image, records
 
     @property
     def size_warning(self) -> str | None:
-        """In words, that its pictures are too small for the model; None where they are not, or it is not known."""
+        """A warning where images are too small for the model, or None."""
         return describe_unusual_size(self.settings.model, self.pipe, self.height, self.width)
 
     def load_edges(self, source: EdgeSource, *, report_fit: bool = True) -> Image.Image:
-        """Edges at the size of the pictures; warns where there are none, and says how another shape was made to fit."""
+        """Load edges at the size of the images; warn if there are none or, with ``report_fit``, about their shape."""
         edges = source.load(self.height, self.width)
-        if report_fit and (fitting := source.describe_fit(self.height, self.width)):
-            warn(fitting)
-        if edges.getextrema() == ((0, 0),) * 3:
+        if report_fit and (fit := source.describe_fit(self.height, self.width)):
+            warn(fit)
+        if edges.getbbox() is None:
             warn(source.describe_missing_edges(self.height, self.width))
         return edges
 
     def describe(self, prompt: str, number: int, ratio: Ratio) -> dict[str, Any]:
-        """All that a picture was made with, as plain values; the same for the same picture, so nothing measured."""
+        """Return all that an image depends on as plain values, nothing measured."""
         tome = replace(self.settings.tome, ratio=ratio).to_dict()
         return {
             "prompt": prompt, "negative_prompt": self.settings.negative_prompt, "seed": self.settings.seed + number,
@@ -126,8 +125,16 @@ class LoadedPipeline:
         }  # fmt: skip
 
     def describe_run(self) -> dict[str, Any]:
-        """What all pictures of this pipeline have in common."""
+        """Return what all images of this pipeline have in common."""
+        import paddle
+        import ppdiffusers
+
+        from ppdiffusers_tome.version import __version__
+
         settings, control = self.settings, None
+        versions = {
+            "ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__,
+        }  # fmt: skip
         if settings.controlnet is not None:
             edges = None if settings.edges is None else settings.edges.to_dict()
             control = {"model": settings.controlnet.name, "scale": settings.controlnet_scale, "edges": edges}
@@ -135,25 +142,23 @@ class LoadedPipeline:
             "model": settings.model.name, "controlnet": control, "height": self.height, "width": self.width,
             "steps": settings.steps, "guidance_scale": self.guidance_scale,
             "scheduler": type(self.pipe.scheduler).__name__, "dtype": settings.dtype, "xformers": settings.xformers,
-            "chunked_attention": settings.chunked_attention, "versions": _versions(),
+            "chunked_attention": settings.chunked_attention, "versions": versions,
         }  # fmt: skip
 
 
 def load_for_prompts(
     settings: Settings, prompts: list[str], *, default: bool = False
 ) -> tuple[LoadedPipeline, list[str]]:
-    """Load what the settings name, and warn of prompts it cannot read whole and of pictures too small for it.
+    """Load a pipeline; warn about prompts that it cannot read, and images that are too small for it.
 
     Args:
-        settings: name it.
-        prompts: what it is to draw.
-        default: whether nobody asked for them; a pipeline that takes classes draws as many of its own then.
-
-    Returns:
-        The pipeline and its prompts: of one from a hub only now is it known whether they are classes.
+        settings: of the pipeline.
+        prompts: what to generate.
+        default: True if the user gave no prompts; as many classes replace them where the pipeline has classes, which
+            is known of a hub's pipeline only once it is loaded.
 
     Raises:
-        UserError: it cannot be loaded, this device cannot run it, or a prompt names no class of it.
+        UserError: it cannot be loaded, this device cannot run it, or it lacks a class.
     """
     from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 
@@ -164,16 +169,16 @@ def load_for_prompts(
         loaded.labels.check_arguments(options, settings.height, settings.width, loaded.guidance_scale)
         return loaded, prompts
     for prompt in [*prompts, settings.negative_prompt or ""]:
-        if complaint := describe_truncation(loaded.pipe, prompt):
-            warn(f"prompt {prompt[:40]!r}... {complaint}; the rest is ignored")
-    for odd in (*(describe_unknown_subject(settings, prompt) for prompt in prompts), loaded.size_warning):
-        if odd is not None:
-            warn(odd)
+        if truncation := describe_truncation(loaded.pipe, prompt):
+            warn(f"prompt {prompt[:40]!r}... {truncation}; the rest is ignored")
+    for warning in (*(describe_unknown_subject(settings, prompt) for prompt in prompts), loaded.size_warning):
+        if warning is not None:
+            warn(warning)
     return loaded, prompts
 
 
 def load_from_settings(settings: Settings) -> LoadedPipeline:
-    """Load what the settings name; nothing is said of prompts and sizes.
+    """Load a pipeline without any warnings about prompts and sizes.
 
     Raises:
         UserError: it cannot be loaded, or this device cannot run it.
@@ -181,23 +186,19 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
     from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
     from ppdiffusers_tome.tools.generation.sampling import get_class_labels, get_native_size
-    from ppdiffusers_tome.tools.generation.schedulers import make_scheduler, scales_latents
+    from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
     check_device(settings.dtype, xformers=settings.xformers)
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, class_labels=True)
+    labels = settings.model.labels or get_class_labels(pipe)
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
+    check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
     if settings.xformers:
         pipe.enable_xformers_memory_efficient_attention()
     if settings.chunked_attention:
         enable_chunked_attention(pipe)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
-    labels = settings.model.labels or get_class_labels(pipe)  # of a hub's pipeline nobody knew them until now
-    if labels is not None and scales_latents(pipe.scheduler):
-        raise UserError(
-            f"{type(pipe.scheduler).__name__} scales the latents that the model is given, and ppdiffusers' DiTPipeline "
-            "would continue with the scaled ones; give --scheduler ddim, dpmsolver++ or pndm"
-        )
     height, width = get_native_size(pipe)
     guidance_scale = settings.guidance_scale
     if guidance_scale is None:
@@ -206,45 +207,33 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
 
 
 def describe_truncation(pipe: Any, prompt: str | None) -> str | None:
-    """In words, how much longer a prompt is than the text encoder reads; None where it is not, or there is none."""
+    """Say how much longer a prompt is than what the text encoder reads; None where it is not."""
     limit = pipe.tokenizer.model_max_length
     count = 0 if prompt is None else len(pipe.tokenizer(prompt).input_ids)
     return f"has {count} tokens and the model reads {limit}" if count > limit else None
 
 
 def describe_unknown_subject(settings: Settings, prompt: str) -> str | None:
-    """In words, that a prompt names nothing the bundled model draws; None where it does, or of another model."""
+    """Say that a prompt names none of the bundled model's subjects; None where it does, and for other models."""
     from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
 
     if not settings.model.bundled or subject_of(prompt) is not None:
         return None
-    shown = prompt if len(prompt) <= _SHOWN else f"{prompt[:_SHOWN]}..."
+    shown = prompt if len(prompt) <= _MAX_PROMPT else f"{prompt[:_MAX_PROMPT]}..."
     return (
-        f"prompt {shown!r} names none of the photographs that the bundled model draws: "
-        f"{', '.join(subject.words for subject in SUBJECTS)}; write for instance '{prompt_of(SUBJECTS[0])}'"
+        f"prompt {shown!r} names none of the photographs that the bundled model knows: "
+        f"{', '.join(subject.words for subject in SUBJECTS)}; write for example '{prompt_of(SUBJECTS[0])}'"
     )
 
 
 def describe_unusual_size(model: ModelSource, pipe: Any, height: int, width: int) -> str | None:
-    """In words, that the bundled model was not made for pictures of this size; None where it was, or of another model.
-
-    It knows places by how far the border is, so in larger pictures parts are missing or stretched, as in smaller ones.
-    """
+    """Say that the bundled model was not made for images of this size; None where it was, and for other models."""
     from ppdiffusers_tome.tools.generation.sampling import get_native_size
 
     native = get_native_size(pipe)
     if not model.bundled or (height, width) == tuple(native):
         return None
     return (
-        f"at {width}x{height} the bundled model draws smears: it was made for {native[1]}x{native[0]}; leave out "
+        f"at {width}x{height} the bundled model's images are smears: it was made for {native[1]}x{native[0]}; omit "
         "--height and --width"
     )
-
-
-def _versions() -> dict[str, str]:
-    import paddle
-    import ppdiffusers
-
-    from ppdiffusers_tome.version import __version__
-
-    return {"ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__}

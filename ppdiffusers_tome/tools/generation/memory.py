@@ -1,7 +1,7 @@
-"""The memory that a picture takes at the least, told by its size before anything is loaded. Knows no Paddle.
+"""The least memory that an image takes, computed from its size before anything is loaded. Imports no Paddle.
 
-It counts the few tensors that must be there together, so more is needed in fact: what does not fit by this count never
-will, and waiting for it would end in a raw error after minutes, or with the system killing the process.
+It counts the few tensors that must exist together, and more is needed in fact: an image that does not fit by this count
+would end in a raw error after minutes, or with the system killing the process.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ppdiffusers_tome.export.versions import installed_version
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource
-from ppdiffusers_tome.tools.generation.safety_checks import read_json
+from ppdiffusers_tome.tools.generation.weights import read_json
 from ppdiffusers_tome.tools.measure.memory import get_free_memory
 
-_BYTES = 4  # of a float32, which is all that a CPU computes
+_BYTES = 4  # of a float32, the only dtype on a CPU
 _UNET = "the attention of the UNet"
 
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """What the memory of a picture depends on besides its size.
+    """What the memory of an image depends on besides its size.
 
     Attributes:
         model: the pipeline.
         tome: settings of token merging.
-        rows: of the UNet's batch, two a picture with guidance.
-        chunked_attention: whether the UNet's attention is computed a few queries at a time.
+        rows: of the UNet's batch, two for each image with guidance.
+        chunked_attention: True if the UNet's attention is computed a few queries at a time.
     """
 
     model: ModelSource
@@ -42,85 +42,78 @@ class MemoryNeeds:
 
 
 def check_memory(
-    drawing: MemoryNeeds, height: int | None, width: int | None, *, prefix: str = "--", can_chunk: bool = True
+    needs: MemoryNeeds, height: int | None, width: int | None, *, prefix: str = "--", can_chunk: bool = True
 ) -> None:
-    """Refuse a picture that cannot fit.
+    """Refuse an image that cannot fit.
 
     Args:
-        drawing: how it is drawn.
-        height, width: in pixels; None for the model's native size, which is taken to fit.
-        prefix: what stands before the names of both where they were given.
-        can_chunk: whether ``--chunked-attention`` can be given.
+        needs: what its memory depends on.
+        height, width: in pixels; None for the model's native size, which is assumed to fit.
+        prefix: precedes the names of both in the error.
+        can_chunk: True if ``--chunked-attention`` is an option.
 
     Raises:
-        UserError: it takes more memory than there is.
+        UserError: it takes more memory than exists.
     """
     free = get_free_bytes()
     if free is None or (height is None and width is None):
         return
-    vae, unet = _config(drawing.model, "vae"), _config(drawing.model, "unet")
-    scale = 2 ** (len(_numbers(vae, "block_out_channels")) - 1) if _numbers(vae, "block_out_channels") else 8
+    vae, unet = _read_config(needs.model, "vae"), _read_config(needs.model, "unet")
+    scale = 2 ** (len(_get_numbers(vae, "block_out_channels") or [0] * 4) - 1)
     native = unet.get("sample_size")
-    usual = native * scale if isinstance(native, int) else 0
-    parts = list(_parts(drawing, vae, unet, scale, height or usual, width or usual))
-    most, what = max(parts)
-    if most > free:
+    native = native * scale if isinstance(native, int) else 0
+    sizes = {part: size for size, part in _list_needs(needs, vae, unet, scale, height or native, width or native)}
+    part = max(sizes, key=lambda part: sizes[part])
+    if sizes[part] > free:
         given = {"height": height, "width": width}
         names = " and ".join(f"{prefix}{name} {pixels}" for name, pixels in given.items() if pixels is not None)
-        chunked = can_chunk and all(size <= free for size, part in parts if part != _UNET)
-        remedy = ", or give --chunked-attention" if chunked else ""
+        chunking_helps = can_chunk and all(size <= free for part, size in sizes.items() if part != _UNET)
         raise UserError(
-            f"{names}: {what} alone takes at least {most / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are "
-            f"free; draw a smaller picture{remedy}"
+            f"{names}: {part} alone takes at least {sizes[part] / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} "
+            f"GiB are free; choose a smaller image{', or give --chunked-attention' if chunking_helps else ''}"
         )
 
 
-def _parts(
-    drawing: MemoryNeeds, vae: dict[str, Any], unet: dict[str, Any], scale: int, height: int, width: int
+def _list_needs(
+    needs: MemoryNeeds, vae: dict[str, Any], unet: dict[str, Any], scale: int, height: int, width: int
 ) -> Iterator[tuple[int, str]]:
-    """What must be in memory at once, by parts of the work: bytes, and what for.
+    """Yield the bytes that each part of the work needs at once, and its name.
 
     Args:
-        drawing: how it is drawn.
-        vae, unet: their configurations; empty where they are not known.
-        scale: how many times smaller than the picture the latent is.
+        needs: what they depend on.
+        vae, unet: their configurations; empty where unknown.
+        scale: how many times smaller than the image the latent is.
         height, width: in pixels.
     """
-    yield 3 * _BYTES * height * width, "the picture"
+    yield 3 * _BYTES * height * width, "the image"
     if installed_version("paddlepaddle-gpu") is not None:
         return  # the rest may be in the memory of a GPU
-    channels = _numbers(vae, "block_out_channels")
+    channels = _get_numbers(vae, "block_out_channels")
     if channels:
-        # At full size: what enters the last block of the decoder, and its norm.
+        # At full size: the input of the decoder's last block, and its norm.
         yield 2 * max(channels[:2]) * _BYTES * height * width, "decoding"
         if vae.get("mid_block_add_attention", True):
             yield 2 * _BYTES * ((height // scale) * (width // scale)) ** 2, "the attention of the VAE"
-    if not drawing.chunked_attention:
-        # Models that were distilled with their guidance are called without the second half.
-        rows = 1 if unet.get("time_cond_proj_dim") else drawing.rows
-        # The scores and their softmax.
-        yield 2 * _BYTES * rows * _scores(unet, drawing.tome, height // scale, width // scale), _UNET
+    if not needs.chunked_attention:
+        # Models that were distilled with their guidance are called without the second half. Scores and their softmax:
+        rows = 1 if unet.get("time_cond_proj_dim") else needs.rows
+        yield 2 * _BYTES * rows * _count_scores(unet, needs.tome, height // scale, width // scale), _UNET
 
 
-def _scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: int) -> int:
-    """How many attention scores a block of the finest level makes of a row, at the least that the settings leave.
-
-    Args:
-        unet: its configuration.
-        tome: settings of token merging.
-        height, width: of the latent.
-    """
+def _count_scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: int) -> int:
+    """Count the attention scores of one row in a block of the finest level, with as much merging as possible."""
     blocks = unet.get("down_block_types")
-    heads = _numbers(unet, "num_attention_heads") or _numbers(unet, "attention_head_dim")
+    heads = _get_numbers(unet, "num_attention_heads") or _get_numbers(unet, "attention_head_dim")
     if not isinstance(blocks, list) or not heads or unet.get("only_cross_attention"):
         return 0
-    place = next((number for number, block in enumerate(blocks) if "CrossAttn" in str(block)), None)
-    if place is None:
+    finest = next((number for number, block in enumerate(blocks) if "CrossAttn" in str(block)), None)
+    if finest is None:
         return 0
-    level = 2**place
+    level = 2**finest
     tokens = -(-height // level) * -(-width // level)
-    left = tokens - int(tokens * tome.highest_ratio(level))
-    return heads[min(place, len(heads) - 1)] * left * (tokens if METHODS[tome.method].keeps_queries else left)
+    remaining = tokens - int(tokens * tome.highest_ratio(level))
+    queries = tokens if METHODS[tome.method].keeps_queries else remaining
+    return heads[min(finest, len(heads) - 1)] * remaining * queries
 
 
 def get_free_bytes() -> int | None:
@@ -130,15 +123,15 @@ def get_free_bytes() -> int | None:
     return get_free_memory() + psutil.swap_memory().free if sys.platform == "linux" else None
 
 
-def _numbers(config: dict[str, Any], name: str) -> list[int]:
-    """A setting that is a number for each block, or one for all; nothing where it is none."""
-    found = config.get(name)
-    values = found if isinstance(found, list) else [found]
+def _get_numbers(config: dict[str, Any], name: str) -> list[int]:
+    """Return a setting that is a number for each block, or one for all; nothing where it is none."""
+    values = config.get(name)
+    values = values if isinstance(values, list) else [values]
     return values if all(isinstance(value, int) and value > 0 for value in values) else []
 
 
 @lru_cache(maxsize=16)
-def _config(model: ModelSource, part: str) -> dict[str, Any]:
-    """The settings of a part of a pipeline; nothing where they are not on this machine."""
+def _read_config(model: ModelSource, part: str) -> dict[str, Any]:
+    """Read the settings of a part of a pipeline; nothing where they are not on this machine."""
     path = None if model.folder is None else model.folder / part / "config.json"
     return {} if path is None or not path.is_file() else read_json(path)

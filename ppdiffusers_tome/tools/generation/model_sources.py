@@ -1,6 +1,6 @@
-"""Finding models: the bundled one, folders in ppdiffusers' or diffusers' format, hub names.
+"""Where models come from: the bundled ones, folders in ppdiffusers' or diffusers' format, hub names.
 
-Knows no Paddle, so that a wrong name or a missing part is reported at once, before anything of a folder is opened.
+Imports no Paddle, so that a wrong name or a missing part is reported at once, before a file of the folder is loaded.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.demo_model import CONTROLNET, DIT, MODEL, check_sums
 from ppdiffusers_tome.tools.generation.class_labels import PIPELINE, ClassLabels
-from ppdiffusers_tome.tools.generation.safety_checks import pickles_of, read_json, refuse_code
+from ppdiffusers_tome.tools.generation.weights import Weights, find_weights, read_json, refuse_code
 
 BUNDLED, BUNDLED_DIT = "bundled", "bundled-dit"
 
-_DENOISERS = ("unet", "transformer", "prior", "decoder")  # their weights tell the format of all
+_DENOISERS = ("unet", "transformer", "prior", "decoder")  # the format of their weights is that of all
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_PADDLE_WEIGHTS = ("diffusion_paddle_model*", "model_state*.pdparams*")
-_TORCH_WEIGHTS = ("diffusion_pytorch_model*",)
-_TEXT_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "model_state*.pdparams")
+_NO_WEIGHTS = ("Tokenizer", "Processor", "Extractor", "Scheduler")  # in names of classes
 
 
 @dataclass(frozen=True)
@@ -31,12 +29,13 @@ class ModelSource:
     """Where a model comes from.
 
     Attributes:
-        name: what the user called it.
-        folder: where it lies; None when it is fetched from a hub.
-        from_diffusers: True when its weights are PyTorch's; None leaves it to ppdiffusers (``FROM_DIFFUSERS``).
-        bundled: True for what comes with this package.
-        labels: what it draws in place of prompts; None where it takes prompts, or is fetched from a hub.
-        pickles: weights in the folder that are pickles, which can run any code when they are loaded.
+        name: as the user called it.
+        folder: its folder; None for a hub's model, which is downloaded.
+        from_diffusers: True for PyTorch's weights; None leaves it to ppdiffusers (``FROM_DIFFUSERS``).
+        bundled: True for a model of this package.
+        labels: its classes, for a DiTPipeline in a folder.
+        pickles: weights that are pickles, which can run any code when they are loaded.
+        variants: by part, the variant of weights that exist in no other, such as ``fp16``.
         vae: the folder of its VAE where that is not inside its own folder.
     """
 
@@ -46,6 +45,7 @@ class ModelSource:
     bundled: bool = False
     labels: ClassLabels | None = field(default=None, hash=False)
     pickles: tuple[Path, ...] = ()
+    variants: Mapping[str, str] = field(default_factory=dict, hash=False)
     vae: Path | None = None
 
     @property
@@ -60,128 +60,133 @@ def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False)
 
     Args:
         name: ``bundled``, ``bundled-dit``, a folder, or a hub name such as ``runwayml/stable-diffusion-v1-5``.
-        any_kind: take pipelines too that cannot draw from a prompt.
-        class_labels: take a DiTPipeline too, whose source then has ``labels``.
+        any_kind: accept pipelines that cannot generate from a prompt, too.
+        class_labels: accept a DiTPipeline, too, whose source then has ``labels``.
 
     Raises:
-        UserError: there is no such folder, a part of the pipeline is missing from it, or loading it would run more
-            than its name says.
+        UserError: the folder does not exist, lacks a part that loading needs, or holds code that loading would run.
     """
     source = _find(name, "--model", {BUNDLED: MODEL, BUNDLED_DIT: DIT}, "a pipeline's", "model_index.json")
     if source.folder is None:
         return source
     index = read_json(source.folder / "model_index.json")
-    parts = _parts(index, source.folder / "model_index.json")
-    labelled = class_labels and index.get("_class_name") == PIPELINE
-    if not any_kind and not labelled and not {"unet", "vae"} <= parts.keys():
-        raise no_text_to_image(name, index.get("_class_name"))
-    if not source.bundled:
-        for part, class_name in parts.items():
-            _check_part(source.folder / part, class_name)
+    parts = _read_parts(index, source.folder / "model_index.json")
+    if str(index["_class_name"]).startswith("PaddleInfer"):
+        raise UserError(
+            f"--model {name} is an exported {index['_class_name']}, whose settings are fixed; load it in Python with "
+            f"ppdiffusers_tome.export.pipelines.load_exported({name!r}), or give the model that was exported"
+        )
+    has_labels = class_labels and index["_class_name"] == PIPELINE
+    if not any_kind and not has_labels and not {"unet", "vae"} <= parts.keys():
+        raise make_unsupported_error(name, index["_class_name"])
     denoiser = next((part for part in _DENOISERS if part in parts), next(iter(parts), ""))
     torch = _is_torch(source.folder / denoiser)
-    pickles = (path for part in parts for path in pickles_of(source.folder / part, torch))
-    labels = ClassLabels.from_folder(source.folder, only_named=source.bundled) if labelled else None
-    return replace(source, from_diffusers=torch, pickles=tuple(pickles), labels=labels)
+    folders = {part: source.folder / part for part in parts}
+    if source.vae is not None:
+        folders["vae"] = source.vae
+    weights = {part: _check_part(folders[part], *names, torch) for part, names in parts.items()}
+    return replace(
+        source, from_diffusers=torch, pickles=tuple(path for found in weights.values() for path in found.pickles),
+        variants={part: found.variant for part, found in weights.items() if found.variant is not None},
+        labels=ClassLabels.from_folder(source.folder, only_named=source.bundled) if has_labels else None,
+    )  # fmt: skip
 
 
 def find_controlnet(name: str) -> ModelSource:
     """Find a ControlNet: ``bundled``, a folder, or a hub name such as ``lllyasviel/sd-controlnet-canny``.
 
     Raises:
-        UserError: there is no such folder, its configuration or weights are missing, or loading it would run more
-            than its name says.
+        UserError: as ``find_model``.
     """
     source = _find(name, "--controlnet", {BUNDLED: CONTROLNET}, "a ControlNet's", "config.json")
     if source.folder is None:
         return source
-    _check_part(source.folder, "ControlNetModel")
     torch = _is_torch(source.folder)
-    return replace(source, from_diffusers=torch, pickles=tuple(pickles_of(source.folder, torch)))
+    weights = _check_part(source.folder, "ppdiffusers", "ControlNetModel", torch)
+    return replace(source, from_diffusers=torch, pickles=weights.pickles)
 
 
-def no_text_to_image(name: str, class_name: object) -> UserError:
-    """That a pipeline cannot draw from a prompt."""
+def make_unsupported_error(name: str, class_name: object) -> UserError:
+    """Make the error for a pipeline that cannot generate from a prompt."""
     return UserError(
         f"--model {name} is a {class_name} without a unet and a vae; give a text-to-image pipeline such as Stable "
         "Diffusion"
     )
 
 
-def _find(name: str, option: str, bundled: Mapping[str, Path], whose: str, index: str) -> ModelSource:
-    """The folder or hub name that a word stands for.
-
-    Args:
-        name: the word, given as ``option``.
-        bundled: the folders of what comes with this package, by the words for them.
-        whose, index: whose folder it is to be, and the file that every such folder has.
-    """
-    folder = bundled.get(name, Path(name))
-    known = f"a hub name or {' or '.join(map(repr, bundled))}"
-    # os.path says False of what is no path at all, where Path raises: too long, or with a null byte.
-    folder = Path(os.path.expanduser(folder))
+def _find(name: str, option: str, bundled: Mapping[str, Path], owner: str, index: str) -> ModelSource:
+    """Find the folder or hub name that an option names; every folder of that kind has the file ``index``."""
+    accepted = f"a hub name or {' or '.join(map(repr, bundled))}"
+    # os.path returns False for names that are no paths, where Path raises: too long, or with a null byte.
+    folder = Path(os.path.expanduser(bundled.get(name, Path(name))))
     if not os.path.isdir(folder):
         if os.path.exists(folder):
-            raise UserError(f"{option} {name} is a file; give {whose} folder, {known}")
+            raise UserError(f"{option} {name} is a file; give {owner} folder, {accepted}")
         if name in bundled:
             raise UserError(f"{option} {name}: {folder} is missing; install the package again")
         if _HUB_NAME.fullmatch(name):
             return ModelSource(name, None, None)
-        raise UserError(f"{option} {name} does not exist; give {whose} folder, {known}")
-    if folder.resolve() in [each.resolve() for each in bundled.values()]:
-        shares_vae = folder.resolve() == DIT.resolve()
-        for checked in (folder, MODEL) if shares_vae else (folder,):
+        raise UserError(f"{option} {name} does not exist; give {owner} folder, {accepted}")
+    if folder.resolve() in [path.resolve() for path in bundled.values()]:
+        vae = MODEL / "vae" if folder.resolve() == DIT.resolve() else None
+        for checked in (folder,) if vae is None else (folder, MODEL):
             check_sums(checked)
-        return ModelSource(name, folder, None, bundled=True, vae=MODEL / "vae" if shares_vae else None)
+        return ModelSource(name, folder, None, bundled=True, vae=vae)
     if not (folder / index).is_file():
-        raise UserError(f"{option} {name} has no {index}; give {whose} folder, as save_pretrained writes it")
+        raise UserError(f"{option} {name} has no {index}; give {owner} folder, as save_pretrained writes it")
     refuse_code(folder, f"{option} {name}")
     return ModelSource(name, folder, None)
 
 
-def _parts(index: dict[str, Any], path: Path) -> dict[str, str]:
-    """The parts of a pipeline and their classes, as ``model_index.json`` lists them; None for those left out.
+def _read_parts(index: dict[str, Any], path: Path) -> dict[str, tuple[str, str]]:
+    """Read the library and class of every part of a pipeline from ``model_index.json``, without omitted ones.
 
-    ppdiffusers makes names of files and of modules of all that stands there, so nothing may be a path: a part leads to
-    a folder, and its library, like the pipeline's own class, to Python files that are copied and run.
+    ppdiffusers makes paths of files and modules of these names, so none may be a path: a part leads to a folder; its
+    library, like the pipeline's own class, leads to Python files that are copied and run.
     """
-    kind = index.get("_class_name")
-    if not isinstance(kind, str) or not kind.isidentifier():
+    pipeline = index.get("_class_name")
+    if not isinstance(pipeline, str) or not pipeline.isidentifier():
         raise UserError(
-            f"{path} holds _class_name={kind!r}, which is not the name of a pipeline; copy the complete model again"
+            f"{path} holds _class_name={pipeline!r}, which is not the name of a pipeline; copy the complete model again"
         )
     classes = {}
     for part, value in index.items():
         if part.startswith("_") or not isinstance(value, list) or (value and value[0] is None):
             continue
-        named = len(value) == 2 and all(isinstance(word, str) for word in value)
-        if not named or not all(word.isidentifier() for word in (part, *value[0].split("."), value[1])):
+        is_pair = len(value) == 2 and all(isinstance(word, str) for word in value)
+        if not is_pair or not all(word.isidentifier() for word in (part, *value[0].split("."), value[1])):
             raise UserError(
                 f"{path} holds {part}={value!r}, which is not a library and a class of it; copy the complete model "
                 "again"
             )
-        classes[part] = value[1]
+        classes[part] = (value[0], value[1])
     return classes
 
 
-def _check_part(folder: Path, class_name: str) -> None:
-    """One part of a pipeline is there: its folder, its configuration and, where it is a model, its weights."""
+def _check_part(folder: Path, library: str, class_name: str, torch: bool) -> Weights:
+    """Check that a part has the files that loading needs."""
     kind = "a ControlNet" if class_name == "ControlNetModel" else "a pipeline"
     if not folder.is_dir() or not any(folder.iterdir()):
         raise UserError(f"{folder} of {kind} ({class_name}) is missing or empty; copy the complete model again")
-    if "Tokenizer" in class_name or "Processor" in class_name or "Extractor" in class_name:
-        return
-    config = "scheduler_config.json" if "Scheduler" in class_name else "config.json"
-    if not (folder / config).is_file():
-        raise UserError(f"{folder / config} of {kind} ({class_name}) is missing; copy the complete model again")
-    if "Scheduler" not in class_name and not _has(folder, *_PADDLE_WEIGHTS, *_TORCH_WEIGHTS, *_TEXT_WEIGHTS):
+    if class_name.startswith("CLIPTokenizer") and not (folder / "tokenizer.json").is_file():
+        files = ["vocab.json", "merges.txt"]
+    elif "Scheduler" in class_name:
+        files = ["scheduler_config.json"]
+    else:
+        files = [] if any(word in class_name for word in _NO_WEIGHTS) else ["config.json"]
+    for file in files:
+        if not (folder / file).is_file():
+            raise UserError(f"{folder / file} of {kind} ({class_name}) is missing; copy the complete model again")
+    if any(word in class_name for word in _NO_WEIGHTS):
+        return Weights()
+    weights = find_weights(folder, torch, transformers=library not in ("ppdiffusers", "diffusers"))
+    if not weights.exist:
         raise UserError(f"{folder} of {kind} ({class_name}) holds no weights; copy the complete model again")
+    return weights
 
 
 def _is_torch(folder: Path) -> bool:
-    """True when a model's weights are diffusers' (PyTorch's); ppdiffusers' own are preferred where both are."""
-    return _has(folder, *_TORCH_WEIGHTS) and not _has(folder, *_PADDLE_WEIGHTS)
-
-
-def _has(folder: Path, *patterns: str) -> bool:
-    return any(path.is_file() and path.stat().st_size for pattern in patterns for path in folder.glob(pattern))
+    """Return True where weights are diffusers' (PyTorch's) alone; ppdiffusers' own are preferred."""
+    return any(folder.glob("diffusion_pytorch_model*")) and not any(
+        path for pattern in ("diffusion_paddle_model*", "model_state*.pdparams*") for path in folder.glob(pattern)
+    )

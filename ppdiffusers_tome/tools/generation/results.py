@@ -1,4 +1,4 @@
-"""A picture that was drawn, and what is known of it."""
+"""A generated image and its measurements."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GeneratedImage:
-    """One picture and what it took.
+    """An image and what it took.
 
     Attributes:
-        kept_image: itself; None once only its figures are kept.
-        seconds: of the whole call of the pipeline, decoding included.
-        peak_bytes: the most memory in use during the call, weights included; None when it could not be measured.
-        denoising_peak_bytes: the same until the last denoising step was done.
-        similarity: to the unmerged picture; None for that picture itself, or where none was compared.
-        block_seconds: by level, of the blocks that could merge, merging included; empty where they were not timed.
-        follows_prompt: whether it shows what the prompt asks; None where nobody can tell.
+        kept_image: the image; None once only its measurements are kept.
+        seconds: of the whole call of the pipeline, with decoding.
+        peak_bytes: the most memory in use during the call, with the weights; None if it could not be measured.
+        denoising_peak_bytes: the same until the end of the last denoising step.
+        similarity: to the unmerged image; None for that image itself, or without a comparison.
+        block_seconds: by level, of the blocks that can merge, with the merging; empty if they were not timed.
+        follows_prompt: True if it shows what the prompt asks for; None if that is unknown.
     """
 
     kept_image: Image.Image | None
@@ -39,12 +39,12 @@ class GeneratedImage:
 
     @property
     def image(self) -> Image.Image:
-        """The picture, which must have been kept."""
-        assert self.kept_image is not None, "only its figures were kept"
+        """The image, which must have been kept."""
+        assert self.kept_image is not None, "only its measurements were kept"
         return self.kept_image
 
     def compare_with(self, unmerged: Image.Image | np.ndarray) -> GeneratedImage:
-        """The same with its similarity to the unmerged picture, uint8 ``[height, width, 3]``."""
+        """Return the same with its similarity to the unmerged image, uint8 ``[height, width, 3]``."""
         import numpy as np
 
         from ppdiffusers_tome.tools.measure.similarity import compare_images
@@ -53,9 +53,8 @@ class GeneratedImage:
 
 
 def format_run(run: Mapping[str, Any]) -> str:
-    """What all pictures of a run have in common, in a line; ``run`` is what ``LoadedPipeline.describe_run`` gives."""
-    size = f"{run['width']}x{run['height']} pixels"
+    """Describe in a line what all images of a run have in common; ``run`` is from ``LoadedPipeline.describe_run``."""
     return (
-        f"{run['model']} model, {size}, {counted(run['steps'], 'step')}, {run['scheduler']}, "
-        f"guidance {run['guidance_scale']:g}, {run['dtype']}"
+        f"{run['model']} model, {run['width']}x{run['height']} pixels, {counted(run['steps'], 'step')}, "
+        f"{run['scheduler']}, guidance {run['guidance_scale']:g}, {run['dtype']}"
     )

@@ -1,8 +1,10 @@
-"""Schedulers by the names people use for them. Knows no Paddle until one is built."""
+"""Schedulers by their usual names. Imports no Paddle until one is made."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from ppdiffusers_tome.errors import UserError
 
 SCHEDULERS = {
     "ddim": "DDIMScheduler",
@@ -13,29 +15,51 @@ SCHEDULERS = {
     "lms": "LMSDiscreteScheduler",
     "pndm": "PNDMScheduler",
 }
-# Left out: ppdiffusers 0.29's UniPCMultistepScheduler fails on Paddle 3.3.1 (its `linalg.solve` gets two dtypes).
-
-# Settings that a scheduler needs besides the model's: as all Stable Diffusion models have it, PNDM's first steps are
-# not Runge-Kutta steps; with those, pictures of the bundled model came out distorted.
-_EXTRA = {"pndm": {"skip_prk_steps": True}}
-
-
-def scales_latents(scheduler: Any) -> bool:
-    """Whether a model is to be given another latent than the scheduler steps on, as Euler's and its kin's are."""
-    import paddle
-
-    scheduler.set_timesteps(2)
-    latent = paddle.ones([1, 1, 2, 2])
-    return bool((scheduler.scale_model_input(latent, scheduler.timesteps[0]) != latent).any())
+# As in all Stable Diffusion models, PNDM's first steps are not Runge-Kutta steps: with those, images of the bundled
+# model are distorted.
+_OVERRIDES = {"pndm": {"skip_prk_steps": True}}
 
 
 def make_scheduler(name: str, config: Any) -> Any:
-    """Build a scheduler for a model.
+    """Make a scheduler for a model.
 
     Args:
         name: one of ``SCHEDULERS``.
-        config: the configuration of the model's own scheduler, from which noise levels and prediction type come.
+        config: of the model's own scheduler, which has the noise levels and the prediction type.
     """
     import ppdiffusers
 
-    return getattr(ppdiffusers, SCHEDULERS[name]).from_config(config, **_EXTRA.get(name, {}))
+    return getattr(ppdiffusers, SCHEDULERS[name]).from_config(config, **_OVERRIDES.get(name, {}))
+
+
+def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool) -> None:
+    """Check on a tiny latent that a scheduler can run, which ppdiffusers 0.29's UniPC cannot on Paddle 3.
+
+    Args:
+        scheduler: of the pipeline; it stays as it is.
+        steps: of an image.
+        may_scale: False for a DiTPipeline, which continues with the latent that was scaled for the model.
+
+    Raises:
+        UserError: it cannot.
+    """
+    import paddle
+
+    name, trial = type(scheduler).__name__, type(scheduler).from_config(scheduler.config)
+    latent = paddle.ones([1, 4, 2, 2])
+    try:
+        trial.set_timesteps(steps)
+        scaled = trial.scale_model_input(latent, trial.timesteps[0])
+        for timestep in trial.timesteps:
+            latent = trial.step(trial.scale_model_input(latent, timestep) * 0, timestep, latent).prev_sample
+    except Exception as error:  # of ppdiffusers or Paddle
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(
+            f"the model's {name} cannot run {steps} steps here ({type(error).__name__}: {reason}); give another "
+            f"--scheduler, such as dpmsolver++, or other --steps"
+        ) from error
+    if not may_scale and (scaled != 1).any():
+        raise UserError(
+            f"{name} scales the latents that the model is given, and ppdiffusers' DiTPipeline would continue with the "
+            "scaled ones; give --scheduler ddim, dpmsolver++ or pndm"
+        )

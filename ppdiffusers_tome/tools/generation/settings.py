@@ -1,7 +1,4 @@
-"""What the arguments mean together, checked before anything is loaded.
-
-Knows no Paddle: whatever can be said about the arguments is said within the first second.
-"""
+"""The settings of images, checked together before anything is loaded. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
-NEEDS_CONTROLNET = (  # where edges were given and no ControlNet is known: half a sentence
+NEEDS_CONTROLNET = (  # the end of a sentence
     "needs a ControlNet that fits the model; name one with --controlnet, which takes a pipeline of Stable Diffusion or "
     "SDXL and no other, such as a DiTPipeline"
 )
@@ -29,17 +26,15 @@ NEEDS_CONTROLNET = (  # where edges were given and no ControlNet is known: half 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything a picture depends on apart from its prompt.
+    """All that an image depends on besides its prompt.
 
     Attributes:
         model, controlnet: where they come from; ``controlnet`` is None for text-to-image.
-        edges: where the ControlNet's edges come from; None for text-to-image, or when the command
-            takes a photograph of its own.
-        tome: settings of token merging; ratio 0 stands for the unmerged pipeline.
-        height, width: in pixels; None means the model's native size.
+        edges: of the ControlNet; None for text-to-image, or where the command has edges of its own.
+        tome: settings of token merging; ratio 0 is the unmerged pipeline.
+        height, width: in pixels; None for the model's native size.
         steps, scheduler, seed, negative_prompt, controlnet_scale: as in ppdiffusers' pipelines.
-        guidance_scale: the same; None for what is usual of a pipeline that a hub knows, and which is told once it is
-            loaded.
+        guidance_scale: the same; None for the default of a hub's pipeline, which depends on its class.
         dtype: ``float32``, ``float16`` or ``bfloat16``.
         xformers: use memory efficient attention.
         chunked_attention: compute attention a few queries at a time.
@@ -66,12 +61,12 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
     """Check the arguments, alone and together.
 
     Args:
-        args: with the arguments of ``arguments``.
-        ratio: share of the tokens to merge; None for that of ``--config``, or the default.
-        provides_edges: True when the command draws edges of its own where a ControlNet is given without any.
+        args: of ``cli.arguments``.
+        ratio: fraction of the tokens to merge; None for that of ``--config``, or the default.
+        provides_edges: True if the command has edges for a ControlNet without any.
 
     Raises:
-        UserError, ToMeValueError: something cannot be used; the message says what and what to do.
+        UserError, ToMeValueError: an argument cannot be used.
     """
     check_sizes(args)
     model = find_model(args.model, class_labels=True)
@@ -82,9 +77,10 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
     check_seed("--seed", args.seed)
-    if guidance_scale is not None:
-        _check_scale("--guidance-scale", guidance_scale, "7.5")
-    _check_scale("--controlnet-scale", args.controlnet_scale, "1")
+    scales = [("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", guidance_scale, "7.5")]
+    for option, scale, usual in scales:
+        if scale is not None and not (math.isfinite(scale) and scale >= 0):
+            raise UserError(f"{option} {scale} must be a finite number, 0 or more; {usual} is usual")
     if args.xformers and args.chunked_attention:
         raise UserError(
             "--xformers and --chunked-attention were both given; give --xformers on a GPU, --chunked-attention on a CPU"
@@ -92,64 +88,65 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
     if model.labels is not None:
         names = ("negative_prompt", "controlnet", "image", "control_image")
         options = {f"--{name.replace('_', '-')}": getattr(args, name) for name in names}
-        model.labels.check_arguments(options, args.height, args.width, guidance_scale)  # never None: it has a folder
-    controlnet, edges = _control(args, model, provides_edges)
+        model.labels.check_arguments(options, args.height, args.width, guidance_scale)
+    controlnet, edges = _find_control(args, model, provides_edges)
     settings = Settings(
-        model=model, controlnet=controlnet, edges=edges, tome=parse_tome_config(args, ratio), height=args.height,
-        width=args.width, steps=steps, guidance_scale=guidance_scale, scheduler=args.scheduler, seed=args.seed,
-        negative_prompt=args.negative_prompt, controlnet_scale=args.controlnet_scale, dtype=args.dtype,
-        xformers=args.xformers, chunked_attention=args.chunked_attention,
+        model=model, controlnet=controlnet, edges=edges, tome=parse_tome_config(args, ratio), steps=steps,
+        guidance_scale=guidance_scale, **{
+            name: getattr(args, name) for name in (
+                "height", "width", "scheduler", "seed", "negative_prompt", "controlnet_scale", "dtype", "xformers",
+                "chunked_attention",
+            )
+        },
     )  # fmt: skip
     check_memory(get_memory_needs(settings), settings.height, settings.width)
     return settings
 
 
 def get_memory_needs(settings: Settings) -> MemoryNeeds:
-    """What the memory of pictures with these settings depends on."""
+    """Return what the memory of images with these settings depends on."""
     rows = 1 if settings.guidance_scale is not None and settings.guidance_scale <= 1 else 2
     return MemoryNeeds(settings.model, settings.tome, rows, settings.chunked_attention or settings.xformers)
 
 
 def choose_guidance_scale(model: ModelSource, labels: ClassLabels | None) -> float:
-    """The guidance scale where none is given; ``labels`` are what the pipeline draws in place of prompts, or None."""
+    """Return the default guidance scale; ``labels`` are the pipeline's classes, or None."""
     if model.bundled:
         return 1.5  # with more, the few photographs that they know get harder and darker
     return 7.5 if labels is None else 4.0  # as the pipelines themselves
 
 
 def check_prompts(prompts: list[str] | None) -> list[str]:
-    """At least one prompt, none of them blank."""
+    """Return at least one prompt, none of them blank.
+
+    Raises:
+        UserError: there is none, or one is blank.
+    """
     if not prompts:
         raise UserError("there is no prompt; give one with --prompt 'a photo of a cat'")
     for prompt in prompts:
         if not prompt.strip():
-            raise UserError(f"--prompt {prompt!r} is empty; say what to draw")
+            raise UserError(f"--prompt {prompt!r} is empty; say what to generate")
     return prompts
 
 
 def parse_tome_config(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
-    """The settings of token merging that the arguments name.
-
-    Args:
-        args: with those of ``add_tome_arguments``, or without; what was not given is ``UNSET``.
-        ratio: None for that of ``--config``, or the default.
-    """
-    given = get_tome_overrides(args)
-    return apply_overrides(getattr(args, "config", None), given if ratio is None else {**given, "ratio": ratio})
+    """Return the settings of token merging; ``ratio`` as for ``parse_settings``."""
+    overrides = get_tome_overrides(args)
+    return apply_overrides(getattr(args, "config", None), overrides if ratio is None else overrides | {"ratio": ratio})
 
 
 def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings of token merging that were given as options of ``add_tome_arguments``, by name."""
-    names = [field.name for field in fields(ToMeConfig) if field.name not in ("ratio", "seed")]
-    given = {name: getattr(args, name, UNSET) for name in names}
-    given |= {"seed": getattr(args, "tome_seed", UNSET)}  # --seed is the picture's
+    """Return the settings of token merging that were given as options, by name, without the ratio."""
+    attributes = {field.name: field.name for field in fields(ToMeConfig)} | {"seed": "tome_seed"}
+    given = {name: getattr(args, attribute, UNSET) for name, attribute in attributes.items() if name != "ratio"}
     return {name: value for name, value in given.items() if value is not UNSET}
 
 
-def _control(
+def _find_control(
     args: argparse.Namespace, model: ModelSource, provides_edges: bool
 ) -> tuple[ModelSource | None, EdgeSource | None]:
-    """The ControlNet and its edges, or neither."""
+    """Find the ControlNet and its edges, or neither."""
     if args.image is not None and args.control_image is not None:
         raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
     option, path = ("--image", args.image) if args.image is not None else ("--control-image", args.control_image)
@@ -167,24 +164,19 @@ def _control(
 
 
 def check_sizes(args: argparse.Namespace) -> None:
-    """``--height`` and ``--width`` are such as a VAE can make."""
+    """Check that a VAE can make images of ``--height`` and ``--width``."""
     for name in ("height", "width"):
         check_size(name, getattr(args, name))
 
 
 def check_size(name: str, pixels: int | None, *, prefix: str = "--") -> None:
-    """A height or width is one that a VAE can make; it was given as ``prefix`` and ``name``."""
+    """Check that a VAE can make images of a height or width; errors call it ``prefix`` and ``name``."""
     if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
         nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
         raise UserError(f"{prefix}{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
 
 
 def check_seed(name: str, seed: int) -> None:
-    """A seed is one that Paddle and numpy take; ``name`` is what it was given as."""
+    """Check that Paddle and numpy take a seed; errors call it ``name``."""
     if not 0 <= seed <= MAX_SEED:
         raise UserError(f"{name} {seed} must be from 0 to 2**62")
-
-
-def _check_scale(option: str, value: float, usual: str) -> None:
-    if not math.isfinite(value) or value < 0:
-        raise UserError(f"{option} {value} must be a finite number, 0 or more; {usual} is usual")

@@ -32,13 +32,13 @@ class Gone:
 
 
 def heard(errors: str) -> list[str]:
-    """The lines of standard error, but for the one that pictures as small as those of tests are no good."""
-    return [line for line in errors.splitlines() if "the bundled model draws smears" not in line]
+    """The lines of standard error, but for the one that images as small as those of tests are no good."""
+    return [line for line in errors.splitlines() if "the bundled model's images are smears" not in line]
 
 
 @pytest.fixture
 def generate(tmp_path: Path) -> Callable[..., list[Path]]:
-    """Run ``generate`` on small pictures; returns the files, in order."""
+    """Run ``generate`` on small images; returns the files, in order."""
 
     def run(*arguments: str, folder: str = "outputs", prompts: tuple[str, ...] = (PROMPT,)) -> list[Path]:
         output = tmp_path / folder

@@ -1,0 +1,281 @@
+"""The program: help without waiting, one-line errors, Ctrl-C, tables, and the settings of its process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ppdiffusers_tome
+from ppdiffusers_tome.cpu.process import usable_cores
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.cli import commands
+from ppdiffusers_tome.tools.cli.commands import generate as command
+from ppdiffusers_tome.tools.cli.console import extras, interrupts
+from ppdiffusers_tome.tools.cli.console.parsing import Parser
+from ppdiffusers_tome.tools.cli.console.tables import Page, Table
+from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.generation.settings import get_tome_overrides
+from tools.cli.conftest import PROMPT, SMALL, Gone, heard
+
+SLOW = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "rich", "tqdm"}
+COMMANDS = tuple(commands.commands())
+GENERATE = ["generate", "--prompt", PROMPT]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], [], ["generte"], *([name, "--help"] for name in COMMANDS), ["generate", "--promt", "x"]]
+)
+def test_parsing_imports_nothing_slow(arguments):
+    code = (
+        "import sys; from ppdiffusers_tome.tools.cli.program import main; main(sys.argv[1:]); "
+        f"print('SLOW', *sorted({SLOW!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "SLOW"
+
+
+def test_new_command_is_one_new_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "say_hello.py").write_text(
+        "HELP = 'Say hello.'\n"
+        "def add_arguments(parser): parser.add_argument('--name')\n"
+        "def run(args): print('hello', args.name)\n"
+    )
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    assert main(["say-hello", "--name", "you"]) == 0
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"hello you\nppdiffusers-tome {ppdiffusers_tome.__version__}\n"
+    sys.modules.pop("ppdiffusers_tome.tools.cli.commands.say_hello")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "no command was given; the commands are bench, compare"),
+        (["generte"], "did you mean generate?; see ppdiffusers-tome --help"),
+        (["--verson", "generate"], "'--verson' is not an argument of ppdiffusers-tome; did you mean --version?"),
+        (["generate", "--promt=x"], "'--promt=x' is not an argument of generate; did you mean --prompt?"),
+        (["generate", "more"], "'more' is not an argument of generate; see ppdiffusers-tome generate --help"),
+        (["generate", "--prompt=--"], "argument --prompt: '--' is not a value"),
+        (["generate", "--method", "tood"], "did you mean todo?"),
+        (["generate", "--tile", "x"], "argument --tile: invalid int or none value: 'x'"),
+        (["generate", "--proportional", "maybe"], "(choose from yes, no, none)"),
+    ],
+)
+def test_mistyped_arguments_are_one_line(arguments, sentence, capsys):
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("ppdiffusers-tome: error: ")
+    assert sentence in line
+
+
+def test_every_setting_is_an_option_documented_as_in_apply_tome():
+    parser = Parser(prog="x")
+    command.add_arguments(parser)
+    given = (
+        "--max-downsample none --sx 3 --sy 4 --no-rand --no-merge-attn --merge-crossattn --merge-mlp --tome-seed 5 "
+        "--tile 16 --reuse-steps 2 --reuse-blocks --method tofu --min-similarity 0.5 --start 0.1 --end 0.9 --st 2 "
+        "--proportional"
+    )
+    overrides = get_tome_overrides(parser.parse_args(given.split()))
+    assert overrides.keys() == {*vars(ToMeConfig())} - {"ratio"}
+    assert (overrides["max_downsample"], overrides["proportional"], overrides["seed"]) == (None, True, 5)
+    assert get_tome_overrides(parser.parse_args([])) == {}
+    options = {action.dest: action.help for action in parser._actions}
+    assert "at most this many times smaller than the latent" in options["max_downsample"]
+    assert all(options["tome_seed" if name == "seed" else name] for name in vars(ToMeConfig()))
+
+
+def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch, capsys):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in ("rich", "gradio") else find_spec(name))
+    monkeypatch.setattr(command, "run", lambda args: pytest.fail("work was started"))
+    for arguments, extra in ((GENERATE, "cli"), (["play"], "play")):
+        assert main(arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "rich" in line
+        assert line.endswith(f'pip install "ppdiffusers-tome[{extra}]"')
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+def interrupt_in_a_callback():
+    """Python drops what is raised there, prints a traceback, and goes on."""
+    thing = type("Thing", (), {})()
+    reference = weakref.ref(thing, lambda _: interrupt())
+    del thing
+    assert reference() is None
+    for _ in range(1000):
+        time.sleep(0.01)
+
+
+def interrupt_that_becomes(error):
+    try:
+        interrupt()
+    except KeyboardInterrupt:
+        if error is not None:
+            raise error from None
+
+
+def interrupt_twice(cleaned):
+    try:
+        interrupt()
+    finally:
+        interrupt()
+        cleaned.append(True)
+
+
+@pytest.fixture
+def _interruptible():
+    """Interrupts arrive, also where the tests run in the background of a shell, which has them ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
+@pytest.mark.parametrize(
+    "work",
+    [
+        interrupt, interrupt_in_a_callback, partial(interrupt_that_becomes, RuntimeError("something failed")),
+        partial(interrupt_that_becomes, UserError("the model could not be loaded")),
+        partial(interrupt_that_becomes, None),
+    ],
+    ids=["plain", "in a callback", "another error", "an error of ours", "swallowed"],
+)  # fmt: skip
+def test_interrupt_ends_with_130_and_one_line(work, monkeypatch, capsys):
+    monkeypatch.setattr(command, "run", lambda args: work())
+    before = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    assert main(GENERATE) == 130
+    assert capsys.readouterr().err == "ppdiffusers-tome: interrupted\n"
+    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == before
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_second_interrupt_does_not_stop_the_cleanup_and_a_later_one_ends_what_goes_on(monkeypatch):
+    cleaned: list[bool] = []
+    monkeypatch.setattr(command, "run", lambda args: interrupt_twice(cleaned))
+    assert main(GENERATE) == 130
+    assert cleaned
+
+    def work(args: Any) -> None:
+        with suppress(KeyboardInterrupt):
+            interrupt()
+        time.sleep(0.02)
+        interrupt()
+        cleaned.clear()
+
+    monkeypatch.setattr(interrupts, "_CLEANUP_SECONDS", 0.01)
+    monkeypatch.setattr(command, "run", work)
+    assert main(GENERATE) == 130
+    assert cleaned
+
+
+def test_an_interrupt_that_is_ignored_stays_so(monkeypatch):
+    monkeypatch.setattr(command, "run", lambda args: interrupt())
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert main(GENERATE) == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
+    def fail(error: Exception) -> None:
+        raise error
+
+    monkeypatch.setattr(command, "run", lambda args: fail(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        main(GENERATE)
+    monkeypatch.setattr(command, "run", lambda args: fail(MemoryError("all is taken")))
+    assert main(GENERATE) == 2
+    error = capsys.readouterr().err
+    assert "not enough memory (all is taken); make images smaller, or give --chunked-attention" in error
+    assert main([*GENERATE, "--chunked-attention"]) == 2
+    assert "or give" not in capsys.readouterr().err
+
+
+def test_a_table_in_markdown_and_in_a_pipe(capsys):
+    table = Table(("name", "seconds"), [("a|b", 1.5), ("[bold]" + "x" * 300, 22)])
+    assert table.markdown().startswith("| name | seconds |\n|---|---:|\n| a\\|b | 1.5 |\n| [bold]xxx")
+    Page("Title", ["note"], [table]).print([Path("file.md")])
+    title, _, note, _, heading, _, *rows, file = capsys.readouterr().out.splitlines()
+    assert (title, note, heading.split(), file) == ("Title", "note", ["name", "seconds"], "file.md")
+    assert [row.split() for row in rows] == [["a|b", "1.5"], ["[bold]" + "x" * 300, "22"]]
+    with pytest.raises(ValueError, match="a row of 1 cells does not fit 2 headings"):
+        table.add("a")
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_nothing_is_cut_off_on_a_terminal(width, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    row = ["ours tofu 0.5, tile 16, reuse_steps 4", "0.0123 s", "12.34x", "1,234 MiB", "40.5 (38.7)", "0.987"]
+    Table(["settings", "seconds in blocks", "speed-up", "peak memory", "PSNR (dB)", "SSIM"], [row]).print()
+    printed = capsys.readouterr().out
+    assert all(number in printed for number in row[1:])
+    assert width < 80 or all(word in printed for word in ("ours", "tofu", "tile", "16"))
+    assert "…" not in printed
+
+
+def test_closed_pipe_ends_the_program_without_a_traceback(monkeypatch, capfd):
+    monkeypatch.setattr(command, "run", lambda args: print("a line", flush=True))
+    monkeypatch.setattr(sys, "stdout", Gone())
+    assert main(GENERATE) == 141
+    monkeypatch.undo()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+# Prints what the environment says and whether memory is kept when a command runs.
+SHOW = """
+import os, sys, warnings
+from ppdiffusers_tome.cpu import process as cpu
+from ppdiffusers_tome.tools.cli import program
+from ppdiffusers_tome.tools.cli.commands import generate
+def show(args):
+    warnings.warn("of two\\nlines")
+    print(os.environ.get("OMP_NUM_THREADS"), os.environ.get("GLOG_minloglevel"), cpu.keeps_freed_memory())
+    print("\\u4e00\\u53ea\\u732b.png")
+generate.run = show
+sys.argv[1:1] = ["generate"]
+program.program()
+"""
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    names = ("OMP_NUM_THREADS", "MKL_DEBUG_CPU_TYPE", "GLOG_minloglevel", "PADDLE_LOCAL_SIZE")
+    inherited = {name: value for name, value in os.environ.items() if name not in names}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env={**inherited, **environment})
+
+
+def test_process_uses_all_cores_and_keeps_memory_unless_told_otherwise():
+    done, cores = run("-c", SHOW), usable_cores()
+    assert done.stdout.splitlines()[0] == f"{cores} 2 True"
+    note = f"using {cores} threads, one per core; OMP_NUM_THREADS sets another number\n" if cores > 1 else ""
+    assert done.stderr == f"{note}warning: of two lines\n"
+    done = run("-c", SHOW, "--no-keep-memory", OMP_NUM_THREADS="3", GLOG_minloglevel="0")
+    assert done.stdout.splitlines()[0] == "3 0 False"
+    assert run("-c", SHOW, PADDLE_LOCAL_SIZE=str(2 * cores)).stdout.split()[0] == "1"  # ranks share the cores
+
+
+def test_letters_that_a_terminal_lacks_are_no_traceback():
+    done = run("-c", SHOW, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout.splitlines()[1]) == (0, "\\u4e00\\u53ea\\u732b.png")
+
+
+def test_libraries_print_nothing(tmp_path):
+    done = run("-m", "ppdiffusers_tome", *GENERATE, *SMALL, "--output", str(tmp_path / "out"), OMP_NUM_THREADS="2")
+    assert (done.returncode, heard(done.stderr)) == (0, [])
