@@ -62,7 +62,8 @@ class ClassLabels:
     @classmethod
     def from_pipeline(cls, pipe: Any) -> ClassLabels:
         """Return the classes of a loaded pipeline."""
-        return cls(pipe.labels, *_read_shape(pipe.transformer.config, pipe.vae.config))
+        names = {name: number for name, number in pipe.labels.items() if name}
+        return cls(names, *_read_shape(pipe.transformer.config, pipe.vae.config))
 
     @property
     def numbers(self) -> Sequence[int]:
