@@ -1,6 +1,5 @@
-"""A page in the browser: the same picture without and with token merging, under one slider.
+"""A page in the browser that compares an image without and with token merging, under one slider.
 
-``asking`` (what a person asked for, checked), ``photos`` (what a person hands over), ``studio`` (what is drawn and
-measured), ``jobs`` (one drawing at a time, the others in line), ``desks`` (what the page remembers of each person),
-``words`` (English and Chinese) and ``shown`` (HTML) know no gradio; ``page`` is the layout and ``serving`` the server.
+``requests`` checks what a user enters, ``studio`` generates, ``html`` renders the results, ``i18n`` has the words in
+English and Chinese, ``page`` is the layout in Gradio, ``server`` guards what is served.
 """

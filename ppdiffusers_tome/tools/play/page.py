@@ -1,14 +1,14 @@
-"""The layout of the page and what its buttons do: all of gradio that there is here, but for the server.
-
-Nothing goes through gradio's files: a picture that a person chooses comes as text, and drawn pictures leave in HTML.
-"""
+"""The layout of the page, and what its buttons do."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.generation.device import get_device_name
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE
+<<<<<<< HEAD
 from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.play import html
 from ppdiffusers_tome.tools.play.i18n import LANGUAGES
@@ -41,30 +42,233 @@ from ppdiffusers_tome.tools.play.requests import (
 )
 from ppdiffusers_tome.tools.play.sessions import Desk, Desks
 from ppdiffusers_tome.tools.play.studio import MAP, MERGED, UNMERGED, WARMING_UP, Studio, edges_of
+=======
+from ppdiffusers_tome.tools.play.html import render_comparison, render_photo
+from ppdiffusers_tome.tools.play.i18n import CHINESE, WORDS, choose_language, translate
+from ppdiffusers_tome.tools.play.requests import FORMATS, MAX_BYTES, OWN, RefusedError, read_photo
+from ppdiffusers_tome.tools.play.studio import Comparison, Request, Studio
+>>>>>>> 94f17ba (The page, rewritten on Gradio's own state, files, progress and errors: one page in two languages, times estimated beforehand, paths of the machine are no uploads)
 
-_FIRST_PRESET = "balanced"
-_LOOK = 0.1  # seconds between two looks at a drawing
+_HIDDEN: dict[str, Any] = {"show_progress": "hidden", "show_api": False}
+_MAX_SESSIONS = 32
+_UPLOAD_SECONDS = 60  # until an uploaded file, which is read at once, is deleted
 
-@dataclass(frozen=True)
-class Room:
-    """What all pages share, in whatever language: what draws, who waits, and who is there.
 
-    Attributes:
-        studio, line, desks: one of each.
+class _Blocks(gr.Blocks):
+    """Blocks that download no address which a user sends in place of an uploaded file."""
+
+    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any) -> list[Any]:
+        if '"path": "http' in json.dumps(inputs):
+            raise gr.Error("an address is no upload", print_exception=False)
+        return await super().preprocess_data(block_fn, inputs, *args)
+
+
+class Page:
+    """The page of a studio, whose attribute ``blocks`` Gradio serves to all users.
+
+    Args:
+        studio: generates the images.
         examples: prompts to try.
+        language: a key of ``WORDS``; None for the browser's.
     """
 
-    studio: Studio
-    line: Line
-    desks: Desks
-    examples: Sequence[str]
+    def __init__(self, studio: Studio, examples: Sequence[str], language: str | None) -> None:
+        self._studio, self._language = studio, language
+        self._words: dict[Any, dict[str, str]] = {}  # keys of ``WORDS`` by component and attribute
+        self._form: dict[str, Any] = {}
+        self._cancelled: dict[str | None, threading.Event] = {}  # by session
+        theme = gr.themes.Default(
+            primary_hue="blue", neutral_hue="slate",
+            font=[gr.themes.Font("system-ui"), gr.themes.Font("sans-serif")],  # others come from the network
+            font_mono=[gr.themes.Font("ui-monospace"), gr.themes.Font("monospace")],
+        )  # fmt: skip
+        self.blocks = _Blocks(
+            theme=theme, css_paths=Path(__file__).with_name("style.css"), title="Token merging",
+            analytics_enabled=False, delete_cache=(_UPLOAD_SECONDS, _UPLOAD_SECONDS),
+        )  # fmt: skip
+        self.blocks.has_launched = True  # or Gradio accepts any path of this machine as an upload
+        self.blocks.state_session_capacity = _MAX_SESSIONS
+        self.blocks.queue(default_concurrency_limit=None, api_open=False)  # the studio has a queue
+        with self.blocks:
+            header = gr.Markdown(elem_id="tome-header")
+            with gr.Row(elem_id="tome-columns"):
+                with gr.Column(scale=2, min_width=300):
+                    self._lay_out_form(examples)
+                    file, preview = self._lay_out_guide()
+                    with gr.Row():
+                        generate = self._add(gr.Button(variant="primary", elem_id="tome-generate"), value="generate")
+                        cancel = self._add(gr.Button(interactive=False, elem_id="tome-cancel"), value="cancel")
+                    estimate = gr.HTML(elem_id="tome-estimate", padding=False)
+                with gr.Column(scale=3, min_width=300):
+                    result = gr.HTML(elem_id="tome-result", padding=False)
+            self._connect(header, file, preview, generate, cancel, estimate, result)
+
+    def close(self) -> None:
+        """End what is being generated after its current step."""
+        for cancelled in self._cancelled.values():
+            cancelled.set()
+        self._studio.close()
+
+    def _add(self, component: Any, field: str | None = None, **words: str) -> Any:
+        """Translate attributes of a component when the page is loaded; make it a field of the form."""
+        self._words[component] = words
+        if field is not None:
+            self._form[field] = component
+        return component
+
+    def _lay_out_form(self, examples: Sequence[str]) -> None:
+        loaded, usual = self._studio.plain, ToMeConfig()
+        if loaded.labels is None:
+            prompt = self._add(gr.Textbox(self._studio.prompt, lines=2, max_lines=6), "prompt", label="prompt")
+            self._add(gr.Examples([[example] for example in examples], prompt).dataset, label="examples")
+        else:
+            names = loaded.labels.list_names()
+            self._add(gr.Dropdown(names, value=self._studio.prompt, allow_custom_value=True), "prompt", label="class")
+        names = sorted(presets(), key=lambda name: ToMeConfig.named(name).highest_ratio(1))
+        preset = self._add(gr.Radio([*names, OWN], value="balanced", elem_id="tome-preset"), "preset", label="merging")
+        with gr.Group(visible=False) as own:
+            self._add(gr.Dropdown([*METHODS], value=usual.method), "method", label="method")
+            self._add(gr.Slider(0.05, 0.75, usual.ratio, step=0.05), "ratio", label="ratio", info="ratio_info")
+            self._add(gr.Checkbox(True), "with_map", label="with_map")
+        preset.change(lambda name: gr.update(visible=name == OWN), preset, own, **_HIDDEN)
+        with self._add(gr.Accordion(open=False), label="options"):
+            with gr.Row():
+                self._add_number("seed", loaded.settings.seed, precision=0)
+                self._add_number("steps", loaded.settings.steps, precision=0)
+                self._add_number("guidance", loaded.guidance_scale, step=0.5)
+            with gr.Row(visible=loaded.labels is None):
+                self._add_number("width", loaded.width, step=SIZE_MULTIPLE)
+                self._add_number("height", loaded.height, step=SIZE_MULTIPLE)
+            negative_prompt = gr.Textbox(loaded.settings.negative_prompt, visible=loaded.labels is None)
+            self._add(negative_prompt, "negative_prompt", label="negative_prompt")
+
+    def _lay_out_guide(self) -> tuple[Any, Any]:
+        accordion = gr.Accordion(open=False, visible=self._studio.guided is not None, elem_id="tome-guide")
+        with self._add(accordion, label="guide"):
+            file = self._add(gr.File(type="binary", file_types=["image"], height=140), label="photo")
+            preview = gr.HTML(padding=False)
+            with gr.Row():
+                self._add_number("low", 100, step=10)
+                self._add_number("high", 200, step=10)
+                self._add_number("strength", 1, step=0.1)
+        return file, preview
+
+    def _add_number(self, field: str, value: float, **options: Any) -> None:
+        self._add(gr.Number(value, min_width=110, **options), field, label=field)
+
+    def _connect(
+        self, header: Any, file: Any, preview: Any, generate: Any, cancel: Any, estimate: Any, result: Any
+    ) -> None:
+        language, photo, request, comparison = gr.State("en"), gr.State(), gr.State(), gr.State()
+        has_photo = gr.Checkbox(False, visible=False)  # what the browser shows, as the state may be lost
+        form, buttons = [*self._form.values()], [generate, cancel]
+        self.blocks.load(self._translate, None, [language, header, result, *self._words], **_HIDDEN).then(
+            self._estimate, [language, *form], estimate, **_HIDDEN
+        )
+        for field in ("height", "width", "steps"):
+            self._form[field].change(self._estimate, [language, *form], estimate, **_HIDDEN)
+        shown = {"inputs": [language, photo, *form], "outputs": preview, **_HIDDEN}
+        file.upload(self._read_photo, [language, file], [photo, has_photo], **_HIDDEN).success(self._preview, **shown)
+        file.clear(lambda: (None, False, ""), None, [photo, has_photo, preview], **_HIDDEN)
+        for field in ("low", "high"):
+            self._form[field].change(self._preview, **shown)
+        running = generate.click(
+            self._prepare, [language, photo, has_photo, *form], [request, *buttons], **_HIDDEN
+        ).success(
+            self._generate, [language, request, comparison], [result, comparison], show_api=False
+        )
+        running.then(partial(_set_buttons, is_running=False), None, buttons, **_HIDDEN)
+        cancel.click(self._cancel, None, None, **_HIDDEN)
+        self.blocks.unload(self._forget)
+
+    def _translate(self, request: gr.Request) -> list[Any]:
+        """Return the language, the header, the first result and the words of all components."""
+        language = request.query_params.get("language")
+        if language not in WORDS:
+            language = self._language or choose_language(request.headers.get("accept-language", ""))
+        words, settings = partial(translate, language), self._studio.plain.settings
+        values = {"formats": ", ".join(FORMATS), "mebibytes": MAX_BYTES // 2**20}
+        updates: dict[Any, dict[str, Any]] = {
+            component: {attribute: words(key, **values) for attribute, key in keys.items()}
+            for component, keys in self._words.items()
+        }
+        names = {OWN: words("own")} | {name: f"{name}: {method.about}" for name, method in METHODS.items()}
+        names |= CHINESE if language == "zh" else {}
+        for field in ("preset", "method"):
+            component = self._form[field]
+            updates[component]["choices"] = [(names.get(name, name), name) for _, name in component.choices]
+        header = words("header", model=settings.model.name, device=get_device_name(), dtype=settings.dtype)
+        first = f"<p>{words('first')}</p>"
+        return [language, header, first, *(gr.update(**update) for update in updates.values())]
+
+    def _estimate(self, language: str, *values: Any) -> str:
+        form = dict(zip(self._form, values, strict=True))
+        try:
+            seconds = self._studio.estimate_seconds(form["height"], form["width"], form["steps"])
+        except TypeError:  # an empty field
+            return ""
+        if seconds is None:
+            return ""
+        time = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+        return f'<p class="tome-note">{translate(language, "estimate", time=time)}</p>'
+
+    def _read_photo(self, language: str, content: bytes) -> tuple[Any, bool]:
+        with _refusals_as_errors(language):
+            return read_photo(content), True
+
+    def _preview(self, language: str, photo: Any, *values: Any) -> str:
+        if photo is None:
+            return ""
+        with _refusals_as_errors(language):
+            edges = self._studio.find_edges(photo, dict(zip(self._form, values, strict=True)))
+            return render_photo(partial(translate, language), photo, edges)
+
+    def _prepare(
+        self, user: gr.Request, language: str, photo: Any, has_photo: bool, *values: Any
+    ) -> list[Any]:
+        with _refusals_as_errors(language):
+            if has_photo and photo is None:
+                raise RefusedError("lost_photo")
+            request = self._studio.prepare(dict(zip(self._form, values, strict=True)), photo)
+        self._cancelled[user.session_hash] = threading.Event()
+        return [request, *_set_buttons(is_running=True)]
+
+    def _generate(
+        self, language: str, request: Request, previous: Comparison | None, user: gr.Request,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008  how Gradio finds it
+    ) -> list[Any]:  # fmt: skip
+        words = partial(translate, language)
+
+        def report(stage: str, done: int, calls: int) -> None:
+            progress((done, calls) if calls else 0, desc=words(stage, done=done), unit=words("calls"))
+
+        cancelled = self._cancelled.get(user.session_hash, threading.Event())
+        with _refusals_as_errors(language):
+            try:
+                comparison = self._studio.compare(request, previous, report, cancelled)
+            except CancelledError:
+                gr.Info(words("cancelled"))
+                return [gr.skip(), gr.skip()]
+        return [render_comparison(words, comparison), comparison]
+
+    def _cancel(self, user: gr.Request) -> None:
+        self._cancelled.pop(user.session_hash, threading.Event()).set()
+
+    def _forget(self, user: gr.Request) -> None:
+        """Drop the images of a page that is closed, which Gradio would keep for an hour."""
+        self._cancel(user)
+        self.blocks.state_holder.session_data.pop(user.session_hash, None)
+
+
+def _set_buttons(*, is_running: bool) -> list[Any]:
+    return [gr.update(interactive=not is_running), gr.update(interactive=is_running)]
 
 
 @contextmanager
-def opened(studio: Studio, examples: Sequence[str]) -> Iterator[Room]:
-    """A room for as long as this lasts; at its end, what is being drawn is cancelled."""
-    room = Room(studio, Line(studio), Desks(), examples)
+def _refusals_as_errors(language: str) -> Iterator[None]:
+    """Show refusals in the user's language."""
     try:
+<<<<<<< HEAD
         yield room
     finally:
         room.line.close()
@@ -349,3 +553,12 @@ def _saying(text: str) -> Callable[[], str]:
 
 def _session(request: gr.Request) -> str:
     return str(request.session_hash)
+=======
+        yield
+    except RefusedError as refused:
+        values = dict(refused.values)
+        if "field" in values:
+            values["field"] = translate(language, values["field"])
+        text = escape(translate(language, refused.reason, **values))  # as Gradio shows HTML
+        raise gr.Error(text, duration=None, print_exception=False) from None
+>>>>>>> 94f17ba (The page, rewritten on Gradio's own state, files, progress and errors: one page in two languages, times estimated beforehand, paths of the machine are no uploads)

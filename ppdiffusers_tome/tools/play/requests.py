@@ -1,33 +1,39 @@
-"""What a person asks the page for, checked before anything is drawn. Knows neither Paddle nor gradio."""
+"""Checks of what a user enters or uploads, before anything is generated. Imports neither Paddle nor Gradio."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+import io
+import threading
+import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.generation import settings
 from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
-from ppdiffusers_tome.tools.generation.settings import MAX_SEED, SIZE_MULTIPLE
+from ppdiffusers_tome.tools.images import read_image
 
 if TYPE_CHECKING:
     from PIL import Image
 
-# Browsers hold whole numbers exactly up to this one, and a seed that changes on its way would draw another picture.
-MOST_SEED = min(MAX_SEED, 2**53 - 1)
-MOST_STEPS = 200  # or one person could keep all others waiting for hours
-MOST_LETTERS = 2000  # of a prompt
-_MOST_GUIDANCE = 100
-OWN = "own"  # settings of one's own, in place of a preset's
+OWN = "own"  # settings of token merging from the form, instead of a preset
+# Browsers represent whole numbers exactly up to this one; a rounded seed would generate another image.
+MAX_SEED = min(settings.MAX_SEED, 2**53 - 1)
+MAX_STEPS = 200  # or one user could keep all others waiting for hours
+MAX_BYTES = 20 * 2**20
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
+_MAX_PROMPT = 2000  # characters
+_MIN_SIDE, _MAX_SIDE, _MAX_PIXELS = 16, 2048, 50_000_000  # of photos; larger sides are scaled down
+_photo_lock = threading.Lock()  # as decoding the most pixels takes a GiB
 
 
 class RefusedError(Exception):
-    """Something that the page cannot do, with the reason to be said in the person's language.
+    """A request that the page refuses.
 
     Args:
-        reason: a field of ``Words`` that begins with ``refused_``, without that.
-        values: what stands in its places; ``field`` is a name of ``Words.fields``.
+        reason: a key of ``i18n.WORDS``.
+        values: what replaces its placeholders; ``field`` is a key of ``i18n.WORDS``, too.
     """
 
     def __init__(self, reason: str, **values: Any) -> None:
@@ -35,149 +41,77 @@ class RefusedError(Exception):
         self.reason, self.values = reason, values
 
 
-@dataclass(frozen=True)
-class Guide:
-    """A picture whose edges guide a ControlNet.
-
-    Attributes:
-        photo: in RGB, of any size.
-        low, high: thresholds of Canny.
-        scale: how strongly the edges guide.
-    """
-
-    photo: Image.Image
-    low: float
-    high: float
-    scale: float
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A picture, however its tokens merge: two that are equal look the same without token merging.
-
-    Attributes:
-        prompt: what to draw; of a DiTPipeline a class.
-        negative_prompt: what to keep out; None where there is none.
-        seed, steps, guidance_scale: as in ppdiffusers.
-        height, width: in pixels.
-        guide: None for a picture from the prompt alone.
-    """
-
-    prompt: str
-    negative_prompt: str | None
-    seed: int
-    height: int
-    width: int
-    steps: int
-    guidance_scale: float
-    guide: Guide | None = None
-
-
-@dataclass(frozen=True)
-class Order:
-    """All that one press of the button asks for.
-
-    Attributes:
-        wanted: the picture.
-        tome: settings of token merging.
-        with_map: whether to show which tokens merged, too, which draws it once more.
-    """
-
-    wanted: Wanted
-    tome: ToMeConfig
-    with_map: bool
-
-
-def prompt_from(given: Any, labels: ClassLabels | None) -> str:
-    """A prompt, or with ``labels`` a class.
+def check_prompt(text: Any, labels: ClassLabels | None) -> str:
+    """Return a prompt, or with ``labels`` a class, without surrounding space.
 
     Raises:
-        RefusedError: it is blank or too long, or there is no such class.
+        RefusedError: it is empty or too long, or no such class exists.
     """
-    prompt = str(given or "").strip()
+    prompt = str(text or "").strip()
     if not prompt:
-        raise RefusedError("no_prompt" if labels is None else "no_class")
-    if len(prompt) > MOST_LETTERS:
-        raise RefusedError("long_prompt", letters=len(prompt), most=MOST_LETTERS)
-    if labels is not None:
-        try:
+        raise RefusedError("no_prompt")
+    if len(prompt) > _MAX_PROMPT:
+        raise RefusedError("long_prompt", length=len(prompt), most=_MAX_PROMPT)
+    try:
+        if labels is not None:
             labels.find_class(prompt)
-        except ToMeError as error:
-            raise RefusedError("unknown_class", given=prompt[:80], detail=error) from error
+    except ToMeError as error:
+        raise RefusedError("unknown_class", detail=error) from error
     return prompt
 
 
-def whole_number(field: str, given: Any, least: int, most: int) -> int:
-    """A whole number from ``least`` to ``most``.
+def check_number(form: Mapping[str, Any], field: str, least: float, most: float, multiple: int | None = None) -> float:
+    """Return the number in a field of a form.
 
     Raises:
-        RefusedError: it is not.
+        RefusedError: it is not from ``least`` to ``most``, or not a multiple of ``multiple``.
     """
-    value = _number(given)
-    if value is None or not value.is_integer() or not least <= value <= most:
-        raise RefusedError("whole_number", field=field, given=_said(given), least=f"{least:,}", most=f"{most:,}")
-    return int(value)
-
-
-def side(field: str, given: Any) -> int:
-    """A height or width in pixels.
-
-    Raises:
-        RefusedError: it is none that a VAE can make.
-    """
-    value = _number(given)
-    if value is None or value < SIZE_MULTIPLE or value % SIZE_MULTIPLE:
-        nearest = SIZE_MULTIPLE if value is None else max(SIZE_MULTIPLE, round(value / SIZE_MULTIPLE) * SIZE_MULTIPLE)
-        raise RefusedError("size", field=field, given=_said(given), multiple=SIZE_MULTIPLE, nearest=nearest)
-    return int(value)
-
-
-def scale(field: str, given: Any, most: float = _MOST_GUIDANCE) -> float:
-    """A number from 0 to ``most``.
-
-    Raises:
-        RefusedError: it is not.
-    """
-    value = _number(given)
-    if value is None or not 0 <= value <= most:
-        raise RefusedError("scale", field=field, given=_said(given), most=f"{most:g}")
+    value = form[field]
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+        shown = "-" if value is None else str(value)[:40]
+        raise RefusedError("bad_number", field=field, value=shown, least=f"{least:,}", most=f"{most:,}")
+    if multiple is not None and value % multiple:
+        nearest = round(value / multiple) * multiple
+        raise RefusedError("bad_multiple", field=field, value=f"{value:g}", multiple=multiple, nearest=nearest)
     return value
 
 
-def tome_from(preset: Any, method: Any, ratio: Any) -> ToMeConfig:
-    """Settings of token merging: a preset, or with ``OWN`` a method and a ratio.
+def check_tome(form: Mapping[str, Any]) -> ToMeConfig:
+    """Return the settings of a form's preset, or with ``OWN`` those of its method and ratio.
 
     Raises:
         RefusedError: they merge nothing or do not go together.
     """
     try:
-        config = ToMeConfig(method=str(method), ratio=scale("ratio", ratio, 1)) if preset == OWN else None
-        config = config or ToMeConfig.preset(preset)  # never named(), which reads files
+        if form["preset"] == OWN:
+            config = ToMeConfig(method=str(form["method"]), ratio=check_number(form, "ratio", 0, 1))
+        else:
+            config = ToMeConfig.preset(form["preset"])  # never named(), which reads files
     except ToMeError as error:
-        raise RefusedError("settings", detail=error) from error
+        raise RefusedError("bad_settings", detail=error) from error
     if config.ratio == 0:
         raise RefusedError("nothing_merges")
     return config
 
 
-def guide_from(photo: Image.Image, low: Any, high: Any, strength: Any) -> Guide:
-    """What a ControlNet is guided by.
+def read_photo(content: bytes) -> Image.Image:
+    """Decode an uploaded image file as people see it: in RGB, scaled down to 2048 pixels a side.
 
     Raises:
-        RefusedError: thresholds or strength are out of range.
+        RefusedError: it is no image of ``FORMATS``, or has too many or too few pixels.
     """
-    thresholds = scale("low", low, 1000), scale("high", high, 1000)
-    if thresholds[0] > thresholds[1]:
-        raise RefusedError("thresholds", low=_said(low), high=_said(high))
-    return Guide(photo, *thresholds, scale("strength", strength, 10))
+    from PIL import Image
 
-
-def _number(given: Any) -> float | None:
-    """A number that a browser or another program sent; None where it is none."""
-    if isinstance(given, bool) or not isinstance(given, int | float) or abs(given) > 2**64:
-        return None
-    return float(given) if math.isfinite(given) else None
-
-
-def _said(given: Any) -> str:
-    return "-" if given is None or given == "" else str(given)[:40]
+    Image.init()  # registers all formats
+    try:
+        with _photo_lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about sizes that are refused below
+            with Image.open(io.BytesIO(content), formats=FORMATS) as file:
+                width, height = file.size
+            if min(width, height) >= _MIN_SIDE and width * height <= _MAX_PIXELS:
+                photo = read_image(content, formats=FORMATS)
+                photo.thumbnail((_MAX_SIDE, _MAX_SIDE))
+                return photo
+    except Exception as error:  # decoders of broken files raise anything
+        raise RefusedError("no_image", formats=", ".join(FORMATS)) from error
+    raise RefusedError("bad_photo_size", width=width, height=height, least=_MIN_SIDE, most=_MAX_PIXELS // 1_000_000)

@@ -1,12 +1,13 @@
-"""What the page draws and measures: the unmerged picture, the merged one, and the map of merged tokens.
-
-Knows no gradio. One thread at a time may draw.
-"""
+"""Generates and measures what the page shows: both images and the map of merged tokens. Imports no Gradio."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,98 +15,86 @@ from PIL import Image
 
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock, merging_blocks
+from ppdiffusers_tome.patching.recorder import merging_blocks
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.evaluate.runner import WARM_UP_STEPS
 from ppdiffusers_tome.tools.figures.merged_sheets import first_of_levels, spread_calls
 from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
+from ppdiffusers_tome.tools.generation import loaded_pipeline
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
-from ppdiffusers_tome.tools.generation.loaded_pipeline import (
-    LoadedPipeline,
-    describe_truncation,
-    describe_unknown_subject,
-    describe_unusual_size,
-    load_for_prompts,
-)
 from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.generation.settings import Settings, get_memory_needs
-from ppdiffusers_tome.tools.play.requests import Guide, Order, RefusedError, Wanted
+from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, get_memory_needs
+from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
+from ppdiffusers_tome.tools.play import requests
+from ppdiffusers_tome.tools.play.requests import RefusedError, check_number
 
-WARMING_UP, UNMERGED, MERGED, MAP = STAGES = ("warming_up", "unmerged", "merged", "map")
-_SHOWN_CALLS = 12  # of the denoiser, on the map: each is a picture to send
-_SHOWN_PIXELS = 512
-_MOST_WARM = 256  # ways to draw that are remembered to be warm
-# Called whenever something went on: the stage, and how many of how many calls of the denoiser are done.
-Report = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class Remembered:
-    """An unmerged picture.
-
-    Attributes:
-        wanted: what it shows.
-        drawn: itself, and what it took.
-        at: when it was done, in seconds since 1970.
-    """
-
-    wanted: Wanted
-    drawn: GeneratedImage
-    at: float
+_MAX_WAITING = 16  # comparisons
+_MAP_CALLS, _MAP_PIXELS = 12, 512  # of a map, each of whose calls is an image to send
+Report = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
 
 
 @dataclass(frozen=True)
-class MapPicture:
-    """Groups of merged tokens over the picture, in one block and call.
+class Request:
+    """What to compare: an image by its pipeline, prompt and edges; how its tokens merge; whether to trace that."""
 
-    Attributes:
-        block: which one.
-        picture: the groups; None where the block ran unmerged.
-        merged_away, tokens: how many of how many tokens were; of the last picture of a map, their mean over the calls.
-    """
-
-    block: MergingBlock
-    picture: Image.Image | None
-    merged_away: int
-    tokens: int
+    loaded: loaded_pipeline.LoadedPipeline
+    prompt: str
+    edges: Image.Image | None
+    tome: ToMeConfig
+    with_map: bool
 
 
 @dataclass(frozen=True)
-class MergedMap:
-    """Which tokens merged where.
+class MapImage:
+    """The merged tokens of one block in one call, from 1, of the denoiser; call 0 is the average over all calls."""
+
+    call: int
+    block: str
+    image: Image.Image
+    num_merged: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both images of a request; the merged one has its similarity to the unmerged one.
 
     Attributes:
-        calls: how often the denoiser was called.
-        by_call: of the calls that are shown, counted from 1, a picture for each block.
-        often: how often each token merged, over all calls, a picture for each block.
+        unmerged_at: when the unmerged image was finished, in seconds since 1970.
+        is_reused: whether an earlier comparison generated the unmerged image.
+        oddities: details of what a user should know, by keys of ``i18n.WORDS``.
+        map_images: which tokens merged; empty where no map was asked for or no tokens merge into groups.
     """
 
-    calls: int
-    by_call: dict[int, list[MapPicture]]
-    often: list[MapPicture]
+    request: Request
+    unmerged: GeneratedImage
+    merged: GeneratedImage
+    unmerged_at: float
+    is_reused: bool
+    oddities: dict[str, str]
+    map_images: list[MapImage]
 
 
 class Studio:
-    """Pipelines that draw what people want.
+    """A loaded pipeline that generates one comparison at a time.
 
     Args:
-        settings: name the pipeline; with a ControlNet it draws with edges and without.
-        prompts: one to begin with.
-        default: whether nobody asked for it, see ``load_for_prompts``.
+        settings: what to load; with a ControlNet, images are generated with edges and without.
+        prompts: the one that the page begins with.
+        default: whether the user did not choose it, see ``load_for_prompts``.
 
     Attributes:
-        plain: the pipeline that draws from prompts alone, with the settings to begin with.
-        guided: the same with a ControlNet; None where there is none.
-        prompt: to begin with.
+        plain: the pipeline without a ControlNet.
+        guided: the pipeline with the ControlNet; None where there is none.
+        prompt: the one that the page begins with.
 
     Raises:
         UserError: the pipeline cannot be loaded, or this device cannot run it.
     """
 
     def __init__(self, settings: Settings, prompts: list[str], *, default: bool) -> None:
-        loaded, (self.prompt,) = load_for_prompts(settings, prompts, default=default)
+        loaded, (self.prompt,) = loaded_pipeline.load_for_prompts(settings, prompts, default=default)
         loaded.pipe.set_progress_bar_config(disable=True)
         self.plain, self.guided = loaded, None
         if settings.controlnet is not None:
@@ -113,128 +102,182 @@ class Studio:
             pipe.set_progress_bar_config(disable=True)
             self.plain = replace(loaded, pipe=pipe, settings=replace(settings, controlnet=None))
         self._warm: set[Any] = set()
+        # One thread for all images, as each thread that computes keeps memory of the mathematical libraries.
+        self._worker = ThreadPoolExecutor(1)
+        self._waiting: list[Future[Comparison]] = []  # the first one runs
+        self._pace = self._worker.submit(self._measure_pace)
 
-    def check(self, order: Order) -> None:
-        """Make sure, before it waits in line, that a picture fits into memory.
+    def close(self) -> None:
+        """Wait for the comparison that runs, which should be cancelled before, and drop the others."""
+        self._worker.shutdown(cancel_futures=True)
+
+    def estimate_seconds(self, height: int, width: int, steps: int) -> float | None:
+        """Return about how long both images take, once that is measured; None where it could not be."""
+        try:
+            step_seconds, other_seconds = self._pace.result()
+        except Exception:  # an image will fail alike, and say why
+            return None
+        return 2 * (step_seconds * steps + other_seconds) * height * width / (self.plain.height * self.plain.width)
+
+    def find_edges(self, photo: Image.Image, form: Mapping[str, Any]) -> Image.Image:
+        """Find the edges of a photo at the size and with the thresholds of a form: white on black, RGB.
 
         Raises:
-            RefusedError: it does not.
+            RefusedError: a number is out of range, or the thresholds are out of order.
         """
-        wanted = order.wanted
-        if self.plain.labels is not None:
-            return  # of one size, which is loaded
-        for tome in (replace(order.tome, ratio=0.0), order.tome):
-            settings = replace(self.plain.settings, tome=tome, guidance_scale=wanted.guidance_scale)
-            try:
-                check_memory(get_memory_needs(settings), wanted.height, wanted.width, prefix="")
-            except ToMeError as error:
-                raise RefusedError("memory", detail=error) from error
+        low, high = (check_number(form, field, 0, 1000) for field in ("low", "high"))
+        if low > high:
+            raise RefusedError("bad_thresholds", low=low, high=high)
+        return detect_edges(fit_image(photo, *_check_size(form)), low, high)
 
-    def odd(self, wanted: Wanted) -> dict[str, str]:
-        """What a person should know of a picture that is drawn all the same: details by what they are about."""
-        if self.plain.labels is not None:
-            return {}
-        edges = None if wanted.guide is None else edges_of(wanted.guide, wanted.height, wanted.width)
-        pipe, settings = self.plain.pipe, self.plain.settings
-        found = {
-            "too_long": describe_truncation(pipe, wanted.prompt),
-            "not_understood": describe_unknown_subject(settings, wanted.prompt),
-            "other_size": describe_unusual_size(settings.model, pipe, wanted.height, wanted.width),
-            "no_edges": "" if edges is not None and edges.getbbox() is None else None,
-        }
-        return {what: detail for what, detail in found.items() if detail is not None}
+    def prepare(self, form: Mapping[str, Any], photo: Image.Image | None) -> Request:
+        """Turn a form into a request that fits into memory; without a ControlNet, a photo is ignored.
 
-    def unmerged(self, wanted: Wanted, report: Report) -> Remembered:
-        """The picture without token merging; what ``report`` raises ends it."""
-        loaded, edges = self._ready(wanted)
-        return Remembered(wanted, self._timed(loaded, wanted, None, edges, report), time.time())
-
-    def merged(self, wanted: Wanted, tome: ToMeConfig, unmerged: GeneratedImage, report: Report) -> GeneratedImage:
-        """The picture with token merging, with its similarity to the unmerged one; what ``report`` raises ends it."""
-        loaded, edges = self._ready(wanted)
-        return self._timed(loaded, wanted, tome, edges, report).compare_with(unmerged.image)
-
-    def merged_map(self, wanted: Wanted, tome: ToMeConfig, report: Report) -> MergedMap | None:
-        """Which tokens merged; None where nothing merges into groups. It draws anew, as watching takes time."""
-        if not METHODS[tome.method].compares:
-            return None
-        loaded, edges = self._ready(wanted)
-        loaded.apply(tome)
-        calls = loaded.count_calls()
-        counted = _counter(report, MAP, calls)
-        drawn, records = loaded.generate_traced(wanted.prompt, 0, edges, after_call=counted)
-        if not records:
-            return None
-        picture = drawn.image.copy()
-        picture.thumbnail((_SHOWN_PIXELS, _SHOWN_PIXELS))
-        return _map(picture, first_of_levels(merging_blocks(loaded.pipe)), records, calls)
-
-    def _ready(self, wanted: Wanted) -> tuple[LoadedPipeline, Image.Image | None]:
-        """The pipeline with the settings of a picture, and its edges."""
-        base = self.plain if wanted.guide is None or self.guided is None else self.guided
+        Raises:
+            RefusedError: a field cannot be used, or the image is too large.
+        """
+        base = self.plain if photo is None or self.guided is None else self.guided
+        (height, width), guidance_scale = _check_size(form), check_number(form, "guidance", 0, 100)
         settings = replace(
-            base.settings, seed=wanted.seed, steps=wanted.steps, negative_prompt=wanted.negative_prompt,
-            controlnet_scale=1.0 if wanted.guide is None else wanted.guide.scale,
+            base.settings, seed=int(check_number(form, "seed", 0, requests.MAX_SEED, 1)),
+            steps=int(check_number(form, "steps", 1, requests.MAX_STEPS, 1)),
+            negative_prompt=str(form["negative_prompt"] or "").strip() or None,
+            controlnet_scale=check_number(form, "strength", 0, 10),
         )  # fmt: skip
-        loaded = replace(
-            base, settings=settings, height=wanted.height, width=wanted.width, guidance_scale=wanted.guidance_scale
+        loaded = replace(base, settings=settings, height=height, width=width, guidance_scale=guidance_scale)
+        tome, prompt = requests.check_tome(form), requests.check_prompt(form["prompt"], loaded.labels)
+        for ratio in (0.0, tome.ratio) if loaded.labels is None else ():  # others have one size, which is loaded
+            needs = get_memory_needs(replace(settings, tome=replace(tome, ratio=ratio), guidance_scale=guidance_scale))
+            try:
+                check_memory(needs, height, width, prefix="")
+            except ToMeError as error:
+                raise RefusedError("too_large", detail=error) from error
+        edges = self.find_edges(photo, form) if base is self.guided and photo is not None else None
+        return Request(loaded, prompt, edges, tome, form["preset"] == requests.OWN and bool(form["with_map"]))
+
+    def compare(
+        self, request: Request, previous: Comparison | None, report: Report, cancelled: threading.Event
+    ) -> Comparison:
+        """Generate both images, or the merged one alone where ``previous`` has the unmerged one.
+
+        Args:
+            request: from ``prepare``.
+            previous: the last comparison of the same user.
+            report: called while earlier comparisons run, with their number, and in each stage.
+            cancelled: once it is set, the comparison ends, after the current step if it runs.
+
+        Raises:
+            CancelledError: ``cancelled`` was set, or the studio was closed.
+            RefusedError: it failed, and the terminal has the traceback of a bug; or too many are waiting.
+        """
+
+        def report_or_cancel(stage: str, done: int, calls: int) -> None:
+            if cancelled.is_set():
+                raise CancelledError
+            report(stage, done, calls)
+
+        if len(self._waiting) > _MAX_WAITING:
+            raise RefusedError("full")
+        context = copy_context()  # where Gradio looks for the user of a progress bar
+        future = self._worker.submit(context.run, self._compare, request, previous, report_or_cancel)
+        self._waiting.append(future)
+        try:
+            while wait([future], timeout=0.3).not_done:
+                if not future.running():
+                    report("waiting", self._waiting.index(future), 0)
+                    if cancelled.is_set():
+                        future.cancel()
+            return future.result()
+        except CancelledError:
+            raise
+        except ToMeError as error:
+            raise RefusedError("failed", detail=str(error)) from None  # a traceback would keep tensors alive
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise RefusedError("out_of_memory") from None
+            traceback.print_exc()
+            raise RefusedError("broken") from None
+        finally:
+            self._waiting.remove(future)
+
+    def _compare(self, request: Request, previous: Comparison | None, report: Report) -> Comparison:
+        key = (request.loaded, request.prompt, request.edges)
+        last = previous.request if previous is not None else None
+        if previous is not None and last is not None and (last.loaded, last.prompt, last.edges) == key:
+            unmerged, unmerged_at, is_reused = previous.unmerged, previous.unmerged_at, True
+        else:
+            unmerged, unmerged_at, is_reused = self._generate(request, None, report), time.time(), False
+        merged = self._generate(request, request.tome, report).compare_with(unmerged.image)
+        map_images = list(_trace(request, report)) if request.with_map else []
+        return Comparison(
+            request, unmerged, merged, unmerged_at, is_reused, _describe_oddities(request), map_images
         )
-        return loaded, None if wanted.guide is None else edges_of(wanted.guide, wanted.height, wanted.width)
 
-    def _timed(
-        self, loaded: LoadedPipeline, wanted: Wanted, tome: ToMeConfig | None, edges: Image.Image | None,
-        report: Report,
-    ) -> GeneratedImage:  # fmt: skip
-        """A picture that is timed: what is drawn for the first time in this size and way warms up before."""
+    def _generate(self, request: Request, tome: ToMeConfig | None, report: Report) -> GeneratedImage:
+        """Generate an image and measure it, after an untimed step where its size or settings are new."""
+        loaded, edges = request.loaded, request.edges
         loaded.apply(tome)
-        way = (edges is not None, wanted.height, wanted.width, wanted.guidance_scale > 1, tome)
-        if way not in self._warm:
-            warming = _counter(report, WARMING_UP, WARM_UP_STEPS)
-            loaded.generate(wanted.prompt, 0, edges, steps=WARM_UP_STEPS, after_call=warming)
-            if len(self._warm) >= _MOST_WARM:
-                self._warm.clear()
-            self._warm.add(way)
-        counted = _counter(report, UNMERGED if tome is None else MERGED, loaded.count_calls())
-        return loaded.generate(wanted.prompt, 0, edges, after_call=counted)
+        key = (edges is not None, loaded.height, loaded.width, loaded.guidance_scale > 1, tome)
+        if key not in self._warm:
+            loaded.generate(request.prompt, 0, edges, steps=1, after_call=_count_calls(report, "warm_up", 1))
+            self._warm.add(key)
+        stage = "unmerged_image" if tome is None else "merged_image"
+        return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
+
+    def _measure_pace(self) -> tuple[float, float]:
+        """Return the seconds of one step of the first image, and those of decoding it."""
+        loaded, times = replace(self.plain, settings=replace(self.plain.settings, steps=1)), [0.0]
+        request = Request(loaded, self.prompt, None, loaded.settings.tome, with_map=False)
+        image = self._generate(request, None, lambda *_: times.append(time.perf_counter()))
+        step_seconds = times[-1] - times[-2]
+        return step_seconds, max(0.0, image.seconds - step_seconds)
 
 
-def edges_of(guide: Guide, height: int, width: int) -> Image.Image:
-    """The edges of a photo, white on black, at the size of a picture."""
-    return detect_edges(fit_image(guide.photo, height, width), guide.low, guide.high)
+def _check_size(form: Mapping[str, Any]) -> tuple[int, int]:
+    height, width = (check_number(form, field, SIZE_MULTIPLE, 2**16, SIZE_MULTIPLE) for field in ("height", "width"))
+    return int(height), int(width)
 
 
-def _counter(report: Report, stage: str, calls: int) -> Callable[[], None]:
-    """To be called after each call of the denoiser, and reports how many there were; the first report is of none."""
-    done = 0
+def _describe_oddities(request: Request) -> dict[str, str]:
+    loaded, edges = request.loaded, request.edges
+    pipe, settings = loaded.pipe, loaded.settings
+    if loaded.labels is not None:
+        return {}
+    found = {
+        "too_long": loaded_pipeline.describe_truncation(pipe, request.prompt),
+        "unknown_subject": loaded_pipeline.describe_unknown_subject(settings, request.prompt),
+        "unusual_size": loaded_pipeline.describe_unusual_size(settings.model, pipe, loaded.height, loaded.width),
+        "no_edges": "" if edges is not None and edges.getbbox() is None else None,
+    }
+    return {key: detail for key, detail in found.items() if detail is not None}
+
+
+def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:
+    """Report that a stage begins, and return what reports each of its calls of the denoiser."""
+    numbers = iter(range(1, calls + 1))
     report(stage, 0, calls)
-
-    def called() -> None:
-        nonlocal done
-        done += 1
-        report(stage, min(done, calls), calls)
-
-    return called
+    return lambda: report(stage, next(numbers, calls), calls)
 
 
-def _map(
-    picture: Image.Image, blocks: Sequence[MergingBlock], records: Sequence[MergeRecord], calls: int
-) -> MergedMap:
-    own = {block: [record for record in records if record.block == block] for block in blocks}
-    own = {block: found for block, found in own.items() if found}
-    by_call = {}
-    for call in spread_calls(calls, _SHOWN_CALLS):
-        by_call[call + 1] = [_groups(picture, block, call, found) for block, found in own.items()]
-    return MergedMap(calls, by_call, [_often(picture, block, calls, found) for block, found in own.items()])
-
-
-def _groups(picture: Image.Image, block: MergingBlock, call: int, records: Sequence[MergeRecord]) -> MapPicture:
-    record = next((record for record in records if record.call == call), None)
-    if record is None:
-        return MapPicture(block, None, 0, records[0].grid.num_tokens)
-    return MapPicture(block, groups_picture(picture, record), record.num_merged, record.grid.num_tokens)
-
-
-def _often(picture: Image.Image, block: MergingBlock, calls: int, records: Sequence[MergeRecord]) -> MapPicture:
-    shown = share_picture(picture, records[0].grid, merged_share(records, calls))
-    away = round(sum(record.num_merged for record in records) / calls)
-    return MapPicture(block, shown, away, records[0].grid.num_tokens)
+def _trace(request: Request, report: Report) -> Iterator[MapImage]:
+    """Generate the merged image once more, as tracing takes time, and yield which tokens merged."""
+    loaded = request.loaded
+    if not METHODS[request.tome.method].compares:
+        return
+    calls = loaded.count_calls()
+    report_call = _count_calls(report, "map", calls)
+    traced, records = loaded.generate_traced(request.prompt, 0, request.edges, after_call=report_call)
+    image = traced.image.copy()
+    image.thumbnail((_MAP_PIXELS, _MAP_PIXELS))
+    shown = spread_calls(calls, _MAP_CALLS)
+    for block in first_of_levels(merging_blocks(loaded.pipe)):
+        own = [record for record in records if record.block == block]
+        name = f"{block.denoiser}, level {block.level}"
+        for record in own:
+            if record.call in shown:
+                tokens = record.grid.num_tokens
+                yield MapImage(record.call + 1, name, groups_picture(image, record), record.num_merged, tokens)
+        if own:
+            average = share_picture(image, own[0].grid, merged_share(own, calls))
+            num_merged = round(sum(record.num_merged for record in own) / calls)
+            yield MapImage(0, name, average, num_merged, own[0].grid.num_tokens)

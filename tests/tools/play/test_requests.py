@@ -1,138 +1,121 @@
-"""What a person may ask the page for, and in which words the rest is refused, in both languages."""
+"""What the page accepts of a form and an upload, and which words it has for the rest."""
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Callable
-from dataclasses import fields
+import struct
+import zlib
 from pathlib import Path
 from string import Formatter
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
-from ppdiffusers_tome.tools.play import requests
-from ppdiffusers_tome.tools.play.i18n import LANGUAGES, language_of
-from ppdiffusers_tome.tools.play.i18n.chinese import CHINESE
-from ppdiffusers_tome.tools.play.i18n.english import ENGLISH
+from ppdiffusers_tome.tools.play import i18n
+from ppdiffusers_tome.tools.play.i18n import WORDS, choose_language, translate
 from ppdiffusers_tome.tools.play.requests import (
-    MOST_SEED,
-    OWN,
+    MAX_SEED,
     RefusedError,
-    prompt_from,
-    scale,
-    side,
-    tome_from,
-    whole_number,
+    check_number,
+    check_prompt,
+    check_tome,
+    read_photo,
 )
+from tools.play.conftest import encode_image
 
 LABELS = ClassLabels({"cat": 0, "dog": 1}, 2, 64)
-NO_NUMBERS: list[Any] = [None, "", "7", True, math.nan, math.inf, [], {}, 10**400]
 
 
-def words_of(ask: Callable[..., Any], *given: Any) -> str:
-    """What is said in English of something that is refused; Chinese has words for it too."""
+def refusal(check: Any, *given: Any) -> str:
     with pytest.raises(RefusedError) as refused:
-        ask(*given)
-    assert any("\u4e00" <= letter <= "\u9fff" for letter in CHINESE.refusal(refused.value))
-    return ENGLISH.refusal(refused.value)
+        check(*given)
+    values = {**refused.value.values, "field": "Field"}
+    assert any("\u4e00" <= letter <= "\u9fff" for letter in translate("zh", refused.value.reason, **values))
+    return translate("en", refused.value.reason, **values)
 
 
-@pytest.mark.parametrize("given", ["", "  \n", None])
-def test_a_blank_prompt_is_refused(given: Any) -> None:
-    assert words_of(prompt_from, given, None) == "The prompt is blank; say what to draw."
-    assert "No class is chosen" in words_of(prompt_from, given, LABELS)
+def test_prompts_and_classes() -> None:
+    assert check_prompt("  a cat \n", None) == "a cat"
+    assert check_prompt("dog", LABELS) == "dog"
+    assert "empty" in refusal(check_prompt, "  \n", None)
+    assert "2001 characters" in refusal(check_prompt, "a" * 2001, None)
+    assert "horse" in refusal(check_prompt, "horse", LABELS)
 
 
-def test_prompts_are_taken_without_the_space_around_them() -> None:
-    assert prompt_from("  a cat \n", None) == "a cat"
-    assert prompt_from("dog", LABELS) == "dog"
+@pytest.mark.parametrize("given", [None, "", "7", True, float("nan"), float("inf"), [], -1, 2**53])
+def test_numbers_out_of_range_are_refused(given: Any) -> None:
+    assert "give a number from 0" in refusal(check_number, {"seed": given}, "seed", 0, MAX_SEED, 1)
 
 
-def test_what_is_no_class_or_no_prompt_is_refused() -> None:
-    assert "no class “horse”" in words_of(prompt_from, "horse", LABELS)
-    assert "has 2001 characters" in words_of(prompt_from, "a" * 2001, None)
+def test_numbers_in_range_are_accepted() -> None:
+    assert check_number({"seed": MAX_SEED}, "seed", 0, MAX_SEED, 1) == MAX_SEED
+    assert "multiple of 8, such as 96" in refusal(check_number, {"width": 100}, "width", 8, 1000, 8)
 
 
-@pytest.mark.parametrize("given", [*NO_NUMBERS, -1, 1.5, MOST_SEED + 1])
-def test_seeds_out_of_range_are_refused(given: Any) -> None:
-    assert words_of(whole_number, "seed", given, 0, MOST_SEED).startswith("Seed ")
-
-
-def test_seeds_that_browsers_hold_exactly_are_taken() -> None:
-    assert whole_number("seed", MOST_SEED, 0, MOST_SEED) == MOST_SEED
-    assert whole_number("seed", 3.0, 0, MOST_SEED) == 3  # as a browser may send it
-
-
-@pytest.mark.parametrize(("given", "nearest"), [(100, 96), (0, 8), (-8, 8), (65.5, 64), (None, 8), ("64", 8)])
-def test_sizes_that_no_vae_makes_are_refused_with_the_nearest_that_it_does(given: Any, nearest: int) -> None:
-    assert words_of(side, "height", given).endswith(f"give a multiple of 8, such as {nearest}.")
-
-
-@pytest.mark.parametrize("given", [*NO_NUMBERS, -0.1, 101])
-def test_scales_out_of_range_are_refused(given: Any) -> None:
-    assert words_of(scale, "guidance", given).startswith("Guidance scale ")
-
-
-@pytest.mark.parametrize("name", presets())
-def test_a_preset_is_itself(name: str) -> None:
-    assert tome_from(name, "tome", 0.5) == ToMeConfig.named(name)
-
-
-def test_settings_of_ones_own() -> None:
-    assert tome_from(OWN, "prune", 0.3) == ToMeConfig(method="prune", ratio=0.3)
-
-
-@pytest.mark.parametrize(
-    ("preset", "method", "ratio", "said"),
-    [
-        (OWN, "tome", 0.75, "do not work"), (OWN, "tome", 0, "nothing to compare"), (OWN, "x", 0.5, "do not work"),
-        (OWN, "tome", "a", "Ratio a"), ("/etc/passwd", "tome", 0.5, "do not work"), (None, None, None, "do not work"),
-    ],
-)  # fmt: skip
-def test_settings_that_do_not_work_are_refused(preset: Any, method: Any, ratio: Any, said: str) -> None:
-    assert said in words_of(tome_from, preset, method, ratio)
-
-
-def test_a_preset_is_never_a_file(tmp_path: Path) -> None:
+def test_token_merging_is_a_preset_or_custom_and_never_a_file(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text('{"ratio": 0.5}')
-    assert "there is no preset" in words_of(tome_from, str(path), "tome", 0.5)
+    usual = {"method": "prune", "ratio": 0.3}
+    assert check_tome({"preset": "balanced", **usual}) == ToMeConfig.named("balanced")
+    assert check_tome({"preset": "own", **usual}) == ToMeConfig(method="prune", ratio=0.3)
+    for form, words in (
+        ({"preset": str(path), **usual}, "there is no preset"), ({"preset": None, **usual}, "do not work"),
+        ({"preset": "own", "method": "tome", "ratio": 0.75}, "do not work"),
+        ({"preset": "own", "method": "tome", "ratio": 0}, "nothing to compare"),
+    ):  # fmt: skip
+        assert words in refusal(check_tome, form)
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(ENGLISH) if field.type == "str"])
-def test_both_languages_fill_in_the_same(name: str) -> None:
-    def filled(text: str) -> set[str]:
-        return {place for _, place, _, _ in Formatter().parse(text) if place is not None}
+def test_photos_are_read_upright_in_rgb_and_not_larger_than_needed(bright_square: Image.Image) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert read_photo(encode_image(bright_square, "JPEG", exif=exif)).size == bright_square.size[::-1]
+    assert read_photo(encode_image(Image.new("L", (4096, 1024)))).size == (2048, 512)
+    deep = Image.fromarray(np.asarray(bright_square.convert("L")).astype(np.uint16) * 257)
+    for content in (encode_image(deep), encode_image(bright_square.convert("CMYK"), "TIFF")):
+        photo = read_photo(content)
+        assert photo.mode == "RGB"
+        assert np.asarray(photo)[45, 60].min() > 200
 
-    english, chinese = getattr(ENGLISH, name), getattr(CHINESE, name)
-    assert english.strip()
-    assert chinese.strip()
-    assert filled(english) == filled(chinese)
+
+def _bomb() -> bytes:
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(9))) + chunk(b"IEND", b"")
 
 
-def test_every_refusal_has_words_and_all_words_of_refusals_are_used() -> None:
-    source = "".join(path.read_text() for path in Path(inspect.getfile(requests)).parent.glob("*.py"))
-    for field in fields(ENGLISH):
-        if field.name.startswith("refused_"):
-            assert f'"{field.name.removeprefix("refused_")}"' in source, field.name
-        else:
-            assert f".{field.name}" in source or field.name.startswith("odd_"), field.name
-    assert set(ENGLISH.fields) == set(CHINESE.fields)
+@pytest.mark.parametrize("content", [b"", b"text\n", b"<svg/>", b"%!PS-Adobe-3.0 EPSF-3.0\n", "cut off", _bomb()])
+def test_files_that_are_no_images_are_refused(content: Any, bright_square: Image.Image) -> None:
+    content = encode_image(bright_square)[:-200] if content == "cut off" else content
+    assert "cannot be read as an image; choose one of PNG" in refusal(read_photo, content)
+
+
+def test_images_of_too_many_or_too_few_pixels_are_refused() -> None:
+    for size in ((8000, 8000), (1, 100)):
+        assert f"{size[0]}x{size[1]} pixels" in refusal(read_photo, encode_image(Image.new("1", size)))
+
+
+def test_both_languages_have_all_words_with_the_same_placeholders() -> None:
+    def placeholders(text: str) -> set[str | None]:
+        return {name for _, name, _, _ in Formatter().parse(text) if name}
+
+    english, chinese = WORDS["en"], WORDS["zh"]
+    assert english.keys() == chinese.keys()
+    folder = Path(i18n.__file__).parent
+    source = "".join(path.read_text("utf-8") for path in folder.glob("*.py"))
+    for key, text in english.items():
+        assert placeholders(text) == placeholders(chinese[key]), key
+        assert source.count(f'"{key}"') + source.count(f"'{key}'") > 2, f"{key} is used"
 
 
 @pytest.mark.parametrize(
-    ("accepted", "code"),
-    [
-        ("", "en"), ("zh-CN,zh;q=0.9,en;q=0.8", "zh"), ("en-US,en;q=0.9,zh;q=0.1", "en"), ("fr;q=0.9", "en"),
-        ("de, zh-Hant-TW;q=0.5, en;q=0.4", "zh"), ("en;q=0.2,zh;q=0.7", "zh"), (";;;,,zh;q=1.2.3", "en"),
-        ("x" * 9**5, "en"),
-    ],
-)  # fmt: skip
-def test_the_language_is_the_browsers(accepted: str, code: str) -> None:
-    assert language_of(accepted) == code
-    assert code in LANGUAGES
+    ("accepted", "language"),
+    [("", "en"), ("zh-CN,zh;q=0.9,en;q=0.8", "zh"), ("en;q=0.2,zh-TW;q=0.7", "zh"), ("fr", "en"), ("x" * 9**5, "en")],
+)
+def test_the_language_is_the_one_the_browser_prefers(accepted: str, language: str) -> None:
+    assert choose_language(accepted) == language
