@@ -277,4 +277,4 @@ class TestCommand:
             errors = program.stderr.read()
         assert "warning: every machine" in errors
         assert "Traceback" not in errors
-        assert [path for path in tmp_path.rglob("ppdiffusers-tome-play*")] == []
+        assert not list(tmp_path.rglob("ppdiffusers-tome-play*"))
