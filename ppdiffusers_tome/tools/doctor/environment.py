@@ -1,6 +1,6 @@
-"""What a report of a fault tells of where it happened: versions, devices, threads and memory, and nothing private.
+"""What a bug report needs: versions, devices, threads and memory, and nothing private.
 
-Needs the standard library alone: what else is installed may be what is broken.
+Importing this needs the standard library alone: any other package may be what is broken.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import platform
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ppdiffusers_tome.export.versions import installed_version
 from ppdiffusers_tome.tools.doctor.importing import STEPS
@@ -22,130 +21,92 @@ from ppdiffusers_tome.tools.measure.system import describe_operating_system, des
 from ppdiffusers_tome.tools.measure.units import format_bytes
 from ppdiffusers_tome.version import __version__
 
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
-
 _PACKAGE = "ppdiffusers-tome"
-_PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
+_REPORTED = ("paddlepaddle", "paddlepaddle-gpu", "ppdiffusers", "paddlenlp", "numpy")
 # Variables that change what Paddle computes, how fast, or how text is read and written.
-_SHOWN = (
-    "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "FLAGS_allocator_strategy", "FLAGS_cudnn_deterministic",
-    "FLAGS_enable_pir_api", "FLAGS_fraction_of_gpu_memory_to_use", "FLAGS_sdpa_select_math", "FLAGS_selected_gpus",
-    "FLAGS_use_mkldnn", "GLOG_minloglevel", "GLOG_v", "HF_HUB_OFFLINE", "KMP_AFFINITY", "LANG", "LC_ALL",
-    "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MKL_DEBUG_CPU_TYPE", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS", "PADDLE_LOCAL_SIZE", "PADDLE_TRAINERS_NUM", "PADDLE_TRAINER_ID", "PYTHONIOENCODING",
-    "PYTHONUTF8",
-)  # fmt: skip
-# Of these no more than that they are set: their values are folders and addresses.
-_SET = ("HF_ENDPOINT", "HF_HOME", "HTTPS_PROXY", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "https_proxy")
-_IS_SET = "(set)"
-_PLAIN = re.compile(r"[\w.,:+-]{0,32}")
+_SHOWN = re.compile(
+    r"(CUDA|FLAGS|GLOG|KMP|MALLOC|MKL|NVIDIA|OMP)_\w+|PADDLE_(LOCAL_SIZE|TRAINERS_NUM|TRAINER_ID)|HF_HUB_OFFLINE"
+    r"|LANG|LC_ALL|PYTHONIOENCODING|PYTHONUTF8"
+)
+# Their values are folders and addresses, so only their names are reported.
+_HIDDEN = re.compile(r"HF_ENDPOINT|HF_HOME|https?_proxy|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH", re.IGNORECASE)
+_HARMLESS_VALUE = re.compile(r"[\w.,:+-]{0,32}")
 
 
-def environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    """All that is told at once, as plain values; bytes as such. Beside it belongs what ``try_imports`` finds.
+def describe_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Describe the machine and what is installed, as JSON takes it.
 
     Args:
         variables: the environment as the process got it.
     """
+    machine = describe_processor()
+    versions = {name: installed_version(name) for name in _REPORTED}
     return {
         "ppdiffusers_tome": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": describe_operating_system(),
-        **describe_processor(),
-        "threads": os.environ.get("OMP_NUM_THREADS"),
-        "memory": get_total_memory(),
-        "free_memory": get_free_memory(),
-        "packages": dict(_packages()),
+        "processor": f"{machine['processor']}, {machine['cores']} cores to use",
+        "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
+        "memory": f"{format_bytes(get_total_memory())}, of it free {format_bytes(get_free_memory())}",
+        "installed": {name: version for name, version in versions.items() if version is not None},
         "variables": {
-            name: variables[name] if name in _SHOWN and _PLAIN.fullmatch(variables[name]) else _IS_SET
-            for name in (*_SHOWN, *_SET) if name in variables
+            name: value if _SHOWN.fullmatch(name) and _HARMLESS_VALUE.fullmatch(value) else "(set)"
+            for name, value in sorted(variables.items()) if _SHOWN.fullmatch(name) or _HIDDEN.fullmatch(name)
         },
     }  # fmt: skip
 
 
-def environment_text(report: Mapping[str, Any]) -> str:
-    """``environment`` in lines, as they are pasted into an issue."""
-    packages = [f"{name} {told['installed'] or 'missing'}" for name, told in report["packages"].items()]
-    variables = [
-        f"{name}={value}" if value != _IS_SET else f"{name} is set" for name, value in report["variables"].items()
-    ]
-    return _lines(
-        ("ppdiffusers_tome", report["ppdiffusers_tome"]),
-        ("Python", report["python"]),
-        ("system", report["system"]),
-        ("processor", f"{report['processor']}, {report['cores']} cores to use"),
-        ("threads", report["threads"] or "not set"),
-        ("memory", f"{format_bytes(report['memory'])}, of it free {format_bytes(report['free_memory'])}"),
-        ("installed", ", ".join(packages)),
-        ("variables", ", ".join(variables) or "none of those that matter"),
-    )
+def format_report(report: Mapping[str, Any]) -> str:
+    """Format a report in lines to be pasted into an issue; a dictionary takes one line."""
+    lines = []
+    for name, value in report.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{key} {entry}" for key, entry in value.items()) or "none"
+        indent = " " * 18
+        lines.append(textwrap.fill(f"{name + ':':18}{value}", 110, subsequent_indent=indent, break_on_hyphens=False))
+    return "\n".join(lines)
 
 
-def imports_text(imports: Mapping[str, Any]) -> str:
-    """What ``try_imports`` found, in lines."""
-    rows = [(name, told.get("version", "cannot be imported")) for name, told in imports.items()]
-    paddle = imports["paddle"]
-    if "version" in paddle:
-        compiled = ", ".join(f"{name} {version}" for name, version in paddle["compiled_with"].items())
-        rows += [("paddle's commit", paddle["commit"]), ("compiled with", compiled or "none of the known libraries")]
-        rows.append(("device", paddle["device"]))
-        for gpu in paddle.get("gpus", ()):
-            about = f"{gpu['name']}, {format_bytes(gpu['memory'])}, compute capability {gpu['capability']}"
-            rows.append(("GPU", about))
-    return _lines(*rows)
-
-
-def findings(packages: Mapping[str, Any], imports: Mapping[str, Any]) -> list[str]:
-    """What is wrong, or may be, in words: a line each.
+def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Explain what is wrong, or may be, a line each.
 
     Args:
-        packages: of ``environment``.
-        imports: of ``try_imports``.
+        imports: what ``try_imports`` returned.
     """
-    found = []
-    for name, told in imports.items():
-        if "error" in told:
-            left = " and ".join(STEPS[STEPS.index(name) + 1 :])
-            where = f" (raised in {told['raised_in']})" if "raised_in" in told else ""
-            found.append(f"{name} cannot be imported: {told['error']}{where}")
-            found += [f"so {left} cannot either"] * bool(left)
-            found.append("the documentation (installation.md) says which versions work together")
-    for name, told in packages.items():
-        if not told["fits"]:
-            has = f"is {told['installed']}" if told["installed"] else "is missing"
-            wanted = f"{name}{told['needed'] or ''}"
-            found.append(f"{name} {has}, and {_PACKAGE} needs {wanted}: pip install '{wanted}'")
-    untested = never_tested(imports["ppdiffusers"]["version"]) if "version" in imports.get("ppdiffusers", {}) else None
-    if untested:
-        found.append(untested)
-    return found or ["all that is needed is installed and can be imported"]
+    problems = []
+    for name, result in imports.items():
+        if "error" in result:
+            where = f" (raised in {result['raised in']})" if "raised in" in result else ""
+            problems.append(f"{name} cannot be imported: {result['error']}{where}")
+            dependents = STEPS[STEPS.index(name) + 1 :]
+            if dependents:
+                problems.append(f"so {' and '.join(dependents)} cannot either")
+            problems.append("the documentation (installation.md) says which versions work together")
+    problems += _find_version_problems()
+    untested = never_tested(imports.get("ppdiffusers", {}).get("version", ""))
+    if untested is not None:
+        problems.append(untested)
+    return problems or ["all that is needed is installed and can be imported"]
 
 
-def _packages() -> Iterator[tuple[str, dict[str, Any]]]:
-    """What this package requires, and Paddle: what is installed, what is needed, and whether that fits.
+def _find_version_problems() -> Iterator[str]:
+    """Compare installed versions with the bounds of this package, and with those of its extras where installed.
 
-    Of Paddle's two packages the one that is there; where neither is, importing tells.
+    The extra ``onnx`` is for Paddle 2.6 alone, so its bounds are no problem elsewhere.
     """
-    bounds: dict[str, SpecifierSet] = {}
-    with suppress(metadata.PackageNotFoundError, ImportError):  # run from its source; a broken environment
+    try:
         from packaging.requirements import Requirement
         from packaging.version import Version
 
-        required = map(Requirement, metadata.requires(_PACKAGE) or ())
-        bounds = {each.name: each.specifier for each in required if each.marker is None or each.name in _PADDLE}
-    for name in dict.fromkeys((*_PADDLE, "ppdiffusers", "paddlenlp", "numpy", *bounds)):
-        installed, needed = installed_version(name), bounds.get(name)
-        if installed is not None:
-            # Builds for a CUDA version are post-releases, 3.3.1.post126.
-            fits = needed is None or Version(installed).base_version in needed
-            yield name, {"installed": installed, "needed": str(needed or "") or None, "fits": fits}
-        elif needed is not None and name not in _PADDLE:
-            yield name, {"installed": None, "needed": str(needed) or None, "fits": False}
-
-
-def _lines(*rows: tuple[str, str]) -> str:
-    return "\n".join(
-        textwrap.fill(f"{f'{name}:':18}{value}", 110, subsequent_indent=" " * 18, break_on_hyphens=False)
-        for name, value in rows
-    )
+        requirements = [Requirement(text) for text in metadata.requires(_PACKAGE) or () if "onnx" not in text]
+    except (ImportError, metadata.PackageNotFoundError):  # a broken environment; run from its source
+        return
+    for requirement in requirements:
+        needed = f"{requirement.name}{requirement.specifier}"
+        remedy = f"and {_PACKAGE} needs {needed}: pip install '{needed}'"
+        version = installed_version(requirement.name)
+        if version is None and requirement.marker is None:
+            yield f"{requirement.name} is missing, {remedy}"
+        # Builds for a CUDA version are post-releases, 3.3.1.post126.
+        elif version is not None and Version(version).base_version not in requirement.specifier:
+            yield f"{requirement.name} is {version}, {remedy}"

@@ -1,6 +1,6 @@
-"""Whether Paddle and what stands on it can be imported, tried in another process, as an import may end the process.
+"""Try to import Paddle and what depends on it, in another process, as an import may end the process.
 
-Needs the standard library alone: what else is installed may be what is broken.
+Importing this needs the standard library alone: any other package may be what is broken.
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ from typing import Any
 
 STEPS = ("paddle", "paddlenlp", "ppdiffusers")  # each imports those before it
 _SECONDS = 300  # a first import, from a slow disk or on a busy machine, takes minutes
-_ANSWER = "ppdiffusers-tome: "  # stands before an answer, among whatever libraries print
+_ANSWER = "ppdiffusers-tome: "  # precedes an answer among the lines that libraries print
 # The other process looks for modules where this one does: neither in the working directory nor elsewhere.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from ppdiffusers_tome.tools.doctor.importing import answer; answer()"
+    "from ppdiffusers_tome.tools.doctor.importing import import_all; import_all()"
 )
-_IMPORTING = (__file__, importlib.__file__)
-_KEPT = re.compile(r".*[/\\](?:site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]")
-_QUOTED = re.compile(r"(['\"])((?:[A-Za-z]:)?[/\\].*?)\1")
-_PATH = re.compile(r"(?:[A-Za-z]:\\|(?<![\w.])/)[^\s'\"():,;]+")
+_IMPORTERS = (__file__, importlib.__file__)
+_PACKAGE_FOLDER = re.compile(r".*[/\\](?:site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]")
+_PATH = re.compile(r"(['\"])((?:[A-Za-z]:)?[/\\].*?)\1|((?:[A-Za-z]:\\|(?<![\w.])/)[^\s'\"():,;]+)")
 
 
-def try_imports() -> dict[str, dict[str, Any]]:
-    """Import ``STEPS`` one after the other, as far as that goes.
+def try_imports() -> dict[str, dict[str, str]]:
+    """Import ``STEPS`` one after the other, up to the first that fails.
 
     Returns:
-        For each step that was tried its ``version``, or an ``error`` (one line, without private paths) and, where
-        Python tells, ``raised_in``; for Paddle also what ``_paddle`` says.
+        For each step that was tried its ``version``, or an ``error`` of one line without private paths, with the
+        file and line that it was ``raised in`` if Python knows them; for Paddle also its build and devices.
     """
     command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
@@ -46,92 +45,82 @@ def try_imports() -> dict[str, dict[str, Any]]:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, timeout=_SECONDS
         )
-        printed, end = done.stdout, _end(done.returncode)
+        printed, end = done.stdout, _describe_end(done.returncode)
     except subprocess.TimeoutExpired as error:
         printed, end = error.stdout or b"", f"it took more than {_SECONDS} s"
-    lines = printed.decode("utf-8", "replace").splitlines()
-    answers: dict[str, dict[str, Any]] = {}
-    for line in lines:
+    results: dict[str, dict[str, str]] = {}
+    for line in printed.decode("utf-8", "replace").splitlines():
         if line.startswith(_ANSWER):
-            answers.update(json.loads(line.removeprefix(_ANSWER)))
-    if len(answers) < len(STEPS) and not any("error" in each for each in answers.values()):
-        answers[STEPS[len(answers)]] = {"error": end}
-    return answers
+            results.update(json.loads(line.removeprefix(_ANSWER)))
+    if len(results) < len(STEPS) and not any("error" in result for result in results.values()):
+        results[STEPS[len(results)]] = {"error": end}
+    return results
 
 
-def answer() -> None:
-    """The other process: import and tell, step by step, as the next one may be the last."""
+def import_all() -> None:
+    """Import ``STEPS`` in this process, and print each result at once, as the next import may end the process."""
     for step in STEPS:
-        told = _try(step)
-        print(f"\n{_ANSWER}{json.dumps({step: told})}", flush=True)
-        if "error" in told:
+        result = _import(step)
+        print(f"\n{_ANSWER}{json.dumps({step: result})}", flush=True)
+        if "error" in result:
             return
 
 
-def without_private(text: str) -> str:
-    """A line without folders, and without the names of the user and the machine.
+def remove_private(text: str) -> str:
+    """Return a line without folders, and without the names of the user and the machine.
 
-    Files of packages keep their path inside of ``site-packages``, others their name alone.
+    Files of packages keep their path inside ``site-packages``, other files only their name.
     """
     for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
-        text = text.replace(folder + os.sep, "/site-packages/")  # also one that has spaces in its name
+        text = text.replace(folder + os.sep, "/site-packages/")  # also a folder with spaces in its name
     text = text.replace(str(Path.home()), "/~")
-    text = _QUOTED.sub(lambda found: found[1] + _short(found[2]) + found[1], text)
-    text = _PATH.sub(lambda found: _short(found[0]), text)
-    for name, instead in ((_user(), "USER"), (platform.node(), "HOST")):
+    text = _PATH.sub(lambda found: f"{found[1] or ''}{_shorten_path(found[2] or found[3])}{found[1] or ''}", text)
+    user = ""
+    with suppress(Exception):  # raised in various ways where the system does not know it
+        user = getpass.getuser()
+    for name, substitute in ((user, "USER"), (platform.node(), "HOST")):
         if name and name not in STEPS:
-            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", instead, text)
+            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", substitute, text)
     return " ".join(text.split())
 
 
-def _short(path: str) -> str:
-    return _KEPT.sub("", path) if _KEPT.match(path) else re.split(r"[/\\]", path)[-1]
+def _shorten_path(path: str) -> str:
+    return _PACKAGE_FOLDER.sub("", path) if _PACKAGE_FOLDER.match(path) else re.split(r"[/\\]", path)[-1]
 
 
-def _try(step: str) -> dict[str, Any]:
+def _import(step: str) -> dict[str, str]:
     try:
         module = importlib.import_module(step)
-        told = {"version": str(getattr(module, "__version__", "unknown"))}
-        return {**told, **_paddle(module)} if step == "paddle" else told
-    except BaseException as error:  # whatever a library raises is what the report is for
-        told = {"error": without_private(f"{type(error).__name__}: {error}")}
-        places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-        inside = [place for place in places if place[0] not in _IMPORTING and not place[0].startswith("<frozen")]
+        version = {"version": str(getattr(module, "__version__", "unknown"))}
+        return {**version, **_describe_paddle(module)} if step == "paddle" else version
+    except BaseException as error:  # even SystemExit is what the report is for
+        result = {"error": remove_private(f"{type(error).__name__}: {error}")}
+        frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+        inside = [frame for frame in frames if frame[0] not in _IMPORTERS and not frame[0].startswith("<frozen")]
         if inside:
-            told["raised_in"] = f"{without_private(inside[-1][0])}, line {inside[-1][1]}"
-        return told
+            result["raised in"] = f"{remove_private(inside[-1][0])}, line {inside[-1][1]}"
+        return result
 
 
-def _paddle(paddle: Any) -> dict[str, Any]:
-    """How it was compiled, and the devices that it finds."""
-    parts = {}
-    for name in ("cuda", "cudnn", "nccl", "tensorrt", "hip", "xpu", "cinn", "mkl"):
+def _describe_paddle(paddle: Any) -> dict[str, str]:
+    """Describe how it was compiled, and the devices that it finds."""
+    result = {"commit": paddle.version.commit, "device": paddle.get_device()}
+    for library in ("cuda", "cudnn", "nccl", "tensorrt", "hip", "xpu", "cinn", "mkl"):
         with suppress(Exception):
-            told = str(getattr(paddle.version, name)())
-            if told not in ("False", "None", "OFF", "0"):
-                parts[name] = told
-    found: dict[str, Any] = {"commit": paddle.version.commit, "compiled_with": parts, "device": paddle.get_device()}
+            version = str(getattr(paddle.version, library)())
+            if version not in ("False", "None", "OFF", "0"):
+                result[f"compiled with {library}"] = version
     if paddle.is_compiled_with_cuda():
         cuda = paddle.device.cuda
-        found["gpus"] = [
-            {
-                "name": cuda.get_device_name(number),
-                "memory": cuda.get_device_properties(number).total_memory,
-                "capability": ".".join(map(str, cuda.get_device_capability(number))),
-            }
-            for number in range(cuda.device_count())
-        ]
-    return found
+        for index in range(cuda.device_count()):
+            capability = ".".join(map(str, cuda.get_device_capability(index)))
+            gibibytes = cuda.get_device_properties(index).total_memory / 2**30
+            result[f"GPU {index}"] = f"{cuda.get_device_name(index)}, {gibibytes:.1f} GiB, capability {capability}"
+    return result
 
 
-def _end(status: int) -> str:
-    """What is told of a process that ended before its answer."""
+def _describe_end(status: int) -> str:
+    """Describe how a process ended before its answer."""
     with suppress(ValueError):
         return f"the process was ended by {signal.Signals(-status).name}"
     return f"the process ended with status {status}"
-
-
-def _user() -> str:
-    with suppress(Exception):  # where the system does not tell, each in its own way
-        return getpass.getuser()
-    return ""

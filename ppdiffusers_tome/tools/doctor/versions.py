@@ -1,18 +1,15 @@
-"""Which versions of ppdiffusers this package was tested with."""
+"""The versions of ppdiffusers that this package was tested with."""
 
 from __future__ import annotations
-
-from ppdiffusers_tome.version import __version__
 
 TESTED = ("0.24.1", "0.29.0", "0.29.1")
 
 
 def never_tested(version: str) -> str | None:
-    """What to know of a version of ppdiffusers; None where it was tested."""
-    if version in TESTED:
+    """Warn of a version of ppdiffusers that was never tested; None for a tested one, or ""."""
+    if version in ("", *TESTED):
         return None
     return (
-        f"ppdiffusers_tome {__version__} was never tested with ppdiffusers {version}, but with "
-        f"{', '.join(TESTED[:-1])} and {TESTED[-1]}; compare a picture with and without it before you rely on it "
-        "(ppdiffusers-tome compare)"
+        f"this package was never tested with ppdiffusers {version}, but with {', '.join(TESTED)}; compare an image "
+        "with and without it before you rely on it (ppdiffusers-tome compare)"
     )

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import ppdiffusers
 import ppdiffusers.pipelines
 import pytest
-from ppdiffusers.models.attention_processor import AttnProcessor, SlicedAttnProcessor
 
 import tiny
-from ppdiffusers_tome import ToMeConfig, apply_tome
-from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.merging.masks import expand_to_heads
+from ppdiffusers_tome import ToMeConfig
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.tools.cli.commands.doctor import verdict
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.doctor import estimate
 from ppdiffusers_tome.tools.doctor.coverage import inspect_installed
-from ppdiffusers_tome.tools.doctor.estimate import Estimate, estimates, latent_size
+from ppdiffusers_tome.tools.doctor.estimate import estimate_merging, find_latent_size, time_denoiser
 
 
 def test_the_table_has_a_line_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,20 +45,23 @@ def test_a_pipeline_that_was_never_inspected_says_so() -> None:
     assert "NewPipelineOutput" not in rows
 
 
-def test_one_model_is_told_its_tokens_and_gain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_model_is_told_its_tokens_and_the_gain_of_a_whole_call(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--model", "bundled", "--height", "256", "--width", "128", "--ratio", "0.25"]) == 0
     output = capsys.readouterr().out
     assert output.startswith("bundled: StableDiffusionPipeline, 256x128, ratio 0.25, float32, plain attention, on CPU")
-    assert re.search(r"unet +1 +32x16 +3 +512 -> 384 +\d\.\d{4} -> \d\.\d{4} \(\d+\.\d\dx\)", output)
+    assert re.search(r"unet +1 +32x16 +3 +512 -> 384", output)
     assert re.search(r"unet +8 +4x2 +1 +none: max_downsample=None reaches the finest level", output)
-    assert "Expect " in output
+    assert re.search(r"Expect .*a whole call of unet takes \d+\.\d{3} s for an image instead of \d+\.\d{3} s", output)
 
 
-def test_fewer_keys_are_timed_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--model", "bundled", "--height", "256", "--width", "256", "--config", "quality"]) == 0
+def test_a_transformer_is_counted_in_latents(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its pipeline does not tell the scale between pixels and latents."""
+    arguments = ["--model", "bundled-dit", "--height", "512", "--width", "512", "--config", "quality"]
+    assert main(["doctor", *arguments]) == 0
     output = capsys.readouterr().out
-    assert "256x256, preset quality (ratio 0.75, method todo), float32" in output
-    assert re.search(r"unet +1 +32x32 +3 +1024 -> 256 +\d\.\d{4} -> \d\.\d{4} \(\d+\.\d\dx\)", output)
+    assert "512x512, preset quality (ratio 0.75, method todo), float32" in output
+    assert re.search(r"transformer +2 +32x32 +6 +1024 -> 256", output)
+    assert "a whole call of transformer takes" in output
 
 
 @pytest.mark.parametrize(
@@ -96,7 +93,7 @@ GRIDS = [
 def test_the_grids_are_those_that_a_call_has(build: tiny.Call, height: int, width: int) -> None:
     """Each block of a real call is called with as many tokens as was said."""
     model = build()
-    said = {each.level: each.grid.num_tokens for each in estimates(model, ToMeConfig(), height, width)}
+    said = {each.level: each.grid.num_tokens for each in estimate_merging(model, ToMeConfig(), height, width)}
     seen: dict[int, set[int]] = {}
     for site in find_blocks(model):
         site.block.register_forward_pre_hook(
@@ -107,42 +104,33 @@ def test_the_grids_are_those_that_a_call_has(build: tiny.Call, height: int, widt
     assert {level: {tokens} for level, tokens in said.items()} == seen
 
 
-def test_a_model_is_left_as_it_was() -> None:
-    model = tiny.unet()
-    plain, before, random = tiny.run_unet(model), tiny.snapshot(model), tiny.random_states()
-    estimates(model, ToMeConfig(0.5), 16, 16)
-    assert tiny.snapshot(model) == before
-    assert tiny.random_states() == random
-    assert (tiny.run_unet(model) == plain).all()
-
-
-@pytest.mark.parametrize("method", ["todo", "pool", "keys"])
-@pytest.mark.parametrize("processor", [AttnProcessor, lambda: SlicedAttnProcessor(1)], ids=["plain", "sliced"])
-def test_fewer_keys_are_timed_as_processors_take_them(
-    processor: tiny.Call, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With what tells them sizes, and whatever is on the model, ToMe or a user's own, stays."""
-    unet = tiny.unet()
-    unet.set_attn_processor(processor())
-    apply_tome(unet, 0.5, method=method)
-    before, hooked = tiny.snapshot(unet), tiny.run_unet(unet)
-    shapes = []
-    monkeypatch.setattr(
-        estimate, "expand_to_heads",
-        lambda *given: shapes.append(expand_to_heads(*given).shape) or expand_to_heads(*given),
+def ddpm_pipeline(*, attention: bool) -> ppdiffusers.DDPMPipeline:
+    unet = tiny.build(
+        ppdiffusers.UNet2DModel, sample_size=16, block_out_channels=(8, 8), layers_per_block=1, norm_num_groups=4,
+        add_attention=attention, attention_head_dim=4,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D" if attention else "DownBlock2D"),
+        up_block_types=("AttnUpBlock2D" if attention else "UpBlock2D", "UpBlock2D"),
     )  # fmt: skip
-    found = estimates(unet, ToMeConfig(0.5, method=method), 16, 16)[0]
-    assert found.merged_seconds is not None
-    left = found.grid.num_tokens - found.num_merged
-    assert {shape[-1] for shape in shapes} == (set() if method == "todo" else {left})
-    assert tiny.snapshot(unet) == before
-    assert np.array_equal(tiny.run_unet(unet), hooked)
+    return ppdiffusers.DDPMPipeline(unet, ppdiffusers.DDPMScheduler())
+
+
+def test_timing_leaves_a_pipeline_as_it_was() -> None:
+    pipe = ddpm_pipeline(attention=True)
+    before, random = tiny.snapshot(pipe.unet), tiny.random_states()
+    assert min(time_denoiser(pipe, "unet", ToMeConfig(0.5), 16, 16)) > 0
+    assert tiny.snapshot(pipe.unet) == before
+    assert tiny.random_states() == random
+
+
+def test_a_pipeline_that_needs_more_than_a_prompt_is_not_timed() -> None:
+    with pytest.raises(UserError, match="StableDiffusionPipeline cannot be called with a prompt alone"):
+        time_denoiser(tiny.pipeline(), "unet", ToMeConfig(0.5), 32, 32)  # it has no tokenizer
 
 
 def test_reasons_why_nothing_merges_at_a_level() -> None:
     model = tiny.unet()
     beyond, small, none = (
-        estimates(model, config, *size)
+        estimate_merging(model, config, *size)
         for config, size in (
             (ToMeConfig(), (16, 16)), (ToMeConfig(0.9, sx=8, sy=8, max_downsample=2), (4, 16)),
             (ToMeConfig(0.001), (16, 16)),
@@ -151,35 +139,23 @@ def test_reasons_why_nothing_merges_at_a_level() -> None:
     assert [each.reason for each in beyond] == [None, "none: max_downsample=None reaches the finest level"]
     assert [each.reason for each in small] == ["smaller than one cell of 8x8 tokens"] * 2
     assert none[0].reason == "ratio 0.001 of 256 tokens is none"
-    assert "Nothing merges at this size and ratio" in verdict(none)
 
 
-def test_attention_that_does_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_that_does_not_fit_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.get_free_device_memory", lambda: 2**20)
-    found = estimates(tiny.unet(), ToMeConfig(), 64, 64)[0]
-    assert found.seconds is None
-    assert "GiB a row for its scores alone" in (found.untimed or "")
-    assert "was not timed: unmerged attention needs" in verdict([found])
+    assert main(["doctor", "--model", "bundled"]) == 0
+    assert "GiB for its scores alone; add --chunked-attention" in capsys.readouterr().out
 
 
-def test_the_verdict_weighs_all_blocks() -> None:
-    slow = Estimate("unet", 1, Grid(8, 8), 3, 32, None, 0.01, 0.02)
-    assert "Expect no speed-up" in verdict([slow])
-    fast = dataclasses.replace(slow, level=2, seconds=0.1, merged_seconds=0.05)
-    assert "0.2100 s a step and row instead of 0.3300 s, 1.57 times as fast" in verdict([slow, fast])
-
-
-def test_latent_size_is_the_pipelines_own_where_none_is_given() -> None:
+def test_latent_size_is_the_pipelines_native_size_by_default() -> None:
     pipe = tiny.pipeline()
-    assert latent_size(pipe, None, None) == ((16, 16), 2)
-    assert latent_size(pipe, 64, None) == ((32, 16), 2)
+    assert find_latent_size(pipe, None, None) == ((16, 16), 2)
+    assert find_latent_size(pipe, 64, None) == ((32, 16), 2)
 
 
 def test_a_pipeline_without_blocks_is_told_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    unet = tiny.build(
-        ppdiffusers.UNet2DModel, sample_size=8, block_out_channels=(8, 8), layers_per_block=1, norm_num_groups=4,
-        down_block_types=("DownBlock2D",) * 2, up_block_types=("UpBlock2D",) * 2, add_attention=False,
-    )  # fmt: skip
-    ppdiffusers.DDPMPipeline(unet, ppdiffusers.DDPMScheduler()).save_pretrained(str(tmp_path))
+    ddpm_pipeline(attention=False).save_pretrained(str(tmp_path))
     assert main(["doctor", "--model", str(tmp_path)]) == 0
     assert "DDPMPipeline has nothing to merge" in capsys.readouterr().out

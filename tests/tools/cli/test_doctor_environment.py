@@ -19,8 +19,8 @@ from launching import python_path
 from ppdiffusers_tome.cpu.process import usable_cores
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.doctor import environment, importing
-from ppdiffusers_tome.tools.doctor.environment import findings
-from ppdiffusers_tome.tools.doctor.importing import without_private
+from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems, format_report
+from ppdiffusers_tome.tools.doctor.importing import remove_private
 
 pytestmark = pytest.mark.once
 
@@ -64,7 +64,7 @@ def test_report_tells_what_is_there_and_nothing_private(home: Path) -> None:
     assert told["imports"]["ppdiffusers"] == {"version": ppdiffusers.__version__}
     assert told["imports"]["paddle"]["version"] == paddle.__version__
     assert told["imports"]["paddle"]["device"] == paddle.get_device()
-    assert told["packages"]["numpy"]["installed"] == sys.modules["numpy"].__version__
+    assert told["installed"]["numpy"] == sys.modules["numpy"].__version__
     assert told["threads"] == str(usable_cores())
     # The variables are those that were given, not those that the program sets for itself.
     shown = {name: value for name, value in told["variables"].items() if name not in ("LANG", "LC_ALL")}
@@ -102,7 +102,7 @@ def test_what_cannot_be_imported_is_told_in_words(
     if case == "hangs":
         monkeypatch.setattr(importing, "_SECONDS", 1)
         monkeypatch.setattr(sys, "path", [str(tmp_path / "broken"), str(ROOT), *sys.path])
-        printed = "\n".join(findings({}, importing.try_imports()))
+        printed = "\n".join(find_problems(importing.try_imports()))
     else:
         printed = report(home, broken=tmp_path / "broken")
     lines = printed.splitlines()
@@ -126,27 +126,22 @@ def test_what_cannot_be_imported_is_told_in_words(
     ],
 )
 def test_errors_lose_folders_and_names(text: str, told: str) -> None:
-    assert without_private(text) == told
+    assert remove_private(text) == told
 
 
-def test_packages_that_do_not_fit_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = {"huggingface-hub": "0.30.1", "paddlepaddle-gpu": "3.3.1.post126", "paddlepaddle": None, "numpy": None}
+def test_versions_that_do_not_fit_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"paddlenlp": "2.5.0", "paddlepaddle-gpu": "3.3.1.post126", "paddlepaddle": None, "numpy": None}
     real = environment.installed_version
     monkeypatch.setattr(environment, "installed_version", lambda name: installed.get(name, real(name)))
-    packages = environment.environment({})["packages"]
-    found = "\n".join(findings(packages, {}))
-    assert "huggingface-hub is 0.30.1, and ppdiffusers-tome needs huggingface-hub<0.26,>=0.22: pip install 'h" in found
-    assert "numpy is missing, and ppdiffusers-tome needs numpy" in found
-    assert packages["paddlepaddle-gpu"]["fits"]
-    assert "paddlepaddle" not in packages
-    # What tells of bounds may be what is broken.
+    problems = "\n".join(find_problems({}))
+    assert "paddlenlp is 2.5.0, and ppdiffusers-tome needs paddlenlp" in problems
+    assert "numpy is missing, and ppdiffusers-tome needs numpy" in problems
+    assert "paddlepaddle" not in problems
+    assert describe_environment({})["installed"]["paddlepaddle-gpu"] == "3.3.1.post126"
+    # What reads the bounds may be what is broken.
     monkeypatch.setitem(sys.modules, "packaging.requirements", None)
-    assert environment.environment({})["packages"]["paddlepaddle-gpu"]["fits"]
-
-
-def test_versions_that_were_never_tested_are_told() -> None:
-    assert "never tested with ppdiffusers 9.9" in "".join(findings({}, {"ppdiffusers": {"version": "9.9"}}))
-    assert findings({}, {"ppdiffusers": {"version": "0.29.0"}})[0].startswith("all that is needed is installed")
+    assert find_problems({}) == ["all that is needed is installed and can be imported"]
+    assert "never tested with ppdiffusers 9.9" in find_problems({"ppdiffusers": {"version": "9.9"}})[0]
 
 
 def test_a_gpu_is_told_by_name() -> None:
@@ -160,12 +155,9 @@ def test_a_gpu_is_told_by_name() -> None:
         version=version, device=SimpleNamespace(cuda=cuda), get_device=lambda: "gpu:0",
         is_compiled_with_cuda=lambda: True,
     )  # fmt: skip
-    told = {"paddle": {"version": "3.3.1", **importing._paddle(built)}}
-    lines = [" ".join(line.split()) for line in environment.imports_text(told).splitlines()]
-    assert lines[-3:] == [
-        "compiled with: cuda 12.6, cudnn 9.5", "device: gpu:0",
-        "GPU: NVIDIA H200, 131,072 MiB, compute capability 9.0",
-    ]  # fmt: skip
+    line = " ".join(format_report({"paddle": importing._describe_paddle(built)}).split())
+    assert "device gpu:0, compiled with cuda 12.6, compiled with cudnn 9.5" in line
+    assert line.endswith("GPU 0 NVIDIA H200, 128.0 GiB, capability 9.0")
 
 
 def test_needs_the_standard_library_alone() -> None:

@@ -14,12 +14,14 @@ from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
 
 if TYPE_CHECKING:
+    from ppdiffusers_tome.settings.config import ToMeConfig
     from ppdiffusers_tome.tools.doctor.estimate import Estimate
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
 EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, and an estimate of what presets save
 on a GPU.
-with --model: the tokens at every level, how many merge, and self-attention of a block timed on this machine.
+with --model: the tokens at every level, how many merge, and a call of the denoiser timed on this machine,
+merged and unmerged.
 with --environment: versions, devices, threads and memory, for a bug report. It names no folders, users or
 machines, and also tells why Paddle or ppdiffusers cannot be imported.
 
@@ -62,17 +64,17 @@ def run(args: argparse.Namespace) -> None:
 
 def _print_environment(*, as_json: bool) -> None:
     from ppdiffusers_tome.tools.cli.console.process import get_original_environment
-    from ppdiffusers_tome.tools.doctor.environment import environment, environment_text, findings, imports_text
+    from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems, format_report
     from ppdiffusers_tome.tools.doctor.importing import try_imports
 
-    report = environment(get_original_environment())
+    report = describe_environment(get_original_environment())
     if as_json:
         print(json.dumps({**report, "imports": try_imports()}, indent=2))
         return
     # At once, as importing takes a while. Not by ``print_line``, whose library may be what is broken.
-    print(environment_text(report), flush=True)
+    print(format_report(report), flush=True)
     imports = try_imports()
-    print(imports_text(imports), "", *findings(report["packages"], imports), sep="\n")
+    print(format_report(imports), "", *find_problems(imports), sep="\n")
 
 
 def _print_coverage(*, markdown: bool) -> None:
@@ -112,72 +114,64 @@ def _print_estimates(args: argparse.Namespace) -> None:
         raise UserError("--xformers and --chunked-attention were both given; give one of them")
     with quiet_libraries():
         from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
-        from ppdiffusers_tome.tools.doctor.estimate import estimates, latent_size
+        from ppdiffusers_tome.tools.doctor.estimate import estimate_merging, find_latent_size
         from ppdiffusers_tome.tools.generation.device import check_device, get_device_name
         from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 
         check_device(args.dtype, xformers=args.xformers)
         pipe = load_pipeline(source, dtype=args.dtype, any_kind=True)
+        pipe.set_progress_bar_config(disable=True)
         if args.xformers:
             pipe.enable_xformers_memory_efficient_attention()
         if args.chunked_attention:
             enable_chunked_attention(pipe)
-        (height, width), scale = latent_size(pipe, args.height, args.width)
-        levels = estimates(pipe, config, height, width)
+        (height, width), scale = find_latent_size(pipe, args.height, args.width)
+        levels = estimate_merging(pipe, config, height, width)
         attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
         print_line(
             f"{source.name}: {type(pipe).__name__}, {height * scale}x{width * scale}, {config.summary}, "
             f"{args.dtype}, {attention} attention, on {get_device_name()}"
         )
         if levels:
-            _table(levels).print()
-        print_line(verdict(levels) if levels else _why_nothing(pipe))
+            _make_table(levels).print()
+        print_line(_describe_gain(pipe, levels, config, height * scale, width * scale))
 
 
-def _table(levels: list[Estimate]) -> Table:
-    headings = "denoiser", "level", "grid", "blocks", "tokens that attention sees", "seconds a block and row"
+def _make_table(levels: list[Estimate]) -> Table:
+    headings = "denoiser", "level", "grid", "blocks", "tokens that attention sees"
     table = Table(headings, left=len(headings))
     for each in levels:
-        grid = each.grid
-        tokens = each.reason or f"{grid.num_tokens} -> {grid.num_tokens - each.num_merged}"
-        timed = each.untimed or "-"
-        if each.seconds is not None and each.merged_seconds is not None:
-            gain = each.seconds / each.merged_seconds
-            timed = f"{each.seconds:.4f} -> {each.merged_seconds:.4f} ({gain:.2f}x)"
-        table.add(each.part or "model", each.level, str(grid), each.num_blocks, tokens, timed)
+        tokens = each.reason or f"{each.grid.num_tokens} -> {each.grid.num_tokens - each.num_merged}"
+        table.add(each.part or "model", each.level, str(each.grid), each.num_blocks, tokens)
     return table
 
 
-def _why_nothing(pipe: Any) -> str:
-    """What ``apply_tome`` says of a pipeline without a block on a grid."""
+def _describe_gain(pipe: Any, levels: list[Estimate], config: ToMeConfig, height: int, width: int) -> str:
+    """Time a call of the denoiser in which most blocks merge, or say why it was not timed."""
     from ppdiffusers_tome.api import apply_tome
     from ppdiffusers_tome.errors import NothingToMergeError
+    from ppdiffusers_tome.tools.doctor.estimate import find_memory_limit, time_denoiser
 
-    try:
-        apply_tome(pipe)
-    except NothingToMergeError as error:
-        return str(error)
-    raise AssertionError("blocks were found")
-
-
-def verdict(levels: list[Estimate]) -> str:
-    """One or two sentences: whether a speed-up is to be expected, and why not."""
     merging = [each for each in levels if each.reason is None]
+    if not levels:
+        try:
+            apply_tome(pipe)
+        except NothingToMergeError as error:
+            return str(error)
     if not merging:
-        return "Nothing merges at this size and ratio; the table says why. A larger picture or ratio has more to merge."
-    timed = [each for each in merging if each.seconds is not None and each.merged_seconds is not None]
-    if not timed:
-        why = "; ".join(sorted({each.untimed or "" for each in merging}))
-        return f"Tokens merge. What that saves was not timed: {why}."
-    plain = sum(each.num_blocks * (each.seconds or 0) for each in timed)
-    merged = sum(each.num_blocks * (each.merged_seconds or 0) for each in timed)
-    if merged >= plain:
+        return "Nothing merges at this size and ratio; the table says why. A larger image or ratio has more to merge."
+    limit = find_memory_limit(merging)
+    if limit is not None:
+        return f"Tokens merge. The gain was not timed: {limit}."
+    part = max(merging, key=lambda each: each.num_blocks).part
+    try:
+        unmerged, merged = time_denoiser(pipe, part, config, height, width)
+    except UserError as error:
+        return f"Tokens merge. The gain was not timed: {error}."
+    times = f"a whole call of {part} takes {merged:.3f} s for an image instead of {unmerged:.3f} s"
+    if merged >= unmerged:
         return (
-            f"Expect no speed-up at this size: self-attention of these blocks takes {plain:.4f} s a step "
-            f"and row, with matching and merging {merged:.4f} s. Draw larger pictures, or make matching cheaper with "
+            f"Expect no speed-up at this size: {times}. Generate larger images, or make matching cheaper with "
             "--tile 16 --reuse-steps 4 --reuse-blocks."
         )
-    return (
-        f"Expect a speed-up: self-attention of these blocks takes {merged:.4f} s a step and row instead of "
-        f"{plain:.4f} s, {plain / merged:.2f} times as fast. The rest of the network takes as long as before."
-    )
+    return f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast."

@@ -92,11 +92,11 @@ def _measured(specimen: Any, side: int, config: ToMeConfig, repeats: int) -> Row
 
     from ppdiffusers_tome.api import apply_tome
     from ppdiffusers_tome.patching.apply import remove_tome
-    from ppdiffusers_tome.tools.doctor.estimate import estimates
+    from ppdiffusers_tome.tools.doctor.estimate import estimate_merging
 
     model = specimen.build()
     height, width = specimen.size or (side, side)
-    merging = [each for each in estimates(model, config, height, width, timed=False) if each.reason is None]
+    merging = [each for each in estimate_merging(model, config, height, width) if each.reason is None]
 
     def seconds() -> float:
         return seconds_of(lambda: specimen.run(model, batch=2, height=height, width=width))
