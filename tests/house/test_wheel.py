@@ -1,0 +1,60 @@
+"""The wheel holds the package and its data, and nothing that only this repository uses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# What the wheel may hold, by folder: everything a user runs. Training, zoo, tests and our own benchmarks are not in it.
+PATTERNS = (
+    "ppdiffusers_tome/*.py",
+    "ppdiffusers_tome/py.typed",
+    "ppdiffusers_tome/settings/presets/*.json",
+    *(f"ppdiffusers_tome/{room}/*.py" for room in ("cpu", "export", "merging", "patching", "settings", "tuning")),
+    *(
+        f"ppdiffusers_tome/tools/{room}/*.py"
+        for room in ("batch", "bench", "cli", "doctor", "evaluate", "figures", "generation", "measure", "play")
+    ),
+    "ppdiffusers_tome/tools/*.py",
+    "ppdiffusers_tome/tools/bench/*.json",
+    "ppdiffusers_tome/tools/doctor/coverage.json",
+    "ppdiffusers_tome/tools/evaluate/*.jsonl",
+    "ppdiffusers_tome/tools/play/*.css",
+    "ppdiffusers_tome/tools/demo_model/*.py",
+    "ppdiffusers_tome/tools/demo_model/*/SHA256SUMS",
+    "ppdiffusers_tome/tools/demo_model/*.json",
+    "ppdiffusers_tome/tools/demo_model/model/tokenizer/merges.txt",
+    "ppdiffusers_tome/tools/demo_model/*.safetensors",
+)
+UNWANTED = ("training", "zoo", "losses", "tests", "dit/vae/diffusion_paddle_model.safetensors")
+LIST_FILES = """
+from setuptools.command.build_py import build_py
+from distutils.core import run_setup
+command = build_py(run_setup("setup.py", stop_after="init"))
+command.ensure_finalized()
+print(*command.get_outputs(include_bytecode=0), sep="\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def files() -> set[str]:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", LIST_FILES], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = (line.partition("ppdiffusers_tome/") for line in done.stdout.splitlines())
+    return {f"ppdiffusers_tome/{path}" for _, found, path in lines if found}
+
+
+def test_wheel_holds_only_what_users_run(files: set[str]) -> None:
+    assert not {file for file in files if not any(fnmatchcase(file, pattern) for pattern in PATTERNS)}
+    assert not {file for file in files if any(f"/{name}" in f"/{file}" for name in UNWANTED)}
+
+
+def test_wheel_lacks_nothing_of_the_package(files: set[str]) -> None:
+    package = ROOT / "ppdiffusers_tome"
+    stored = {path.relative_to(ROOT).as_posix() for path in package.rglob("*") if path.is_file()}
+    assert not {file for file in stored - files if not file.endswith((".pyc", ".DS_Store"))}
