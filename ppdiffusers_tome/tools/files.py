@@ -1,4 +1,4 @@
-"""Files written whole or not at all, into folders that are known to take them before work starts. Knows no Paddle."""
+"""Files that are written completely or not at all. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ppdiffusers_tome.errors import UserError
 
 
 def prepare_folder(folder: Path, names: list[str], *, overwrite: bool, option: str = "--output") -> list[Path]:
-    """Make sure, before any work starts, that files can be written.
+    """Make a folder and check, before any work starts, that files can be written there.
 
     Args:
-        folder: where to; made where it does not exist.
-        names: the files that will be written.
-        overwrite: whether existing files may be replaced.
-        option: what the folder was given as, to be named in errors.
+        folder: it is made where it does not exist.
+        names: of the files.
+        overwrite: replace existing files.
+        option: names the folder in errors.
 
     Returns:
         The paths of the files.
@@ -47,20 +47,19 @@ def prepare_folder(folder: Path, names: list[str], *, overwrite: bool, option: s
                 f"{path.name!a} cannot be the name of a file here, as names are in {error.encoding}; set the "
                 "environment variable LC_ALL=C.UTF-8, or PYTHONUTF8=1"
             ) from error
-    for path in paths:
         _refuse_existing(path, overwrite, option)
     return paths
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool) -> None:
-    """Write a file whole or not at all: into a temporary file beside it, to the disk, and then rename.
+    """Write a file beside its place, flush it to the disk, and rename it.
 
     Raises:
         UserError: the file exists and must not be replaced, or cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        # What a process of the same number left when it was killed; or a link, which would lead out of the folder.
+        # A file of a killed process with the same number; or a link, which would lead out of the folder.
         temporary.unlink(missing_ok=True)
         with temporary.open("xb") as file:
             write(file)
@@ -68,7 +67,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite:
             os.fsync(file.fileno())
         _refuse_existing(path, overwrite)
         temporary.replace(path)
-        _keep_name(path.parent)
+        _flush_folder(path.parent)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{path} cannot be written ({reason}); make room or choose another --output") from error
@@ -77,21 +76,17 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite:
 
 
 def write_text(path: Path, text: str, *, overwrite: bool) -> None:
-    """Write a text file whole or not at all.
-
-    Raises:
-        UserError: the file exists and must not be replaced, or cannot be written.
-    """
+    """Write a text file as ``write_atomically`` does."""
     write_atomically(path, lambda file: file.write(text.encode()), overwrite=overwrite)
 
 
 def write_json(path: Path, content: Any, *, overwrite: bool) -> None:
-    """Write plain values as JSON, as ``write_text`` does; nan and infinity, which JSON does not know, are errors."""
+    """Write plain values as JSON; NaN and infinity are a ``ValueError``."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", overwrite=overwrite)
 
 
-def _keep_name(folder: Path) -> None:
-    """Should the power fail now, what was renamed keeps its new name; where a folder can be told so."""
+def _flush_folder(folder: Path) -> None:
+    """Make a new name survive a power failure, where the system can."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Image files: read as people see them, and written with the settings they were made with. Imports no Paddle."""
+"""Image files, read as people see them. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _convert(file: ImageFile, content: bytes, background: str) -> Image.Image:
 
 
 def _decode_16_bits(file: ImageFile, content: bytes) -> Image.Image | None:
-    """Decode colors of 16 bits with OpenCV, as Pillow keeps the upper 8 bits; None for other files."""
+    """Decode colors of 16 bits, of which Pillow keeps 8; None for other files."""
     import cv2
     import numpy as np
     from PIL import Image
@@ -91,7 +91,7 @@ def _decode_16_bits(file: ImageFile, content: bytes) -> Image.Image | None:
 
 
 def _scale_to_8_bits(values: np.ndarray) -> np.ndarray:
-    """Scale numbers so that white becomes 255: the lowest of ``_WHITES`` that covers the highest value, or that."""
+    """Scale numbers so that the white of their range becomes 255."""
     import numpy as np
 
     bands = np.array_split(values, range(_BAND_ROWS, len(values), _BAND_ROWS))
@@ -102,7 +102,7 @@ def _scale_to_8_bits(values: np.ndarray) -> np.ndarray:
 
 
 def _is_light(image: Image.Image) -> bool:
-    """Return True where the opaque part of an RGBA image is rather light than dark."""
+    """Return True where the opaque part of an RGBA image is light."""
     import numpy as np
 
     alpha, brightness = np.asarray(image.getchannel("A")), np.asarray(image.convert("L"))
@@ -132,7 +132,7 @@ def image_file_name(number: int, prompt: str) -> str:
 def write_image(
     path: Path, image: Image.Image, settings: Mapping[str, Any] | None = None, *, overwrite: bool = False
 ) -> None:
-    """Write a PNG with its settings inside, as JSON in a ``tEXt`` chunk; see ``read_settings``.
+    """Write a PNG with its settings inside, for ``read_settings``.
 
     Raises:
         UserError: the file exists and must not be replaced, or cannot be written; no partial file is left.

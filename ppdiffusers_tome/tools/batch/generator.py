@@ -67,7 +67,7 @@ class Generator:
             tome = settings.tome if spec.ratio is None else replace(settings.tome, ratio=spec.ratio)
             check_memory(replace(get_memory_needs(settings), tome=tome), spec.height, spec.width, prefix="")
         if spec.names_image and spec.edges is not None and spec.edges not in self._whole_files:
-            spec.edges.check_end()
+            spec.edges.check()
             self._whole_files.add(spec.edges)
 
     def check(self, spec: ImageSpec) -> None:

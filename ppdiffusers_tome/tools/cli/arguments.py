@@ -26,7 +26,7 @@ _CHOICES = {"yes": True, "no": False}
 
 
 def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
-    """Add what to generate and with which model; one seed, or with ``several_seeds`` several for each prompt."""
+    """Add the prompt, the model and how to generate; with ``several_seeds`` more than one seed."""
     group = parser.add_argument_group("the image")
     group.add_argument("--prompt", action="append", metavar="TEXT",
                        help="what to generate, for a DiTPipeline a class by name or number; repeat it for more images")
@@ -89,10 +89,9 @@ def add_controlnet_argument(group: Any) -> None:
 
 
 def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) -> Any:
-    """Add the settings of ``ToMeConfig``, with ``ratio`` also the ratio; options that are not given set no attribute.
+    """Add the settings of ``ToMeConfig``, with ``ratio`` also the ratio.
 
-    Returns:
-        The group, for arguments of the command's own.
+    Options that the user omits set no attribute. The result is the group, for more arguments.
     """
     group = parser.add_argument_group("token merging")
     group.add_argument("--config", metavar="FILE", help="settings to start from: a JSON file, or a preset ("
@@ -102,7 +101,8 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) 
                            "2x2 stride; 0 for none (default: 0.5)")
     for field in fields(ToMeConfig)[1:]:  # all but the ratio
         option = "--" + _OPTION_NAMES.get(field.name, field.name).replace("_", "-")
-        settings: dict[str, Any] = {"dest": get_destination(field.name), "default": argparse.SUPPRESS}
+        destination = "tome_seed" if field.name == "seed" else field.name
+        settings: dict[str, Any] = {"dest": destination, "default": argparse.SUPPRESS}
         settings["help"] = _read_descriptions()[field.name]
         if field.name == "method":
             settings |= {"choices": list(METHODS), "metavar": "NAME"}
@@ -117,11 +117,6 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) 
             settings["type"] = _accept_none(number) if optional else number
         group.add_argument(option, **settings)
     return group
-
-
-def get_destination(setting: str) -> str:
-    """Return the attribute that holds a setting of ``ToMeConfig`` among parsed arguments."""
-    return "tome_seed" if setting == "seed" else setting
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:

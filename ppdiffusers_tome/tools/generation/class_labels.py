@@ -71,7 +71,7 @@ class ClassLabels:
         return sorted(set(self.class_by_name.values())) if self.only_named else range(self.num_classes)
 
     def list_names(self, count: int | None = None) -> list[str]:
-        """List a name, or the number, of each of the first classes; with None of all that have a name."""
+        """List the first classes by name or number; with None all that have a name."""
         names: dict[int, str] = {}
         for name, number in self.class_by_name.items():
             names.setdefault(number, name)
@@ -80,7 +80,7 @@ class ClassLabels:
         return [names.get(number, str(number)) for number in range(min(count, self.num_classes))]
 
     def find_class(self, prompt: str) -> int:
-        """Find the class that a prompt names: by number, by name, or as the prompts of the bundled model do.
+        """Find the class that a prompt names, by number or by name.
 
         Raises:
             UserError: no class has that name.
@@ -139,27 +139,27 @@ class ClassLabels:
             )
 
 
-def select_prompts(labels: ClassLabels | None, given: Sequence[str] | None, default: Sequence[str]) -> list[str]:
-    """Return the given prompts, or the default ones.
+def select_prompts(labels: ClassLabels | None, prompts: Sequence[str] | None, default: Sequence[str]) -> list[str]:
+    """Return the prompts, or the default ones, after checking the classes.
 
     Args:
         labels: of a pipeline with classes; as many classes as default prompts are then the default.
-        given: None for the default.
+        prompts: None for the default.
         default: for pipelines with prompts.
 
     Raises:
         UserError: a prompt names no class.
     """
     if labels is None:
-        return list(default if given is None else given)
-    prompts = labels.list_names(len(default)) if given is None else list(given)
-    for prompt in prompts:
-        labels.find_class(prompt)
-    return prompts
+        return list(default if prompts is None else prompts)
+    classes = labels.list_names(len(default)) if prompts is None else list(prompts)
+    for name in classes:
+        labels.find_class(name)
+    return classes
 
 
 def compute_vae_scale(vae: Mapping[str, Any]) -> int:
-    """Return how many times smaller than the image a VAE's latent is, from its configuration."""
+    """Compute how many times smaller than the image a VAE's latent is."""
     return 2 ** (len(vae["block_out_channels"]) - 1)
 
 

@@ -1,11 +1,11 @@
-"""The edges that guide a ControlNet: from a photo by Canny, or from a file as they are."""
+"""The edges that guide a ControlNet, detected in a photo or read from a file."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 CROP, PAD, STRETCH = "crop", "pad", "stretch"
 # What happens to a file of another shape than the image.
 FIT_MODES = {CROP: "its middle is used", PAD: "all of it is used, padded with black", STRETCH: "it is stretched"}
-_END_OF_JPEG, _TAIL_BYTES = b"\xff\xd9", 4096
 _ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)  # of EXIF
 
 
@@ -50,7 +49,7 @@ class EdgeSource:
         return self.option == "--image"
 
     def check(self) -> None:
-        """Check the thresholds, and that the file is a complete image, for less than using it costs.
+        """Check the thresholds, and that the file is a complete image.
 
         Raises:
             UserError: they are out of order, or it is not.
@@ -63,26 +62,6 @@ class EdgeSource:
                 f"--canny-low {self.low:g} and --canny-high {self.high:g} must be 0 or more, low not above high; "
                 "100 and 200 are usual"
             )
-
-    def check_end(self) -> None:
-        """Check that the file was not cut off, for next to nothing where it is a JPEG or PNG.
-
-        A JPEG has an end marker and a PNG checksums; other faults show when the file is used.
-
-        Raises:
-            UserError: it is no image, or was cut off.
-        """
-        with self._open() as file:
-            if file.format == "PNG":
-                with suppress(OSError, SyntaxError):
-                    file.verify()
-                    return
-            elif file.format == "JPEG":
-                with self.path.open("rb") as content:
-                    content.seek(-min(_TAIL_BYTES, content.seek(0, os.SEEK_END)), os.SEEK_END)
-                    if content.read().rstrip(b"\0").endswith(_END_OF_JPEG):
-                        return
-        self.check()
 
     def load(self, height: int, width: int) -> Image.Image:
         """Return the edges as an image of that size, white on black."""
@@ -97,7 +76,7 @@ class EdgeSource:
         return padded
 
     def describe_fit(self, height: int, width: int) -> str | None:
-        """Say which part of the file an image of this size uses; None where it uses all, unchanged."""
+        """Describe what an image of this size uses of the file; None for all."""
         with self._open() as file:
             is_turned = file.getexif().get(_ORIENTATION) in _QUARTER_TURNS
             size = (file.height, file.width) if is_turned else file.size
@@ -109,14 +88,14 @@ class EdgeSource:
             f"{alternatives} are other ways"
         )
 
-    def describe_missing_edges(self, height: int, width: int) -> str:
-        """Say why the file gives an image of this size no edges, and what to do."""
-        name = f"{self.option} {self.path}"
+    def describe_missing_edges(self) -> str:
+        """Explain why the file gives no edges, and what to do."""
         if not self.is_photo:
-            return f"{name} is black all over, which guides nothing; give edges in white on black"
-        if all(low == high for low, high in self._load_fitted(height, width).getextrema()):  # type: ignore[misc]
-            return f"{name} is of one color where it is used, so it has no edges; give another photo"
-        return f"{name} gives no edges; lower --canny-low and --canny-high"
+            return f"{self.option} {self.path} is black all over, which guides nothing; give edges in white on black"
+        return (
+            f"{self.option} {self.path} has no edges where it is used; lower --canny-low and --canny-high, or give "
+            "another photo"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, with the name of the file alone."""
@@ -130,7 +109,7 @@ class EdgeSource:
 
     @contextmanager
     def _open(self) -> Iterator[ImageFile]:
-        """Open the file; faults that show now or while it is used become a ``UserError``."""
+        """Open the file, and turn all faults into a ``UserError``."""
         from PIL import Image, UnidentifiedImageError
 
         if not os.path.exists(self.path):  # Path raises at names that are too long
@@ -148,7 +127,7 @@ class EdgeSource:
 
 
 def fit_image(image: Image.Image, height: int, width: int, fit: str = CROP) -> Image.Image:
-    """Fit an image to a size in pixels; with ``PAD`` the result may be smaller, and is to be padded."""
+    """Fit an image to a size in pixels; with ``PAD`` it may be smaller."""
     from PIL import Image, ImageOps
 
     if fit == CROP:
@@ -167,7 +146,7 @@ def detect_edges(image: Image.Image | np.ndarray, low: float = 100, high: float 
 
 
 def compute_photograph_edges(subject: Subject, height: int, width: int) -> Image.Image:
-    """Detect the edges of a photograph of the bundled model, as ``detect_edges`` does, at a size in pixels."""
+    """Detect the edges of a photograph that the bundled model knows."""
     from ppdiffusers_tome.tools.demo_model.photographs import square_image
 
     return detect_edges(fit_image(square_image(subject, max(height, width)), height, width))

@@ -58,7 +58,7 @@ class LoadedPipeline:
             apply_tome(self.pipe, tome)
 
     def count_calls(self) -> int:
-        """Count the calls of the denoiser for an image; some schedulers, such as Heun's, make two for each step."""
+        """Count the denoiser's calls for an image; Heun's scheduler makes two per step."""
         self.pipe.scheduler.set_timesteps(self.settings.steps)
         return len(self.pipe.scheduler.timesteps)
 
@@ -94,7 +94,7 @@ class LoadedPipeline:
     def generate_traced(
         self, prompt: str, number: int, edges: Image.Image | None, *, after_call: Callable[[], None] = lambda: None
     ) -> tuple[GeneratedImage, list[MergeRecord]]:
-        """Generate an image and trace how its tokens merge, which takes time; ToMe must be applied."""
+        """Generate an image and trace how its tokens merge; ToMe must be applied."""
         from ppdiffusers_tome.patching.recorder import record_merging
 
         # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.
@@ -108,12 +108,12 @@ class LoadedPipeline:
         return describe_unusual_size(self.settings.model, self.pipe, self.height, self.width)
 
     def load_edges(self, source: EdgeSource, *, report_fit: bool = True) -> Image.Image:
-        """Load edges at the size of the images; warn if there are none or, with ``report_fit``, about their shape."""
+        """Load edges at the size of the images, with warnings about what is odd."""
         edges = source.load(self.height, self.width)
         if report_fit and (fit := source.describe_fit(self.height, self.width)):
             warn(fit)
         if edges.getbbox() is None:
-            warn(source.describe_missing_edges(self.height, self.width))
+            warn(source.describe_missing_edges())
         return edges
 
     def describe(self, prompt: str, number: int, ratio: Ratio) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class LoadedPipeline:
 def load_for_prompts(
     settings: Settings, prompts: list[str], *, default: bool = False
 ) -> tuple[LoadedPipeline, list[str]]:
-    """Load a pipeline; warn about prompts that it cannot read, and images that are too small for it.
+    """Load a pipeline, with warnings about prompts and sizes that do not suit it.
 
     Args:
         settings: of the pipeline.
@@ -207,14 +207,14 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
 
 
 def describe_truncation(pipe: Any, prompt: str | None) -> str | None:
-    """Say how much longer a prompt is than what the text encoder reads; None where it is not."""
+    """Describe how far a prompt exceeds the text encoder's limit, or return None."""
     limit = pipe.tokenizer.model_max_length
     count = 0 if prompt is None else len(pipe.tokenizer(prompt).input_ids)
     return f"has {count} tokens and the model reads {limit}" if count > limit else None
 
 
 def describe_unknown_subject(settings: Settings, prompt: str) -> str | None:
-    """Say that a prompt names none of the bundled model's subjects; None where it does, and for other models."""
+    """Explain that the bundled model does not know a prompt's subject, or return None."""
     from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
 
     if not settings.model.bundled or subject_of(prompt) is not None:
@@ -227,7 +227,7 @@ def describe_unknown_subject(settings: Settings, prompt: str) -> str | None:
 
 
 def describe_unusual_size(model: ModelSource, pipe: Any, height: int, width: int) -> str | None:
-    """Say that the bundled model was not made for images of this size; None where it was, and for other models."""
+    """Explain that the bundled model was made for another size, or return None."""
     from ppdiffusers_tome.tools.generation.sampling import get_native_size
 
     native = get_native_size(pipe)

@@ -1,7 +1,7 @@
-"""The least memory that an image takes, computed from its size before anything is loaded. Imports no Paddle.
+"""The least memory that an image takes, computed before anything is loaded.
 
-It counts the few tensors that must exist together, and more is needed in fact: an image that does not fit by this count
-would end in a raw error after minutes, or with the system killing the process.
+It counts the few tensors that must exist together; more is needed in fact, so an image that does not fit by this count
+would end in a raw error after minutes, or with the system killing the process. Imports no Paddle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNET = "the attention of the UNet"
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """What the memory of an image depends on besides its size.
+    """The settings that the memory of an image depends on, besides its size.
 
     Attributes:
         model: the pipeline.
@@ -77,14 +77,7 @@ def check_memory(
 def _list_needs(
     needs: MemoryNeeds, vae: dict[str, Any], unet: dict[str, Any], scale: int, height: int, width: int
 ) -> Iterator[tuple[int, str]]:
-    """Yield the bytes that each part of the work needs at once, and its name.
-
-    Args:
-        needs: what they depend on.
-        vae, unet: their configurations; empty where unknown.
-        scale: how many times smaller than the image the latent is.
-        height, width: in pixels.
-    """
+    """Yield the bytes that parts of the work need at once, with names."""
     yield 3 * _BYTES * height * width, "the image"
     if installed_version("paddlepaddle-gpu") is not None:
         return  # the rest may be in the memory of a GPU
@@ -101,7 +94,7 @@ def _list_needs(
 
 
 def _count_scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: int) -> int:
-    """Count the attention scores of one row in a block of the finest level, with as much merging as possible."""
+    """Count the attention scores of one row at the finest level, merged most."""
     blocks = unet.get("down_block_types")
     heads = _get_numbers(unet, "num_attention_heads") or _get_numbers(unet, "attention_head_dim")
     if not isinstance(blocks, list) or not heads or unet.get("only_cross_attention"):
@@ -117,14 +110,14 @@ def _count_scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: in
 
 
 def get_free_bytes() -> int | None:
-    """Return the bytes of memory and swap that this process can still take; None where swap grows as needed."""
+    """Return the bytes of free memory and swap; None where swap grows as needed."""
     import psutil
 
     return get_free_memory() + psutil.swap_memory().free if sys.platform == "linux" else None
 
 
 def _get_numbers(config: dict[str, Any], name: str) -> list[int]:
-    """Return a setting that is a number for each block, or one for all; nothing where it is none."""
+    """Return a setting as a list of numbers, empty where it is none."""
     values = config.get(name)
     values = values if isinstance(values, list) else [values]
     return values if all(isinstance(value, int) and value > 0 for value in values) else []
@@ -132,6 +125,6 @@ def _get_numbers(config: dict[str, Any], name: str) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _read_config(model: ModelSource, part: str) -> dict[str, Any]:
-    """Read the settings of a part of a pipeline; nothing where they are not on this machine."""
+    """Read the settings of a part of a pipeline; empty where they are unknown."""
     path = None if model.folder is None else model.folder / part / "config.json"
     return {} if path is None or not path.is_file() else read_json(path)

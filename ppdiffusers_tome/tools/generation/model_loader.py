@@ -70,7 +70,7 @@ def drop_controlnet(pipe: Any) -> Any:
 
 
 def load_unet(model: ModelSource, *, dtype: str = "float32") -> Any:
-    """Load the UNet of a pipeline alone, so that the rest takes no memory; see ``load_pipeline``."""
+    """Load the UNet of a pipeline alone; see ``load_pipeline``."""
     import ppdiffusers
 
     unet = _load(ppdiffusers.UNet2DConditionModel, "--model", model, dtype, subfolder="unet")
@@ -97,7 +97,7 @@ def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: An
 
 
 def _choose_controlnet_pipeline(model: ModelSource) -> Any:
-    """Choose the pipeline class that adds a ControlNet to the class that a model was saved as."""
+    """Choose the class that adds a ControlNet to a model's pipeline."""
     import ppdiffusers
 
     name, _ = model.arguments

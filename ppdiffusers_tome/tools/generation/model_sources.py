@@ -1,4 +1,4 @@
-"""Where models come from: the bundled ones, folders in ppdiffusers' or diffusers' format, hub names.
+"""Sources of models: the bundled ones, folders and hub names.
 
 Imports no Paddle, so that a wrong name or a missing part is reported at once, before a file of the folder is loaded.
 """
@@ -22,11 +22,14 @@ BUNDLED, BUNDLED_DIT = "bundled", "bundled-dit"
 _DENOISERS = ("unet", "transformer", "prior", "decoder")  # the format of their weights is that of all
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NO_WEIGHTS = ("Tokenizer", "Processor", "Extractor", "Scheduler")  # in names of classes
+_FILES = {
+    "CLIPTokenizer": ("vocab.json", "merges.txt"), "T5Tokenizer": ("spiece.model",), "BertTokenizer": ("vocab.txt",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from.
+    """The source of a model.
 
     Attributes:
         name: as the user called it.
@@ -115,7 +118,7 @@ def make_unsupported_error(name: str, class_name: object) -> UserError:
 
 
 def _find(name: str, option: str, bundled: Mapping[str, Path], owner: str, index: str) -> ModelSource:
-    """Find the folder or hub name that an option names; every folder of that kind has the file ``index``."""
+    """Find the folder, which has the file ``index``, or the hub name of an option."""
     accepted = f"a hub name or {' or '.join(map(repr, bundled))}"
     # os.path returns False for names that are no paths, where Path raises: too long, or with a null byte.
     folder = Path(os.path.expanduser(bundled.get(name, Path(name))))
@@ -139,7 +142,7 @@ def _find(name: str, option: str, bundled: Mapping[str, Path], owner: str, index
 
 
 def _read_parts(index: dict[str, Any], path: Path) -> dict[str, tuple[str, str]]:
-    """Read the library and class of every part of a pipeline from ``model_index.json``, without omitted ones.
+    """Read the library and class of every part in a pipeline's ``model_index.json``.
 
     ppdiffusers makes paths of files and modules of these names, so none may be a path: a part leads to a folder; its
     library, like the pipeline's own class, leads to Python files that are copied and run.
@@ -168,16 +171,12 @@ def _check_part(folder: Path, library: str, class_name: str, torch: bool) -> Wei
     kind = "a ControlNet" if class_name == "ControlNetModel" else "a pipeline"
     if not folder.is_dir() or not any(folder.iterdir()):
         raise UserError(f"{folder} of {kind} ({class_name}) is missing or empty; copy the complete model again")
-    if class_name.startswith("CLIPTokenizer") and not (folder / "tokenizer.json").is_file():
-        files = ["vocab.json", "merges.txt"]
-    elif "Scheduler" in class_name:
-        files = ["scheduler_config.json"]
-    else:
-        files = [] if any(word in class_name for word in _NO_WEIGHTS) else ["config.json"]
-    for file in files:
+    has_weights = not any(word in class_name for word in _NO_WEIGHTS)
+    config = "scheduler_config.json" if "Scheduler" in class_name else "config.json" if has_weights else None
+    for file in _FILES.get(class_name, (config,) if config else ()):
         if not (folder / file).is_file():
             raise UserError(f"{folder / file} of {kind} ({class_name}) is missing; copy the complete model again")
-    if any(word in class_name for word in _NO_WEIGHTS):
+    if not has_weights:
         return Weights()
     weights = find_weights(folder, torch, transformers=library not in ("ppdiffusers", "diffusers"))
     if not weights.exist:

@@ -53,7 +53,7 @@ class GeneratedImage:
 
 
 def format_run(run: Mapping[str, Any]) -> str:
-    """Describe in a line what all images of a run have in common; ``run`` is from ``LoadedPipeline.describe_run``."""
+    """Format what ``LoadedPipeline.describe_run`` returns as one line."""
     return (
         f"{run['model']} model, {run['width']}x{run['height']} pixels, {counted(run['steps'], 'step')}, "
         f"{run['scheduler']}, guidance {run['guidance_scale']:g}, {run['dtype']}"

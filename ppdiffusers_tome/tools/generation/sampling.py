@@ -1,4 +1,4 @@
-"""Images from a pipeline: the same for the same seed, whatever else is generated, and whether tokens merge or not."""
+"""Images that depend on their seed alone, whatever else is generated with them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def get_native_size(pipe: Any) -> tuple[int, int]:
 
 
 def make_initial_noise(pipe: Any, height: int, width: int, seed: int) -> paddle.Tensor:
-    """Make Gaussian noise ``[1, channels, height / 8, width / 8]`` that depends on the seed and the size alone."""
+    """Make Gaussian noise ``[1, channels, height / 8, width / 8]`` from a seed."""
     scale, denoiser = compute_vae_scale(pipe.vae.config), _get_denoiser(pipe)
     shape = (1, denoiser.config.in_channels, height // scale, width // scale)
     noise = np.random.default_rng(seed).standard_normal(shape, np.float32)
@@ -133,7 +133,7 @@ def _generate_classes(
 
 @contextmanager
 def _separate_noise(scheduler: Any, seeds: Sequence[int]) -> Iterator[None]:
-    """Give each image of a batch the noise of its own seed, with schedulers that add noise.
+    """Give each image of a batch the scheduler's noise of its own seed.
 
     ppdiffusers takes a list of generators for that, which works on GPUs only. Here the scheduler's module makes its
     noise image by image, each from its own state of the global generator.

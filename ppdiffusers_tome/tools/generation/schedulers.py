@@ -33,7 +33,9 @@ def make_scheduler(name: str, config: Any) -> Any:
 
 
 def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool) -> None:
-    """Check on a tiny latent that a scheduler can run, which ppdiffusers 0.29's UniPC cannot on Paddle 3.
+    """Check on a tiny latent that a scheduler can run.
+
+    ppdiffusers 0.29's UniPC, for example, fails on Paddle 3.
 
     Args:
         scheduler: of the pipeline; it stays as it is.

@@ -137,7 +137,7 @@ def parse_tome_config(args: argparse.Namespace, ratio: float | None) -> ToMeConf
 
 
 def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of token merging that were given as options, by name, without the ratio."""
+    """Return the settings of token merging that are options, without the ratio."""
     attributes = {field.name: field.name for field in fields(ToMeConfig)} | {"seed": "tome_seed"}
     given = {name: getattr(args, attribute, UNSET) for name, attribute in attributes.items() if name != "ratio"}
     return {name: value for name, value in given.items() if value is not UNSET}
@@ -170,7 +170,7 @@ def check_sizes(args: argparse.Namespace) -> None:
 
 
 def check_size(name: str, pixels: int | None, *, prefix: str = "--") -> None:
-    """Check that a VAE can make images of a height or width; errors call it ``prefix`` and ``name``."""
+    """Check a height or width; errors call it ``prefix`` and ``name``."""
     if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
         nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
         raise UserError(f"{prefix}{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")

@@ -1,6 +1,6 @@
-"""The files of a model's folder that loading would open: no code, and pickles only where nothing else exists.
+"""The files of a model's folder that loading would open.
 
-Imports no Paddle.
+Code is refused, and pickles are opened only where nothing else exists. Imports no Paddle.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Weights:
 
 
 def refuse_code(folder: Path, label: str) -> None:
-    """Check that a folder holds no code that loading could run; ``label`` is how the user called it.
+    """Check that a folder, in errors called ``label``, holds no code.
 
     Raises:
         UserError: it does.
@@ -56,7 +56,7 @@ def refuse_code(folder: Path, label: str) -> None:
 
 
 def _list_files(folder: Path) -> Iterator[Path]:
-    """List all files below a folder, also behind links to other folders, as loading follows those."""
+    """List all files below a folder, also behind links."""
     seen = set()
     for name, folders, files in os.walk(folder, followlinks=True):
         real_path = os.path.realpath(name)

@@ -1,4 +1,4 @@
-"""The packages that commands need beyond those that merging needs, by the extra that installs them."""
+"""The packages that commands need, by the extra that installs them."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Interrupts:
 
 
 def restore_system_interrupts() -> None:
-    """Let Ctrl-C end the process at once from now on, without a traceback: all results are written."""
+    """Let Ctrl-C end the process at once, without a traceback."""
     if _has_default_handler():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -72,7 +72,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _drop_lines_about_threads() -> Iterator[None]:
-    """Drop the two lines that Paddle prints whenever it may use more than one thread."""
+    """Drop what Paddle prints about using more than one thread."""
     printed = io.StringIO()
     with redirect_stderr(printed):
         yield

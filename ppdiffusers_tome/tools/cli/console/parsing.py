@@ -1,4 +1,4 @@
-"""The parser of the program: errors are one line, and a misspelled option is answered with the right one."""
+"""The parser of the program, which suggests the right option for a misspelled one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ppdiffusers_tome.settings.types import truncated_repr
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser without abbreviations, whose texts keep their lines and whose errors are a ``UserError``."""
+    """A parser without abbreviations, whose errors are a ``UserError``."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"{error.message}{suggestion}") from None
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """Parse arguments, none of which may be unknown; argparse calls this on the chosen command's parser."""
+        """Refuse unknown arguments; argparse calls this on the chosen command's parser."""
         args = sys.argv[1:] if args is None else list(args)
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -69,6 +69,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def find_commands(folder: Iterable[str], package: str) -> dict[str, ModuleType]:
-    """Import the modules of a package as commands, ``-`` for ``_`` in their names; ``folder`` is its ``__path__``."""
+    """Import the modules of a package as commands; ``folder`` is its ``__path__``."""
     names = sorted(module.name for module in pkgutil.iter_modules(folder) if not module.ispkg)
     return {name.replace("_", "-"): importlib.import_module(f"{package}.{name}") for name in names}

@@ -1,4 +1,4 @@
-"""Settings of the process before Paddle is imported: all cores, memory that is kept, quiet libraries."""
+"""Settings of the process, made before Paddle is imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _original: dict[str, str | None] = {}  # variables that the program sets, with t
 
 
 def prepare_process(*, keep_memory: bool) -> None:
-    """Set up the process, unless another program has imported Paddle already, whose choice it is."""
+    """Set up the process, unless a program has imported Paddle already."""
     if "paddle" in sys.modules:
         return
     given = dict(os.environ)
@@ -30,7 +30,7 @@ def get_original_environment() -> dict[str, str]:
 
 
 def _use_all_cores() -> None:
-    """Use one thread per core, shared among the ranks of this machine; Paddle's default is one thread."""
+    """Use one thread per core, shared among the ranks of this machine."""
     threads = max(1, usable_cores() // int(os.environ.get("PADDLE_LOCAL_SIZE") or 1))
     os.environ["OMP_NUM_THREADS"] = str(threads)
     if threads > 1:

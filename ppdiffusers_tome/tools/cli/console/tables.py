@@ -42,7 +42,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def print(self) -> None:
-        """Print the table; no number is cut off or broken, and in a file or pipe every row is one line."""
+        """Print the table with all numbers whole; in a pipe every row is one line."""
         from rich.console import Console
         from rich.measure import Measurement
 
@@ -86,7 +86,7 @@ class Page:
         return "\n".join([*head, *(table.markdown() for table in self.tables)])
 
     def print(self, files: Iterable[Path]) -> None:
-        """Print the page and the paths of the files that hold it, which must be written: a pipe may be closed."""
+        """Print the page and the paths of its files, which must be written before."""
         print_line("\n".join([self.title, "", *self.notes, ""]))
         for number, table in enumerate(self.tables):
             if number:
