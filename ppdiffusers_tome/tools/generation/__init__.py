@@ -1,1 +1,1 @@
-"""From a model's name and a prompt to a picture file."""
+"""From the name of a model and a prompt to an image."""

@@ -102,21 +102,6 @@ def test_errors_in_python_name_its_arguments(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.sweep
-def test_overwriting_replaces_an_earlier_export_and_keeps_all_else(exported: Path, model: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(exported, tmp_path / "exported"))
-    others = ["unet/model_state.pdparams", "tokenizer/notes.txt", "image.png"]
-    for name in (*others, "unet/inference.pdmodel", "vae_decoder/inference.onnx", "tome.unet.json"):
-        (folder / name).write_text("somebody's")
-    given = ["--model", str(model), "--ratio", "0.3", "--output", str(folder)]
-    assert main(["export", *SIZE, *given, "--overwrite"]) == 0
-    assert [(folder / name).read_text() for name in others] == ["somebody's"] * len(others)
-    assert ToMeConfig.load(folder / "tome.json") == ToMeConfig(0.3)
-    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    written = {path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()}
-    assert files == written | set(others)
-
-
 def test_models_and_exports_are_not_replaced(
     exported: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

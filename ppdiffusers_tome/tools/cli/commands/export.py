@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     check_sizes(args)
     if args.rows is not None and args.rows < 1:
-        raise UserError(f"--rows {args.rows} must be 1 or more; 2 is one picture with guidance")
+        raise UserError(f"--rows {args.rows} must be 1 or more; 2 is one image with guidance")
     if not args.tolerance > 0:
         raise UserError(f"--tolerance {args.tolerance} must be above 0; 0.0001 is usual")
     model, config = find_model(args.model), parse_tome_config(args, args.ratio)
@@ -84,7 +84,7 @@ def _errors_name_options(folder: Path) -> Iterator[None]:
     try:
         yield
     except (ToMeValueError, OSError) as error:
-        if isinstance(error, OSError) and error.strerror is None:  # ppdiffusers' word for a model that it cannot load
+        if isinstance(error, OSError) and error.strerror is None:  # ppdiffusers cannot load a model
             raise
         text = str(error)
         if isinstance(error, OSError):

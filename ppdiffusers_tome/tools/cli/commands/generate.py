@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome generate``: pictures from prompts, with token merging."""
+"""``ppdiffusers-tome generate``: images from prompts, with token merging."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.cli.arguments import (
 from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
 
-HELP = "Draw pictures from prompts with token merging."
+HELP = "Generate images from prompts with token merging."
 EXAMPLES = """a file of prompts (--prompts) has one image per line, and each may have its own seed, height, width,
 ratio, image or control_image, negative_prompt and output, the name of its file
 (docs/en/guides/many-prompts.md):
@@ -67,18 +67,17 @@ def run(args: argparse.Namespace) -> None:
     check_prompts(args.prompt)
     settings = parse_settings(args, args.ratio)
     prompts = select_prompts(settings.model.labels, args.prompt, ())
+    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
     from ppdiffusers_tome.tools.files import prepare_folder
     from ppdiffusers_tome.tools.images import image_file_name
 
     names = [image_file_name(number, prompt) for number, prompt in enumerate(prompts, start=1)]
     paths = prepare_folder(args.output, names, overwrite=args.overwrite)
-    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
-
     with quiet_libraries():
-        _draw_all(settings, prompts, paths, overwrite=args.overwrite)
+        _generate(settings, prompts, paths, overwrite=args.overwrite)
 
 
-def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, overwrite: bool) -> None:
+def _generate(settings: Settings, prompts: list[str], paths: list[Path], *, overwrite: bool) -> None:
     from tqdm import tqdm
 
     from ppdiffusers_tome.tools.cli.console.output import print_line
@@ -91,16 +90,17 @@ def _draw_all(settings: Settings, prompts: list[str], paths: list[Path], *, over
     loaded, _ = load_for_prompts(settings, prompts)
     loaded.apply_ratio(settings.tome.ratio)
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
-    drawings = []
-    for number, prompt in enumerate(tqdm(prompts, desc="pictures", position=0, disable=None)):
-        drawn = loaded.generate(prompt, number, edges)
-        described = loaded.describe(prompt, number, settings.tome.ratio)
-        write_image(paths[number], drawn.image, described, overwrite=overwrite)
-        print_line(f"{paths[number]}  {drawn.seconds:.2f} s")
-        drawings.append(drawn)
-    denoising = format_bytes(highest_peak(drawn.denoising_peak_bytes for drawn in drawings))
-    peak = format_bytes(highest_peak(drawn.peak_bytes for drawn in drawings))
+    images = []
+    for number, prompt in enumerate(tqdm(prompts, desc="images", position=0, disable=None)):
+        generated = loaded.generate(prompt, number, edges)
+        description = loaded.describe(prompt, number, settings.tome.ratio)
+        write_image(paths[number], generated.image, description, overwrite=overwrite)
+        print_line(f"{paths[number]}  {generated.seconds:.2f} s")
+        images.append(generated)
+    denoising = format_bytes(highest_peak(image.denoising_peak_bytes for image in images))
+    peak = format_bytes(highest_peak(image.peak_bytes for image in images))
+    seconds = statistics.median(image.seconds for image in images)
     print_line(
-        f"{statistics.median(drawn.seconds for drawn in drawings):.2f} s per image (median of {len(drawings)}) on "
-        f"{get_device_name()}; peak memory {denoising} while denoising, {peak} with decoding ({explain_peak()})"
+        f"{seconds:.2f} s per image (median of {len(images)}) on {get_device_name()}; peak memory {denoising} while "
+        f"denoising, {peak} with decoding ({explain_peak()})"
     )
