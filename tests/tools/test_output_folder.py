@@ -142,7 +142,7 @@ def test_a_folder_whose_run_is_unknown_is_left_as_it_is(tmp_path: Path, text: st
     run.complete()
     (run.folder.path / RUN).write_text(text) if text is not None else (run.folder.path / RUN).unlink()
     before = contents(run.folder.path)
-    with pytest.raises(UserError, match=r"run\.json that cannot be read|manifest\.jsonl exists already"):
+    with pytest.raises(UserError, match=r"run\.json cannot be read|manifest\.jsonl exists already"):
         run.begin()
     assert contents(run.folder.path) == before
     assert Run(tmp_path, LINES, "--overwrite").complete() in (0, 5)

@@ -45,7 +45,7 @@ def test_columns_that_are_not_used_are_named(tmp_path: Path, capsys: pytest.Capt
     """As PartiPrompts and styles.csv have them; but a misspelled one must not be ignored."""
     (spec,), _ = read(tmp_path / "a.tsv", "Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\tBasic\t\n")
     assert spec.prompt == "a cat"
-    assert "'Category, Challenge, Note'" in capsys.readouterr().err
+    assert "'category, challenge, note'" in capsys.readouterr().err
     (spec,), _ = read(tmp_path / "a.csv", "name,prompt,negative_prompt\nx,a cat,dog\n")
     assert (spec.prompt, spec.negative_prompt) == ("a cat", "dog")
     with pytest.raises(UserError, match="'sead', which is not known; did you mean seed"):

@@ -54,11 +54,9 @@ class Generator:
         return replace(loaded, height=spec.height or loaded.height, width=spec.width or loaded.width)
 
     def check_early(self, spec: ImageSpec) -> None:
-        """Make sure, as far as that is known without the model, that a spec can be generated.
+        """Raise a ``UserError`` for a spec that no loaded model is needed to refuse.
 
-        Raises:
-            UserError: it cannot: its control image is cut off, it does not fit in memory, or a pipeline that takes
-                classes has none of that name.
+        Its control image is cut off, it does not fit in memory, or there is no such class.
         """
         settings = self.settings
         if settings.model.labels is not None and settings.guidance_scale is not None:
@@ -71,11 +69,7 @@ class Generator:
             self._whole_files.add(spec.edges)
 
     def check(self, spec: ImageSpec) -> None:
-        """Make sure that the model can generate a spec; warn of the first of each kind of oddity.
-
-        Raises:
-            UserError: it cannot.
-        """
+        """Raise a ``UserError`` if the model cannot generate a spec; warn of oddities once."""
         loaded = self.load(spec)
         check_image_path(spec, self.options.image_root)  # again: hours may have passed since the file was read
         self.check_early(spec)
@@ -127,7 +121,7 @@ class Generator:
 
 
 def _check_class(labels: ClassLabels, spec: ImageSpec, guidance_scale: float) -> None:
-    """Make sure that a pipeline which takes classes in place of prompts can generate a spec."""
+    """Raise a ``UserError`` if a pipeline that takes classes cannot generate a spec."""
     given = {"negative_prompt": spec.negative_prompt, "image": spec.image, "control_image": spec.control_image}
     labels.check_arguments(given, spec.height, spec.width, guidance_scale)
     labels.find_class(spec.prompt)

@@ -1,4 +1,4 @@
-"""What the command line says of a run over a file of prompts. Imports no Paddle."""
+"""Options of ``generate --prompts``. Imports no Paddle."""
 
 from __future__ import annotations
 

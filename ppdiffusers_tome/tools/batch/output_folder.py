@@ -1,4 +1,4 @@
-"""The output folder of a run, and which of its images are finished however earlier runs ended. Imports no Paddle.
+"""Output folder of a run, and its finished images. Imports no Paddle.
 
 Every image holds its line of the manifest and is written whole or not at all. So a run keeps nothing else while it
 generates: ``manifest.jsonl`` is made from the images, when a run begins and when it ends.
@@ -47,7 +47,9 @@ class OutputFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other runs out, on all machines that see the folder; file systems without locks let them in.
+        """Keep other runs out, unless the file system has no locks.
+
+        The file holds a random word, by which other ranks see whether they have the same folder.
 
         Raises:
             UserError: another run has the folder, or it cannot be written.
@@ -66,27 +68,21 @@ class OutputFolder:
             if error.errno not in _NO_LOCKS:
                 raise UserError(f"{self.path / LOCK} cannot be written ({error.strerror}); remove it") from error
         try:
+            (self.path / LOCK).write_text(secrets.token_hex(16))
             yield
         finally:
             with suppress(OSError):
                 (self.path / LOCK).unlink()  # while it is held, or that of another run might be removed
             lock.release()
 
-    def sign(self) -> str:
-        """Write a random word into the locked folder, by which other ranks recognize it."""
-        word = secrets.token_hex(16)
-        (self.path / LOCK).write_text(word)
-        return word
-
-    def is_signed(self, word: str) -> bool:
-        """Return True in the folder that rank 0 signed with that word."""
-        try:
-            return (self.path / LOCK).read_text() == word
-        except (OSError, ValueError):
-            return False
+    def read_lock(self) -> str | None:
+        """Read the word of the run that locks the folder; None without one."""
+        with suppress(OSError, ValueError):
+            return (self.path / LOCK).read_text()
+        return None
 
     def prepare(self, specs: Sequence[ImageSpec]) -> None:
-        """Find out which images are finished, and write the manifest of them; the folder must be locked.
+        """Write the manifest of what earlier runs finished; the folder must be locked.
 
         Raises:
             UserError: the folder cannot be written, or holds what must not be replaced.
@@ -97,7 +93,11 @@ class OutputFolder:
             if folder.is_symlink() or folder.is_file():  # a link may lead anywhere
                 raise UserError(f"{folder} is a link or a file, and images must go there; choose another --output")
         entries = self._collect(specs, read_lines(self.path / MANIFEST) if continues else [])
-        self._refuse_foreign_files(spec for spec in specs if spec.number not in entries)
+        for path in (self.path / spec.file for spec in specs if spec.number not in entries):
+            if path.is_dir():
+                raise UserError(f"{path} is a folder, so no file can be written there; choose another --output")
+            if (path.exists() or path.is_symlink()) and not self._options.overwrite:
+                raise UserError(f"{path} exists already; choose another --output, or replace it with --overwrite")
         for folder in (self.path, *subfolders):
             for path in folder.glob(".*.tmp"):
                 if _TEMPORARY_FILE.fullmatch(path.name):  # of a run that was killed while it wrote
@@ -115,13 +115,7 @@ class OutputFolder:
         return {entry["number"] for entry in read_lines(self.path / MANIFEST) if _is_entry(entry)}
 
     def write(self, spec: ImageSpec, image: Image.Image, settings: Mapping[str, Any], batch: Sequence[int]) -> Path:
-        """Write a finished image.
-
-        Args:
-            spec: what was asked for.
-            image: the image.
-            settings: everything the image was generated with.
-            batch: the numbers of the images that were generated together, on which its bits may depend.
+        """Write an image with its settings and the numbers of its batch.
 
         Raises:
             UserError: it cannot be written; no partial file is left.
@@ -137,7 +131,7 @@ class OutputFolder:
         return path
 
     def finish(self, specs: Sequence[ImageSpec], skipped: Iterable[BadLine]) -> int:
-        """Write the manifest of all finished images and the list of skipped lines; return how many are finished."""
+        """Write the manifest and the list of skipped lines; return how many are finished."""
         entries = self._collect(specs, read_lines(self.path / MANIFEST))
         self._write_lines(MANIFEST, entries.values())
         if lines := [bad._asdict() for bad in sorted(skipped)]:
@@ -147,7 +141,7 @@ class OutputFolder:
         return len(entries)
 
     def _check_run(self) -> bool:
-        """Return True where the folder holds this run, and False where a run begins in it."""
+        """Return True where the folder holds this run, False where it begins."""
         path, now, overwrite = self.path / RUN, self._options.identity, self._options.overwrite
         if not path.exists():
             prepare_folder(self.path, [RUN, MANIFEST, SKIPPED], overwrite=overwrite)
@@ -157,22 +151,20 @@ class OutputFolder:
             before = json.loads(path.read_text(encoding="utf-8"))
         if before == now or overwrite:
             return before == now
-        if not isinstance(before, dict):
-            raise UserError(
-                f"--output {self.path} holds a {RUN} that cannot be read, so nothing says what the images there belong "
-                "to; give another --output, or --overwrite to start over"
+        changes = f"its {RUN} cannot be read"
+        if isinstance(before, dict):
+            names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+            changes = ", ".join(
+                f"{name}={truncated_repr(before.get(name))} then and {truncated_repr(now.get(name))} now"
+                for name in names[:3]
             )
-        changes = ", ".join(
-            f"{name}={truncated_repr(before.get(name))} then and {truncated_repr(now.get(name))} now"
-            for name in [name for name in {**before, **now} if before.get(name) != now.get(name)][:3]
-        )
         raise UserError(
             f"--output {self.path} holds images of another run ({changes}); give the same arguments to resume, another "
             "--output, or --overwrite to start over"
         )
 
     def _collect(self, specs: Sequence[ImageSpec], manifest: Iterable[Mapping[str, Any]]) -> dict[int, Any]:
-        """Return the manifest's lines of the images that are finished, by number, in the order of the specs."""
+        """Return the manifest's lines of the finished images by number, in order."""
         known = {entry["number"]: entry for entry in manifest if _is_entry(entry)}
         entries: dict[int, Any] = {}
         for spec in specs:
@@ -192,7 +184,7 @@ class OutputFolder:
         return entries
 
     def _read_entry(self, spec: ImageSpec) -> dict[str, Any] | None:
-        """Return the manifest's line that an image of this run holds; None where there is no such image."""
+        """Return the manifest's line that an image of this run holds, or None."""
         path = self.path / spec.file
         if not path.is_file():
             return None
@@ -207,14 +199,6 @@ class OutputFolder:
             return None
         sha256 = hashlib.sha256(content).hexdigest()
         return {"number": spec.number, "line": spec.line, "file": spec.file, "sha256": sha256, **entry}
-
-    def _refuse_foreign_files(self, missing: Iterable[ImageSpec]) -> None:
-        for spec in missing:
-            path = self.path / spec.file
-            if path.is_dir():
-                raise UserError(f"{path} is a folder, so no file can be written there; choose another --output")
-            if (path.exists() or path.is_symlink()) and not self._options.overwrite:
-                raise UserError(f"{path} exists already; choose another --output, or replace it with --overwrite")
 
     def _write_lines(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         write_text(self.path / name, "".join(json.dumps(line) + "\n" for line in lines), overwrite=True)

@@ -1,4 +1,4 @@
-"""Files of prompts as people have them: text, tables and JSON lines. Imports no Paddle."""
+"""Files of prompts: text, tables and JSON lines. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,15 @@ def read_entries(path: Path) -> list[Entry]:
 
 
 def is_blank(text: str) -> bool:
-    """Return True for a text of which nothing is visible, such as a zero-width space."""
+    """Return True for a text without a visible character, such as a zero-width space."""
     return not any(letter.isprintable() and not letter.isspace() for letter in text)
 
 
 def _read_table(path: Path, text: str) -> Iterator[Entry]:
-    separator = _find_separator(path, text)
+    separator, columns = _read_header(path, text)
+    _check_columns(path, columns)
     rows = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
-    columns = _parse_header(path, next(rows), separator)
+    next(rows)
     while True:
         line = rows.line_num + 1
         row: dict[str, Any] | UserError
@@ -70,7 +72,8 @@ def _read_table(path: Path, text: str) -> Iterator[Entry]:
         except csv.Error as error:
             row = UserError(f"it cannot be read as a row ({error}); close every quotation mark")
         else:
-            row = {name: cell for name, cell in zip(columns, cells, strict=False) if name and not is_blank(cell)}
+            named = zip(columns, cells, strict=False)
+            row = {name: cell for name, cell in named if name in FIELDS and not is_blank(cell)}
             if len(cells) > len(columns):
                 row = UserError(
                     f"it has {len(cells)} cells for {len(columns)} columns; quote cells that hold {separator!r}"
@@ -79,33 +82,31 @@ def _read_table(path: Path, text: str) -> Iterator[Entry]:
             yield line, row
 
 
-def _find_separator(path: Path, text: str) -> str:
-    """Return the separator with which the first line names a column ``prompt``."""
+def _read_header(path: Path, text: str) -> tuple[str, list[str]]:
+    """Find the separator that gives a column ``prompt``; return it and all names."""
     first = text.split("\n", 1)[0]
     for separator in _SEPARATORS:
-        try:
-            if "prompt" in map(_normalize, next(csv.reader([first], delimiter=separator, strict=True), [])):
-                return separator
-        except csv.Error:
-            continue
+        with suppress(csv.Error):
+            names = [_normalize(cell) for cell in next(csv.reader([first], delimiter=separator, strict=True), [])]
+            if "prompt" in names:
+                return separator, names
     raise UserError(
         f"--prompts {path} begins with {truncated_repr(first)}; the first line of a table must name its columns, "
         f"separated by commas, semicolons or tabs: 'prompt' and any of {', '.join(FIELDS[1:])}"
     )
 
 
-def _parse_header(path: Path, cells: list[str], separator: str) -> list[str | None]:
-    """Return the name of every column; None for one that is not used."""
-    names = [_normalize(cell) for cell in cells]
+def _check_columns(path: Path, names: list[str]) -> None:
+    """Refuse repeated and misspelled columns; warn of others that are not known."""
+    unknown = [name for name in names if name and name not in FIELDS]
     for name in names:
-        if names.count(name) > 1 and name in FIELDS:
+        if name in FIELDS and names.count(name) > 1:
             raise UserError(f"--prompts {path} has two columns {name!r}; name every column once")
-        if name not in FIELDS and (suggestion := did_you_mean(name, set(FIELDS) - set(names))):
+    for name in unknown:
+        if suggestion := did_you_mean(name, set(FIELDS) - set(names)):
             raise UserError(f"--prompts {path} has a column {truncated_repr(name)}, which is not known{suggestion}")
-    unused = [cell for cell, name in zip(cells, names, strict=True) if name not in FIELDS and name]
-    if unused:
-        warn(f"--prompts {path}: columns that are not used: {truncated_repr(', '.join(unused))}")
-    return [name if name in FIELDS else None for name in names]
+    if unknown:
+        warn(f"--prompts {path}: columns that are not used: {truncated_repr(', '.join(unknown))}")
 
 
 def _normalize(column: str) -> str:

@@ -34,11 +34,7 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """Read the rank that Paddle's launcher assigned; without a launcher this is the only process.
-
-        Raises:
-            UserError: the environment contradicts itself.
-        """
+        """Read the rank that Paddle's launcher assigned; 0 of 1 without one."""
         rank, size = os.environ.get("PADDLE_TRAINER_ID", "0"), os.environ.get("PADDLE_TRAINERS_NUM", "1")
         if not (rank.isdecimal() and size.isdecimal()) or int(rank) >= int(size):
             raise UserError(
@@ -52,18 +48,15 @@ class Ranks:
         return self.rank == 0
 
     def shard(self, items: Sequence[T]) -> list[T]:
-        """Select every ``size``-th item, beginning with the ``rank``-th; all ranks must pass the same items."""
+        """Select every ``size``-th item of the same items on all ranks."""
         return list(items[self.rank :: self.size])
 
     def exchange(self, value: Any, moment: str) -> list[Any]:
-        """Wait until all ranks have come here, however long that takes, and return their values.
+        """Wait for all ranks, however long, and return their values in order.
 
         Args:
             value: of this rank, anything that JSON can hold.
             moment: a name that no earlier exchange of the run had.
-
-        Returns:
-            The values of all ranks, in their order.
 
         Raises:
             UserError: rank 0 is gone.
@@ -77,17 +70,13 @@ class Ranks:
             return [json.loads(_store().get(_key(f"{moment}/{rank}"))) for rank in range(self.size)]
 
     def check_first_is_alive(self) -> None:
-        """Raise a ``UserError`` if rank 0, which alone keeps other runs out of the folder, is gone."""
+        """Raise a ``UserError`` if rank 0, which holds the folder's lock, is gone."""
         if not self.is_first:
             with _report_lost_rank():
                 _store().add(_key("alive"), 0)
 
     def leave(self) -> None:
-        """Return when this process may end: rank 0, which serves the store, is the last.
-
-        Raises:
-            UserError: rank 0 is gone.
-        """
+        """Wait until this process may end; rank 0, which serves the store, is last."""
         if self.size == 1:
             return
         with _report_lost_rank():

@@ -1,4 +1,4 @@
-"""``generate --prompts``: the images of a file in batches, on one rank or many, resuming where a run was stopped."""
+"""The command ``generate --prompts``, which resumes where an earlier run was stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def generate_from_file(args: argparse.Namespace) -> None:
-    """Generate the images that a file of prompts asks for and that are not finished yet.
+    """Generate the images of a file of prompts that are not finished yet.
 
     Raises:
         UserError: the arguments, the file or the folder cannot be used, no image can be generated of a line and
@@ -85,14 +85,10 @@ class Worker:
         return OutputFolder(self.options)
 
     def run(self) -> list[BadLine]:
-        """Generate what falls to this rank of all that is not finished; rank 0 has prepared the folder.
+        """Generate this rank's share, in the folder that rank 0 has prepared.
 
         Returns:
             The lines that all ranks had to skip.
-
-        Raises:
-            UserError: an image cannot be written, no image can be generated of a line and the run stops at such, or
-                ranks do not see the same files.
         """
         from tqdm import tqdm
 
@@ -113,19 +109,13 @@ class Worker:
         return [BadLine(*each) for found in skipped for each in found]
 
     def _check_files_are_shared(self) -> None:
-        if self.ranks.size == 1:
-            return
-        word = self.folder.sign() if self.ranks.is_first else None
+        self.ranks.exchange(None, "prepared")
         checksum = hashlib.sha256(self.options.prompts.read_bytes()).hexdigest()
-        first_word, first_checksum = self.ranks.exchange([word, checksum], "prepared")[0]
-        problem = None
-        if not self.folder.is_signed(first_word):
-            problem = f"--output {self.options.output} of rank {self.ranks.rank} is not the folder of rank 0"
-        elif checksum != first_checksum:
-            problem = f"--prompts {self.options.prompts} of rank {self.ranks.rank} is not the file of rank 0"
-        for each in self.ranks.exchange(problem, "compared"):
-            if each is not None:
-                raise UserError(f"{each}; give a path that all machines share")
+        names = f"--output {self.options.output}", f"--prompts {self.options.prompts}"
+        values = self.ranks.exchange([self.folder.read_lock(), checksum], "compared")
+        for name, *each in zip(names, *values, strict=True):
+            if len(set(each)) > 1:
+                raise UserError(f"{name} is not the same for all ranks; give a path that all machines share")
 
     def _can_be_generated(self, spec: ImageSpec, finished: Container[int]) -> bool:
         try:
@@ -144,7 +134,7 @@ class Worker:
         self._skipped.append(bad)
 
     def _generate(self, specs: Sequence[ImageSpec], finished: Container[int]) -> None:
-        """Generate specs together, or in halves where memory is short, and write those that are not finished.
+        """Generate specs together, or in halves where memory is short, and write them.
 
         The halves are the same whether memory fell short just now or is known to, so that a run that resumes generates
         what one that was never stopped would have.
@@ -168,7 +158,7 @@ class Worker:
             self._generate(specs[half:], finished)
 
     def _try_to_generate(self, specs: Sequence[ImageSpec]) -> list[Image.Image] | None:
-        """Return the images; None where they do not fit in memory, which is free again when this returns."""
+        """Return the images, or None after freeing memory where they do not fit."""
         try:
             return self.generator.generate(specs)
         except Exception as error:
@@ -184,16 +174,15 @@ class Worker:
 def _add_controlnet(options: BatchOptions, specs: Sequence[ImageSpec]) -> Settings:
     """Return the settings with the ControlNet that lines with an image need."""
     settings = options.settings
-    if settings.model.labels is not None:  # takes classes, so each line with an image is refused
-        return settings
     first = next((spec for spec in specs if spec.edges is not None), None)
-    if settings.controlnet is not None and first is None:
+    takes_classes = settings.model.labels is not None  # and refuses each line with an image
+    if takes_classes or (settings.controlnet is None) == (first is None):
+        return settings
+    if first is None:
         raise UserError(
             "--controlnet needs edges; give lines an image or control_image, or all of them one with --image or "
             "--control-image"
         )
-    if settings.controlnet is not None or first is None:
-        return settings
     if not settings.model.bundled:
         raise UserError(f"--prompts {options.prompts}, line {first.line}: a control image {NEEDS_CONTROLNET}")
     return replace(settings, controlnet=find_controlnet(BUNDLED))
@@ -202,7 +191,7 @@ def _add_controlnet(options: BatchOptions, specs: Sequence[ImageSpec]) -> Settin
 def _report_bad_lines(
     options: BatchOptions, generator: Generator, specs: Sequence[ImageSpec], bad: Sequence[BadLine]
 ) -> None:
-    """Warn of bad lines; or stop at the first before anything is generated, as far as no model is needed to know it."""
+    """Warn of bad lines, or stop at the first, before a model is loaded."""
     if options.on_error != STOP:
         for each in bad:
             warn(_describe_skip(options, each))

@@ -1,4 +1,4 @@
-"""The images that a file of prompts asks for: every line checked, nothing in it trusted. Imports no Paddle."""
+"""Images that a file of prompts asks for, untrusted. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ImageSpec(NamedTuple):
 
     @property
     def batch_key(self) -> tuple[Any, ...]:
-        """What images of one batch have in common, whether there are edges first."""
+        """Everything that the images of one batch must have in common."""
         # Some models tell no negative prompt from an empty one.
         return self.edges is not None, self.height, self.width, self.ratio, self.negative_prompt is not None
 
@@ -82,7 +82,7 @@ class BadLine(NamedTuple):
 
 
 def read_specs(options: BatchOptions) -> tuple[list[ImageSpec], list[BadLine]]:
-    """Read a file of prompts, and tell the images that can be generated from the lines that cannot be used.
+    """Read a file of prompts: its images, and the lines that cannot be used.
 
     Raises:
         UserError: the file as a whole cannot be used.
@@ -109,7 +109,7 @@ def read_specs(options: BatchOptions) -> tuple[list[ImageSpec], list[BadLine]]:
 
 
 def form_batches(specs: Sequence[ImageSpec], batch_size: int) -> list[list[ImageSpec]]:
-    """Group specs with the same key into batches, first those without edges, which need another pipeline.
+    """Group specs into batches, first those without edges, which need another pipeline.
 
     An image's bits may depend on the batch it is in, and with ``min_similarity`` they do. So batches follow from the
     file alone, whatever is finished and however many ranks there are.
@@ -124,14 +124,9 @@ def form_batches(specs: Sequence[ImageSpec], batch_size: int) -> list[list[Image
 
 
 def check_image_path(spec: ImageSpec, image_root: Path | None) -> None:
-    """Make sure that the image a line names, if it does, exists and may be read.
+    """Raise a ``UserError`` if a line names an image that may not be read.
 
-    Args:
-        spec: of the line.
-        image_root: the folder that must contain it once links and ``..`` are resolved; None for any folder.
-
-    Raises:
-        UserError: it does not exist, or is outside.
+    Once links and ``..`` are resolved, ``image_root`` must contain it; None allows any folder.
     """
     if not spec.names_image or spec.edges is None:
         return
@@ -153,7 +148,7 @@ def check_image_path(spec: ImageSpec, image_root: Path | None) -> None:
 
 
 def check_file_name(name: str) -> None:
-    """Raise a ``UserError`` unless files of that name lie in the output folder itself, on every file system."""
+    """Raise a ``UserError`` unless every file system keeps that name in its folder."""
     if not _FILE_NAME.fullmatch(name) or _WINDOWS_DEVICE.fullmatch(name) or len(name.encode()) > _MAX_NAME_BYTES:
         raise UserError(
             f"output {truncated_repr(name)} must be the name of a file alone that ends in .png, such as star.png: not "
