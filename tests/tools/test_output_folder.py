@@ -119,7 +119,16 @@ def test_lines_can_be_added_and_a_changed_one_is_noticed(tmp_path: Path) -> None
             Run(tmp_path, lines).begin()
     with pytest.raises(UserError, match="line 1 differs from when"):
         Run(tmp_path, LINES, "--seed", "1").begin()
-    assert Run(tmp_path, [*LINES[:2], "C", *LINES[3:]], "--overwrite").complete() == 1
+    assert Run(tmp_path, [*LINES[:2], "X", *LINES[3:]], "--overwrite").complete() == 1
+    assert Run(tmp_path, [*LINES[:2], "X", *LINES[3:]]).complete() == 0
+
+
+def test_a_changed_line_is_noticed_after_a_kill(tmp_path: Path) -> None:
+    """No manifest lists its image, which has another name now."""
+    Run(tmp_path, LINES).complete(most=3)
+    with pytest.raises(UserError, match=r"line 3 differs from when '000003-c\.png' was generated"):
+        Run(tmp_path, [*LINES[:2], "x", *LINES[3:]]).begin()
+    assert Run(tmp_path, [*LINES[:2], "x", *LINES[3:]], "--overwrite").complete() == 3
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:

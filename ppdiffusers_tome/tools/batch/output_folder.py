@@ -93,12 +93,17 @@ class OutputFolder:
             if folder.is_symlink() or folder.is_file():  # a link may lead anywhere
                 raise UserError(f"{folder} is a link or a file, and images must go there; choose another --output")
         entries = self._collect(specs, read_lines(self.path / MANIFEST) if continues else [])
-        for path in (self.path / spec.file for spec in specs if spec.number not in entries):
+        missing = {spec.number: spec for spec in specs if spec.number not in entries}
+        for path in (self.path / spec.file for spec in missing.values()):
             if path.is_dir():
                 raise UserError(f"{path} is a folder, so no file can be written there; choose another --output")
             if (path.exists() or path.is_symlink()) and not self._options.overwrite:
                 raise UserError(f"{path} exists already; choose another --output, or replace it with --overwrite")
+        files = {self.path / spec.file for spec in specs}
         for folder in (self.path, *subfolders):
+            for path in folder.glob("*.png"):
+                if path not in files and (entry := self._read_entry(path)) and entry["number"] in missing:
+                    self._refuse_changed_line(missing[entry["number"]], path.name)
             for path in folder.glob(".*.tmp"):
                 if _TEMPORARY_FILE.fullmatch(path.name):  # of a run that was killed while it wrote
                     path.unlink(missing_ok=True)
@@ -121,9 +126,9 @@ class OutputFolder:
             UserError: it cannot be written; no partial file is left.
         """
         entry = {
-            "prompt": spec.prompt, "negative_prompt": spec.negative_prompt, "seed": spec.seed, "height": image.height,
-            "width": image.width, "ratio": settings["ratio"], "image": spec.image, "control_image": spec.control_image,
-            "batch": list(batch), "line_checksum": spec.checksum,
+            "number": spec.number, "prompt": spec.prompt, "negative_prompt": spec.negative_prompt, "seed": spec.seed,
+            "height": image.height, "width": image.width, "ratio": settings["ratio"], "image": spec.image,
+            "control_image": spec.control_image, "batch": list(batch), "line_checksum": spec.checksum,
         }  # fmt: skip
         path = self.path / spec.file
         kept = {**settings, IMAGE_KEY: {"run": self._options.checksum, "entry": entry}}
@@ -168,37 +173,35 @@ class OutputFolder:
         known = {entry["number"]: entry for entry in manifest if _is_entry(entry)}
         entries: dict[int, Any] = {}
         for spec in specs:
+            path = self.path / spec.file
             entry = known.get(spec.number)
+            if entry is None or entry["line_checksum"] != spec.checksum:
+                entry = self._read_entry(path) or entry
             if entry is not None and entry["line_checksum"] != spec.checksum:
-                if not self._options.overwrite:
-                    raise UserError(
-                        f"--prompts {self._options.prompts}, line {spec.line} differs from when "
-                        f"{truncated_repr(entry.get('file'))} was generated; undo that, give another --output, or "
-                        "--overwrite to generate it again"
-                    )
-                entry = None
-            if entry is None or not (self.path / spec.file).is_file():
-                entry = self._read_entry(spec)
-            if entry is not None:
-                entries[spec.number] = entry
+                self._refuse_changed_line(spec, path.name)
+            elif entry is not None and path.is_file():
+                entries[spec.number] = entry | {"line": spec.line, "file": spec.file}
         return entries
 
-    def _read_entry(self, spec: ImageSpec) -> dict[str, Any] | None:
+    def _refuse_changed_line(self, spec: ImageSpec, name: str) -> None:
+        if not self._options.overwrite:
+            raise UserError(
+                f"--prompts {self._options.prompts}, line {spec.line} differs from when {name!r} was generated; undo "
+                "that, give another --output, or --overwrite to generate it again"
+            )
+
+    def _read_entry(self, path: Path) -> dict[str, Any] | None:
         """Return the manifest's line that an image of this run holds, or None."""
-        path = self.path / spec.file
-        if not path.is_file():
-            return None
         try:
             kept = read_settings(path)[IMAGE_KEY]
-            entry, content = dict(kept["entry"]), path.read_bytes()
+            content, run = path.read_bytes(), kept["run"]
+            # Its place comes first, for people who read the manifest.
+            sha256 = hashlib.sha256(content).hexdigest()
+            entry = {"number": 0, "line": 0, "file": "", "sha256": sha256, **kept["entry"]}
         except Exception:  # whatever the file holds, it is no image of this run
             return None
-        if (kept["run"], entry.get("line_checksum")) != (self._options.checksum, spec.checksum):
-            return None
-        if not content.endswith(_END_OF_PNG):
-            return None
-        sha256 = hashlib.sha256(content).hexdigest()
-        return {"number": spec.number, "line": spec.line, "file": spec.file, "sha256": sha256, **entry}
+        is_whole = run == self._options.checksum and content.endswith(_END_OF_PNG)
+        return entry if is_whole and _is_entry(entry) else None
 
     def _write_lines(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         write_text(self.path / name, "".join(json.dumps(line) + "\n" for line in lines), overwrite=True)
