@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec, check_file_name, form_batches, read_specs
+from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec, form_batches, read_specs
 from tools.batch_options import make_options
 
 ZERO_WIDTH_SPACE, MARK = "\u200b", "\ufeff"
@@ -28,7 +28,7 @@ def test_all_formats_say_the_same(tmp_path: Path) -> None:
         "b.csv": "Prompt;Negative Prompt\r\na red star;\r\n;\r\n\"ein gelber Stern ⭐\";\r\n",
         "c.csv": 'seed\t"PROMPT"\r\ta red star\r\r\tein gelber Stern ⭐',
         "a.tsv": "Prompt\tseed\na red star\t5\n\t\nein gelber Stern ⭐\t6\n",
-        "a.jsonl": '{"prompt": "a red star", "seed": null}\n\n{"prompt": "ein gelber Stern \\u2b50"}\n',
+        "a.jsonl": f'{{"prompt": "a red star", "seed": null}}\n\n{MARK}{{"prompt": "ein gelber Stern \\u2b50"}}\n',
     }
     for name, content in contents.items():
         specs, bad = read(tmp_path / name, content, "--seed", "5")
@@ -52,12 +52,6 @@ def test_columns_that_are_not_used_are_named(tmp_path: Path, capsys: pytest.Capt
         read(tmp_path / "a.csv", "prompt,sead\na,1\n")
 
 
-def test_files_that_were_put_together_keep_no_marks(tmp_path: Path) -> None:
-    content = f'{MARK}{{"prompt": "one"}}\n{MARK}{{"prompt": "two"}}\n'
-    specs, bad = read(tmp_path / "a.jsonl", content)
-    assert ([spec.prompt for spec in specs], bad) == (["one", "two"], [])
-
-
 def test_lines_override_the_command_line(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "edges.png")
     values = dict(prompt="p", negative_prompt="n", seed=2**62, height=64, width=128, ratio=0.25, output="a.png",
@@ -79,29 +73,21 @@ def test_lines_override_the_command_line(tmp_path: Path) -> None:
 
 BAD_LINES = {
     "{": "not JSON",
-    "nan": "not JSON",
     "[1]": "not an object",
     "[" * 100_000: "not JSON",
     "{}": "no prompt",
     '{"prompt": "a", "prompt": "b"}': "key twice",
     '{"prompt": " \\u200b"}': "no prompt",
-    '{"prompt": 5}': "must be text",
     '{"prompt": "\\ud800"}': "no text has",
     '{"prompt": "a\\u0000"}': "no text has",
     '{"prompt": "a", "sead": 1}': "did you mean seed?",
-    '{"prompt": "a", "seed": -1}': "from 0 to 2**62",
     '{"prompt": "a", "seed": 4611686018427387905}': "from 0 to 2**62",
     '{"prompt": "a", "seed": 1.5}': "whole number",
-    '{"prompt": "a", "seed": true}': "whole number",
     '{"prompt": "a", "seed": "' + "9" * 5000 + '"}': "whole number",
     '{"prompt": "a", "height": 100}': "multiple of 8",
-    '{"prompt": "a", "width": 0}': "multiple of 8",
     '{"prompt": "a", "ratio": 0.8}': "ratio=0.8 must be",
-    '{"prompt": "a", "ratio": NaN}': "ratio=nan must be",
     '{"prompt": "a", "ratio": 1' + "0" * 400 + "}": "must be",
-    '{"prompt": "a", "ratio": "much"}': "must be a number",
     '{"prompt": "a", "image": "nowhere.png"}': "does not exist",
-    '{"prompt": "a", "image": "."}': "not a file",
     '{"prompt": "a", "image": "/dev/zero"}': "not a file",
     '{"prompt": "a", "image": "\\u0000"}': "no text has",
     '{"prompt": "a", "image": "' + "x" * 5000 + '"}': "does not exist",
@@ -136,7 +122,6 @@ def test_bad_rows_of_a_table_are_named(tmp_path: Path) -> None:
         ("a.csv", "text,seed\na,1\n", "'prompt'"),
         ("a.csv", "prompt,prompt\na,b\n", "two columns 'prompt'"),
         ("a.csv", "", "'prompt'"),
-        ("a.csv", '"prompt', "'prompt'"),
         ("a.csv", "word " * 500, "'prompt'"),
         ("a.txt", f" \n{ZERO_WIDTH_SPACE}\n", "holds no prompt"),
     ],
@@ -184,13 +169,9 @@ def test_hostile_names_of_files_are_refused(tmp_path: Path, name: str) -> None:
     assert bad[0].error.startswith("output ")
 
 
-@pytest.mark.parametrize("name", ["a.png", "A B-1.PNG", "é一.png", "x" * 196 + ".png", "console.png"])
-def test_good_names_of_files_are_accepted(name: str) -> None:
-    check_file_name(name)
-
-
 def test_no_two_lines_write_one_file(tmp_path: Path) -> None:
-    names = ["a.png", "A.PNG", "\u00e9.png", "e\u0301.png", "000006-p.png"]
+    """Good names are taken as they are, and some file systems do not tell these apart."""
+    names = ["A b-1.png", "a B-1.PNG", "\u00e9.png", "e\u0301.png", "000006-p.png"]
     content = [json.dumps({"prompt": "p", "output": name}) for name in names] + ['{"prompt": "p"}']
     specs, bad = read(tmp_path / "a.jsonl", "\n".join(content))
     assert ([spec.number for spec in specs], [each.line for each in bad]) == ([1, 3, 5], [2, 4, 6])

@@ -180,7 +180,7 @@ class OutputFolder:
             if entry is not None and entry["line_checksum"] != spec.checksum:
                 self._refuse_changed_line(spec, path.name)
             elif entry is not None and path.is_file():
-                entries[spec.number] = entry | {"line": spec.line, "file": spec.file}
+                entries[spec.number] = {**entry, "line": spec.line, "file": spec.file}
         return entries
 
     def _refuse_changed_line(self, spec: ImageSpec, name: str) -> None:

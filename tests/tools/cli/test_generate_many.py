@@ -303,7 +303,6 @@ def test_out_of_memory_halves_the_batch(tmp_path):
         (["--prompt", PROMPT, "--prompts", "FILE"], "--prompt and --prompts were both given"),
         (["--prompts", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
         (["--prompts", "FILE", "--batch-size", "0"], "--batch-size 0 must be 1 or more"),
-        (["--prompts", "FILE", "--images-per-folder", "0"], "--images-per-folder 0 must be"),
         (["--prompts", "FILE", "--controlnet", "bundled"], "--controlnet needs edges"),
         (["--prompt", PROMPT, "--batch-size", "2"], "--batch-size 2 is for files of prompts"),
         (["--prompts", "FILE", "--image-root", "x" * 300], "is not a folder"),
