@@ -1,4 +1,4 @@
-"""The models that come with the package: Stable Diffusion in small, its ControlNet, and a diffusion transformer."""
+"""The bundled models: a small Stable Diffusion, its ControlNet, a diffusion transformer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_dit(**keywords: Any) -> Any:
 
 @lru_cache(maxsize=8)
 def check_sums(folder: Path) -> None:
-    """Compare every file of a bundled model with its SHA-256 in ``SHA256SUMS``, once per process.
+    """Compare every file of a bundled model with ``SHA256SUMS``, once per process.
 
     This finds a download that was cut off, a failing disk and a stray file, not an attacker who can write there.
 
@@ -39,16 +39,16 @@ def check_sums(folder: Path) -> None:
         lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
         digests = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
     except (OSError, ValueError) as error:
-        raise _broken(folder / SUMS, f"cannot be read ({error})") from error
+        raise _make_error(folder / SUMS, f"cannot be read ({error})") from error
     stored = {path.relative_to(folder).as_posix(): path for path in folder.rglob("[!.]*") if path.is_file()}
     for name in sorted((stored.keys() ^ digests.keys()) - {SUMS}):
-        raise _broken(folder / name, "does not belong there" if name in stored else "is missing")
+        raise _make_error(folder / name, "does not belong there" if name in stored else "is missing")
     for name, digest in digests.items():
         if hashlib.sha256(stored[name].read_bytes()).hexdigest() != digest:
-            raise _broken(stored[name], f"is damaged: its SHA-256 is not the one in {SUMS}")
+            raise _make_error(stored[name], f"is damaged: its SHA-256 is not the one in {SUMS}")
 
 
-def _broken(path: Path, fault: str) -> UserError:
+def _make_error(path: Path, fault: str) -> UserError:
     return UserError(
         f"{path} of the bundled model {fault}; install the package again: "
         "pip install --force-reinstall --no-deps ppdiffusers-tome"

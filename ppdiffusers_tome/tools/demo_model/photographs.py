@@ -1,4 +1,4 @@
-"""The ten photographs that the bundled models generate, as prompts name them; scikit-image ships the files."""
+"""The ten photographs of scikit-image that the bundled models generate."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def photograph(source: str) -> Image.Image:
 
 
 def square_image(subject: Subject, size: int) -> Image.Image:
-    """Return the square of a photograph that the models know, RGB, ``size`` pixels a side."""
+    """Return the square that the models know, RGB, ``size`` pixels a side."""
     from PIL import Image
 
     left, top, side = subject.square

@@ -51,7 +51,7 @@ def nearest_subject(image: np.ndarray) -> Subject | None:
 
 
 def shows_subject(image: np.ndarray, prompt: str) -> bool | None:
-    """Return whether an image shows the subject of its prompt; None if the prompt names none."""
+    """Return whether an image shows its prompt's subject; None without one."""
     subject = subject_of(prompt)
     return None if subject is None else nearest_subject(image) is subject
 

@@ -1,4 +1,4 @@
-"""What merges in every pipeline that ppdiffusers exports, as tests/zoo finds it on tiny real models."""
+"""Coverage: the blocks that merge in every pipeline of ppdiffusers, found by tests/zoo."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ these.
 
 @dataclass(frozen=True)
 class PipelineCoverage:
-    """What token merging does for a pipeline.
+    """The effect of token merging on a pipeline.
 
     Attributes:
         name: the pipeline's class.
@@ -55,7 +55,7 @@ def read_coverage() -> list[PipelineCoverage]:
 
 
 def inspect_installed(package: ModuleType) -> list[PipelineCoverage]:
-    """Return the coverage of the pipelines that ``ppdiffusers.pipelines`` exports; one not inspected yet says so."""
+    """Return the coverage of the exported pipelines; an uninspected one says so."""
     inspected = {pipeline.name: pipeline for pipeline in read_coverage()}
     unknown = "unknown to this version of ppdiffusers_tome; load it and try: ppdiffusers-tome doctor --model FOLDER"
     return [inspected.get(name) or PipelineCoverage(name, False, unknown) for name in list_pipelines(package)]

@@ -1,4 +1,4 @@
-"""What a bug report needs: versions, devices, threads and memory, and nothing private.
+"""Environment report for bugs: versions, devices, threads, memory, nothing private.
 
 Importing this needs the standard library alone: any other package may be what is broken.
 """
@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Any
 
 from ppdiffusers_tome.export.versions import installed_version
-from ppdiffusers_tome.tools.doctor.importing import STEPS
+from ppdiffusers_tome.tools.doctor.imports import STEPS
 from ppdiffusers_tome.tools.doctor.versions import never_tested
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_operating_system, describe_processor
@@ -57,7 +57,7 @@ def describe_environment(variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def format_report(report: Mapping[str, Any]) -> str:
-    """Format a report in lines to be pasted into an issue; a dictionary takes one line."""
+    """Format a report for an issue, a line for each entry."""
     lines = []
     for name, value in report.items():
         if isinstance(value, Mapping):
@@ -90,7 +90,7 @@ def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def _find_version_problems() -> Iterator[str]:
-    """Compare installed versions with the bounds of this package, and with those of its extras where installed.
+    """Compare installed versions with the bounds of this package and its extras.
 
     The extra ``onnx`` is for Paddle 2.6 alone, so its bounds are no problem elsewhere.
     """

@@ -1,4 +1,4 @@
-"""What token merging will do for one pipeline at one size: the tokens at each level, and the time of a call."""
+"""Estimates for one pipeline: tokens at each level and the time of a call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HOLDS_SCORES = {"AttnProcessor", "XFormersAttnProcessor"}
 
 @dataclass(frozen=True)
 class Estimate:
-    """What will happen to the blocks of a denoiser at one level.
+    """The merging in the blocks of a denoiser at one level.
 
     Attributes:
         part: the pipeline's name for the denoiser; "" for a bare model.
@@ -50,7 +50,7 @@ class Estimate:
 
 
 def find_latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[tuple[int, int], int]:
-    """Return height and width of a pipeline's latent, and the pixels per side that one latent point stands for.
+    """Return the size of a pipeline's latent, and its scale to pixels.
 
     Args:
         pipe: a pipeline.
@@ -190,7 +190,7 @@ def _explain_levels(config: ToMeConfig) -> str:
 
 
 def _find_grid(block: MergeableBlock, height: int, width: int) -> Grid:
-    """Halve the latent's size, rounding up, once per level, then divide it by the patch size."""
+    """Halve the latent's size once per level, rounding up, then form patches."""
     patch = block.adapter.downsample(block.parent)
     for _ in range(round(math.log2(block.level / patch))):
         height, width = -(-height // 2), -(-width // 2)

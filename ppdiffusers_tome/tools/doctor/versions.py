@@ -6,7 +6,7 @@ TESTED = ("0.24.1", "0.29.0", "0.29.1")
 
 
 def never_tested(version: str) -> str | None:
-    """Warn of a version of ppdiffusers that was never tested; None for a tested one, or ""."""
+    """Return a warning for an untested version of ppdiffusers, or None."""
     if version in ("", *TESTED):
         return None
     return (

@@ -18,9 +18,9 @@ import pytest
 from launching import python_path
 from ppdiffusers_tome.cpu.process import usable_cores
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.doctor import environment, importing
+from ppdiffusers_tome.tools.doctor import environment, imports
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems, format_report
-from ppdiffusers_tome.tools.doctor.importing import remove_private
+from ppdiffusers_tome.tools.doctor.imports import remove_private
 
 pytestmark = pytest.mark.once
 
@@ -100,14 +100,14 @@ def test_what_cannot_be_imported_is_told_in_words(
     (tmp_path / "broken" / package).mkdir(parents=True)
     (tmp_path / "broken" / package / "__init__.py").write_text(code.replace("/homes", str(home.parent)))
     if case == "hangs":
-        monkeypatch.setattr(importing, "_SECONDS", 1)
+        monkeypatch.setattr(imports, "_SECONDS", 1)
         monkeypatch.setattr(sys, "path", [str(tmp_path / "broken"), str(ROOT), *sys.path])
-        printed = "\n".join(find_problems(importing.try_imports()))
+        printed = "\n".join(find_problems(imports.try_imports()))
     else:
         printed = report(home, broken=tmp_path / "broken")
     lines = printed.splitlines()
     assert sentence in lines
-    rest = importing.STEPS[importing.STEPS.index(package) + 1 :]
+    rest = imports.STEPS[imports.STEPS.index(package) + 1 :]
     assert not rest or f"so {' and '.join(rest)} cannot either" in lines
     assert lines[-1] == "the documentation (installation.md) says which versions work together"
     assert not [word for word in private(home) if word in printed]
@@ -155,7 +155,7 @@ def test_a_gpu_is_told_by_name() -> None:
         version=version, device=SimpleNamespace(cuda=cuda), get_device=lambda: "gpu:0",
         is_compiled_with_cuda=lambda: True,
     )  # fmt: skip
-    line = " ".join(format_report({"paddle": importing._describe_paddle(built)}).split())
+    line = " ".join(format_report({"paddle": imports._describe_paddle(built)}).split())
     assert "device gpu:0, compiled with cuda 12.6, compiled with cudnn 9.5" in line
     assert line.endswith("GPU 0 NVIDIA H200, 128.0 GiB, capability 9.0")
 

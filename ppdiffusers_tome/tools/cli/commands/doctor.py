@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome doctor``: what merges in which pipeline; for one model, what is going to merge and be saved."""
+"""``ppdiffusers-tome doctor``: merging in all pipelines or one, and the environment."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
 def _print_environment(*, as_json: bool) -> None:
     from ppdiffusers_tome.tools.cli.console.process import get_original_environment
     from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems, format_report
-    from ppdiffusers_tome.tools.doctor.importing import try_imports
+    from ppdiffusers_tome.tools.doctor.imports import try_imports
 
     report = describe_environment(get_original_environment())
     if as_json:
@@ -147,7 +147,7 @@ def _make_table(levels: list[Estimate]) -> Table:
 
 
 def _describe_gain(pipe: Any, levels: list[Estimate], config: ToMeConfig, height: int, width: int) -> str:
-    """Time a call of the denoiser in which most blocks merge, or say why it was not timed."""
+    """Time a call of the denoiser, or explain why it was not timed."""
     from ppdiffusers_tome.api import apply_tome
     from ppdiffusers_tome.errors import NothingToMergeError
     from ppdiffusers_tome.tools.doctor.estimate import find_memory_limit, time_denoiser

@@ -1,4 +1,4 @@
-"""Try to import Paddle and what depends on it, in another process, as an import may end the process.
+"""Imports of Paddle and its dependents, in another process that may crash.
 
 Importing this needs the standard library alone: any other package may be what is broken.
 """
@@ -25,7 +25,7 @@ _ANSWER = "ppdiffusers-tome: "  # precedes an answer among the lines that librar
 # The other process looks for modules where this one does: neither in the working directory nor elsewhere.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from ppdiffusers_tome.tools.doctor.importing import import_all; import_all()"
+    "from ppdiffusers_tome.tools.doctor.imports import import_all; import_all()"
 )
 _IMPORTERS = (__file__, importlib.__file__)
 _PACKAGE_FOLDER = re.compile(r".*[/\\](?:site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]")
@@ -58,7 +58,7 @@ def try_imports() -> dict[str, dict[str, str]]:
 
 
 def import_all() -> None:
-    """Import ``STEPS`` in this process, and print each result at once, as the next import may end the process."""
+    """Import ``STEPS`` and print each result at once; the next may crash."""
     for step in STEPS:
         result = _import(step)
         print(f"\n{_ANSWER}{json.dumps({step: result})}", flush=True)
@@ -67,7 +67,7 @@ def import_all() -> None:
 
 
 def remove_private(text: str) -> str:
-    """Return a line without folders, and without the names of the user and the machine.
+    """Remove folders and the names of the user and the machine.
 
     Files of packages keep their path inside ``site-packages``, other files only their name.
     """
