@@ -21,7 +21,7 @@ from ppdiffusers_tome.export.settings import describe_settings, settings_files
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
-from ppdiffusers_tome.tools.bench.contenders import PORT, put_on
+from ppdiffusers_tome.tools.bench.variants import apply_port
 
 # Settings that decide how matching is computed; between them every way there is.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -229,7 +229,7 @@ class TestSettings:
     def test_the_port_is_not_exported_as_unmerged(self, tmp_path: Path) -> None:
         pipe = tiny.pipeline()
         pipe.vae_scale_factor = 8
-        put_on(pipe, PORT, 0.5, None)
+        apply_port(pipe, 0.5)
         with pytest.raises(ToMeValueError, match="own port of token merging is on unet"):
             export_pipeline(pipe, tmp_path / "out", height=64, width=64)
         assert not list(tmp_path.iterdir())

@@ -19,7 +19,7 @@ import tiny
 from ppdiffusers_tome import ToMeConfig, applied_tome, apply_tome
 from ppdiffusers_tome.errors import NothingToMergeError, UserError
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.tools.bench.contenders import put_on
+from ppdiffusers_tome.tools.bench.variants import VARIANTS
 from ppdiffusers_tome.tools.evaluate.block_clock import merging_levels, timed_blocks
 from ppdiffusers_tome.tools.evaluate.configurations import (
     Configuration,
@@ -180,7 +180,7 @@ def test_configurations_are_distinct() -> None:
 def test_clock_runs_from_the_first_hook_of_a_block_to_its_last(contender: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All hooks of a block count, also such as were there first; no other layer's do."""
     pipe = tiny.pipeline()
-    put_on(pipe, contender, 0.5, None)
+    VARIANTS[contender].apply(pipe, 0.5)
     (site, *_), unet, now = find_blocks(pipe.unet), pipe.unet, [0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])  # time passes in the hooks below alone
 

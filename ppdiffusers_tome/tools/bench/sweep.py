@@ -1,129 +1,174 @@
-"""Going through a plan: a process a setting, another one a peak, and a variant less whenever one does not fit."""
+"""A benchmark of every combination of sizes, batches and kinds of attention: its arguments, its run, its files."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import date
+from itertools import product
+from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.tools.bench.ledger import MEMORY, TIME, BenchLedger
-from ppdiffusers_tome.tools.bench.own_process import in_own_process
-from ppdiffusers_tome.tools.bench.plan import Plan, Setting, Variant
-from ppdiffusers_tome.tools.bench.result_files import ResultFiles
-from ppdiffusers_tome.tools.bench.task import Task, carry_out
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.bench.variants import NONE, VARIANTS, label_variants
+from ppdiffusers_tome.tools.bench.workloads import ATTENTIONS, PLAIN, Case
+from ppdiffusers_tome.tools.cli.arguments import add_output_arguments
 from ppdiffusers_tome.tools.cli.console.output import shorten_warnings
-from ppdiffusers_tome.tools.cli.console.tables import Page
+from ppdiffusers_tome.tools.cli.console.tables import Page, Table
+from ppdiffusers_tome.tools.files import prepare_folder, write_json, write_text
+from ppdiffusers_tome.tools.generation.model_loader import DTYPES
+from ppdiffusers_tome.tools.measure.ledger import Ledger
+from ppdiffusers_tome.tools.measure.units import parse_bytes
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
+    from ppdiffusers_tome.tools.bench.summary import Result
+
+# Three halvings of the latent, and whole cells of 2x2 tokens at the coarsest level that the port merges at.
+SIZE_MULTIPLE = 64
 
 
-class Sweep:
-    """What is left to measure of a plan.
+def add_sweep_arguments(
+    parser: argparse.ArgumentParser,
+    *,
+    sizes: Sequence[int] = (512,),
+    repeats: Sequence[int] = (3,),
+    attention: str = PLAIN,
+    variants: Sequence[str] = tuple(VARIANTS),
+) -> None:
+    """Add what is compared, at which sizes, and how often."""
+    group = parser.add_argument_group("what is compared (every combination is measured)")
+    group.add_argument("--sizes", type=int, nargs="+", default=sizes, metavar="PIXELS",
+                       help=f"heights and widths of square images (default: {_join(sizes)})")
+    group.add_argument("--batches", type=int, nargs="+", default=[1], metavar="N",
+                       help="images of a call, or rows of a denoiser's batch, of which guidance takes two (default: 1)")
+    group.add_argument("--ratios", type=float, nargs="+", default=[0.5], metavar="X",
+                       help="fractions of the tokens to merge (default: 0.5)")
+    group.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=[attention], metavar="NAME",
+                       help=f"{', '.join(ATTENTIONS)} (default: {attention}; the last two need a GPU)")
+    group.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=variants, metavar="NAME",
+                       help=f"{', '.join(VARIANTS)} (default: {_join(variants)}; {NONE} always runs)")
+    group = parser.add_argument_group("how it is measured")
+    group.add_argument("--repeats", type=int, nargs="+", default=repeats, metavar="N",
+                       help="rounds at each of the sizes, in which the variants take turns; the last number counts for "
+                       f"all sizes that follow (default: {_join(repeats)}; 0 with --memory: none)")
+    group.add_argument("--memory", action="store_true", help="measure peak memory too, each in a fresh process")
+    group.add_argument("--memory-limit", metavar="SIZE",
+                       help="report whether each fits into this much memory, such as 20GiB; implies --memory")
+    group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
+    add_output_arguments(parser)
+
+
+def run_sweep(
+    args: argparse.Namespace, name: str, title: str, what: str, *, steps: int, guidance_scale: float | None = None
+) -> None:
+    """Measure every combination, and write the tables and the plot.
 
     Args:
-        plan: all that is to be measured.
-        ledger: what was measured so far; results are added to it as they come.
-        work: carries out a task in a process of its own.
-        warm_ups: as in ``Task``.
-    """
-
-    def __init__(
-        self, plan: Plan, ledger: BenchLedger, work: Callable[[Task], Iterator[Any]] = carry_out,
-        warm_ups: int | None = None,
-    ) -> None:  # fmt: skip
-        self._plan, self._ledger, self._work, self._warm_ups = plan, ledger, work, warm_ups
-
-    def _num_runs(self) -> int:
-        """How many runs are left, warm-ups included."""
-        total = 0
-        for setting in self._plan.settings:
-            rounds, variants = self._rounds(setting), self._fitting(setting)
-            total += len(rounds) * len(variants) + len(variants[: self._warm_ups]) if rounds else 0
-            total += len(self._unweighed(setting))
-        return total
-
-    def run(self) -> None:
-        """Measure what is left.
-
-        Raises:
-            ToMeError: the model cannot be loaded or run so, or the ledger was begun on another machine.
-            RuntimeError: a process failed for another reason than memory.
-        """
-        from tqdm import tqdm
-
-        with tqdm(desc=self._plan.what, total=self._num_runs(), disable=None) as bar:
-            self._run(bar)
-
-    def _run(self, bar: tqdm) -> None:
-        for setting in self._plan.settings:
-            # Once for all variants, and again without it whenever one of them does not fit.
-            while (rounds := self._rounds(setting)) and (variants := self._fitting(setting)):
-                self._measure(Task(self._plan, setting, tuple(variants), tuple(rounds), self._warm_ups), TIME, bar)
-            for variant in self._unweighed(setting):
-                self._measure(Task(self._plan, setting, (variant,), ()), MEMORY, bar)
-
-    def _rounds(self, setting: Setting) -> list[int]:
-        """The rounds that are left."""
-        done = self._ledger.rounds(setting)
-        return [number for number in range(self._plan.repeats) if number not in done]
-
-    def _fitting(self, setting: Setting) -> list[Variant]:
-        """The variants that did not run out of memory, as far as is known."""
-        return [each for each in self._plan.variants if not self._ledger.out_of_memory(setting, each, TIME)]
-
-    def _unweighed(self, setting: Setting) -> list[Variant]:
-        """The variants whose memory is left to measure."""
-        ledger = self._ledger
-        return [
-            variant for variant in self._plan.variants
-            if self._plan.memory and ledger.peaks(setting, variant) is None
-            and not ledger.out_of_memory(setting, variant, MEMORY)
-        ]  # fmt: skip
-
-    def _measure(self, task: Task, during: str, bar: tqdm) -> None:
-        """Write down the results of a process; if memory ends it, who was running (all, if nobody was yet)."""
-        running = task.variants
-        try:
-            for result in in_own_process(self._work, task):
-                if "on" in result:
-                    self._ledger.note_machine(result["on"])
-                elif "running" in result:
-                    running = tuple(variant for variant in task.variants if variant.name == result["running"])
-                    bar.set_postfix_str(f"{task.setting.name}: {result['running']}", refresh=False)
-                    bar.update()
-                elif "round" in result:
-                    self._ledger.add_round(task.setting, result["round"], result["seconds"])
-                else:
-                    self._ledger.add_peak(task.setting, task.variants[0], result)
-        except MemoryError:
-            for variant in running:
-                self._ledger.add_out_of_memory(task.setting, variant, during)
-
-
-def run_plan(plan: Plan, args: argparse.Namespace, title: str) -> None:
-    """Measure what is left of a plan and write the tables and the plot; what was measured stays when this is stopped.
+        args: as ``add_sweep_arguments`` defines them, and ``model``.
+        name: of the files.
+        title: of the page.
+        what, steps, guidance_scale: as in ``Case``.
 
     Raises:
-        UserError: a file is in the way or cannot be written, or the model or the device does not do.
+        UserError, ToMeValueError: an argument cannot be used, a file exists or cannot be written, or nothing could run.
     """
-    path = args.output / f"{plan.what}.jsonl"
-    # The other files are made of this one, so where it is ours so are they.
-    overwrite = args.overwrite or path.is_file()
-    ResultFiles(args.output, plan.what, picture=True, overwrite=overwrite)
-    with shorten_warnings(), BenchLedger(path, plan, overwrite=args.overwrite) as ledger:
-        Sweep(plan, ledger).run()
-        files = ResultFiles(args.output, plan.what, picture=True, overwrite=True)
-        _write(plan, ledger, files, title, args.memory_limit)
+    limit = None if args.memory_limit is None else parse_bytes(args.memory_limit, "--memory-limit")
+    memory = args.memory or limit is not None
+    check_sizes(args.sizes)
+    check_at_least(1, "--batches", *args.batches)
+    check_at_least(0 if memory else 1, "--repeats", *args.repeats)
+    check_at_least(1, "--steps", steps)
+    for ratio in args.ratios:
+        if ToMeConfig(ratio=ratio).ratio == 0:
+            raise UserError("--ratios 0 merges nothing; that is the variant ratio-0, which needs no ratio")
+    repeats = {
+        Case(what, args.model, args.dtype, attention, size, batch, steps, guidance_scale):
+        args.repeats[min(number, len(args.repeats) - 1)]
+        for (number, size), batch, attention in product(enumerate(args.sizes), args.batches, args.attention)
+    }  # fmt: skip
+    variants = label_variants(args.variants, args.ratios)
+
+    def make_tables(results: Sequence[Result]) -> list[Table]:
+        from ppdiffusers_tome.tools.bench.summary import make_detail_table, make_glance_table
+
+        return [make_glance_table(results), make_detail_table(results, limit)]
+
+    run_benchmark(args, name, title, repeats, variants, make_tables, memory=memory)
 
 
-def _write(plan: Plan, ledger: BenchLedger, files: ResultFiles, title: str, limit_bytes: int | None) -> None:
-    from ppdiffusers_tome.tools.bench.plots import plot_sweep
-    from ppdiffusers_tome.tools.bench.summary import as_json, everything, notes, results_of, speeds
+def run_benchmark(
+    args: argparse.Namespace,
+    name: str,
+    title: str,
+    repeats: Mapping[Case, int],
+    variants: Sequence[str],
+    make_tables: Callable[[Sequence[Result]], list[Table]],
+    *,
+    memory: bool = False,
+) -> None:
+    """Measure what ``name.jsonl`` lacks, and write ``name.md``, ``name.json`` and ``name.png`` of all it holds.
 
-    results = results_of(plan, ledger)
-    tables = [speeds(plan, results)] if plan.repeats else []
-    page = Page(title, notes(plan, ledger.on, limit_bytes), [*tables, everything(plan, results, limit_bytes)])
-    picture = plot_sweep(title, plan, results)
-    made_with = {"plan": plan.to_dict(), "on": ledger.on}
-    files.write(page, as_json(plan, ledger.on, results, limit_bytes), picture, made_with)
+    Args:
+        args: with ``output`` and ``overwrite``.
+        name: of the files, which must not exist unless they are of an earlier run.
+        title: of the page.
+        repeats: rounds of each case.
+        variants: labels of all that are compared.
+        make_tables: returns the tables of the page.
+        memory: whether peak memory is measured as well.
+
+    Raises:
+        UserError: a file exists or cannot be written, or no case could run.
+    """
+    findings, overwrite = args.output / f"{name}.jsonl", args.overwrite
+    names = [f"{name}.{ending}" for ending in ("md", "json", "png")]
+    # The other files are made of the findings, so they may be replaced where these exist.
+    page_file, json_file, plot_file = prepare_folder(args.output, names, overwrite=overwrite or findings.is_file())
+    with shorten_warnings(), Ledger(findings, {"name": name, "variants": variants}, overwrite=overwrite) as ledger:
+        from ppdiffusers_tome.tools.bench.plots import plot_results
+        from ppdiffusers_tome.tools.bench.runner import Runner
+        from ppdiffusers_tome.tools.bench.summary import make_notes, summarize
+        from ppdiffusers_tome.tools.images import write_image
+
+        runner = Runner(ledger, variants)
+        runner.run(repeats, memory=memory)
+        cases = [case for case in repeats if case not in runner.failed]
+        if not cases:
+            raise UserError("; ".join(dict.fromkeys(runner.failed.values())))
+        results = [result for case in cases for result in summarize(case, repeats[case], variants, ledger)]
+        notes = make_notes(results, ledger.machine)
+        notes += [f"{case.model}, {case.name} was not measured: {why}" for case, why in runner.failed.items()]
+        page = Page(title, notes, make_tables(results))
+        found = {"date": date.today().isoformat(), "machine": ledger.machine, "results": [*map(asdict, results)]}
+        write_text(page_file, page.markdown(), overwrite=True)
+        write_json(json_file, found, overwrite=True)
+        write_image(plot_file, plot_results(title, results), {"machine": ledger.machine}, overwrite=True)
+        page.print([page_file, json_file, plot_file])
+
+
+def check_sizes(sizes: Sequence[int]) -> None:
+    """Check that every variant can run at every level of these sizes.
+
+    Raises:
+        UserError: one cannot.
+    """
+    for size in sizes:
+        if size < SIZE_MULTIPLE or size % SIZE_MULTIPLE:
+            nearest = max(SIZE_MULTIPLE, round(size / SIZE_MULTIPLE) * SIZE_MULTIPLE)
+            raise UserError(f"--sizes {size} must be a multiple of {SIZE_MULTIPLE}; take {nearest}")
+
+
+def check_at_least(minimum: int, option: str, *values: int) -> None:
+    """Check whole numbers of an option.
+
+    Raises:
+        UserError: one is less than the minimum.
+    """
+    for value in values:
+        if value < minimum:
+            raise UserError(f"{option} {value} must be {minimum} or more")
+
+
+def _join(values: Sequence[object]) -> str:
+    return " ".join(map(str, values))

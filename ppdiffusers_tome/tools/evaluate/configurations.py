@@ -11,7 +11,7 @@ from typing import Any
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import format_setting
-from ppdiffusers_tome.tools.bench.contenders import OURS, PORT
+from ppdiffusers_tome.tools.bench.variants import OURS, PORT
 
 UNMERGED = "unmerged"
 _EXAMPLE = '{"name": "half", "contender": "ours", "ratio": 0.5}'
@@ -43,13 +43,13 @@ class Configuration:
         Raises:
             NothingToMergeError: the pipeline has no block that merges with these settings.
         """
-        from ppdiffusers_tome.api import apply_tome
-        from ppdiffusers_tome.tools.bench.contenders import put_on, take_off
+        from ppdiffusers_tome.api import apply_tome, remove_tome
+        from ppdiffusers_tome.tools.bench.variants import apply_port
 
-        take_off(pipe)
+        remove_tome(pipe)
         if self.contender == PORT:
             assert self.tome is not None
-            put_on(pipe, PORT, self.tome.to_dict()["ratio"], self.tome.max_downsample)
+            apply_port(pipe, self.tome.to_dict()["ratio"], self.tome.max_downsample)
         elif self.tome is not None:
             apply_tome(pipe, config=self.tome)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.tools.bench.contenders import take_off
+from ppdiffusers_tome.api import remove_tome
 from ppdiffusers_tome.tools.evaluate.block_clock import timed_blocks
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
@@ -49,6 +49,6 @@ def measure(
         with timed_blocks(pipe) as block_seconds:
             timed = draw()
     finally:
-        take_off(pipe)
+        remove_tome(pipe)
     drawn = replace(drawn or timed, block_seconds=block_seconds)
     return drawn if reference is None else drawn.compare_with(reference)

@@ -1,155 +1,280 @@
-"""``bench overhead``: the real contenders on a small problem, and what it writes."""
+"""``bench unet``, ``pipeline``, ``results`` and ``gpu``: what variants do, what is measured, and how a run resumes."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import paddle
 import pytest
 from PIL import Image
 
+import tiny
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.tools.bench import runner
+from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
+from ppdiffusers_tome.tools.bench.gpu_estimate import DEVICES, SIZES, TITLES, closest_device, load_estimates
+from ppdiffusers_tome.tools.bench.random_models import random_model
+from ppdiffusers_tome.tools.bench.variants import PRESETS, VARIANTS, label_variants, variant_applied
+from ppdiffusers_tome.tools.bench.workloads import Case, load_workload
 from ppdiffusers_tome.tools.cli.program import main
-from zoo import specimens
 
-SMALL = ["--batch", "1", "--grid-height", "16", "--grid-width", "12", "--channels", "64", "--repeats", "2"]
-SMALL += ["--tile", "8", "--blocks", "2", "--reuse-steps", "2"]
-
-
-def test_overhead_measures_ours_beside_the_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "overhead", *SMALL, "--output", str(tmp_path)]) == 0
-    found = json.loads((tmp_path / "overhead.json").read_text())
-    assert set(found["milliseconds"]) == {"ours", "ours, tile and reuse", "port"} == set(found["peak_bytes"])
-    for stages in found["milliseconds"].values():
-        assert set(stages) == {"match", "merge", "unmerge", "merge + unmerge", "all", "a step of all blocks"}
-        for spread in stages.values():
-            assert 0 < spread["low"] <= spread["median"] <= spread["high"]
-    input_bytes = 16 * 12 * 64 * 4
-    for peak in found["peak_bytes"].values():
-        # The results alone: half as many tokens and all tokens. The port stands far above.
-        assert 1.5 * input_bytes <= peak["held"]
-        assert 0 <= peak["working"] <= peak["held"]
-    assert found["peak_bytes"]["port"]["working"] > found["peak_bytes"]["ours"]["working"]
-    assert found["run"]["height"] == 16
-    table = (tmp_path / "overhead.md").read_text()
-    assert "port / ours" in table
-    assert table.splitlines()[0].removeprefix("# ") in capsys.readouterr().out
+TOKENS = 16 * 16
+SMALL = ["--model", "sd15-tiny-random", "--sizes", "64", "--steps", "2"]
+THREE = ["--variants", "none", "ours", "free"]
+LABELS = label_variants(list(VARIANTS), [0.5])
+UNMERGED = ("none", "ratio-0", "removed")
+# Keys of self-attention at the two finest levels; a pool is of whole cells of four.
+KEYS = {
+    **dict.fromkeys(LABELS, (TOKENS // 2, TOKENS // 4)),
+    **dict.fromkeys(UNMERGED, (TOKENS, TOKENS // 4)),
+    "ours-pool 0.5": (TOKENS - 3 * round(64 * (TOKENS // 2) / (TOKENS - 64)), TOKENS // 4),
+    "preset-balanced": (TOKENS - int(TOKENS * 8 / 9), TOKENS // 4),
+    "preset-fast": (TOKENS // 16, TOKENS // 64),
+    "preset-quality": (TOKENS // 4, TOKENS // 4),
+}
 
 
-@pytest.mark.sweep  # other systems
-def test_overhead_is_measured_where_cores_and_signals_are_not_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on Windows; macOS has the signal."""
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.delattr(signal, "SIGKILL")
-    assert main(["bench", "overhead", *SMALL, "--output", str(tmp_path)]) == 0
-    assert f"cores: {os.cpu_count()}, " in (tmp_path / "overhead.md").read_text()
+def bench(folder: Path, *arguments: str) -> int:
+    return main(["bench", "unet", *SMALL, "--output", str(folder), *arguments])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--batch", "0"], "--batch 0 must be 1 or more"),
-        (["--blocks", "0"], "--blocks 0 must be 1 or more"),
-        (["--tile", "1"], "tile=1 must be at least 2"),
-        (["--reuse-steps", "0"], "reuse_steps=0 must be 1"),
-        (["--ratio", "0.8"], "below 0.75 for a 2x2 stride"),
-        (["--ratio", "0.001"], "merges nothing"),
-        (["--torch-python", "/nowhere/python"], "could not run tomesd"),
-        (["--torch-python", sys.executable], "could not run tomesd"),
-    ],
-)
-def test_overhead_refuses_bad_input(
-    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "overhead", *SMALL, "--output", str(tmp_path), *arguments]) == 2
-    assert sentence in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+def read_results(folder: Path, name: str = "unet") -> dict[str, dict[str, Any]]:
+    """Results by variant, of a run with one case."""
+    return {row["variant"]: row for row in json.loads((folder / f"{name}.json").read_text())["results"]}
 
 
-@pytest.mark.sweep  # two grids, three processes each
-def test_growth_measures_every_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["--sides", "24", "16", "--batch", "1", "--channels", "8", "--tile", "8", "--repeats", "1"]
-    assert main(["bench", "growth", *small, "--output", str(tmp_path)]) == 0
-    rows = json.loads((tmp_path / "growth.json").read_text())["rows"]
-    assert [row["side"] for row in rows] == [16, 24]
-    for row in rows:
-        assert set(row["match"]) == set(row["total"]) == {"ours", "ours, tile and reuse", "port"}
-        assert all(row["total"][name]["median"] >= row["match"][name]["median"] for name in row["match"])
-    assert "| 24x24 | ours, in tiles |" in (tmp_path / "growth.md").read_text()
-    with Image.open(tmp_path / "growth.png") as picture:
-        assert len(picture.getcolors(10**6)) > 10
-    assert "growth.png" in capsys.readouterr().out
+def run(unet: Any) -> np.ndarray:
+    with paddle.no_grad():
+        return unet(tiny.latent(2, 16, 16), 500, tiny.array((2, 7, 32), seed=2)).sample.numpy()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--sides", "64"], "--sides 64 must be two different sides or more"),
-        (["--sides", "64", "4"], "each of 8 tokens or more"),
-        (["--ratio", "0.9"], "below 0.75 for a 2x2 stride"),
-        (["--ratio", "0"], "merges nothing"),
-        (["--channels", "0"], "--channels 0 must be 1 or more"),
-    ],
-)
-def test_growth_refuses_bad_input(
-    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "growth", "--output", str(tmp_path), *arguments]) == 2
-    assert sentence in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+@pytest.fixture(scope="module")
+def unet() -> Any:
+    return random_model("sd15-tiny-random")
 
 
-def test_attach_counts_blocks_and_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "attach", "--model", "sd15-tiny-random", "--repeats", "2"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    # One block a level but the last going down, one in the middle, two a level going up.
-    assert lines[0].startswith("sd15-tiny-random, 10 blocks; device: ")
-    assert [line.split(":")[0] for line in lines[1:]] == ["apply_tome", "remove_tome"]
-    assert all(0 < float(line.split()[1]) < 60_000 for line in lines[1:])
+@pytest.mark.parametrize("label", LABELS)
+def test_attention_sees_a_variants_tokens_and_nothing_is_left_behind(label: str, unet: Any) -> None:
+    plain, before, keys = run(unet), tiny.snapshot(unet), {}
+    hooks = [
+        block.block.attn1.to_k.register_forward_post_hook(
+            lambda layer, inputs, output, level=block.level: keys.update({level: output.shape[1]})
+        )
+        for block in find_blocks(unet)
+    ]
+    with variant_applied(unet, label):
+        output = run(unet)
+    for hook in hooks:
+        hook.remove()
+    assert (keys[1], keys[2]) == KEYS[label]
+    assert np.array_equal(output, plain) == (label in UNMERGED)
+    assert np.isfinite(output).all()
+    assert tiny.snapshot(unet) == before
+    np.testing.assert_array_equal(run(unet), plain)
 
 
-def test_attach_refuses_no_repeats(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "attach", "--repeats", "0"]) == 2
-    assert "--repeats 0 must be 1 or more" in capsys.readouterr().err
+def test_every_run_has_the_same_inputs() -> None:
+    loaded = load_workload(Case("unet", "sd15-tiny-random", "float32", "chunked", 128, 2, steps=4))
+    assert {type(block.block.attn1.processor).__name__ for block in find_blocks(loaded.model_or_pipe)} == {
+        "ChunkedAttnProcessor"
+    }
+    inputs: list[list[np.ndarray]] = []
+    loaded.model_or_pipe.register_forward_pre_hook(lambda layer, values: inputs.append([x.numpy() for x in values]))
+    loaded.run(4)
+    loaded.run(4)
+    assert [int(timestep) for _, timestep, _ in inputs[:4]] == [999, 749, 499, 249]
+    for first, second in zip(inputs[:4], inputs[4:], strict=True):
+        assert all(map(np.array_equal, first, second))
 
 
-def test_families_tells_tokens_and_times_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["bench", "families", "--side", "16", "--repeats", "1", "--only", "unet", "sdxl", "prior_transformer"]
-    assert main([*asked, "--output", str(tmp_path)]) == 0
-    rows = json.loads((tmp_path / "families.json").read_text())["rows"]
-    # A prior has no grid, so it is left out.
-    assert [(row["name"], row["tokens"], row["left"]) for row in rows] == [
-        ("sdxl", [64], [32]), ("unet", [256], [128]),
+def test_random_weights_are_the_same_every_time(unet: Any) -> None:
+    assert tiny.snapshot(random_model("sd15-tiny-random")) is not None
+    np.testing.assert_array_equal(run(random_model("sd15-tiny-random")), run(unet))
+    assert float(paddle.nn.Linear(4, 4).weight.abs().sum()) > 0  # Paddle's initialiser is back
+
+
+@pytest.mark.once
+def test_unet_is_measured_and_more_rounds_are_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*THREE, "--memory-limit", "1024GiB"]
+    assert bench(tmp_path, *arguments, "--repeats", "1") == 0
+    first = (tmp_path / "unet.jsonl").read_text()
+    assert bench(tmp_path, *arguments, "--repeats", "2") == 0
+    assert (tmp_path / "unet.jsonl").read_text().startswith(first)
+    found = read_results(tmp_path)
+    assert list(found) == ["none", "ours 0.5", "free 0.5"]
+    for row in found.values():
+        assert row["rounds"] == 2
+        assert 0 < row["seconds"]["low"] <= row["seconds"]["median"] <= row["seconds"]["high"]
+        assert row["speed_up"]["median"] > 0
+        assert row["peak_bytes"] > 2**20
+    page = (tmp_path / "unet.md").read_text()
+    assert "fits 1024 GiB" in page
+    assert page.splitlines()[0].removeprefix("# ") in capsys.readouterr().out
+    with Image.open(tmp_path / "unet.png") as plot:
+        assert len(plot.getcolors(10**6)) > 10
+
+
+@pytest.mark.once
+def test_pipeline_is_measured(tmp_path: Path) -> None:
+    small = ["--sizes", "64", "--batches", "2", "--steps", "1", "--repeats", "1", "--variants", "port"]
+    assert main(["bench", "pipeline", *small, "--output", str(tmp_path)]) == 0
+    assert list(read_results(tmp_path, "pipeline")) == ["none", "port 0.5"]
+
+
+@pytest.mark.once
+def test_results_measures_each_size_as_often_as_asked(tmp_path: Path) -> None:
+    small = ["--model", "sd15-tiny-random", "--sizes", "128", "64", "--repeats", "2", "1", "--variants", "none"]
+    assert main(["bench", "results", *small, "--output", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert [(row["case"]["size"], row["rounds"], row["case"]["attention"]) for row in rows] == [
+        (128, 2, "chunked"), (64, 1, "chunked"),
     ]  # fmt: skip
-    assert all(row[name]["low"] > 0 for row in rows for name in ("seconds", "merged_seconds", "speed_up"))
-    table = (tmp_path / "families.md").read_text()
-    assert "| Stable Diffusion 1 and 2 | 16x16 | 256 -> 128 | " in table
-    assert table.splitlines()[0].removeprefix("# ") in capsys.readouterr().out
+
+
+@pytest.mark.sweep  # memory is really used up
+def test_variant_that_does_not_fit_is_dropped(tmp_path: Path) -> None:
+    """The address space is limited, so that the unmerged attention of 4096 tokens has no room."""
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30)); "
+        "from ppdiffusers_tome.tools.cli.program import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "bench", "unet", *SMALL[:2], "--sizes", "512", "--steps", "1"]
+    command += ["--repeats", "1", "--variants", "ours", "--output", str(tmp_path)]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=one_thread)
+    assert done.returncode == 0, done.stderr
+    found = read_results(tmp_path)
+    assert (found["none"]["out_of_memory"], found["none"]["seconds"]) == (True, None)
+    assert found["ours 0.5"]["seconds"]["median"] > 0
+    assert "| none | out of memory |" in (tmp_path / "unet.md").read_text()
+
+
+SECONDS = {"none": [10.0, 20.0, 30.0], "ours 0.5": [5.0, 5.0, 15.0], "free 0.5": [4.0, 5.0, 7.5]}
+
+
+class Child:
+    """Stands in for the child processes, with chosen seconds; notes what they were asked."""
+
+    def __init__(self) -> None:
+        self.rounds: list[list[int]] = []
+        self.too_large: set[str] = set()
+        self.stop_after = 99
+
+    def __call__(self, work: Any, case: Case, *arguments: Any) -> Iterator[Any]:
+        yield {"processor": "chosen"}
+        if work is runner.measure_peaks:
+            if arguments[0] in self.too_large:
+                raise MemoryError
+            yield {"peak_bytes": 2**30, "resident_peak_bytes": 2**31}
+            return
+        variants, rounds = arguments
+        self.rounds.append(rounds)
+        for number in rounds:
+            for variant in variants:
+                yield {"running": variant}
+                if variant in self.too_large:
+                    raise MemoryError
+            if len([each for each in rounds if each < number]) >= self.stop_after:
+                raise KeyboardInterrupt
+            yield {"round": number, "seconds": {variant: SECONDS[variant][number] for variant in variants}}
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> Child:
+    stand_in = Child()
+    monkeypatch.setattr(runner, "iterate_in_child", stand_in)
+    return stand_in
+
+
+def test_speed_ups_come_from_paired_rounds(tmp_path: Path, child: Child) -> None:
+    assert bench(tmp_path, *THREE) == 0
+    found = read_results(tmp_path)
+    assert found["ours 0.5"]["seconds"] == {"median": 5, "low": 5, "high": 15}
+    assert found["ours 0.5"]["speed_up"] == {"median": 2, "low": 2, "high": 4}
+    assert found["ours 0.5"]["share_of_free"] == {"median": 0.8, "low": 0.5, "high": 1}
+    assert found["none"]["share_of_free"] is None
+
+
+def test_stopped_run_resumes(tmp_path: Path, child: Child) -> None:
+    child.stop_after = 2
+    assert bench(tmp_path, *THREE) == 130
+    assert not (tmp_path / "unet.json").exists()
+    with (tmp_path / "unet.jsonl").open("a") as file:
+        file.write('{"key": [{"si')  # as a machine that lost its power leaves it
+    child.stop_after = 99
+    assert bench(tmp_path, *THREE) == 0
+    assert bench(tmp_path, *THREE) == 0
+    assert child.rounds == [[0, 1, 2], [2]]
+    assert read_results(tmp_path)["none"]["seconds"] == {"median": 20, "low": 10, "high": 30}
+    assert bench(tmp_path, *THREE, "--overwrite") == 0
+    assert child.rounds[2:] == [[0, 1, 2]]
+
+
+def test_the_others_go_on_without_a_variant_that_does_not_fit(tmp_path: Path, child: Child) -> None:
+    child.too_large = {"none"}
+    assert bench(tmp_path, *THREE, "--memory-limit", "3GiB") == 0
+    found = read_results(tmp_path)
+    assert [found["none"][name] for name in ("out_of_memory", "peak_out_of_memory")] == [True, True]
+    assert (found["ours 0.5"]["speed_up"], found["ours 0.5"]["share_of_free"]["median"]) == (None, 0.8)
+    rows = [line.split(" | ") for line in (tmp_path / "unet.md").read_text().splitlines() if "64x64, batch 1" in line]
+    assert [row[-1].strip(" |") for row in rows[1:]] == ["no", "yes", "yes"]
+
+
+def test_fault_of_a_child_is_shown() -> None:
+    case = Case("unet", "sd15-tiny-random", "float32", "plain", 64, 1, steps=1)
+    with pytest.raises(RuntimeError, match=r"(?s)size=64.* ended with status 1.*KeyError.*nobody"):
+        list(iterate_in_child(runner.measure_rounds, case, ["nobody"], [0]))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "part"),
     [
-        (["--side", "8"], "--side 8 must be 16 or more"),
+        (["--sizes", "100"], "--sizes 100 must be a multiple of 64; take 128"),
+        (["--batches", "0"], "--batches 0 must be 1 or more"),
+        (["--ratios", "0.8"], "below 0.75 for a 2x2 stride"),
+        (["--ratios", "0"], "--ratios 0 merges nothing"),
+        (["--steps", "0"], "--steps 0 must be 1 or more"),
         (["--repeats", "0"], "--repeats 0 must be 1 or more"),
-        (["--only", "prior_transformer"], "nothing merges in these"),
-        (["--only", "nothing"], "nothing merges in these"),
+        (["--memory-limit", "20"], "--memory-limit 20 must be a size above 0 with its unit"),
+        (["--variants", "theirs"], "invalid choice: 'theirs'"),
+        (["--model", "./nowhere"], "--model ./nowhere does not exist"),
     ],
 )
-def test_families_refuses(
-    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_bad_input_is_refused(
+    arguments: list[str], part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], child: Child
 ) -> None:
-    assert main(["bench", "families", *arguments, "--output", str(tmp_path)]) == 2
-    assert sentence in capsys.readouterr().err
+    assert bench(tmp_path, *arguments) == 2
+    assert part in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+    assert child.rounds == []
 
 
-def test_families_says_what_ppdiffusers_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    absent = [each for each in specimens() if not each.is_there]
-    if not absent:
-        pytest.skip("this ppdiffusers has them all")
-    assert main(["bench", "families", "--only", "unet", absent[0].name, "--output", str(tmp_path)]) == 2
-    assert f"--only {absent[0].name}: needs ppdiffusers {absent[0].since}" in capsys.readouterr().err
+@pytest.mark.skipif(paddle.get_device() != "cpu", reason="there is a GPU")
+def test_what_needs_a_gpu_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(tmp_path, "--attention", "xformers") == 2
+    assert "--attention xformers needs a GPU" in capsys.readouterr().err
+    assert main(["bench", "gpu", "--output", str(tmp_path)]) == 2
+    assert "--on-cpu-as-a-check goes through the same steps" in capsys.readouterr().err
+
+
+@pytest.mark.once
+def test_gpu_check_runs_on_a_cpu(tmp_path: Path) -> None:
+    arguments = ["--on-cpu-as-a-check", "--families", "sd15", "--steps", "1", "--repeats", "1"]
+    assert main(["bench", "gpu", *arguments, "--output", str(tmp_path)]) == 0
+    assert list(read_results(tmp_path, "gpu")) == ["none", *PRESETS.values()]
+    assert "| sd15-tiny-random | float32 | plain | 128x128 | " in (tmp_path / "gpu.md").read_text()
+
+
+def test_estimate_has_every_family_size_device_and_preset() -> None:
+    estimates = load_estimates()
+    assert set(estimates) == {(name, size, device) for name in TITLES for size in SIZES for device in DEVICES}
+    assert all(set(each.presets) == set(PRESETS) for each in estimates.values())
+    assert closest_device("NVIDIA H200") == "H200"
+    assert closest_device("NVIDIA GeForce RTX 4090") == "A100 80GB SXM"

@@ -96,13 +96,12 @@ def _print_coverage(*, markdown: bool) -> None:
 
 
 def _print_gpu_estimate() -> None:
-    from ppdiffusers_tome.tools.bench.gpu.cost import DEVICES
-    from ppdiffusers_tome.tools.bench.gpu.estimate import COMMAND, FROM_SOURCE, heading, table
+    from ppdiffusers_tome.tools.bench.gpu_estimate import DEVICES, FOOTNOTE, estimate_heading, estimate_table
     from ppdiffusers_tome.tools.cli.console.output import print_line
 
-    print_line(f"\n{heading(DEVICES[0].name)}\n")
-    table(DEVICES[0].name).print()
-    print_line(f"{FROM_SOURCE}\nmeasure it on your GPU: {COMMAND}")
+    print_line(f"\n{estimate_heading(DEVICES[0])}\n")
+    estimate_table(DEVICES[0]).print()
+    print_line(f"{FOOTNOTE}\nmeasure it on your GPU: ppdiffusers-tome bench gpu")
 
 
 def _print_estimates(args: argparse.Namespace) -> None:

@@ -3,78 +3,95 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.arguments import SIZE_MULTIPLE, add_numbers, add_repeats, require_at_least
-from ppdiffusers_tome.tools.bench.gpu.estimate import listed_device
-from ppdiffusers_tome.tools.bench.gpu.families import SIZES
-from ppdiffusers_tome.tools.bench.gpu.measured import FUSED, Finding, measure, table
-from ppdiffusers_tome.tools.bench.gpu.subjects import FLASH, MODELS, TINY_MODELS, gpu_name, on_cpu, on_gpu, plan_of
-from ppdiffusers_tome.tools.bench.own_process import in_own_process
-from ppdiffusers_tome.tools.bench.plan import Plan
-from ppdiffusers_tome.tools.bench.result_files import ResultFiles, described
-from ppdiffusers_tome.tools.bench.summary import as_json
+from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
+from ppdiffusers_tome.tools.bench.gpu_estimate import (
+    SIZES,
+    TITLES,
+    closest_device,
+    load_estimates,
+    presets_by_strength,
+)  # fmt: skip
+from ppdiffusers_tome.tools.bench.sweep import check_at_least, check_sizes, run_benchmark
+from ppdiffusers_tome.tools.bench.variants import NONE, PRESETS
+from ppdiffusers_tome.tools.bench.workloads import FLASH, PLAIN, UNET, XFORMERS, Case
 from ppdiffusers_tome.tools.cli.arguments import add_output_arguments
-from ppdiffusers_tome.tools.cli.console.output import shorten_warnings
-from ppdiffusers_tome.tools.cli.console.tables import Page
+from ppdiffusers_tome.tools.cli.console.tables import Table
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.tools.bench.summary import Result
 
 HELP = "Measure on this machine's GPU what each preset saves, compared with the estimate of docs/en/guides/gpu.md."
 EXAMPLES = """whole calls of the denoiser with random weights in the real shapes, so nothing is downloaded: unmerged and
-with every preset, which take turns, timed by CUDA events after a warm-up. What does not fit into the GPU's memory is a
-cell of the table. Writes gpu.md and gpu.json, and gpu-*.jsonl line by line: stopped, the same command resumes where it
-was.
+with every preset, which take turns after a warm-up. What does not fit into the GPU's memory is a cell of the table.
+Writes gpu.md, gpu.json and gpu.png, and gpu.jsonl line by line: stopped, the same command resumes.
 
 examples:
   ppdiffusers-tome bench gpu
   ppdiffusers-tome bench gpu --families sdxl --dtypes float16 --attention flash --sizes 1024
   ppdiffusers-tome bench gpu --on-cpu-as-a-check
 """
-PLAIN = "plain"
-DTYPES, ATTENTIONS = ("float16", "bfloat16"), (PLAIN, *FUSED)
-CHECKED = {"sizes": (128,), "dtypes": ("float32",), "attention": (PLAIN,)}
-TITLE = "What presets save on {}"
-CHECK_TITLE = "A check of bench gpu on a CPU: tiny models, and nothing about any GPU"
+MODELS = {"sd15": "sd15-random", "sdxl": "sdxl-random", "sd3": "sd3-random"}
+TINY_MODELS = {"sd15": "sd15-tiny-random", "sdxl": "sdxl-tiny-random"}  # a CPU runs these UNets
+DTYPES, ATTENTIONS = ("float16", "bfloat16"), (PLAIN, XFORMERS, FLASH)
+BATCH = 2  # one image with guidance
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--families", nargs="+", choices=list(MODELS), metavar="NAME",
+    parser.add_argument("--families", nargs="+", choices=list(MODELS), default=list(MODELS), metavar="NAME",
                         help=f"{', '.join(MODELS)} (default: all)")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="PIXELS",
-                        help="heights and widths of square pictures (default: 512 1024 2048)")
+                        help="heights and widths of square images (default: 512 1024 2048)")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, metavar="NAME",
                         help=f"{', '.join(DTYPES)} (default: both)")
     parser.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=ATTENTIONS, metavar="NAME",
                         help=f"{', '.join(ATTENTIONS)} (default: all; SD3 has {FLASH} only)")
-    add_numbers(parser, steps=4)
-    add_repeats(parser, 10, "timed runs of each, of that many calls")
+    parser.add_argument("--steps", type=int, default=4, metavar="N", help="calls of a timed run (default: 4)")
+    parser.add_argument("--repeats", type=int, default=10, metavar="N", help="timed runs of each (default: 10)")
     parser.add_argument("--on-cpu-as-a-check", action="store_true",
-                        help="go through it all on the CPU with tiny models, to see that it runs; measures no GPU")
+                        help="do all of it on the CPU with tiny models, to see that it runs; this measures no GPU")
     add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    require_at_least(1, args, "steps", "repeats")
-    plans = _plans(args)
-    for size in args.sizes:
-        if size < SIZE_MULTIPLE or size % SIZE_MULTIPLE:
-            raise UserError(f"--sizes {size} must be a multiple of {SIZE_MULTIPLE}; take 512, 1024 or 2048")
-    check = args.on_cpu_as_a_check
-    gpu = None if check else _gpu()
-    begun = any(args.output.glob("gpu-*.jsonl"))  # the other files are made of these
-    files = ResultFiles(args.output, "gpu", overwrite=args.overwrite or begun)
-    with shorten_warnings():
-        findings = measure(plans, args.output, on_cpu if check else on_gpu, overwrite=args.overwrite)
-        files.write(_page(findings, gpu), {"findings": [_as_json(each) for each in findings]})
+    check_at_least(1, "--steps", args.steps)
+    check_at_least(1, "--repeats", args.repeats)
+    check_sizes(args.sizes)
+    repeats = dict.fromkeys(_cases(args), args.repeats)
+    gpu = None if args.on_cpu_as_a_check else _require_gpu()
+    title = f"What presets save on {gpu}" if gpu else "What presets save: a check on a CPU with tiny models, of no GPU"
+    run_benchmark(args, "gpu", title, repeats, [NONE, *PRESETS.values()], partial(_make_tables, gpu=gpu))
 
 
-def _gpu() -> str:
-    """The name of the GPU.
+def _cases(args: argparse.Namespace) -> list[Case]:
+    """Return a case for every family, dtype, kind of attention and size.
 
     Raises:
-        UserError: there is none that Paddle runs on.
+        UserError: only SD3 was chosen, and not as it runs.
     """
-    name = next(iter(in_own_process(gpu_name)))
+    if args.on_cpu_as_a_check:
+        models, dtypes, attentions, sizes = TINY_MODELS, ("float32",), (PLAIN,), (128,)
+    else:
+        models, dtypes, attentions, sizes = MODELS, args.dtypes, args.attention, args.sizes
+    cases = [
+        Case(UNET, models[family], dtype, attention, size, BATCH, args.steps)
+        for family in args.families if family in models
+        for dtype in dtypes
+        for attention in attentions if family != "sd3" or attention == FLASH
+        for size in sizes
+    ]  # fmt: skip
+    if not cases:
+        raise UserError(f"SD3 runs with {FLASH} attention on a GPU only; add {FLASH} to --attention, or other families")
+    return cases
+
+
+def _require_gpu() -> str:
+    (name,) = iterate_in_child(_gpu_name)
     if name is None:
         raise UserError(
             "bench gpu needs an NVIDIA GPU and paddlepaddle-gpu, and here Paddle runs on the CPU; "
@@ -83,45 +100,28 @@ def _gpu() -> str:
     return name
 
 
-def _plans(args: argparse.Namespace) -> list[tuple[str, Plan]]:
-    """One for every family, type and kind of attention.
+def _gpu_name() -> Iterator[str | None]:
+    import paddle
 
-    Raises:
-        UserError: only SD3 was asked for, and not as it runs.
-    """
-    asked: dict[str, Any] = CHECKED if args.on_cpu_as_a_check else vars(args)
-    models = TINY_MODELS if args.on_cpu_as_a_check else MODELS
-    plans = [
-        (family, plan_of(family, model, dtype, attention, tuple(asked["sizes"]), args.steps, args.repeats))
-        for family, model in models.items() if family in (args.families or models)
-        for dtype in dict.fromkeys(asked["dtypes"])
-        for attention in dict.fromkeys(asked["attention"])
-        if family != "sd3" or attention == FLASH
-    ]  # fmt: skip
-    if not plans:
-        raise UserError(f"SD3 runs with {FLASH} attention on a GPU only; add {FLASH} to --attention, or other families")
-    return plans
+    yield paddle.device.cuda.get_device_name() if paddle.get_device().startswith("gpu") else None
 
 
-def _page(findings: list[Finding], gpu: str | None) -> Page:
-    device = None if gpu is None else listed_device(gpu)
-    plan = findings[0].plan
-    on = next((each.on for each in findings if each.on), {})
-    notes = [
-        described({name: value for name, value in on.items() if name != "memory"}),
-        f"one call of the denoiser on {plan.batches[0]} rows, one picture with guidance, and random weights; mean of "
-        f"{plan.steps} calls, median of {plan.repeats} rounds (lowest to highest) after a warm-up, in each of which "
-        "the unmerged model and all presets take turns",
-        "speed-up: seconds unmerged / seconds with the preset, round by round",
-    ]
-    if device is not None:
-        roofline = "the roofline of docs/en/results/gpu-estimate.md"
-        notes.append(f"estimated: for the {device} with fused attention, by {roofline}")
-    notes += [f"{each.name} was not measured: {each.failed}" for each in findings if each.failed]
-    title = CHECK_TITLE if gpu is None else TITLE.format(gpu)
-    return Page(title, notes, [table(findings, device)])
-
-
-def _as_json(finding: Finding) -> dict[str, Any]:
-    content = as_json(finding.plan, finding.on, finding.results, None)
-    return {"family": finding.family, "failed": finding.failed, **content}
+def _make_tables(results: Sequence[Result], gpu: str | None) -> list[Table]:
+    """Return a row per case: the unmerged seconds, and the speed-up with each preset beside the estimated one."""
+    device = closest_device(gpu or "")
+    table = Table(["model", "type", "attention", "size", "unmerged", *presets_by_strength()], left=4)
+    for case, group in groupby(results, key=lambda result: result.case):
+        by_variant = {result.variant: result for result in group}
+        family = next((family for family, model in MODELS.items() if model == case.model), "")
+        # The estimate is about attention that writes no scores.
+        estimate = load_estimates().get((family, case.size, device)) if gpu and case.attention != PLAIN else None
+        cells = []
+        for name in presets_by_strength():
+            result = by_variant[PRESETS[name]]
+            cells.append(result.format())
+            if result.speed_up is not None:
+                expected = "" if estimate is None else f", estimated {estimate.speed_up(name):.2f}x for an {device}"
+                cells[-1] = result.speed_up.format("{:.2f}x".format) + expected
+        size, title = f"{case.size}x{case.size}", TITLES.get(family, case.model)
+        table.add(title, case.dtype, case.attention, size, by_variant[NONE].format(), *cells)
+    return [table]

@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome bench pipeline``: whole pictures without merging, with the port, with ours, and at the limit."""
+"""``ppdiffusers-tome bench pipeline``: whole images without merging, with the port, with this package, at the limit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import argparse
 import math
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.arguments import add_sweep_arguments, plan_from
+from ppdiffusers_tome.tools.bench.sweep import add_sweep_arguments, run_sweep
+from ppdiffusers_tome.tools.bench.workloads import PIPELINE
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_model
 
-HELP = "Measure whole pictures: unmerged, with the port, with this package, and with tokens dropped at no cost."
-EXAMPLES = """seconds per image are those of a whole pipeline call, text encoder and decoding included;
-contenders take turns in one process. Running out of memory is a cell of the table. Writes pipeline.md, pipeline.json
-and pipeline.png, and pipeline.jsonl line by line: stopped, the same command resumes where it was.
+HELP = "Measure whole images: unmerged, with the port, with this package, and with tokens dropped at no cost."
+EXAMPLES = """seconds per image are those of a whole pipeline call, text encoder and decoding included; variants take
+turns in one process. Running out of memory is a cell of the table. Writes pipeline.md, pipeline.json and pipeline.png,
+and pipeline.jsonl line by line: stopped, the same command resumes.
 
 examples:
   ppdiffusers-tome bench pipeline
@@ -23,19 +24,16 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=BUNDLED, metavar="MODEL",
-                        help="a pipeline's folder or a hub name (default: the small model that comes with this "
-                        "package)")
+                        help=f"a pipeline's folder or a hub name (default: {BUNDLED})")
     parser.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled model: 10)")
     parser.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; bundled model: 3")
-    add_sweep_arguments(parser, batch_help="pictures of one call (default: 1)")
+    add_sweep_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from ppdiffusers_tome.tools.bench.sweep import run_plan
-
     bundled = find_model(args.model).bundled
     steps = args.steps if args.steps is not None else (10 if bundled else 20)
     guidance = args.guidance_scale if args.guidance_scale is not None else (3.0 if bundled else 7.5)
     if not math.isfinite(guidance) or guidance < 0:
         raise UserError(f"--guidance-scale {guidance} must be a finite number, 0 or more; 7.5 is usual")
-    run_plan(plan_from(args, "pipeline", steps=steps, guidance_scale=guidance), args, "A pipeline with token merging")
+    run_sweep(args, "pipeline", "A pipeline with token merging", PIPELINE, steps=steps, guidance_scale=guidance)

@@ -1,0 +1,179 @@
+"""The variants that benchmarks compare: the unmerged model, ppdiffusers' port, this package, and the limit.
+
+This module imports no Paddle, so that the command line can name the variants at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.merging.methods import METHODS
+from ppdiffusers_tome.settings.presets import presets
+
+if TYPE_CHECKING:
+    import paddle
+
+    from ppdiffusers_tome.patching.blocks import MergeableBlock
+
+NONE, PORT, OURS, FREE = "none", "port", "ours", "free"
+PRESETS = {name: f"preset-{name}" for name in presets()}
+TILE, REUSE_STEPS = 16, 4
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the variants that are compared.
+
+    Attributes:
+        meaning: half a sentence for the reader of a table.
+        apply: applies it to an unmerged model or pipeline at a ratio; may return hooks to remove afterwards.
+        takes_ratio: whether the variant runs at every ratio, or has none or one of its own.
+    """
+
+    meaning: str
+    apply: Callable[[Any, float], list[Any] | None]
+    takes_ratio: bool = True
+
+
+def label_variants(names: Sequence[str], ratios: Sequence[float]) -> list[str]:
+    """Return a label for each variant, such as ``ours 0.5``: ``none`` first, then those without a ratio."""
+    chosen = [name for name in VARIANTS if name in names or name == NONE]
+    plain = [name for name in chosen if not VARIANTS[name].takes_ratio]
+    return plain + [f"{name} {ratio:g}" for ratio in ratios for name in chosen if VARIANTS[name].takes_ratio]
+
+
+def split_label(label: str) -> tuple[str, float | None]:
+    """Return a label's variant and ratio; None where the variant takes no ratio."""
+    name, _, ratio = label.partition(" ")
+    return name, float(ratio) if ratio else None
+
+
+@contextmanager
+def variant_applied(model_or_pipe: Any, label: str) -> Iterator[None]:
+    """Apply a variant, by its label, to an unmerged model or pipeline inside a ``with`` statement."""
+    from ppdiffusers_tome.api import remove_tome
+
+    name, ratio = split_label(label)
+    hooks = VARIANTS[name].apply(model_or_pipe, ratio or 0.0)
+    try:
+        yield
+    finally:
+        remove_tome(model_or_pipe)  # which removes the port, too
+        for hook in hooks or ():
+            hook.remove()
+
+
+def find_denoiser(model_or_pipe: Any) -> Any:
+    """Return the UNet or transformer of a pipeline, or the model itself."""
+    return getattr(model_or_pipe, "unet", getattr(model_or_pipe, "transformer", model_or_pipe))
+
+
+def apply_port(model_or_pipe: Any, ratio: float, max_downsample: int | None = None) -> None:
+    """Apply ppdiffusers' own port of tomesd; ``remove_tome`` removes it.
+
+    Args:
+        model_or_pipe: a UNet, or a pipeline that has one.
+        ratio: fraction of the tokens to merge.
+        max_downsample: 1, 2, 4, 8, or None for the finest level that has attention.
+    """
+    from ppdiffusers_tome.install import install, uninstall
+
+    level = max_downsample or _finest_blocks(model_or_pipe)[0].level
+    uninstall()  # our methods take the place of the port's
+    try:
+        model_or_pipe.apply_tome(ratio=ratio, max_downsample=level)
+    finally:
+        install()
+
+
+def _apply_ours(model_or_pipe: Any, ratio: float, **settings: Any) -> None:
+    from ppdiffusers_tome.api import apply_tome
+
+    apply_tome(model_or_pipe, ratio, **settings)
+
+
+def _apply_preset(model_or_pipe: Any, ratio: float, *, preset: str) -> None:
+    from ppdiffusers_tome.api import apply_tome
+
+    apply_tome(model_or_pipe, preset)  # it has a ratio and levels of its own
+
+
+def _apply_and_remove(model_or_pipe: Any, ratio: float) -> None:
+    from ppdiffusers_tome.api import remove_tome
+
+    _apply_ours(model_or_pipe, 0.5)
+    remove_tome(model_or_pipe)
+
+
+def _apply_free(model_or_pipe: Any, ratio: float) -> list[Any]:
+    """Drop tokens before self-attention by slicing, and return zeros that are made once per shape.
+
+    The zeros are not even copied, so nothing that matches, merges and unmerges can be faster.
+    """
+    from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
+    from ppdiffusers_tome.patching.layers import find_layer
+
+    zeros: dict[tuple, paddle.Tensor] = {}
+
+    def drop(layer: Any, inputs: tuple) -> tuple:
+        layer.num_tokens_before = inputs[0].shape[1]
+        return (inputs[0][:, : layer.num_tokens_before - int(layer.num_tokens_before * ratio)], *inputs[1:])
+
+    def restore(layer: Any, inputs: tuple, output: paddle.Tensor) -> paddle.Tensor:
+        import paddle
+
+        shape = (output.shape[0], layer.__dict__.pop("num_tokens_before"), output.shape[2])
+        if (shape, output.dtype) not in zeros:
+            zeros[shape, output.dtype] = paddle.zeros(shape, dtype=output.dtype)
+        return zeros[shape, output.dtype]
+
+    hooks = []
+    for block in _finest_blocks(model_or_pipe):
+        point = block.adapter.points[ATTENTION][0]
+        layer = find_layer(block.block, point.leave)
+        # Merging over several layers would need the tokens between them to be kept in step.
+        if layer is not None and point.is_one_layer:
+            hooks += [layer.register_forward_pre_hook(drop), layer.register_forward_post_hook(restore)]
+    return hooks
+
+
+def _finest_blocks(model_or_pipe: Any) -> list[MergeableBlock]:
+    """Return the blocks in which this package merges by default."""
+    from ppdiffusers_tome.patching.blocks import find_blocks
+
+    blocks = find_blocks(find_denoiser(model_or_pipe))
+    return [block for block in blocks if block.level == min(each.level for each in blocks)]
+
+
+VARIANTS = {
+    NONE: Variant("the model without token merging", lambda model_or_pipe, ratio: None, takes_ratio=False),
+    "ratio-0": Variant("this package with ratio 0", _apply_ours, takes_ratio=False),
+    "removed": Variant("this package, applied and removed again", _apply_and_remove, takes_ratio=False),
+    PORT: Variant("ppdiffusers' own port of tomesd", apply_port),
+    OURS: Variant("this package with its defaults", _apply_ours),
+    "ours-tile": Variant(f"this package with tile={TILE}", partial(_apply_ours, tile=TILE)),
+    "ours-fast": Variant(
+        f"this package with tile={TILE}, reuse_steps={REUSE_STEPS}, reuse_blocks=True; a run starts with new "
+        "matchings, so few steps reuse less than a whole image",
+        partial(_apply_ours, tile=TILE, reuse_steps=REUSE_STEPS, reuse_blocks=True),
+    ),
+    **{
+        f"ours-{method}": Variant(
+            f"this package with method='{method}': fewer keys and values, every query kept",
+            partial(_apply_ours, method=method),
+        )
+        for method in METHODS if METHODS[method].keeps_queries
+    },
+    **{
+        label: Variant(
+            f"this package with the preset '{preset}', at its own ratio and levels",
+            partial(_apply_preset, preset=preset), takes_ratio=False,
+        )
+        for preset, label in PRESETS.items()
+    },
+    FREE: Variant("the limit: as many tokens dropped by slicing, without matching or unmerging", _apply_free),
+}  # fmt: skip

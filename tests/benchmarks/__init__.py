@@ -1,0 +1,1 @@
+"""Scripts that measure for our own pages and checks; the README of this folder lists them."""

@@ -1,0 +1,39 @@
+"""Measure how long ``apply_tome`` and ``remove_tome`` themselves take on all blocks of a UNet.
+
+    PYTHONPATH=tests python -m benchmarks.attach
+    PYTHONPATH=tests python -m benchmarks.attach --model sd15-tiny-random --repeats 50
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from benchmarks import pages
+from ppdiffusers_tome.tools.bench.random_models import RANDOM_UNETS, random_model
+from ppdiffusers_tome.tools.measure.clock import seconds_of
+from ppdiffusers_tome.tools.measure.stats import Spread
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=list(RANDOM_UNETS), default="sd15-random", metavar="MODEL")
+    parser.add_argument("--repeats", type=int, default=20, metavar="N", help="timed runs (default: 20)")
+    args = parser.parse_args(argv)
+    from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
+
+    unet = random_model(args.model)
+    seconds: dict[str, list[float]] = {"apply_tome": [], "remove_tome": []}
+    for _ in range(args.repeats):
+        seconds["apply_tome"].append(seconds_of(lambda: apply_tome(unet, max_downsample=8)))
+        num_blocks = applied_tome(unet).num_blocks
+        seconds["remove_tome"].append(seconds_of(lambda: remove_tome(unet)))
+    print(f"{args.model}, {num_blocks} blocks; {pages.describe(pages.machine())}")
+    for name, values in seconds.items():
+        milliseconds = Spread.of([1000 * value for value in values])
+        print(f"{name}: {milliseconds.format('{:.1f} ms'.format)}")
+
+
+if __name__ == "__main__":
+    pages.prepare()
+    main()

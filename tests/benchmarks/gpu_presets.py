@@ -1,0 +1,141 @@
+"""Estimate what every preset saves in a whole call of every family's denoiser, for ``bench gpu`` and ``doctor``.
+
+    PYTHONPATH=tests python -m benchmarks.gpu_presets --page docs/en/guides/gpu.md
+
+The script writes ``ppdiffusers_tome/tools/bench/gpu_estimate.json`` and the tables of the page. It needs Paddle 2.6, as
+``gpu_roofline`` does, and measures as little. What merging costs is counted in a traced program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.block import PARTITION, STAGES, BlockCase, run_todo
+from benchmarks.gpu_costs import DEVICES, Cost, seconds_of
+from benchmarks.gpu_joint import JointTransformer
+from benchmarks.gpu_roofline import costs_of
+from benchmarks.gpu_trace import trace
+from benchmarks.gpu_unet import Attentions, UNet
+from benchmarks.pages import replace_between
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.methods import CHOSEN, METHODS
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.tools.bench.gpu_estimate import FILE, FOOTNOTE, SIZES, Estimate, estimate_table
+
+BEGIN, END = (
+    "<!-- what follows is made by benchmarks.gpu_presets -->",
+    "<!-- what benchmarks.gpu_presets makes ends here -->",
+)
+_SD3_TEXT_TOKENS = 77 + 77  # CLIP's and T5's in ppdiffusers 0.29; T5 has more since SD3.5
+_POOLED = 768 + 1280  # channels of both CLIP encoders
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models of one shape, by which config.json on the hub, and the rows of a call for one image (2 with guidance)."""
+
+    denoiser: UNet | JointTransformer
+    source: str
+    batch: int = 2
+
+
+FAMILIES = {
+    "sd15": Family(UNet((320, 640, 1280, 1280), (1, 1, 1, 0), 1, 768), "runwayml/stable-diffusion-v1-5"),
+    "sdxl": Family(
+        UNet((320, 640, 1280), (0, 2, 10), 10, 2048, embeds_sizes=True), "stabilityai/stable-diffusion-xl-base-1.0"
+    ),
+    "sd3": Family(
+        JointTransformer(1536, 64, 24, _SD3_TEXT_TOKENS, _POOLED, normed=False),
+        "stabilityai/stable-diffusion-3-medium-diffusers",
+    ),
+    "sd35-medium": Family(
+        JointTransformer(1536, 64, 24, 77 + 256, _POOLED, second_attentions=13),
+        "stabilityai/stable-diffusion-3.5-medium",
+    ),
+    "sd35-large": Family(
+        JointTransformer(2432, 64, 38, 77 + 256, _POOLED), "stabilityai/stable-diffusion-3.5-large"
+    ),
+    "flux": Family(
+        JointTransformer(3072, 128, 19, 512, 768, single_blocks=38, rotary=True, text_ends=False),
+        "black-forest-labs/FLUX.1-dev", batch=1,
+    ),
+}  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", type=Path, help="write the tables into this page too; they are printed in any case")
+    args = parser.parse_args(argv)
+    FILE.write_text(to_json([each for name in FAMILIES for each in estimate_family(name)]), encoding="utf-8")
+    if args.page:
+        replace_between(args.page, BEGIN, END, page())
+    print(page())
+
+
+def estimate_family(name: str) -> Iterator[Estimate]:
+    """Estimate one family at every size on every device."""
+    family = FAMILIES[name]
+    for pixels in SIZES:
+        unmerged = family.denoiser.costs(pixels, family.batch, lambda level, tokens: tokens)
+        merged = {preset: merged_costs(family, pixels, ToMeConfig.preset(preset)) for preset in presets()}
+        for device in DEVICES:
+            by_preset = {preset: _milliseconds(seconds_of(costs, device)) for preset, costs in merged.items()}
+            yield Estimate(name, pixels, device.name, _milliseconds(seconds_of(unmerged, device)), by_preset)
+
+
+def merged_costs(family: Family, pixels: int, config: ToMeConfig) -> list[Cost]:
+    """Count a call with merging: fewer keys where it reaches, and the cost of choosing them.
+
+    Raises:
+        SystemExit: the method does more than omit keys, which is not counted here.
+    """
+    if METHODS[config.method].keys != CHOSEN:
+        sys.exit(f"the cost of method={config.method!r} in a whole call is not counted; add it beside todo")
+    attentions = family.denoiser.attentions(pixels)
+    finest = min(each.level for each in attentions)
+    levels = config.levels or [each.level for each in attentions if each.level <= (config.max_downsample or finest)]
+
+    def num_keys(level: int, tokens: int) -> int:
+        side = math.isqrt(tokens)
+        return tokens - (Grid(side, side).num_merged(config.ratio_at(level)) if level in levels else 0)
+
+    costs = family.denoiser.costs(pixels, family.batch, num_keys)
+    for each in attentions:
+        if each.level in levels:
+            costs += _choice_costs(each, family.batch, config)
+    return costs
+
+
+def _choice_costs(attentions: Attentions, batch: int, config: ToMeConfig) -> list[Cost]:
+    """Count the partition of a grid, once, and in every attention the choice of keys. (Text is not counted.)"""
+    side, ratio = attentions.side, config.ratio_at(attentions.level)
+    case = BlockCase(batch, side, side, attentions.channels, ratio)
+    operators = trace(partial(run_todo, stride=(config.sx, config.sy)), case)
+    return costs_of(operators, (PARTITION,)) + attentions.number * costs_of(operators, STAGES)
+
+
+def _milliseconds(seconds: float) -> float:
+    return float(f"{1e3 * seconds:.5g}")
+
+
+def to_json(rows: Sequence[Estimate]) -> str:
+    """Format the estimates as ``gpu_estimate.json``, one per line."""
+    return "[\n" + ",\n".join(json.dumps(asdict(row)) for row in rows) + "\n]\n"
+
+
+def page() -> str:
+    """Return a table per device, as docs/en/guides/gpu.md has them."""
+    tables = [f"On an {device.name}:\n\n{estimate_table(device.name).markdown()}" for device in DEVICES]
+    return "\n".join([*tables, f"\\{FOOTNOTE}"])  # a star that begins no list
+
+
+if __name__ == "__main__":
+    main()

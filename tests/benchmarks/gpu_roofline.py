@@ -1,0 +1,266 @@
+"""Estimate what merging costs and saves on a GPU: kernel launches, bytes moved, and a roofline. Measures nothing.
+
+    PYTHONPATH=tests python -m benchmarks.gpu_roofline --kernels kernels.json --page docs/en/results/gpu-estimate.md
+
+Needs Paddle 2.6, whose programs may be traced in float16 without a GPU (make PADDLE=2.6.2 VENV=.venv-2.6 lint makes
+such an environment). kernels.json is what ``kernels --save`` wrote; without it the page says
+that kernels were not looked up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from benchmarks.block import MERGE, PARTITION, STAGES, UNMERGE, BlockCase
+from benchmarks.gpu_costs import DEVICES, LAUNCH_SECONDS, Cost, Device, seconds_of
+from benchmarks.gpu_trace import TRACED, Data, Operator, trace
+from benchmarks.pages import replace_between, table
+
+BEGIN, END = (
+    "<!-- what follows is made by benchmarks.gpu_roofline -->",
+    "<!-- what benchmarks.gpu_roofline makes ends here -->",
+)
+ONCE_A_BLOCK, REUSED = STAGES, (MERGE, UNMERGE)
+CASES = (BlockCase(2, 64, 64), BlockCase(16, 64, 64), BlockCase(2, 128, 128), BlockCase(16, 128, 128))
+
+
+def cost_of(operator: Operator) -> Cost:
+    """Return the cost of an operator by the rules of the page; an operator without a rule is an error."""
+    if operator.name not in RULES:
+        raise SystemExit(f"no rule for the operator {operator.name}; say in RULES what it launches and moves")
+    copies = [data for data in operator.inputs.values() if data.strided]
+    made_whole = Cost(len(copies), 2 * _bytes(copies))
+    return RULES[operator.name](operator) + (Cost() if operator.name in VIEWS else made_whole)
+
+
+def _view(operator: Operator) -> Cost:
+    # A view of a view with gaps stays one, unless the shape asked for cannot be had without a copy.
+    copies = operator.name in ("reshape2", "flatten_contiguous_range") and operator.inputs["X"].strided
+    return Cost(1, 2 * _bytes(operator.outputs[:1])) if copies else Cost()
+
+
+def _all_in_all_out(operator: Operator) -> Cost:
+    return Cost(1, _bytes(operator.inputs.values()) + _bytes(operator.outputs))
+
+
+def _only_out(operator: Operator) -> Cost:
+    return Cost() if operator.attributes.get("force_cpu") else Cost(1, _bytes(operator.outputs))
+
+
+def _chosen(operator: Operator) -> Cost:
+    return Cost(1, operator.inputs["Index"].num_bytes + 2 * _bytes(operator.outputs))
+
+
+def _scatter(operator: Operator) -> Cost:
+    x, index, updates = (operator.inputs[slot] for slot in ("X", "Ids", "Updates"))
+    copy = Cost() if operator.in_place else Cost(1, 2 * x.num_bytes)
+    write = Cost(1, index.num_bytes + 2 * updates.num_bytes)
+    if operator.attributes["overwrite"]:
+        return copy + write
+    # Adding: one kernel sets the rows that are added to to zero, a second reads, adds and writes them.
+    return copy + write + Cost(1, index.num_bytes + 2 * updates.num_bytes)
+
+
+def _put_along_axis(operator: Operator) -> Cost:
+    x, index, value = (operator.inputs[slot] for slot in ("Input", "Index", "Value"))
+    copy = Cost() if operator.in_place else Cost(1, 2 * x.num_bytes)
+    touched = 2 if operator.attributes["Reduce"] == "assign" else 3
+    return copy + Cost(1, index.num_bytes + touched * value.num_bytes)
+
+
+def _argsort(operator: Operator) -> Cost:
+    """Count cub's radix sort, as ``argsort_kernel.cu`` calls it: a pass for 8 bits of a key."""
+    x = operator.inputs["X"]
+    length = x.shape[operator.attributes["axis"]]
+    rows, key_bytes = x.size // length, x.num_bytes // x.size
+    swept = 2 * x.size * (key_bytes + 8)
+    turned = 0 if x.shape[-1] == length else 3  # any axis but the last: transposed, and keys and indices back
+    if rows == 1:  # numbers, a copy, and thrust's sort: histogram, sum, passes
+        return Cost(4 + key_bytes, swept * (1 + key_bytes))
+    if rows <= 4:  # numbers, one sort of all rows by key, one by row (a single pass), and the reordering
+        return Cost(turned + 1 + (2 + key_bytes) + 3 + 1, swept * (key_bytes + 3) + turned * 2 * x.size * 8)
+    passes = math.ceil(8 * key_bytes / 6)  # a segmented sort: 6 bits a pass
+    return Cost(turned + 1 + passes, swept * passes + turned * 2 * x.size * 8)
+
+
+def _matmul(operator: Operator) -> Cost:
+    x, out = operator.inputs["X"], operator.outputs[0]
+    inner = x.shape[-2 if operator.attributes["trans_x"] else -1]
+    return _all_in_all_out(operator) + Cost(0, 0, 2 * out.size * inner)
+
+
+VIEWS = ("reshape2", "flatten_contiguous_range", "unsqueeze2", "squeeze2", "slice", "transpose2")
+RULES: dict[str, Callable[[Operator], Cost]] = {
+    **dict.fromkeys(VIEWS, _view),
+    "empty": lambda operator: Cost(),
+    **dict.fromkeys(("fill_constant", "fill_any_like", "assign_value", "range", "randint"), _only_out),
+    **dict.fromkeys(("cast", "scale", "rsqrt", "sqrt", "reciprocal", "square", "assign"), _all_in_all_out),
+    **{
+        f"elementwise_{name}": _all_in_all_out for name in ("add", "sub", "mul", "div", "mod", "floordiv", "min", "max")
+    },
+    **dict.fromkeys(("less_than", "less_equal", "greater_than", "greater_equal", "where"), _all_in_all_out),
+    **dict.fromkeys(("reduce_sum", "reduce_max", "p_norm", "arg_max", "top_k_v2"), _all_in_all_out),
+    **dict.fromkeys(("concat", "stack", "expand_v2"), _all_in_all_out),
+    **dict.fromkeys(("gather", "index_select", "take_along_axis"), _chosen),
+    "scatter": _scatter,
+    "put_along_axis": _put_along_axis,
+    "argsort": _argsort,
+    "matmul_v2": _matmul,
+}
+
+
+def attention(case: BlockCase, num_queries: int, num_keys: int) -> list[Cost]:
+    """Count self-attention: four projections, and a fused kernel that writes no scores."""
+
+    def projection(num_tokens: int) -> Cost:
+        tokens = 2 * case.batch * num_tokens * case.channels
+        return Cost(1, 2 * tokens + 2 * case.channels**2, tokens * case.channels)
+
+    read_and_written = 2 * case.batch * (2 * num_queries + 2 * num_keys) * case.channels
+    core = Cost(1, read_and_written, 4 * case.batch * num_queries * num_keys * case.channels)
+    return [core, *([projection(num_queries)] * 2), *([projection(num_keys)] * 2)]
+
+
+def costs_of(operators: Iterable[Operator], stages: tuple[str, ...]) -> list[Cost]:
+    """Return the costs of the operators of some stages."""
+    return [cost_of(operator) for operator in operators if operator.stage in stages]
+
+
+def _bytes(tensors: Iterable[Data]) -> int:
+    return sum(data.num_bytes for data in tensors)
+
+
+class Page:
+    """The generated part of the page."""
+
+    def __init__(self, launch_seconds: float, kernels: dict[str, list[str]] | None) -> None:
+        self.launch_seconds, self.kernels = launch_seconds, kernels
+
+    def format_case(self, case: BlockCase) -> Iterator[str]:
+        """Format one size: the cost of each variant and of attention, and whether merging can pay."""
+        traces = {name: trace(stages, case) for name, stages in TRACED.items()}
+        num_tokens, num_left = case.grid.num_tokens, case.grid.num_tokens - case.num_merged
+        size = f"{case.batch} images, {case.height}x{case.width} tokens, {case.channels} channels"
+        yield f"\n## {size}, ratio {case.ratio:g}\n"
+        totals = {"ours, matching reused": costs_of(traces["ours"], REUSED)}
+        totals |= {name: costs_of(operators, ONCE_A_BLOCK) for name, operators in traces.items()}
+        plain, merged = attention(case, num_tokens, num_tokens), attention(case, num_left, num_left)
+        fewer_keys = attention(case, num_tokens, num_left)
+        yield self._format_estimates({
+            **totals,
+            "ours, partition (once a call and grid)": costs_of(traces["ours"], (PARTITION,)),
+            "self-attention, unmerged": plain, "self-attention, merged": merged,
+            "self-attention, keys downsampled": fewer_keys,
+        })  # fmt: skip
+        headings = ["attention saved, less this", *(f"{each.name}, estimate: saved - cost, µs" for each in DEVICES)]
+        rows = []
+        for name, costs in totals.items():
+            left = fewer_keys if "todo" in name else merged
+            rows.append([name, *(self._format_saved(plain, left, costs, device) for device in DEVICES)])
+        yield table(headings, rows, left=len(headings)).rstrip()
+
+    def format_operators(self, case: BlockCase) -> Iterator[str]:
+        """Format every operator of every variant that launches or moves anything."""
+        headings = ["stage", "operator", "inputs", "outputs", "launches", "bytes", "flops", "GPU kernel"]
+        for name, stages in TRACED.items():
+            rows = []
+            for op in trace(stages, case):
+                cost = cost_of(op)
+                if cost.launches or cost.num_bytes:
+                    inputs = (f"{slot} {data}{' (with gaps)' * data.strided}" for slot, data in op.inputs.items())
+                    rows.append([
+                        op.stage, op.name + ", in place" * op.in_place, ", ".join(inputs) or "-",
+                        ", ".join(map(str, op.outputs)), cost.launches, f"{cost.num_bytes:,}", f"{cost.flops:,}",
+                        self.has_kernel(op),
+                    ])  # fmt: skip
+            text = table(headings, rows, left=len(headings))
+            yield f"\n<details><summary>{name}</summary>\n\n{text}\n</details>"
+
+    def missing_kernels(self, case: BlockCase) -> list[str]:
+        """Return the operators that lack the kernel they need; none also when nothing could be looked up."""
+        operators = [op for stages in TRACED.values() for op in trace(stages, case)]
+        return sorted({op.name for op in operators if self.has_kernel(op) == "no"})
+
+    def format_missing(self, missing: list[str]) -> str:
+        if self.kernels is None:
+            return "Whether the operators have GPU kernels was not checked."
+        result = f"these lack one: {', '.join(missing)}" if missing else "each has the kernel it needs"
+        return f"Every operator was looked up in the registry of `paddlepaddle-gpu` 2.6.2; {result}."
+
+    def has_kernel(self, operator: Operator) -> str:
+        if self.kernels is None:
+            return "not checked"
+        return "yes" if has_kernel(self.kernels.get(operator.name, []), operator) else "no"
+
+    def _format_estimates(self, totals: dict[str, list[Cost]]) -> str:
+        devices = [f"{device.name}, µs" for device in DEVICES]
+        headings = ["estimate for one block", "operators that launch", "launches", "MB moved", "GFLOP", *devices]
+        rows = []
+        for name, costs in totals.items():
+            total = sum(costs, Cost())
+            started = sum(1 for cost in costs if cost.launches)
+            times = [f"{1e6 * self._seconds(costs, device):,.0f}" for device in DEVICES]
+            moved, products = f"{total.num_bytes / 1e6:,.1f}", f"{total.flops / 1e9:,.2f}"
+            rows.append([name, started, total.launches, moved, products, *times])
+        return table(headings, rows, left=len(headings))
+
+    def _format_saved(self, plain: list[Cost], merged: list[Cost], costs: list[Cost], device: Device) -> str:
+        saved = self._seconds(plain, device) - self._seconds(merged, device)
+        cost = self._seconds(costs, device)
+        return f"{1e6 * saved:,.0f} - {1e6 * cost:,.0f} = **{1e6 * (saved - cost):,.0f}**"
+
+    def _seconds(self, costs: list[Cost], device: Device) -> float:
+        return seconds_of(costs, device, self.launch_seconds)
+
+
+def has_kernel(registered: list[str], operator: Operator) -> bool:
+    """Return whether ``registered``, types as the registry writes them, serve the operator's data on a GPU."""
+    used = {data.dtype for data in operator.inputs.values()} or {data.dtype for data in operator.outputs}
+    if "float16" in used:
+        return "float16" in registered
+    written = {"float32": "float", "int64": "int64_t", "int32": "int"}
+    return any(written.get(dtype, dtype) in registered for dtype in used)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, help="one size in place of the usual ones, with --height and --width")
+    parser.add_argument("--height", type=int, default=64, help="of the grid of tokens")
+    parser.add_argument("--width", type=int, default=64, help="of the grid of tokens")
+    parser.add_argument("--channels", type=int, default=320)
+    parser.add_argument("--ratio", type=float, default=0.5)
+    parser.add_argument("--launch-microseconds", type=float, default=1e6 * LAUNCH_SECONDS,
+                        help="an assumption, for every kernel")
+    parser.add_argument("--kernels", type=Path, help="what kernels --save wrote")
+    parser.add_argument("--page", type=Path, help="rewrite the figures of this page; without it, they are printed")
+    args = parser.parse_args()
+    import paddle  # after ppdiffusers_tome, see docs/en/get-started/installation.md
+
+    if not paddle.__version__.startswith("2.6."):
+        sys.exit(f"Paddle {paddle.__version__} traces no float16 without a GPU; run this with Paddle 2.6")
+    cases: tuple[BlockCase, ...] = CASES
+    if args.batch:
+        cases = (BlockCase(args.batch, args.height, args.width, args.channels, args.ratio),)
+    kernels = json.loads(args.kernels.read_text()) if args.kernels else None
+    page = Page(args.launch_microseconds / 1e6, kernels)
+    missing = page.missing_kernels(cases[0])
+    lines = [f"Assumed: {args.launch_microseconds:g} µs for every kernel started.", page.format_missing(missing)]
+    lines += [line for case in cases for line in page.format_case(case)]
+    lines += [f"\n## Operators of {cases[0].batch} images, {cases[0].height}x{cases[0].width} tokens"]
+    lines += page.format_operators(cases[0])
+    text = "\n".join(lines)
+    if args.page:
+        replace_between(args.page, BEGIN, END, text)
+    else:
+        print(text)
+    if missing:
+        sys.exit(f"no GPU kernel for: {', '.join(missing)}")
+
+
+if __name__ == "__main__":
+    main()

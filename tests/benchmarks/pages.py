@@ -1,0 +1,73 @@
+"""What the scripts share: their arguments, their process, and the pages that they write."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with ``--output`` and ``--overwrite``."""
+    result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER", help="default: outputs")
+    result.add_argument("--overwrite", action="store_true", help="replace files that exist")
+    return result
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None, name: str) -> argparse.Namespace:
+    """Parse the arguments, and refuse at once to replace the results of an earlier run."""
+    args = parser.parse_args(argv)
+    file = args.output / f"{name}.md"
+    if file.exists() and not args.overwrite:
+        parser.error(f"{file} exists already; choose another --output, or replace it with --overwrite")
+    return args
+
+
+def prepare() -> None:
+    """Give the process the settings of ``ppdiffusers-tome``: freed memory kept, AVX2 on AMD, a thread per core."""
+    from ppdiffusers_tome.tools.cli.console.process import prepare_process
+
+    prepare_process(keep_memory=True)
+
+
+def machine() -> dict[str, Any]:
+    """Return what a reader must know about the machine and the versions to repeat a measurement."""
+    from ppdiffusers_tome.tools.measure.system import describe_machine
+
+    return describe_machine()
+
+
+def describe(values: Mapping[str, Any]) -> str:
+    """Format values as ``name: value, name: value``."""
+    return ", ".join(f"{name}: {value}" for name, value in values.items())
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> str:
+    """Format a Markdown table; all columns but the first ``left`` ones are aligned to the right."""
+    rules = ["---" if number < left else "---:" for number in range(len(headings))]
+    lines = [f"| {' | '.join(map(str, row))} |" for row in (headings, *rows)]
+    return "\n".join([lines[0], f"|{'|'.join(rules)}|", *lines[1:]]) + "\n"
+
+
+def page(title: str, notes: Sequence[str], *tables: str) -> str:
+    """Join a title, notes and tables in Markdown."""
+    return "\n".join([f"# {title}", "", *(f"- {note}" for note in notes), "", *tables])
+
+
+def write(args: argparse.Namespace, name: str, text: str, results: Mapping[str, Any]) -> None:
+    """Print a page, and write it as ``name.md`` and the results as ``name.json`` into ``--output``."""
+    print(text)
+    args.output.mkdir(parents=True, exist_ok=True)
+    for ending, content in (("md", text), ("json", json.dumps(results, indent=2) + "\n")):
+        file = args.output / f"{name}.{ending}"
+        file.write_text(content, encoding="utf-8")
+        print(file)
+
+
+def replace_between(path: Path, begin: str, end: str, text: str) -> None:
+    """Replace what a page has between two lines, each of which it has once."""
+    before, rest = path.read_text(encoding="utf-8").split(begin)
+    path.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}", encoding="utf-8")

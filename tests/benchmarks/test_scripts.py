@@ -1,0 +1,71 @@
+"""The scripts that measure for our pages: small runs, and pages that show what is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tiny
+from benchmarks import attach, families, gpu_presets, growth, overhead, results_page
+
+pytestmark = pytest.mark.once
+
+SMALL = ["--batch", "1", "--grid-height", "16", "--grid-width", "12", "--channels", "64", "--repeats", "2"]
+SMALL += ["--tile", "8", "--blocks", "2", "--reuse-steps", "2"]
+OURS_AND_PORT = {"ours", "ours, tile and reuse", "port"}
+
+
+def test_overhead_measures_every_stage_beside_the_port(tmp_path: Path) -> None:
+    overhead.main([*SMALL, "--output", str(tmp_path)])
+    found = json.loads((tmp_path / "overhead.json").read_text())
+    assert set(found["milliseconds"]) == OURS_AND_PORT == set(found["peak_bytes"])
+    for stages in found["milliseconds"].values():
+        assert set(stages) == {"match", "merge", "unmerge", "merge + unmerge", "all", "a step of all blocks"}
+        assert all(0 < spread["low"] <= spread["median"] <= spread["high"] for spread in stages.values())
+    input_bytes = 16 * 12 * 64 * 4
+    for peak in found["peak_bytes"].values():
+        assert 1.5 * input_bytes <= peak["held"]  # the results alone: half as many tokens, and all tokens
+        assert 0 <= peak["working"] <= peak["held"]
+    assert found["peak_bytes"]["port"]["working"] > found["peak_bytes"]["ours"]["working"]
+    assert "port / ours" in (tmp_path / "overhead.md").read_text()
+    with pytest.raises(SystemExit):  # at once, not after minutes
+        overhead.main([*SMALL, "--output", str(tmp_path)])
+
+
+@pytest.mark.sweep  # two grids, three processes each
+def test_growth_measures_every_grid(tmp_path: Path) -> None:
+    growth.main(["--sides", "24", "16", "--batch", "1", "--channels", "8", "--tile", "8", "--repeats", "1",
+                 "--output", str(tmp_path)])  # fmt: skip
+    rows = json.loads((tmp_path / "growth.json").read_text())["rows"]
+    assert [row["side"] for row in rows] == [16, 24]
+    assert all(set(row["match"]) == set(row["total"]) == OURS_AND_PORT for row in rows)
+    assert (tmp_path / "growth.png").is_file()
+
+
+def test_attach_times_both_functions(capsys: pytest.CaptureFixture[str]) -> None:
+    attach.main(["--model", "sd15-tiny-random", "--repeats", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("sd15-tiny-random, 10 blocks; device: ")
+    assert [line.split(":")[0] for line in lines[1:]] == ["apply_tome", "remove_tome"]
+
+
+def test_families_counts_tokens_and_times_calls(tmp_path: Path) -> None:
+    families.main(["--side", "16", "--repeats", "1", "--only", "unet", "sdxl", "--output", str(tmp_path)])
+    rows = json.loads((tmp_path / "families.json").read_text())["rows"]
+    assert [(row["name"], row["tokens"], row["tokens_left"]) for row in rows] == [
+        ("sdxl", [64], [32]), ("unet", [256], [128]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "page"), [(results_page, "results/index.md"), (gpu_presets, "guides/gpu.md")], ids=["results", "gpu"]
+)
+def test_pages_show_what_is_kept(script: object, page: str) -> None:
+    docs = tiny.ROOT / "docs"
+    text = (docs / "en" / page).read_text(encoding="utf-8").split(script.BEGIN)[1].split(script.END)[0].strip()
+    if script is results_page:
+        assert text == results_page.make_page(results_page.read_machines(docs / "measured"))
+    else:
+        assert text == gpu_presets.page()
