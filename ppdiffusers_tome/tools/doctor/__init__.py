@@ -1,1 +1,1 @@
-"""What merges in which pipelines and models, and what that is going to save."""
+"""Coverage of pipelines, estimates for one model, and the environment report."""
