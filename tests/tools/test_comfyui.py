@@ -1,6 +1,4 @@
-"""The nodes for ComfyUI, by ComfyUI's protocol and without ComfyUI: what a node tells of itself, which nodes run again
-when something changes, and that a pipeline goes from node to node by reference and stays for the next run.
-"""
+"""The nodes for ComfyUI without ComfyUI: their inputs, both workflows, and that other branches stay unmerged."""
 
 from __future__ import annotations
 
@@ -8,9 +6,8 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import paddle
@@ -67,17 +64,6 @@ OURS = NODES[NODE]
 
 def written(file: str) -> dict[str, Any]:
     return json.loads((FOLDER / file).read_text(encoding="utf-8"))
-
-
-def workflow(**settings: Any) -> dict[str, Any]:
-    """The file, with small pictures and other settings of our node."""
-    nodes = written("workflow_api.json")
-    for node in nodes.values():
-        if "Text2Image" in node["class_type"]:
-            node["inputs"].update(width=32, height=32, steps=2)
-        if node["class_type"] == NODE:
-            node["inputs"].update(settings)
-    return nodes
 
 
 def inputs_of(kind: str) -> dict[str, Any]:
@@ -179,115 +165,45 @@ class TestOfTheWorkflow:
         }
 
 
-def load(ckpt_name: str) -> tuple[Any]:
+def sample(pipe: Any, **inputs: Any) -> np.ndarray:
+    """Sample as PaddleMIX's nodes do: by another pipeline, of the components of the one they are given."""
+    sampler = StableDiffusionPipeline(**pipe.components, requires_safety_checker=False)
+    sampler.set_progress_bar_config(disable=True)
+    paddle.seed(inputs["seed"])
+    latent = sampler(
+        prompt="a photo of a cat", width=inputs["width"], height=inputs["height"],
+        num_inference_steps=inputs["steps"], guidance_scale=inputs["cfg"], output_type="latent",
+    ).images  # fmt: skip
+    image = pipe.vae.decode(latent / pipe.vae.config.scaling_factor, return_dict=False)[0]
+    return (image / 2 + 0.5).clip(0, 1).numpy()
+
+
+def make_pipeline() -> StableDiffusionPipeline:
     tokenizer = CLIPTokenizer.from_pretrained(str(MODEL / "tokenizer"))
     encoder = tiny.text_encoder(vocab_size=len(tokenizer), max_position_embeddings=tokenizer.model_max_length)
-    return (tiny.pipeline(tokenizer=tokenizer, text_encoder=encoder),)
+    return tiny.pipeline(tokenizer=tokenizer, text_encoder=encoder)
 
 
-def sample(**given: Any) -> tuple[paddle.Tensor]:
-    """As PaddleMIX's samplers: another pipeline, of the components of the one they are given."""
-    pipe = StableDiffusionPipeline(**given["sd_pipe"].components, requires_safety_checker=False)
-    pipe.set_progress_bar_config(disable=True)
-    paddle.seed(given["seed"])
-    latent = pipe(
-        prompt=given["prompt"], negative_prompt=given["negative_prompt"], width=given["width"], height=given["height"],
-        num_images_per_prompt=given["number"], num_inference_steps=given["steps"], guidance_scale=given["cfg"],
-        output_type="latent",
-    ).images  # fmt: skip
-    return (latent,)
-
-
-def decode(latent: paddle.Tensor, sd_pipe: Any) -> tuple[np.ndarray]:
-    picture = sd_pipe.vae.decode(latent / sd_pipe.vae.config.scaling_factor, return_dict=False)[0]
-    return ((picture / 2 + 0.5).clip(0, 1).transpose([0, 2, 3, 1]).numpy(),)
-
-
-class Engine:
-    """Runs workflows as ComfyUI does: a node runs again where its inputs, or those of a node before it, changed."""
-
-    RUNS: ClassVar[dict[str, Callable[..., tuple]]] = {
-        "PaddleSDCheckpointLoader": load,
-        "PaddleSDText2ImagePipe": sample,
-        "PaddleSDVaeDecoder": decode,
-        "PromptInput": lambda prompt: (prompt,),
-        "PaddleSaveImage": lambda images, filename_prefix, censor: (images,),
-        NODE: lambda **given: getattr(OURS(), OURS.FUNCTION)(**given),
-        LOADER: lambda: getattr(NODES[LOADER](), NODES[LOADER].FUNCTION)(),
-    }
-
-    def __init__(self) -> None:
-        self.kept: dict[str, tuple] = {}
-
-    def run(self, nodes: dict[str, Any], order: list[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-        """Pictures by the name of their file, and the kinds of the nodes that ran; the outputs in the given order."""
-        ran: list[str] = []
-
-        def signature(number: str) -> str:
-            inputs = nodes[number]["inputs"].items()
-            told = {name: [signature(each[0]), each[1]] if is_link(each) else each for name, each in inputs}
-            return json.dumps([nodes[number]["class_type"], told])
-
-        def output(number: str) -> tuple:
-            if signature(number) not in self.kept:
-                inputs = nodes[number]["inputs"].items()
-                given = {name: output(each[0])[each[1]] if is_link(each) else each for name, each in inputs}
-                self.kept[signature(number)] = self.RUNS[nodes[number]["class_type"]](**given)
-                ran.append(nodes[number]["class_type"])
-            return self.kept[signature(number)]
-
-        saving = {node["inputs"]["filename_prefix"]: number for number, node in nodes.items()
-                  if node["class_type"] == "PaddleSaveImage"}  # fmt: skip
-        pictures = {name: output(saving[name])[0] for name in order}
-        self.kept = {signature(number): self.kept[signature(number)] for number in nodes}  # of other runs, none
-        return pictures, ran
-
-
-@pytest.fixture
-def alone() -> Callable[..., np.ndarray]:
-    """The picture that a pipeline of its own draws, with ToMe applied in Python."""
-    drawn: dict[str, np.ndarray] = {}
-
-    def draw(**settings: Any) -> np.ndarray:
-        told = json.dumps(settings)
-        if told not in drawn:
-            pipe = load("")[0]
-            if settings:
-                pipe.apply_tome(**settings)
-            nodes = workflow()
-            given = next(node["inputs"] for node in nodes.values() if "Text2Image" in node["class_type"])
-            texts = [nodes[given[name][0]]["inputs"]["prompt"] for name in ("prompt", "negative_prompt")]
-            given = {**given, "sd_pipe": pipe, "prompt": texts[0], "negative_prompt": texts[1]}
-            drawn[told] = decode(sample(**given)[0], pipe)[0]
-        return drawn[told]
-
-    return draw
-
-
-def test_branches_stay_apart_and_settings_do_not_add_up(alone: Callable[..., np.ndarray]) -> None:
-    engine, order = Engine(), ["unmerged", "merged"]
-    plain = alone()
-    for number, (widgets, settings) in enumerate([
-        (dict(settings="balanced"), dict(ratio="balanced")),
-        (dict(settings=OWN, ratio=0.7), dict(ratio=0.7)),
-        (dict(settings=OWN, ratio=0.3, end=0.5), dict(ratio=0.3, end=0.5)),
-        (dict(settings="off"), {}),
-    ]):  # fmt: skip
-        pictures, ran = engine.run(workflow(**widgets), order)
-        assert np.array_equal(pictures["unmerged"], plain), widgets
-        assert np.array_equal(pictures["merged"], alone(**settings)), widgets
-        assert settings == {} or np.abs(pictures["merged"] - plain).max() > 1e-3
-        behind = ["PaddleSDText2ImagePipe", "PaddleSDVaeDecoder", "PaddleSaveImage"]
-        assert number == 0 or ran == [NODE, *behind]  # the rest is kept, the loaded pipeline too
-    assert engine.run(workflow(**widgets), order)[1] == []
-    pictures, _ = Engine().run(workflow(settings="balanced"), order[::-1])  # merged first
-    assert np.array_equal(pictures["unmerged"], plain)
-    assert np.array_equal(pictures["merged"], alone(ratio="balanced"))
+def test_other_branches_stay_unmerged_and_settings_do_not_add_up() -> None:
+    inputs = dict(seed=0, width=32, height=32, steps=2, cfg=7.5)
+    pipe = make_pipeline()
+    plain = sample(pipe, **inputs)
+    for widgets, settings in [
+        (("balanced", 0.5, "tome", 0.0, 1.0), dict(ratio="balanced")),
+        ((OWN, 0.3, "tome", 0.0, 0.5), dict(ratio=0.3, end=0.5)),
+        (("off", 0.5, "tome", 0.0, 1.0), None),
+    ]:
+        merged = sample(OURS().merge(pipe, *widgets)[0], **inputs)
+        other = make_pipeline()
+        expected = plain if settings is None else sample(other.apply_tome(**settings), **inputs)
+        assert np.array_equal(merged, expected), widgets
+        assert settings is None or np.abs(merged - plain).max() > 1e-3
+        assert np.array_equal(sample(pipe, **inputs), plain)
 
 
 def test_a_second_node_takes_the_place_of_the_first() -> None:
     node = OURS()
-    plain = load("")[0]
+    plain = make_pipeline()
     first, said = node.merge(plain, OWN, 0.5, "tome", 0.0, 1.0)
     second, _ = node.merge(first, OWN, 0.25, "prune", 0.0, 1.0)
     off, nothing = node.merge(first, "off", 0.5, "tome", 0.0, 1.0)
@@ -302,7 +218,7 @@ class TestOfTheBundledModel:
 
     @pytest.fixture(scope="class")
     def pipe(self) -> StableDiffusionPipeline:
-        return Engine.RUNS[LOADER]()[0]
+        return getattr(NODES[LOADER](), NODES[LOADER].FUNCTION)()[0]
 
     def test_the_noise_it_tells_is_in_what_it_was_trained_on(self, pipe: StableDiffusionPipeline) -> None:
         """Of the two timesteps with as much noise, the model is asked at its own one, and answers with v."""
@@ -321,19 +237,13 @@ class TestOfTheBundledModel:
             (bare,) = pipe.unet(latent, timestep, text, return_dict=False)
             np.testing.assert_allclose(bare.numpy(), noise.numpy(), atol=1e-4)
 
-    def test_its_workflow_draws_what_the_model_draws_by_itself(self) -> None:
+    def test_it_generates_what_the_model_generates_by_itself(self, pipe: StableDiffusionPipeline) -> None:
         """In small and in few steps. Asked at the wrong timesteps they correlate by less than 0.87."""
-        nodes = written("workflow_bundled_api.json")
-        for node in nodes.values():
-            if "Text2Image" in node["class_type"]:
-                assert [node["inputs"][name] for name in ("width", "height", "steps", "cfg")] == [512, 512, 10, 1.5]
-                node["inputs"].update(width=64, height=64, steps=4)
-        pictures, ran = Engine().run(nodes, ["unmerged", "merged"])
-        assert sorted(ran) == sorted(node["class_type"] for node in nodes.values())
-        usual = StableDiffusionPipeline.from_pretrained(str(MODEL))
-        given = {**nodes["5"]["inputs"], "sd_pipe": usual, "prompt": "a photo of a cat", "negative_prompt": ""}
-        expected = decode(sample(**given)[0], usual)[0]
-        for picture in pictures.values():
-            assert picture.shape == expected.shape == (1, 64, 64, 3)
-            assert np.corrcoef(picture.ravel(), expected.ravel())[0, 1] > 0.9
-        assert np.abs(pictures["merged"] - pictures["unmerged"]).mean() > 1e-3
+        nodes = written("workflow_bundled_api.json").values()
+        inputs = next(node["inputs"] for node in nodes if "Text2Image" in node["class_type"])
+        assert [inputs[name] for name in ("width", "height", "steps", "cfg")] == [512, 512, 10, 1.5]
+        inputs = {**inputs, "width": 64, "height": 64, "steps": 4}
+        expected = sample(StableDiffusionPipeline.from_pretrained(str(MODEL)), **inputs)
+        merged = OURS().merge(pipe, "balanced", 0.5, "tome", 0.0, 1.0)[0]
+        for image in (sample(pipe, **inputs), sample(merged, **inputs)):
+            assert np.corrcoef(image.ravel(), expected.ravel())[0, 1] > 0.9

@@ -1,4 +1,4 @@
-"""Parts of the page that Gradio lacks, as HTML with the images inside: no image is written to a file or served."""
+"""HTML for parts of the page that Gradio lacks, with the images inside."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def render_photo(translate: Translate, photo: Image.Image, edges: Image.Image) -
 
 
 def _map(translate: Translate, comparison: Comparison) -> str:
-    """Render a section for each call of the denoiser, one of which is shown; the last one is the average."""
+    """Render a section for each call of the denoiser, then the average."""
     if not comparison.request.with_map:
         return ""
     images, title = comparison.map_images, f"<h3>{translate('map_title')}</h3>"

@@ -1,4 +1,4 @@
-"""The words of the page in English and Chinese, and which of them a browser prefers."""
+"""The words of the page in English and Chinese."""
 # ruff: noqa: RUF001
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ WORDS: dict[str, dict[str, str]] = {
         "unknown_subject": "The bundled model cannot generate this: {detail}.",
         "unusual_size": "The bundled model was made for 512x512; at this size its images are smeared.",
         "no_edges": "The image has no edges with these thresholds, so it guides nothing; lower them.",
+        "error": "Not possible",
         "no_prompt": "The prompt is empty; describe the image.",
         "long_prompt": "The prompt has {length} characters; at most {most} are accepted.",
         "unknown_class": "There is no such class: {detail}.",
@@ -144,6 +145,7 @@ WORDS: dict[str, dict[str, str]] = {
         "unknown_subject": "自带的小模型画不出这个提示词的内容：{detail}。",
         "unusual_size": "自带的小模型只适合 512x512，用这个尺寸生成的图会模糊或残缺。",
         "no_edges": "在这些阈值下没有提取到边缘，图片不起引导作用；请调低阈值。",
+        "error": "无法生成",
         "no_prompt": "提示词为空，请写明要生成的内容。",
         "long_prompt": "提示词有 {length} 个字符，最多 {most} 个。",
         "unknown_class": "没有这个类别：{detail}。",
@@ -182,7 +184,7 @@ def translate(language: str, key: str, **values: object) -> str:
 
 
 def choose_language(accept_language: str) -> str:
-    """Return the language that an ``Accept-Language`` header prefers among ``WORDS``; English where it names none.
+    """Return the language that an ``Accept-Language`` header prefers, or English.
 
     Example:
         >>> choose_language("fr, zh-CN;q=0.8, en;q=0.5")

@@ -30,7 +30,7 @@ _UPLOAD_SECONDS = 60  # until an uploaded file, which is read at once, is delete
 
 
 class _Blocks(gr.Blocks):
-    """Blocks that download no address which a user sends in place of an uploaded file."""
+    """Blocks that refuse an address in place of an upload."""
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any) -> list[Any]:
         if '"path": "http' in json.dumps(inputs):
@@ -85,7 +85,7 @@ class Page:
         self._studio.close()
 
     def _add(self, component: Any, field: str | None = None, **words: str) -> Any:
-        """Translate attributes of a component when the page is loaded; make it a field of the form."""
+        """Translate attributes of a component, and make it a form field."""
         self._words[component] = words
         if field is not None:
             self._form[field] = component
@@ -95,7 +95,8 @@ class Page:
         loaded, usual = self._studio.plain, ToMeConfig()
         if loaded.labels is None:
             prompt = self._add(gr.Textbox(self._studio.prompt, lines=2, max_lines=6), "prompt", label="prompt")
-            self._add(gr.Examples([[example] for example in examples], prompt).dataset, label="examples")
+            if examples:
+                self._add(gr.Examples([[example] for example in examples], prompt).dataset, label="examples")
         else:
             names = loaded.labels.list_names()
             self._add(gr.Dropdown(names, value=self._studio.prompt, allow_custom_value=True), "prompt", label="class")
@@ -178,10 +179,7 @@ class Page:
 
     def _estimate(self, language: str, *values: Any) -> str:
         form = dict(zip(self._form, values, strict=True))
-        try:
-            seconds = self._studio.estimate_seconds(form["height"], form["width"], form["steps"])
-        except TypeError:  # an empty field
-            return ""
+        seconds = self._studio.estimate_seconds(form["height"], form["width"], form["steps"])
         if seconds is None:
             return ""
         time = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
@@ -198,9 +196,7 @@ class Page:
             edges = self._studio.find_edges(photo, dict(zip(self._form, values, strict=True)))
             return render_photo(partial(translate, language), photo, edges)
 
-    def _prepare(
-        self, user: gr.Request, language: str, photo: Any, has_photo: bool, *values: Any
-    ) -> list[Any]:
+    def _prepare(self, user: gr.Request, language: str, photo: Any, has_photo: bool, *values: Any) -> list[Any]:
         with _refusals_as_errors(language):
             if has_photo and photo is None:
                 raise RefusedError("lost_photo")
@@ -230,7 +226,7 @@ class Page:
         self._cancelled.pop(user.session_hash, threading.Event()).set()
 
     def _forget(self, user: gr.Request) -> None:
-        """Drop the images of a page that is closed, which Gradio would keep for an hour."""
+        """Drop the images of a closed page; Gradio would keep them."""
         self._cancel(user)
         self.blocks.state_holder.session_data.pop(user.session_hash, None)
 
@@ -249,4 +245,4 @@ def _refusals_as_errors(language: str) -> Iterator[None]:
         if "field" in values:
             values["field"] = translate(language, values["field"])
         text = escape(translate(language, refused.reason, **values))  # as Gradio shows HTML
-        raise gr.Error(text, duration=None, print_exception=False) from None
+        raise gr.Error(text, title=translate(language, "error"), duration=None, print_exception=False) from None

@@ -1,4 +1,4 @@
-"""Checks of what a user enters or uploads, before anything is generated. Imports neither Paddle nor Gradio."""
+"""Checks of a form and an upload. Imports neither Paddle nor Gradio."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check_number(form: Mapping[str, Any], field: str, least: float, most: float,
 
 
 def check_tome(form: Mapping[str, Any]) -> ToMeConfig:
-    """Return the settings of a form's preset, or with ``OWN`` those of its method and ratio.
+    """Return the settings of token merging in a form.
 
     Raises:
         RefusedError: they merge nothing or do not go together.
@@ -95,7 +95,9 @@ def check_tome(form: Mapping[str, Any]) -> ToMeConfig:
 
 
 def read_photo(content: bytes) -> Image.Image:
-    """Decode an uploaded image file as people see it: in RGB, scaled down to 2048 pixels a side.
+    """Decode an image file as people see it, in RGB.
+
+    It is scaled down to 2048 pixels a side.
 
     Raises:
         RefusedError: it is no image of ``FORMATS``, or has too many or too few pixels.

@@ -1,4 +1,4 @@
-"""Serves the page to this machine alone, unless told otherwise, and refuses what the page does not need."""
+"""The server of the page, and what it refuses to serve."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def accepted_names(listening: socket.socket, host: str, extra: Iterable[str]) -> frozenset[str] | None:
-    """Return the host names that the page answers to, besides addresses and ``localhost``; None for any.
+def choose_host_names(listening: socket.socket, host: str, extra: Iterable[str]) -> frozenset[str] | None:
+    """Return the names that the page answers to; None for any.
 
-    Any site can point its own name at 127.0.0.1, and its pages would then count as this one (DNS rebinding).
+    Addresses and ``localhost`` are always accepted. Any site can point its own name at 127.0.0.1, and its pages would
+    then count as this one (DNS rebinding).
 
     Args:
         listening: from ``listen``.
@@ -64,7 +65,7 @@ def accepted_names(listening: socket.socket, host: str, extra: Iterable[str]) ->
 
 
 def make_server(blocks: Blocks, names: frozenset[str] | None) -> Any:
-    """Return a ``uvicorn.Server`` of the page; ``names`` are from ``accepted_names``."""
+    """Return a ``uvicorn.Server`` of the page; ``names`` are from ``choose_host_names``."""
     import uvicorn
     from fastapi import FastAPI
     from gradio import mount_gradio_app
@@ -100,7 +101,7 @@ class _Guard:
         await app(scope, receive, send_with_headers)
 
     def _refuse(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        """Return the status and the reason of a refusal; None for a request that the page needs."""
+        """Return the status and the reason of a refusal, or None."""
         host = _host_name(headers.get("host", ""))
         if self._names is not None and host not in self._names and not _is_address(host):
             return 403, f"The page does not answer to the name {host[:80]!r}; start it with --allow-host and that name."
@@ -131,7 +132,7 @@ def _host_name(host: str) -> str:
 
 
 def _is_address(host: str) -> bool:
-    """Return whether a host is an IP address or ``localhost``, which nobody can point elsewhere."""
+    """Return whether nobody can point a host elsewhere."""
     try:
         return host == "localhost" or host.endswith(".localhost") or bool(ipaddress.ip_address(host.partition("%")[0]))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Generates and measures what the page shows: both images and the map of merged tokens. Imports no Gradio."""
+"""Generation of what the page shows. Imports no Gradio."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Report = Callable[[str, int, int], None]  # the stage, and how many of how many 
 
 @dataclass(frozen=True)
 class Request:
-    """What to compare: an image by its pipeline, prompt and edges; how its tokens merge; whether to trace that."""
+    """An image by its pipeline, prompt and edges, and how its tokens merge."""
 
     loaded: loaded_pipeline.LoadedPipeline
     prompt: str
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True)
 class MapImage:
-    """The merged tokens of one block in one call, from 1, of the denoiser; call 0 is the average over all calls."""
+    """The merged tokens of one block; ``call`` 0 is the average."""
 
     call: int
     block: str
@@ -58,9 +58,10 @@ class MapImage:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both images of a request; the merged one has its similarity to the unmerged one.
+    """Both images of a request.
 
     Attributes:
+        merged: with its similarity to the unmerged image.
         unmerged_at: when the unmerged image was finished, in seconds since 1970.
         is_reused: whether an earlier comparison generated the unmerged image.
         oddities: details of what a user should know, by keys of ``i18n.WORDS``.
@@ -108,19 +109,20 @@ class Studio:
         self._pace = self._worker.submit(self._measure_pace)
 
     def close(self) -> None:
-        """Wait for the comparison that runs, which should be cancelled before, and drop the others."""
+        """Wait for the running comparison, and drop the others."""
         self._worker.shutdown(cancel_futures=True)
 
-    def estimate_seconds(self, height: int, width: int, steps: int) -> float | None:
-        """Return about how long both images take, once that is measured; None where it could not be."""
+    def estimate_seconds(self, height: Any, width: Any, steps: Any) -> float | None:
+        """Estimate how long both images take; None where a size is missing or nothing was measured."""
         try:
             step_seconds, other_seconds = self._pace.result()
-        except Exception:  # an image will fail alike, and say why
+            scale = height * width / (self.plain.height * self.plain.width)
+            return 2 * scale * (step_seconds * steps + other_seconds)
+        except Exception:  # an image fails alike, and says why
             return None
-        return 2 * (step_seconds * steps + other_seconds) * height * width / (self.plain.height * self.plain.width)
 
     def find_edges(self, photo: Image.Image, form: Mapping[str, Any]) -> Image.Image:
-        """Find the edges of a photo at the size and with the thresholds of a form: white on black, RGB.
+        """Find the edges of a photo, white on black, as a form says.
 
         Raises:
             RefusedError: a number is out of range, or the thresholds are out of order.
@@ -131,7 +133,7 @@ class Studio:
         return detect_edges(fit_image(photo, *_check_size(form)), low, high)
 
     def prepare(self, form: Mapping[str, Any], photo: Image.Image | None) -> Request:
-        """Turn a form into a request that fits into memory; without a ControlNet, a photo is ignored.
+        """Turn a form into a request that fits into memory.
 
         Raises:
             RefusedError: a field cannot be used, or the image is too large.
@@ -163,12 +165,12 @@ class Studio:
         Args:
             request: from ``prepare``.
             previous: the last comparison of the same user.
-            report: called while earlier comparisons run, with their number, and in each stage.
-            cancelled: once it is set, the comparison ends, after the current step if it runs.
+            report: called in each stage, and with the number of earlier comparisons while these run.
+            cancelled: once it is set, the comparison ends after the current step.
 
         Raises:
             CancelledError: ``cancelled`` was set, or the studio was closed.
-            RefusedError: it failed, and the terminal has the traceback of a bug; or too many are waiting.
+            RefusedError: the comparison failed, or too many are waiting.
         """
 
         def report_or_cancel(stage: str, done: int, calls: int) -> None:
@@ -209,12 +211,10 @@ class Studio:
             unmerged, unmerged_at, is_reused = self._generate(request, None, report), time.time(), False
         merged = self._generate(request, request.tome, report).compare_with(unmerged.image)
         map_images = list(_trace(request, report)) if request.with_map else []
-        return Comparison(
-            request, unmerged, merged, unmerged_at, is_reused, _describe_oddities(request), map_images
-        )
+        return Comparison(request, unmerged, merged, unmerged_at, is_reused, _describe_oddities(request), map_images)
 
     def _generate(self, request: Request, tome: ToMeConfig | None, report: Report) -> GeneratedImage:
-        """Generate an image and measure it, after an untimed step where its size or settings are new."""
+        """Generate and measure an image, after a warm-up for new settings."""
         loaded, edges = request.loaded, request.edges
         loaded.apply(tome)
         key = (edges is not None, loaded.height, loaded.width, loaded.guidance_scale > 1, tome)
@@ -225,7 +225,7 @@ class Studio:
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
 
     def _measure_pace(self) -> tuple[float, float]:
-        """Return the seconds of one step of the first image, and those of decoding it."""
+        """Return the seconds of one step and of decoding."""
         loaded, times = replace(self.plain, settings=replace(self.plain.settings, steps=1)), [0.0]
         request = Request(loaded, self.prompt, None, loaded.settings.tome, with_map=False)
         image = self._generate(request, None, lambda *_: times.append(time.perf_counter()))
@@ -253,14 +253,14 @@ def _describe_oddities(request: Request) -> dict[str, str]:
 
 
 def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:
-    """Report that a stage begins, and return what reports each of its calls of the denoiser."""
+    """Report that a stage begins; the result reports its calls."""
     numbers = iter(range(1, calls + 1))
     report(stage, 0, calls)
     return lambda: report(stage, next(numbers, calls), calls)
 
 
 def _trace(request: Request, report: Report) -> Iterator[MapImage]:
-    """Generate the merged image once more, as tracing takes time, and yield which tokens merged."""
+    """Generate the merged image again, as tracing takes time."""
     loaded = request.loaded
     if not METHODS[request.tome.method].compares:
         return

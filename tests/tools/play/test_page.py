@@ -201,12 +201,12 @@ def test_the_name_of_another_site_that_leads_here_opens_nothing(address: str, ho
 
 
 def test_where_others_may_open_the_page_any_name_leads_to_it() -> None:
-    from ppdiffusers_tome.tools.play.server import accepted_names, listen
+    from ppdiffusers_tome.tools.play.server import choose_host_names, listen
 
     with listen("0.0.0.0", 0) as everywhere, listen("localhost", 0) as here:
-        assert accepted_names(everywhere, "0.0.0.0", []) is None
-        assert accepted_names(everywhere, "0.0.0.0", ["A.example"]) == {"a.example", "0.0.0.0"}
-        assert accepted_names(here, "localhost", []) == {"localhost"}
+        assert choose_host_names(everywhere, "0.0.0.0", []) is None
+        assert choose_host_names(everywhere, "0.0.0.0", ["A.example"]) == {"a.example", "0.0.0.0"}
+        assert choose_host_names(here, "localhost", []) == {"localhost"}
 
 
 def test_requests_are_bounded(address: str) -> None:

@@ -120,6 +120,10 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
     write_dit(tmp_path, {"0": "cat", "1": "coffee"})
     studio = make_studio("--model", str(tmp_path), "--steps", "2")
     assert (studio.guided, studio.prompt) == (None, "cat")
+    pytest.importorskip("gradio")
+    from ppdiffusers_tome.tools.play.page import Page
+
+    assert Page(studio, (), "zh").blocks.fns, "its page has other fields"
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(CancelledError):
