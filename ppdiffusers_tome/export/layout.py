@@ -1,8 +1,8 @@
-"""Files of an exported pipeline and the rules for replacing them.
+"""Files of an exported pipeline and the rules for replacing them. Imports no Paddle.
 
 An export replaces or removes only files of an earlier export, by their names, in a folder whose ``export.json`` shows
 that an export was written there. Files that describe an export without being part of a pipeline, which other commands
-write too, are replaced in any folder except a model's own. All other files stay. This module imports no Paddle.
+write too, are replaced in any folder except a model's own. All other files stay.
 """
 
 from __future__ import annotations
@@ -22,14 +22,11 @@ PROGRAMS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
 DENOISERS = ("unet", "controlnet")
 INDEX, EXPORT = "model_index.json", "export.json"
 SETTINGS, DENOISER_SETTINGS = "tome.json", {name: f"tome.{name}.json" for name in DENOISERS}
-# The deploy pipelines' classes begin with this; no model's own index names one.
-_DEPLOY_PREFIX = "PaddleInfer"
 _DESCRIPTIONS = (EXPORT, SETTINGS, *DENOISER_SETTINGS.values())
 # Every file of an export by either Paddle; other kinds of tokenizers have more files.
 _FILES = (
-    INDEX, *_DESCRIPTIONS, "scheduler/scheduler_config.json",
+    INDEX, *_DESCRIPTIONS, "scheduler/scheduler_config.json", "tokenizer/merges.txt",
     *(f"tokenizer/{name}.json" for name in ("added_tokens", "special_tokens_map", "tokenizer_config", "vocab")),
-    "tokenizer/merges.txt",
     *(f"{name}/{PROGRAM}{suffix}" for name in PROGRAMS
       for suffix in (*PROGRAM_SUFFIXES, ".pdiparams", ".pdiparams.info", ".onnx")),
 )  # fmt: skip
@@ -47,12 +44,31 @@ def require_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) 
         ToMeValueError: the folder holds something that must not be replaced.
         OSError: the folder cannot be created or written.
     """
-    _require_writable(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise ToMeValueError(f"{folder} is a file; choose another folder") from error
+    _probe(folder)
     has_export = read_export(folder) is not None
-    _refuse_model(folder, has_export)
+    if os.path.lexists(folder / INDEX):
+        index = _read_json(folder / INDEX)
+        class_name = index.get("_class_name") if isinstance(index, dict) else None
+        # The deploy pipelines' classes begin so; no model's own index names one.
+        if not has_export or not str(class_name).startswith("PaddleInfer"):
+            raise ToMeValueError(
+                f"{folder} holds a {INDEX} that no export wrote ({class_name or 'without a class'}); an export would "
+                "destroy that model, so not even overwrite=True replaces it; choose another folder"
+            )
     files = list(dict.fromkeys([*_FILES, *names]))
-    for parent in sorted({path for name in files for path in Path(name).parents if path != Path()}):
-        _refuse_subfolder(folder / parent)
+    for path in sorted({folder / parent for name in files for parent in Path(name).parents if parent != Path()}):
+        if path.is_symlink():
+            raise ToMeValueError(
+                f"{path} is a link, so files would be replaced elsewhere; remove it, or choose another folder"
+            )
+        if path.is_dir():
+            _probe(path)
+        elif path.exists():
+            raise ToMeValueError(f"{path} is a file, and an export has a folder of that name; choose another folder")
     existing = [name for name in files if os.path.lexists(folder / name)]
     for name in existing:
         if name not in _DESCRIPTIONS and not has_export:
@@ -63,10 +79,9 @@ def require_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) 
     for path in (folder / name for name in existing):
         if path.is_dir():
             raise ToMeValueError(f"{path} is a folder, so no file can be written there; choose another folder")
-        if not overwrite and not path.exists():
-            raise ToMeValueError(f"{path} is a broken link; remove it, or choose another folder")
         if not overwrite:
-            raise ToMeValueError(f"{path} exists already; choose another folder, or replace it with overwrite=True")
+            remedy = "or replace it with overwrite=True" if path.exists() else "or remove this broken link"
+            raise ToMeValueError(f"{path} exists already; choose another folder, {remedy}")
 
 
 def list_files(folder: Path) -> list[str]:
@@ -93,9 +108,8 @@ def publish(work: Path, folder: Path, *, overwrite: bool) -> None:
         (folder / INDEX).unlink(missing_ok=True)
         (work / EXPORT).replace(folder / EXPORT)
         # A program of the other Paddle would be loaded in place of the new one, and settings would be out of date.
-        for name in _FILES:
-            if name not in names:
-                (folder / name).unlink(missing_ok=True)
+        for name in set(_FILES).difference(names):
+            (folder / name).unlink(missing_ok=True)
         for name in [*(name for name in names if name not in (EXPORT, INDEX)), INDEX]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (work / name).replace(folder / name)
@@ -105,45 +119,16 @@ def publish(work: Path, folder: Path, *, overwrite: bool) -> None:
 
 
 def read_export(folder: Path) -> dict[str, Any] | None:
-    """Read what ``export.json`` says of an export, complete or not.
-
-    Returns:
-        None without an export; ``bench export`` writes another ``export.json``.
-    """
+    """Read what ``export.json`` says of an export, complete or not; None without an export."""
     export = _read_json(folder / EXPORT)
+    # `bench export` writes another file of that name.
     return export if isinstance(export, dict) and isinstance(export.get("components"), list) else None
 
 
-def _require_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise ToMeValueError(f"{folder} is a file; choose another folder") from error
+def _probe(folder: Path) -> None:
+    """Raise OSError if a folder cannot be written."""
     with tempfile.TemporaryFile(dir=folder):
         pass
-
-
-def _refuse_model(folder: Path, has_export: bool) -> None:
-    if not os.path.lexists(folder / INDEX):
-        return
-    index = _read_json(folder / INDEX)
-    class_name = index.get("_class_name") if isinstance(index, dict) else None
-    if not has_export or not str(class_name).startswith(_DEPLOY_PREFIX):
-        raise ToMeValueError(
-            f"{folder} holds a {INDEX} that no export wrote ({class_name or 'without a class'}); an export would "
-            "destroy that model, so not even overwrite=True replaces it; choose another folder"
-        )
-
-
-def _refuse_subfolder(path: Path) -> None:
-    if path.is_symlink():
-        raise ToMeValueError(
-            f"{path} is a link, so files would be replaced elsewhere; remove it, or choose another folder"
-        )
-    if path.is_dir():
-        _require_writable(path)
-    elif path.exists():
-        raise ToMeValueError(f"{path} is a file, and an export has a folder of that name; choose another folder")
 
 
 def _read_json(path: Path) -> Any:

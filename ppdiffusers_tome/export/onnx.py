@@ -1,7 +1,6 @@
-"""Programs in ONNX, converted by paddle2onnx and run by onnxruntime.
+"""Programs in ONNX, converted by paddle2onnx and run by onnxruntime, which are optional (``require_onnx``).
 
-Both packages are optional. paddle2onnx for Paddle 3 converts no UNet, merged or not, so this needs Paddle 2. All
-operators of merging convert: ``scatter`` with and without adding (``ScatterND``, opset 16), ``gather``, ``argsort``
+All operators of merging convert: ``scatter`` with and without adding (``ScatterND``, opset 16), ``gather``, ``argsort``
 and integer arithmetic. ``index_add`` would not.
 """
 
@@ -18,20 +17,14 @@ import numpy as np
 
 from ppdiffusers_tome.export.programs import num_threads
 
-OPSET = 16
-
 
 def convert_to_onnx(program: Path) -> None:
-    """Write a program of Paddle 2 in ONNX beside it.
-
-    Args:
-        program: the path of its files without their suffix, which is added.
-    """
+    """Write a program of Paddle 2 in ONNX beside it; the path has no suffix."""
     import paddle2onnx
 
     source, weights, target = (str(program.with_suffix(suffix)) for suffix in (".pdmodel", ".pdiparams", ".onnx"))
     with _discard_standard_output():
-        paddle2onnx.export(source, weights, target, opset_version=OPSET)
+        paddle2onnx.export(source, weights, target, opset_version=16)
 
 
 def run_onnx(file: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -48,7 +41,7 @@ def run_onnx(file: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
 def use_image_layout_in_norms(vae: Any) -> Iterator[None]:
     """Give the norms of a VAE's attention inputs ``[batch, channels, tokens, 1]``.
 
-    The usual three axes are wrong in ONNX: paddle2onnx 1.3 takes the third last axis for the channels.
+    paddle2onnx 1.3 takes the third last axis for the channels.
     """
     hooks = []
     for layer in vae.sublayers():

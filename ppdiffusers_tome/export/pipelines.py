@@ -5,9 +5,7 @@ and a program in each of ``text_encoder``, ``unet`` (with the ControlNet, if the
 ``vae_decoder``. Two more describe them: ``tome.json`` holds the settings, for ``ToMeConfig.load``
 (``tome.unet.json`` and ``tome.controlnet.json`` if they differ), and ``export.json`` the sizes and the checks.
 
-Height and width are fixed, as they decide how many tokens merge; the batch may be dynamic. Random destinations are a
-hash of seed, timestep and grid, computed in the graph (``merging/partition.py``), so a program returns the same output
-for the same inputs, whatever the random state.
+Height and width are fixed, as they decide how many tokens merge; the batch may be dynamic.
 """
 
 from __future__ import annotations
@@ -53,9 +51,7 @@ from ppdiffusers_tome.export.requirements import (
     require_image_size,
     require_onnx,
 )
-from ppdiffusers_tome.export.settings import describe_settings, list_denoisers, require_all_exportable, settings_files
-
-_RUNTIME_CLASS = "PaddleInferRuntimeModel"
+from ppdiffusers_tome.export.settings import describe_settings, list_denoisers, list_settings_files
 
 
 @dataclass(frozen=True)
@@ -102,11 +98,10 @@ def export_pipeline(
     require_image_size(height, width, rows)
     require_deployable(pipe)
     denoisers = list_denoisers(pipe)
-    require_all_exportable(denoisers)
     if onnx:
         require_onnx()
     require_folder(folder, overwrite=overwrite)
-    components = pipeline_components(pipe, height=height, width=width, rows=rows)
+    components = _list_components(pipe, height, width, rows)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as work_name:
         work = Path(work_name)
         _write_config(pipe, work)
@@ -116,7 +111,9 @@ def export_pipeline(
                 component.save(work)
             if onnx:
                 convert_to_onnx(work / component.name / PROGRAM)
-            _require_free_space(work)
+            probe = work / ".free-space"
+            probe.write_bytes(bytes(2**16))  # Paddle ignores that a disk is full
+            probe.unlink()
             on_component(component.name)
         deployed = load_exported(work)
         exported = [_check_program(component, deployed, work, tolerance) for component in components]
@@ -124,29 +121,17 @@ def export_pipeline(
             **(metadata or {}), "height": height, "width": width, "rows": rows, "paddle": paddle.__version__,
             "tolerance": tolerance, "tome": describe_settings(denoisers),
             "components": [
-                {**asdict(result), "inputs": _describe_inputs(component)}
+                {**asdict(result), "inputs": {
+                    name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in component.inputs.items()
+                }}
                 for result, component in zip(exported, components, strict=True)
             ],
         }  # fmt: skip
         (work / EXPORT).write_text(json.dumps(description, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        for name, config in settings_files(denoisers).items():
+        for name, config in list_settings_files(denoisers).items():
             config.save(work / name)
         publish(work, folder, overwrite=overwrite)
     return exported
-
-
-def pipeline_components(pipe: Any, *, height: int, width: int, rows: int | None = None) -> list[Component]:
-    """Return the components of a pipeline; ``rows`` fixes the UNet's batch."""
-    text_tokens, vae, controlnet = pipe.tokenizer.model_max_length, pipe.vae, getattr(pipe, "controlnet", None)
-    latent: list[int | None] = [None, LATENT_CHANNELS, height // VAE_SCALE_FACTOR, width // VAE_SCALE_FACTOR]
-    return [
-        Component(
-            "text_encoder", lambda: TextEncoder(pipe.text_encoder), {"input_ids": ([None, None], "int64")}, text_tokens
-        ),
-        denoiser_component(pipe.unet, controlnet, height=height, width=width, rows=rows, text_tokens=text_tokens),
-        Component("vae_encoder", lambda: VaeEncoder(vae), {"sample": ([None, 3, height, width], "float32")}),
-        Component("vae_decoder", lambda: VaeDecoder(vae), {"latent_sample": (latent, "float32")}),
-    ]
 
 
 def load_exported(folder: str | Path) -> Any:
@@ -171,7 +156,7 @@ def load_exported(folder: str | Path) -> Any:
     index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     programs = {
         name: load_program(folder / name)
-        for name, value in index.items() if isinstance(value, list) and value[1] == _RUNTIME_CLASS
+        for name, value in index.items() if isinstance(value, list) and value[1] == "PaddleInferRuntimeModel"
     }  # fmt: skip
     pipe = getattr(ppdiffusers, index["_class_name"]).from_pretrained(str(folder), **programs)
     pipe.__class__ = type(type(pipe).__name__, (_DeployPipelineFixes, type(pipe)), {})
@@ -185,13 +170,9 @@ def load_exported(folder: str | Path) -> Any:
 
 
 class _DeployPipelineFixes:
-    """Methods for a deploy pipeline's fixed size and for CPUs.
+    """Methods for a deploy pipeline's fixed size and for CPUs."""
 
-    Attributes:
-        exported_size: height and width in pixels; None if unknown.
-    """
-
-    exported_size: tuple[int, int] | None = None
+    exported_size: tuple[int, int] | None = None  # height and width in pixels
 
     def __call__(
         self, prompt: Any = None, height: int | None = None, width: int | None = None, *args: Any, **kwargs: Any
@@ -221,10 +202,8 @@ class _DeployPipelineFixes:
 
     @contextmanager
     def _ignore_failed_synchronize(self, bar: Any) -> Iterator[Any]:
-        """Ignore that Paddle without a GPU refuses ``paddle.device.synchronize()``.
-
-        The pipeline calls it inside its bar after the last step, to time the steps, so nothing is lost.
-        """
+        # After the last step, the pipeline calls `paddle.device.synchronize()` inside its bar, to time the steps.
+        # Paddle without a GPU refuses that, and nothing is lost.
         with bar:
             try:
                 yield bar
@@ -237,11 +216,17 @@ class _DeployPipelineFixes:
                     raise
 
 
-def _require_free_space(folder: Path) -> None:
-    """Raise OSError on a full disk, which Paddle ignores."""
-    probe = folder / ".free-space"
-    probe.write_bytes(bytes(2**16))
-    probe.unlink()
+def _list_components(pipe: Any, height: int, width: int, rows: int | None) -> list[Component]:
+    text_tokens, vae, controlnet = pipe.tokenizer.model_max_length, pipe.vae, getattr(pipe, "controlnet", None)
+    latent: list[int | None] = [None, LATENT_CHANNELS, height // VAE_SCALE_FACTOR, width // VAE_SCALE_FACTOR]
+    return [
+        Component(
+            "text_encoder", lambda: TextEncoder(pipe.text_encoder), {"input_ids": ([None, None], "int64")}, text_tokens
+        ),
+        denoiser_component(pipe.unet, controlnet, height=height, width=width, rows=rows, text_tokens=text_tokens),
+        Component("vae_encoder", lambda: VaeEncoder(vae), {"sample": ([None, 3, height, width], "float32")}),
+        Component("vae_decoder", lambda: VaeDecoder(vae), {"latent_sample": (latent, "float32")}),
+    ]
 
 
 def _write_config(pipe: Any, folder: Path) -> None:
@@ -285,7 +270,3 @@ def _check_program(component: Component, deployed: Any, folder: Path, tolerance:
     files = [name for name in names if (folder / component.name / name).exists()]
     rows = [next(iter(example.values())).shape[0] for example in examples]
     return ExportedComponent(component.name, files, rows, difference)
-
-
-def _describe_inputs(component: Component) -> dict[str, Any]:
-    return {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in component.inputs.items()}

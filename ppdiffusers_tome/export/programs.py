@@ -18,7 +18,6 @@ from ppdiffusers_tome.export.requirements import VAE_SCALE_FACTOR
 
 # The deploy pipelines assume these numbers (``PaddleInferDiffusionPipelineMixin``).
 _SCALING_FACTOR, _NUM_CONTROL_SCALES = 0.18215, 13
-_TIMESTEPS = (981.0, 1.0)
 
 Shape = list[int | None]
 
@@ -50,18 +49,15 @@ class Component:
         paddle.jit.save(program, str(folder / self.name / PROGRAM))
 
     def examples(self) -> list[dict[str, paddle.Tensor]]:
-        """Return inputs at an early and a late timestep.
+        """Return reproducible random inputs at an early and a late timestep.
 
         A dynamic batch has one row in the first and two in the second.
         """
         rows = next(iter(self.inputs.values()))[0][0]
-        batches = (1, 2) if rows is None else (rows, rows)
-        return [self.example(batch, timestep) for batch, timestep in zip(batches, _TIMESTEPS, strict=True)]
+        return [self._example(rows or 1, timestep=981.0), self._example(rows or 2, timestep=1.0)]
 
-    def example(self, rows: int, timestep: float) -> dict[str, paddle.Tensor]:
-        """Return reproducible random inputs with a batch of ``rows``."""
-        rng = np.random.default_rng(0)
-        inputs = {}
+    def _example(self, rows: int, timestep: float) -> dict[str, paddle.Tensor]:
+        rng, example = np.random.default_rng(0), {}
         for name, (shape, dtype) in self.inputs.items():
             static_shape = [size or (self.example_length if axis else rows) for axis, size in enumerate(shape)]
             if name == "timestep":
@@ -70,8 +66,8 @@ class Component:
                 values = rng.integers(0, 100, static_shape)
             else:
                 values = rng.standard_normal(static_shape)
-            inputs[name] = paddle.to_tensor(values.astype(dtype))
-        return inputs
+            example[name] = paddle.to_tensor(values.astype(dtype))
+        return example
 
     @paddle.no_grad()
     def run(self, example: dict[str, paddle.Tensor]) -> np.ndarray:
@@ -147,8 +143,7 @@ def denoiser_component(
 
     Args:
         unet, controlnet: ppdiffusers' models, with or without ToMe.
-        height, width: of the image in pixels.
-        rows: of the UNet's batch, two for each image with guidance; None is dynamic.
+        height, width, rows: as for ``export_pipeline``.
         text_tokens: their number in examples; it is dynamic in the program.
     """
     latent = [rows, unet.config.in_channels, height // VAE_SCALE_FACTOR, width // VAE_SCALE_FACTOR]
@@ -175,10 +170,7 @@ class Program(PaddleInferRuntimeModel):
     input_shapes: Mapping[str, Sequence[int | None]] = {}
 
     def __call__(self, **inputs: Any) -> list[paddle.Tensor]:
-        """Run the program with its inputs by name and ignore all others.
-
-        Args:
-            inputs: tensors or arrays; a timestep may be any number.
+        """Run the program with its inputs by name, tensors or arrays, and ignore all others.
 
         Raises:
             ToMeValueError: an input has another shape than the program, which would fail in a kernel.
@@ -204,32 +196,20 @@ class Program(PaddleInferRuntimeModel):
 
 
 def load_program(folder: Path) -> Program:
-    """Load an exported component into Paddle Inference, with IR optimisation."""
-    name = find_program(folder).name
-    return Program.from_pretrained(str(folder), model_file_name=name, infer_configs=inference_config())
-
-
-def find_program(folder: Path) -> Path:
-    """Return the program of whichever Paddle wrote the folder."""
-    return next(path for suffix in PROGRAM_SUFFIXES if (path := folder / f"{PROGRAM}{suffix}").exists())
-
-
-def inference_config() -> Any:
-    """Return Paddle Inference's config for the device that Paddle uses.
-
-    IR optimisation is on and oneDNN off: with it a UNet that Paddle 3 exported does not run.
-    """
+    """Load an exported component of either Paddle into Paddle Inference, with IR optimisation."""
     from paddle import inference
 
     config = inference.Config()
     config.disable_glog_info()
-    config.disable_mkldnn()
+    config.disable_mkldnn()  # with oneDNN, a UNet that Paddle 3 exported does not run
     config.switch_ir_optim(True)
     device, _, index = paddle.get_device().partition(":")
     if device == "gpu":
         config.enable_use_gpu(256, int(index or 0))
     config.set_cpu_math_library_num_threads(num_threads())
-    return config
+    names = (f"{PROGRAM}{suffix}" for suffix in PROGRAM_SUFFIXES)
+    name = next(name for name in names if (folder / name).exists())
+    return Program.from_pretrained(str(folder), model_file_name=name, infer_configs=config)
 
 
 def num_threads() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
@@ -13,22 +13,15 @@ from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.settings.config import ToMeConfig
 
-_UNMERGED = ToMeConfig(0)
-
 
 def list_denoisers(pipe: Any) -> dict[str, Any]:
-    """Return the models of a pipeline that may merge, by name."""
-    models = {name: getattr(pipe, name, None) for name in DENOISERS}
-    return {name: model for name, model in models.items() if model is not None}
-
-
-def require_all_exportable(denoisers: Mapping[str, Any]) -> None:
-    """Refuse denoisers whose token merging cannot be part of a program.
+    """Return the models of a pipeline that may merge, by name.
 
     Raises:
-        ToMeValueError: the settings of one, or ppdiffusers' own port, cannot be exported.
+        ToMeValueError: the settings of one, or ppdiffusers' own port, cannot be part of a program.
     """
-    for name, model in denoisers.items():
+    models = {name: model for name in DENOISERS if (model := getattr(pipe, name, None)) is not None}
+    for name, model in models.items():
         if has_legacy_port(model):
             raise ToMeValueError(
                 f"ppdiffusers' own port of token merging is on {name} and cannot be exported; call remove_tome, or "
@@ -36,6 +29,7 @@ def require_all_exportable(denoisers: Mapping[str, Any]) -> None:
             )
         for entry in _entries(model):
             require_exportable(entry.config, name)
+    return models
 
 
 def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,34 +40,29 @@ def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def settings_files(denoisers: Mapping[str, Any]) -> dict[str, ToMeConfig]:
+def list_settings_files(denoisers: Mapping[str, Any]) -> dict[str, ToMeConfig]:
     """Return the settings to save, by file name.
 
     Applying them merges exactly the blocks that merge now. There is one ``tome.json`` if one config does that for all
     denoisers, otherwise a file for each denoiser for which one config does. Ratio 0 means no merging.
     """
-    config = _common_config(list(denoisers.values()))
+    config = _find_common_config(denoisers.values())
     if config is not None:
         return {SETTINGS: config}
-    configs = {DENOISER_SETTINGS[name]: _common_config([model]) for name, model in denoisers.items()}
+    configs = {DENOISER_SETTINGS[name]: _find_common_config([model]) for name, model in denoisers.items()}
     return {name: config for name, config in configs.items() if config is not None}
 
 
-def _common_config(models: list[Any]) -> ToMeConfig | None:
-    """Return the config that all models have in common, or None.
-
-    Applying it merges exactly the blocks that merge now.
-    """
-    configs = {entry.config for model in models for entry in _entries(model)} or {_UNMERGED}
-    config = next(iter(configs))
-    return config if len(configs) == 1 and all(_selects_merging_blocks(config, model) for model in models) else None
-
-
-def _selects_merging_blocks(config: ToMeConfig, model: Any) -> bool:
-    """Return whether a config selects exactly the blocks that merge."""
-    merging = {path for entry in _entries(model) for path in entry.paths}
-    selected = {block.name for block in select_blocks(find_blocks(model), config)}
-    return merging == selected or not (merging or config.ratio)
+def _find_common_config(models: Iterable[Any]) -> ToMeConfig | None:
+    """Find the config that merges exactly the blocks that merge now."""
+    models = list(models)
+    config, *others = {entry.config for model in models for entry in _entries(model)} or {ToMeConfig(0)}
+    for model in models:
+        merging = {path for entry in _entries(model) for path in entry.paths}
+        selected = {block.name for block in select_blocks(find_blocks(model), config)}
+        if merging != selected and (merging or config.ratio):
+            return None
+    return None if others else config
 
 
 def _entries(model: Any) -> tuple[AppliedBlocks, ...]:

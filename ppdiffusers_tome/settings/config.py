@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
@@ -72,8 +73,7 @@ class ToMeConfig:
 
         Args:
             grid: the tokens of one image or video.
-            level: how many times smaller than the latent the grid is, 1, 2, 4 or 8.
-            progress: of the denoising, 0 to 1; may be None unless ``uses_progress``.
+            level, progress: as for ``ratio_at``.
 
         Returns:
             Those of all frames with a stride over frames (``st``); else those of one frame.
@@ -89,7 +89,7 @@ class ToMeConfig:
         """Compute the fraction of tokens to merge.
 
         Args:
-            level: 1, 2, 4 or 8.
+            level: how many times smaller than the latent the grid is, 1, 2, 4 or 8.
             progress: of the denoising, 0 to 1; may be None unless ``uses_progress``.
         """
         ratio = self._ramp_at(level)
@@ -134,10 +134,7 @@ class ToMeConfig:
 
     @property
     def summary(self) -> str:
-        """The ratio and every setting that is not the default.
-
-        For people: ``ratio 0.7, tile 16``; of a preset, ``preset quality (ratio 0.75, method todo)``.
-        """
+        """The ratio and all settings that are not the default, as in ``ratio 0.7, tile 16``."""
         defaults = ToMeConfig().to_dict()
         changes = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != defaults[name]}
         text = ", ".join(f"{name} {format_setting(value)}" for name, value in changes.items())
@@ -161,17 +158,14 @@ class ToMeConfig:
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ToMeConfig:
-        """Build a config from plain values, such as those of ``to_dict``.
-
-        Raises:
-            ToMeTypeError, ToMeValueError: as for the class; or a name is not a setting, or it is not a mapping.
-        """
+        """Build a config from plain values, such as those of ``to_dict``."""
         check_type(settings, Mapping, 'a mapping of settings such as {"ratio": 0.5}')
         check_names(settings)
         ratio = settings.get("ratio")
         if isinstance(ratio, Mapping):
             # The keys of a JSON object are strings.
-            levels = [int(level) if _is_short_number(level) else level for level in ratio]
+            is_number = re.compile("[0-9]{1,8}").fullmatch
+            levels = [int(level) if isinstance(level, str) and is_number(level) else level for level in ratio]
             if len(set(levels)) < len(levels):
                 raise ToMeValueError(f"ratio={truncated_repr(dict(ratio))} names a level twice; give each level once")
             settings = {**settings, "ratio": dict(zip(levels, ratio.values(), strict=True))}
@@ -179,14 +173,11 @@ class ToMeConfig:
 
     @classmethod
     def load(cls, path: str | Path) -> ToMeConfig:
-        """Read the settings from a JSON file.
-
-        Settings that the file does not name have their defaults.
+        """Read the settings from a JSON file; those that it does not name have their defaults.
 
         Raises:
-            ToMeValueError: the file cannot be read, or does not hold settings; every error of a file begins with its
-                path.
-            ToMeTypeError: as for the class; or ``path`` is not a path.
+            ToMeTypeError, ToMeValueError: as for the class; or the file cannot be read or does not hold settings. Every
+                error of a file begins with its path.
         """
         check_type(path, str | PathLike, "the path of a JSON file of settings, such as 'tome.json'")
         try:
@@ -210,12 +201,7 @@ class ToMeConfig:
 
     @classmethod
     def preset(cls, name: str) -> ToMeConfig:
-        """Return a preset: ``quality``, ``balanced`` or ``fast``.
-
-        Raises:
-            ToMeValueError: no preset has that name.
-            ToMeTypeError: ``name`` is not a string.
-        """
+        """Return a preset: ``quality``, ``balanced`` or ``fast``."""
         names = presets()
         check_type(name, str, f"the name of a preset ({', '.join(names)})")
         if name not in names:
@@ -227,31 +213,19 @@ class ToMeConfig:
 
     @classmethod
     def named(cls, name: str | Path) -> ToMeConfig:
-        """Return a preset, or the settings of a JSON file.
-
-        Raises:
-            ToMeValueError, ToMeTypeError: as for ``load``.
-        """
+        """Return a preset, or the settings of a JSON file."""
         accepted = f"the name of a preset ({', '.join(presets())}) or the path of a JSON file of settings"
         check_type(name, str | PathLike, accepted)
         return cls.preset(str(name)) if is_preset(name) else cls.load(name)
 
 
 def check_names(names: Iterable[Any]) -> None:
-    """Check that all names are settings.
-
-    Raises:
-        ToMeTypeError: one is not.
-    """
+    """Raise ToMeTypeError unless all names are settings."""
     known = [field.name for field in fields(ToMeConfig)]
     unknown = sorted(truncated_repr(name) for name in names if not (isinstance(name, str) and name in known))
     if unknown:
         suggestion = did_you_mean(unknown[0].strip("'"), known)
         raise ToMeTypeError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}{suggestion}")
-
-
-def _is_short_number(level: Any) -> bool:
-    return isinstance(level, str) and level.isdecimal() and len(level) < 9
 
 
 def _to_list(ramp: Any) -> Any:

@@ -14,25 +14,28 @@ from ppdiffusers_tome.settings.suggestions import did_you_mean
 from ppdiffusers_tome.settings.types import LEVELS, ByLevel, check_type, describe_type, to_python, truncated_repr
 
 _FLAGS = ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks")
-# Lowest and highest value, what is counted, and the accepted values in words.
+# Lowest and highest value, and the accepted ones in words; "or None" where None is accepted, too.
 _INTEGERS = {
-    "sx": (1, math.inf, "a whole number of tokens, ", "1 or more, such as 2"),
-    "sy": (1, math.inf, "a whole number of tokens, ", "1 or more, such as 2"),
-    "st": (1, math.inf, "a whole number of frames, ", "1 or more, such as 2"),
-    "max_downsample": (1, 8, "", "1, 2, 4, 8 or None (the finest level of the model)"),
-    "seed": (0, 2**63 - 1, "a whole number ", "from 0 to 2**63 - 1"),
-    "tile": (1, math.inf, "a whole number of tokens, ", "such as 16, or None (compare all with all)"),
-    "reuse_steps": (1, math.inf, "a whole number of denoising steps, ", "1 (no reuse) or more, such as 4"),
+    "sx": (1, math.inf, "a whole number of tokens, 1 or more, such as 2"),
+    "sy": (1, math.inf, "a whole number of tokens, 1 or more, such as 2"),
+    "st": (1, math.inf, "a whole number of frames, 1 or more, such as 2"),
+    "max_downsample": (1, 8, "1, 2, 4, 8 or None (the finest level of the model)"),
+    "seed": (0, 2**63 - 1, "a whole number from 0 to 2**63 - 1"),
+    "tile": (1, math.inf, "a whole number of tokens, such as 16, or None (compare all with all)"),
+    "reuse_steps": (1, math.inf, "a whole number of denoising steps, 1 (no reuse) or more, such as 4"),
 }
-_OPTIONAL = ("max_downsample", "tile", "min_similarity")
+_FLOATS = {
+    "start": (0, 1, "a number, a fraction of the denoising, 0 <= start < end <= 1"),
+    "end": (0, 1, "a number, a fraction of the denoising, 0 <= start < end <= 1"),
+    "min_similarity": (-1, 1, "a cosine, a number from -1 to 1, such as 0.9, or None (any)"),
+}
 
 
 def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Check all settings and convert them to Python's own types.
 
     Args:
-        settings: every setting by name.
-        defaults: the default of every setting.
+        settings, defaults: the value and the default of every setting by name.
 
     Raises:
         ToMeTypeError, ToMeValueError: as for ``ToMeConfig``.
@@ -45,42 +48,67 @@ def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
         raise ToMeTypeError(
             f"proportional={truncated_repr(values['proportional'])} must be True, False or None (as the method does)"
         )
-    for name in _INTEGERS:
-        if values[name] is not None or name not in _OPTIONAL:
-            values[name] = _validate_integer(name, values[name])
-    for name in ("start", "end", "min_similarity"):
-        if values[name] is not None or name not in _OPTIONAL:
-            check_type(values[name], Real, "a number", f"{name}=")
-            values[name] = _to_float(values[name])
-    values["method"] = _validate_method(values["method"])
-    _check_ranges(values)
-    _check_layers(values)
+    for name, (lowest, highest, accepted) in (_INTEGERS | _FLOATS).items():
+        value = values[name]
+        if value is None and "or None" in accepted:
+            continue
+        check_type(value, Integral if name in _INTEGERS else Real, accepted, f"{name}=")
+        number = int(value) if name in _INTEGERS else _to_float(value)
+        if not lowest <= number <= highest or (name == "max_downsample" and number not in LEVELS):
+            raise ToMeValueError(f"{name}={truncated_repr(value)} must be {accepted}")
+        values[name] = number
+    method = values["method"]
+    if not isinstance(method, str) or method not in METHODS:
+        suggestion = did_you_mean(method, METHODS) if isinstance(method, str) else ""
+        raise ToMeValueError(
+            f"method={truncated_repr(method)} must be one of {', '.join(map(repr, METHODS))}{suggestion}"
+        )
+    values["method"] = str(method)  # a numpy string is a str, too
+    _check_conflicts(values)
     values["ratio"] = _validate_ratio(values["ratio"], values)
-    for name, reason in METHODS[values["method"]].unsupported_settings.items():
+    for name, reason in METHODS[method].unsupported_settings.items():
         if values[name] != defaults[name]:
             raise ToMeValueError(
-                f"{name}={truncated_repr(values[name])} has no effect with method={values['method']!r}, as {reason}; "
+                f"{name}={truncated_repr(values[name])} has no effect with method={method!r}, as {reason}; "
                 f"leave it at {defaults[name]!r}, or choose another method",
                 settings=(name, "method"),
             )
     return values
 
 
-def _validate_integer(name: str, value: Any) -> int:
-    lowest, highest, unit, accepted = _INTEGERS[name]
-    check_type(value, Integral, unit + accepted, f"{name}=")
-    if not lowest <= value <= highest or (name == "max_downsample" and value not in LEVELS):
-        raise ToMeValueError(f"{name}={truncated_repr(value)} must be {accepted}")
-    return int(value)
-
-
-def _validate_method(method: Any) -> str:
-    if not isinstance(method, str) or method not in METHODS:
-        suggestion = did_you_mean(method, METHODS) if isinstance(method, str) else ""
+def _check_conflicts(values: Mapping[str, Any]) -> None:
+    """Check that settings other than the ratio fit each other."""
+    tile, sx, sy, start, end = (values[name] for name in ("tile", "sx", "sy", "start", "end"))
+    layers = ("merge_attn", "merge_crossattn", "merge_mlp")
+    if sx * sy * values["st"] == 1:
         raise ToMeValueError(
-            f"method={truncated_repr(method)} must be one of {', '.join(map(repr, METHODS))}{suggestion}"
+            "sx=1 and sy=1 make every token a destination, so nothing could merge; use a stride such as sx=2, sy=2",
+            settings=("sx", "sy", "st"),
         )
-    return str(method)  # a numpy string is a str, too
+    if tile is not None and tile < max(sx, sy):
+        raise ToMeValueError(
+            f"tile={truncated_repr(tile)} must be at least {truncated_repr(max(sx, sy))} for a "
+            f"{_format_stride(sx, sy)} stride, so that a tile holds a destination; 16 is a good size, and None "
+            "compares all with all",
+            settings=("tile", "sx", "sy"),
+        )
+    if not start < end:
+        raise ToMeValueError(
+            f"start={start:g} must be below end={end:g}; both are fractions of the denoising",
+            settings=("start", "end"),
+        )
+    if not any(values[name] for name in layers):
+        raise ToMeValueError(
+            "merge_attn, merge_crossattn and merge_mlp are all False, so nothing would merge; "
+            "set at least merge_attn=True, or call remove_tome() to go back to the plain model",
+            settings=layers,
+        )
+    if values["proportional"] and not values["merge_attn"]:
+        raise ToMeValueError(
+            "proportional=True has no effect with merge_attn=False, as it is for attention on merged tokens; leave it "
+            "at None, or set merge_attn=True",
+            settings=("proportional", "merge_attn"),
+        )
 
 
 def _validate_ratio(ratio: Any, values: Mapping[str, Any]) -> float | tuple[float, ...] | ByLevel:
@@ -145,48 +173,7 @@ def _validate_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> floa
     )
 
 
-def _check_ranges(values: Mapping[str, Any]) -> None:
-    tile, sx, sy, start, end = (values[name] for name in ("tile", "sx", "sy", "start", "end"))
-    if sx * sy * values["st"] == 1:
-        raise ToMeValueError(
-            "sx=1 and sy=1 make every token a destination, so nothing could merge; use a stride such as sx=2, sy=2",
-            settings=("sx", "sy", "st"),
-        )
-    if tile is not None and tile < max(sx, sy):
-        raise ToMeValueError(
-            f"tile={truncated_repr(tile)} must be at least {truncated_repr(max(sx, sy))} for a "
-            f"{_format_stride(sx, sy)} stride, so that a tile holds a destination; 16 is a good size, and None "
-            "compares all with all",
-            settings=("tile", "sx", "sy"),
-        )
-    if not 0 <= start < end <= 1:
-        raise ToMeValueError(
-            f"start={start:g} and end={end:g} must be fractions of the denoising, 0 <= start < end <= 1",
-            settings=("start", "end"),
-        )
-    if values["min_similarity"] is not None and not -1 <= values["min_similarity"] <= 1:
-        raise ToMeValueError(f"min_similarity={values['min_similarity']:g} must be a cosine, from -1 to 1, such as 0.9")
-
-
-def _check_layers(values: Mapping[str, Any]) -> None:
-    """Check that the layers to merge around fit the other settings."""
-    layers = ("merge_attn", "merge_crossattn", "merge_mlp")
-    if not any(values[name] for name in layers):
-        raise ToMeValueError(
-            "merge_attn, merge_crossattn and merge_mlp are all False, so nothing would merge; "
-            "set at least merge_attn=True, or call remove_tome() to go back to the plain model",
-            settings=layers,
-        )
-    if values["proportional"] and not values["merge_attn"]:
-        raise ToMeValueError(
-            "proportional=True has no effect with merge_attn=False, as it is for attention on merged tokens; leave it "
-            "at None, or set merge_attn=True",
-            settings=("proportional", "merge_attn"),
-        )
-
-
 def _format_stride(sx: int, sy: int, st: int = 1) -> str:
-    """Write ``2x2``, or ``2x2x2`` with a stride over frames."""
     return "x".join(map(truncated_repr, (sx, sy) if st == 1 else (sx, sy, st)))
 
 

@@ -1,7 +1,4 @@
-"""Candidates of tuning: settings in families from mild to strong.
-
-This module imports no Paddle.
-"""
+"""Candidates of tuning: settings in families from mild to strong. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.settings.types import LEVELS, to_python, truncated_repr
+from ppdiffusers_tome.settings.types import LEVELS, truncated_repr
 
 # The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from
 # proportional attention and "keys" in a transformer, and in both from unmerged last steps. Plain merging also works
@@ -45,20 +42,21 @@ def list_candidates(
     """
     common, refusal = common_settings(config, settings), None
     by_family: dict[str, list[ToMeConfig]] = {}
-    for name, members in ([(None, CANDIDATES)] if families is None else families.items()):
+    for name, members in ({None: CANDIDATES} if families is None else families).items():
         for member in members:
             try:
                 candidate = replace(member, **common)
             except ToMeValueError as error:
                 refusal = error
                 continue
-            family = _family_name(candidate) if name is None else name
-            if families is None and "proportional" not in common:
+            if name is None and "proportional" not in common:
                 candidate = _drop_redundant_proportional(candidate)
-            if candidate not in by_family.setdefault(family, []):
-                by_family[family].append(candidate)
+            family = by_family.setdefault(name or _name_family(candidate), [])
+            if candidate not in family:
+                family.append(candidate)
     if families is None:
-        by_family = {family: sorted(members, key=_strength) for family, members in by_family.items()}
+        for family in by_family.values():
+            family.sort(key=lambda config: (max(map(config.highest_ratio, LEVELS)), config.sx * config.sy))
     if not by_family:
         values = ", ".join(f"{name}={truncated_repr(value)}" for name, value in common.items())
         reason = "families has no settings" if refusal is None else f"no settings are possible with {values}; {refusal}"
@@ -78,7 +76,7 @@ def common_settings(
     Raises:
         ToMeTypeError, ToMeValueError: a setting is unknown or does not go together with ``config``.
     """
-    settings = {} if settings is None else dict(settings)
+    settings = dict(settings or {})
     check_names(settings)
     if config is None:
         return settings
@@ -86,18 +84,14 @@ def common_settings(
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}
 
 
-def _family_name(config: ToMeConfig) -> str:
+def _name_family(config: ToMeConfig) -> str:
     """Return a name for all settings that differ in strength alone."""
     proportional = ", proportional" if _drop_redundant_proportional(config).proportional else ""
     interval = "" if (config.start, config.end) == (0, 1) else f", from {config.start:g} to {config.end:g}"
-    return f"{to_python(config.method)}{proportional}{interval}"
+    return f"{config.method}{proportional}{interval}"
 
 
 def _drop_redundant_proportional(config: ToMeConfig) -> ToMeConfig:
     """Reset ``proportional`` if the method does the same by default."""
     by_default = replace(config, proportional=None)
     return by_default if by_default.uses_group_sizes == config.uses_group_sizes else config
-
-
-def _strength(config: ToMeConfig) -> tuple[float, int]:
-    return max(config.highest_ratio(level) for level in LEVELS), config.sx * config.sy

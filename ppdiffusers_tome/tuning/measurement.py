@@ -24,10 +24,7 @@ class Meter:
         return self._clock.lap()
 
     def peak_bytes(self) -> int | None:
-        """Return the most memory in use since the start, weights included.
-
-        None means that it could not be measured.
-        """
+        """Return the most memory in use since the start, weights included; None if unknown."""
         return self._memory.peak_bytes()
 
 
@@ -56,26 +53,24 @@ def synchronize() -> None:
 class TensorMemory:
     """Paddle's count of the bytes that its tensors hold."""
 
-    def __init__(self, kind: str, index: int, meaning: str) -> None:
+    def __init__(self, kind: str, index: int) -> None:
         from paddle.base import core
 
-        self.meaning = meaning
+        self.meaning = "memory of Paddle's tensors" + (" on the GPU" if kind == "device" else "")
         self._reset = getattr(core, f"{kind}_memory_stat_reset_peak_value", None)
         self._peak = getattr(core, f"{kind}_memory_stat_peak_value")
         self._index = index
         self.can_reset = self._reset is not None
 
     def reset(self) -> None:
-        """Forget the peak so far."""
         self._peak_before = self._peak("Allocated", self._index)
         if self._reset is not None:
             self._reset("Allocated", self._index)
 
     def peak_bytes(self) -> int | None:
-        """Return the peak since the reset, or None if unknown."""
         peak = int(self._peak("Allocated", self._index))
         # Paddle 2.6 cannot reset a peak, so it belongs to this call only if the call raised it.
-        return peak if self._reset is not None or peak > self._peak_before else None
+        return peak if self.can_reset or peak > self._peak_before else None
 
 
 class ResidentMemory:
@@ -84,18 +79,15 @@ class ResidentMemory:
     meaning = "resident memory of the process"
 
     def reset(self) -> None:
-        """Forget the peak so far."""
         # Memory that earlier calls freed may still be resident, and would count again; glibc can return it.
         with suppress(OSError, AttributeError, TypeError):
             ctypes.CDLL(None).malloc_trim(0)
-        try:
+        self._can_reset = False
+        with suppress(OSError):
             _CLEAR_PEAK.write_text("5")
             self._can_reset = True
-        except OSError:
-            self._can_reset = False
 
     def peak_bytes(self) -> int | None:
-        """Return the peak since the reset, or None if unknown."""
         line = re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text()) if self._can_reset else None
         return int(line[1]) * 1024 if line else None
 
@@ -103,10 +95,8 @@ class ResidentMemory:
 def device_memory() -> TensorMemory | ResidentMemory:
     """Return the memory counter that works on this device with this Paddle."""
     kind, index = memory_kind()
-    if kind == "device":
-        return TensorMemory(kind, index, "memory of Paddle's tensors on the GPU")
-    tensors = TensorMemory(kind, index, "memory of Paddle's tensors")
-    return tensors if tensors.can_reset else ResidentMemory()
+    tensors = TensorMemory(kind, index)
+    return tensors if kind == "device" or tensors.can_reset else ResidentMemory()
 
 
 def memory_kind() -> tuple[str, int]:

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import paddle
+
 
 @contextlib.contextmanager
 def untouched_random_state() -> Iterator[None]:
     """Restore the global generators of Paddle, numpy and ppdiffusers afterwards."""
-    import numpy as np
-    import paddle
-
     named = generator_states()
     paddle_state, numpy_state, named_states = paddle.get_rng_state(), np.random.get_state(), dict(named)
     try:
@@ -28,7 +28,4 @@ def generator_states() -> dict[str, Any]:
 
     They advance from image to image. ppdiffusers keeps them in ``paddle.Generator()``, where PyTorch has a class.
     """
-    import paddle
-
-    generator = getattr(paddle, "Generator", None)
-    return {} if generator is None else getattr(generator(), "states_", {})
+    return getattr(paddle.Generator(), "states_", {}) if hasattr(paddle, "Generator") else {}

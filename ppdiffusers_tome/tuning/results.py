@@ -1,7 +1,4 @@
-"""Targets and results of tuning.
-
-This module imports no Paddle.
-"""
+"""Targets and results of tuning. Imports no Paddle."""
 
 from __future__ import annotations
 
@@ -65,15 +62,13 @@ class Trial:
     peak_bytes: int | None
 
     def meets(self, target: Target) -> bool:
-        """Return whether the candidate meets all requirements."""
         return self.is_similar_enough(target) and self.is_cheap_enough(target)
 
     def is_similar_enough(self, target: Target) -> bool:
-        """Return whether its images are as similar as required."""
         return target.psnr is None or self.psnr >= target.psnr
 
     def is_cheap_enough(self, target: Target) -> bool:
-        """Return whether it meets the required speed and memory."""
+        """Return True if it meets the required speed and memory."""
         fits = target.memory is None or (self.peak_bytes is not None and self.peak_bytes <= target.memory)
         return fits and (target.speedup is None or self.speed_up >= target.speedup)
 

@@ -33,17 +33,11 @@ _LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
 
 @dataclass(frozen=True)
 class MeasuredImage:
-    """An image and the cost of its call.
+    """An image and the cost of its call."""
 
-    Attributes:
-        pixels: uint8 ``[height, width, 3]``.
-        seconds: of the whole call.
-        peak_bytes: the most memory in use during the call; None if it could not be measured.
-    """
-
-    pixels: np.ndarray
+    pixels: np.ndarray  # uint8 [height, width, 3]
     seconds: float
-    peak_bytes: int | None
+    peak_bytes: int | None  # None if it could not be measured
 
 
 def tune(
@@ -83,7 +77,13 @@ def tune(
         >>> tuned = tune(pipe, {"prompt": "a cat"}, psnr=30, max_downsample=2)  # doctest: +SKIP
         >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
     """
-    _check_call(call)
+    if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
+        raise ToMeTypeError(
+            f"call={truncated_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
+            f"call={{'prompt': 'a cat'}}; got {describe_type(call)}"
+        )
+    if isinstance(call.get("output_type"), str) and call["output_type"] == "latent":
+        raise ToMeTypeError("tune compares images, and output_type='latent' returns none; omit output_type in call")
     has_target = not (psnr is None and speedup is None and memory is None)
     target = Target(psnr if has_target else 30.0, speedup, memory)
     list_candidates(config, settings, families)  # before the copy, which takes time
@@ -124,31 +124,23 @@ def tune_images(
     """
     by_family = list_candidates(config, settings, families)
     unmerged_config = ToMeConfig(**{**common_settings(config, settings), "ratio": 0.0})
+    speed_up = 0.0
     try:
         remove_tome(pipe)
         generators[0]()  # the first call is slower, as kernels are set up
         unmerged = [generate() for generate in generators]
         trials = _try_candidates(pipe, generators, unmerged, by_family, target, on_trial)
         best = _choose([trial for trial in trials if trial.meets(target)], target)
-        speed_up = None if best is None else _measure_side_by_side(pipe, best.config, generators)
+        if best is not None:
+            speed_up = _measure_side_by_side(pipe, best.config, generators)
     finally:
         remove_tome(pipe)
-    pays, verdict = _judge(best, speed_up, trials, target)
+    pays = best is not None and (speed_up >= _LEAST_SPEED_UP or target.memory is not None)
     return Tuned(
-        best.config if best is not None and pays else unmerged_config, pays, tuple(trials), verdict,
+        best.config if best is not None and pays else unmerged_config, pays, tuple(trials),
+        _describe_result(best, speed_up, pays, trials),
         statistics.median(image.seconds for image in unmerged), _max_peak(unmerged),
     )  # fmt: skip
-
-
-def _check_call(call: Mapping[str, Any]) -> None:
-    if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
-        raise ToMeTypeError(
-            f"call={truncated_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
-            f"call={{'prompt': 'a cat'}}; got {describe_type(call)}"
-        )
-    output_type = call.get("output_type")
-    if isinstance(output_type, str) and output_type == "latent":
-        raise ToMeTypeError("tune compares images, and output_type='latent' returns none; omit output_type in call")
 
 
 def _replace_pipeline(value: Any, pipe: Any, copied_pipe: Any) -> Any:
@@ -168,33 +160,27 @@ def _try_candidates(
         NothingToMergeError: nothing merges with any of them.
     """
     trials: dict[ToMeConfig, Trial] = {}
-    refusals: list[NothingToMergeError] = []
+    refusal: NothingToMergeError | None = None
     for family, configs in by_family.items():
         for config in configs:
             if config not in trials:  # two families may have the same candidate
                 try:
                     apply_config(pipe, config)
                 except NothingToMergeError as error:
-                    refusals.append(error)
+                    refusal = error
                     continue
                 merged = [generate() for generate in generators]
-                trials[config] = _summarize(family, config, unmerged, merged)
+                pairs = list(zip(unmerged, merged, strict=True))
+                speed_up = statistics.median(before.seconds / after.seconds for before, after in pairs)
+                least_psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in pairs)
+                trials[config] = Trial(family, config, speed_up, least_psnr, _max_peak(merged))
                 on_trial(trials[config])
             trial = trials[config]
             if not trial.is_similar_enough(target) or (target.psnr is None and trial.is_cheap_enough(target)):
                 break
-    if not trials:
-        raise refusals[-1]
+    if not trials and refusal is not None:
+        raise refusal
     return list(trials.values())
-
-
-def _summarize(
-    family: str, config: ToMeConfig, unmerged: Sequence[MeasuredImage], merged: Sequence[MeasuredImage]
-) -> Trial:
-    pairs = list(zip(unmerged, merged, strict=True))
-    speed_up = statistics.median(before.seconds / after.seconds for before, after in pairs)
-    least_psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in pairs)
-    return Trial(family, config, speed_up, least_psnr, _max_peak(merged))
 
 
 def _max_peak(images: Iterable[MeasuredImage]) -> int | None:
@@ -226,20 +212,19 @@ def _measure_side_by_side(
     return statistics.median(ratios)
 
 
-def _judge(best: Trial | None, speed_up: float | None, trials: Sequence[Trial], target: Target) -> tuple[bool, str]:
-    """Return whether the best trial pays, and a sentence about it."""
-    if best is None or speed_up is None:
+def _describe_result(best: Trial | None, speed_up: float, pays: bool, trials: Sequence[Trial]) -> str:
+    if best is None:
         fastest = max(trials, key=lambda trial: trial.speed_up)
         most_similar = max(trials, key=lambda trial: trial.psnr)
-        return False, (
+        return (
             f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
             f"{fastest.psnr:.1f} dB, the most similar {most_similar.psnr:.1f} dB with {most_similar.speed_up:.2f}x"
         )
     timing = f"timed again side by side with the unmerged image ({best.speed_up:.2f}x when they were tried)"
     summary = f"{best.config.summary}, run at {speed_up:.2f}x the speed, {timing}"
-    if speed_up < _LEAST_SPEED_UP and target.memory is None:
-        return False, (
+    if not pays:
+        return (
             f"No settings give a speed-up on this machine at this size: the best that reach the target, {summary}. "
             "Attention takes too small a part of the time; a larger image has a larger speed-up"
         )
-    return True, f"The chosen settings, {summary}, with a PSNR of {best.psnr:.1f} dB"
+    return f"The chosen settings, {summary}, with a PSNR of {best.psnr:.1f} dB"

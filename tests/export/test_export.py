@@ -17,7 +17,7 @@ from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx
 from ppdiffusers_tome.export.pipelines import export_pipeline
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
 from ppdiffusers_tome.export.requirements import require_exportable, require_onnx
-from ppdiffusers_tome.export.settings import describe_settings, settings_files
+from ppdiffusers_tome.export.settings import describe_settings, list_settings_files
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
@@ -176,38 +176,38 @@ class TestSettings:
         }
 
     def test_one_file_speaks_for_all_that_have_the_same(self, models: dict[str, tiny.Model]) -> None:
-        assert settings_files(models) == {"tome.json": self.OFF}
+        assert list_settings_files(models) == {"tome.json": self.OFF}
         assert self.blocks(models) == {"unet": None, "controlnet": None}
         for model in models.values():
             model.apply_tome(0.5)
-        assert settings_files(models) == {"tome.json": self.HALF}
+        assert list_settings_files(models) == {"tome.json": self.HALF}
         assert self.blocks(models) == {"unet": [(0.5, 3)], "controlnet": [(0.5, 1)]}
         (entry,) = describe_settings(models)["controlnet"]
         assert entry == {"settings": self.HALF.to_dict(), "blocks": ["down_blocks.0.attentions.0.transformer_blocks.0"]}
-        assert settings_files({"unet": models["unet"]}) == {"tome.json": self.HALF}
+        assert list_settings_files({"unet": models["unet"]}) == {"tome.json": self.HALF}
 
     def test_a_file_each_where_they_differ(self, models: dict[str, tiny.Model]) -> None:
         models["unet"].apply_tome(0.5)
-        assert settings_files(models) == {"tome.unet.json": self.HALF, "tome.controlnet.json": self.OFF}
+        assert list_settings_files(models) == {"tome.unet.json": self.HALF, "tome.controlnet.json": self.OFF}
         models["controlnet"].apply_tome(0.3)
-        assert settings_files(models) == {"tome.unet.json": self.HALF, "tome.controlnet.json": self.LESS}
+        assert list_settings_files(models) == {"tome.unet.json": self.HALF, "tome.controlnet.json": self.LESS}
         remove_tome(models["unet"])
-        assert settings_files(models) == {"tome.unet.json": self.OFF, "tome.controlnet.json": self.LESS}
+        assert list_settings_files(models) == {"tome.unet.json": self.OFF, "tome.controlnet.json": self.LESS}
         assert self.blocks(models) == {"unet": None, "controlnet": [(0.3, 1)]}
 
     def test_settings_that_do_not_reach_a_model_speak_for_it_too(self, models: dict[str, tiny.Model]) -> None:
         coarse = ToMeConfig(ratio={2: 0.5})
         models["controlnet"].apply_tome(coarse)  # which the UNet's one level is not in
-        assert settings_files(models) == {"tome.json": coarse}
+        assert list_settings_files(models) == {"tome.json": coarse}
 
     def test_no_file_speaks_for_a_model_whose_parts_differ(self, models: dict[str, tiny.Model]) -> None:
         for model in models.values():
             model.apply_tome(0.5)
         models["unet"].up_blocks[0].apply_tome(0.3)
-        assert settings_files(models) == {"tome.controlnet.json": self.HALF}
+        assert list_settings_files(models) == {"tome.controlnet.json": self.HALF}
         assert self.blocks(models)["unet"] == [(0.5, 1), (0.3, 2)]
         remove_tome(models["unet"].up_blocks[0])
-        assert settings_files(models) == {"tome.controlnet.json": self.HALF}
+        assert list_settings_files(models) == {"tome.controlnet.json": self.HALF}
         assert self.blocks(models)["unet"] == [(0.5, 1)]
 
     @pytest.mark.parametrize("settings", [dict(min_similarity=0.9), dict(start=0.2), dict(ratio=(0.7, 0.3))])

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
-from ppdiffusers_tome.export.versions import installed_version
+from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.tools.doctor.imports import STEPS
 from ppdiffusers_tome.tools.doctor.versions import never_tested
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory

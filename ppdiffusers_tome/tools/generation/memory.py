@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.versions import installed_version
+from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource
