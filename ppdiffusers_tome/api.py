@@ -104,20 +104,15 @@ def apply_tome(
     Token Merging: Your ViT But Faster (Bolya et al. 2023), section 3; for the other methods, ``merging.methods``.
     ``ppdiffusers_tome.tune`` finds settings by trying them.
     """
+    settings = {name: value for name, value in locals().items() if name not in ("model_or_pipe", "config")}
     if isinstance(ratio, ToMeConfig) or is_preset(ratio):
         if config is not None:
             raise ToMeTypeError(
                 f"ratio={truncated_repr(ratio)} and config={truncated_repr(config)} both hold all settings; pass one "
                 "of them, and single settings with it"
             )
-        config, ratio = ratio, UNSET
-    overrides = dict(
-        ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand, merge_attn=merge_attn,
-        merge_crossattn=merge_crossattn, merge_mlp=merge_mlp, seed=seed, tile=tile, reuse_steps=reuse_steps,
-        reuse_blocks=reuse_blocks, method=method, min_similarity=min_similarity, start=start, end=end, st=st,
-        proportional=proportional,
-    )  # fmt: skip
-    return apply_config(model_or_pipe, apply_overrides(config, overrides))
+        config, settings["ratio"] = ratio, UNSET
+    return apply_config(model_or_pipe, apply_overrides(config, settings))
 
 
 def apply_patch(

@@ -73,7 +73,7 @@ class ChunkedAttnProcessor:
         scale: float = 1.0,
         **kwargs: Any,
     ) -> paddle.Tensor:
-        """Compute attention as ``AttnProcessor`` does; ppdiffusers calls it with these names.
+        """Compute attention as ``AttnProcessor`` does.
 
         Args:
             attn: the ``Attention`` layer.
@@ -82,9 +82,6 @@ class ChunkedAttnProcessor:
             attention_mask: as ``attn.prepare_attention_mask`` takes it.
             temb: the spatial norm's second input, if there is such a norm.
             scale: of the LoRA layers.
-
-        Returns:
-            A tensor of the shape and data type of ``hidden_states``.
         """
         lora_scale = () if USE_PEFT_BACKEND else (scale,)
         x = hidden_states if attn.spatial_norm is None else attn.spatial_norm(hidden_states, temb)
@@ -114,15 +111,7 @@ class ChunkedAttnProcessor:
     def _attend(
         self, attn: Any, query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor, mask: paddle.Tensor | None
     ) -> paddle.Tensor:
-        """Compute attention in chunks of queries.
-
-        Args:
-            query, key, value: ``[batch, heads, tokens or keys, head_dim]``.
-            mask: ``[batch, heads, 1 or tokens, keys]``, added to the scores.
-
-        Returns:
-            ``[batch, heads, tokens, head_dim]``.
-        """
+        """Compute ``[batch, heads, tokens, head_dim]`` from tensors of such axes, in chunks of queries."""
         if mask is not None and is_key_mask(mask, key):
             query, key = append_mask_channel(query, key, mask, attn.scale)
             mask = None
@@ -150,14 +139,14 @@ def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> 
     Args:
         model_or_pipe: a ppdiffusers pipeline (its VAE stays as it is; ``pipe.vae`` changes it), a model, or a part of
             a model.
-        query_rows: the number of queries in a chunk, 1 or more; see ``ChunkedAttnProcessor``.
+        query_rows: as for ``ChunkedAttnProcessor``.
 
     Returns:
         ``model_or_pipe``, so that calls chain.
 
     Raises:
-        ToMeTypeError: ``query_rows`` is not a whole number, or ``model_or_pipe`` neither a pipeline nor a model.
-        ToMeValueError: ``query_rows`` is below 1, or no attention layer has a plain processor.
+        ToMeTypeError, ToMeValueError: as for ``ChunkedAttnProcessor``; or ``model_or_pipe`` is neither a pipeline nor a
+            model, or none of its attention layers has a plain processor.
 
     Example:
         >>> pipe = enable_chunked_attention(pipe).apply_tome(ratio=0.5)
@@ -173,17 +162,7 @@ def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> 
 
 
 def disable_chunked_attention(model_or_pipe: T) -> T:
-    """Restore ppdiffusers' plain ``AttnProcessor`` in place of chunked attention.
-
-    Args:
-        model_or_pipe: as for ``enable_chunked_attention``; one without chunked attention stays as it is.
-
-    Returns:
-        ``model_or_pipe``.
-
-    Raises:
-        ToMeTypeError: it is neither a pipeline nor a model.
-    """
+    """Restore ppdiffusers' plain ``AttnProcessor`` in place of chunked attention, if there is any."""
     # The VAE may have chunked attention too, if it was given by itself.
     for _, model in list_models(model_or_pipe, denoisers_only=False):
         for layer in _attention_layers(model):
@@ -193,10 +172,7 @@ def disable_chunked_attention(model_or_pipe: T) -> T:
 
 
 def _is_replaceable(processor: Any) -> bool:
-    """Return whether a processor is ppdiffusers' default or a chunked one.
-
-    In ppdiffusers 0.29.1 the default is xFormers' processor, which tries a GPU kernel and then computes plainly.
-    """
+    # In ppdiffusers 0.29.1 the default is xFormers' processor, which tries a GPU kernel and then computes plainly.
     if type(processor) is XFormersAttnProcessor:
         return processor.attention_op is None and paddle.get_device() == "cpu"
     return type(processor) in (AttnProcessor, ChunkedAttnProcessor)
@@ -214,15 +190,12 @@ def _attention_layers(model: Any) -> list[Any]:
 
 
 def _explain_nothing_replaced(model_or_pipe: Any, layers: list[Any]) -> str:
-    name = type(model_or_pipe).__name__
-    if not layers:
-        return (
-            f"{name} has no attention layer to compute in chunks; give a model with attention, such as a Stable "
-            "Diffusion UNet, or the pipeline that holds it"
-        )
     counts = Counter(type(layer.processor).__name__ for layer in layers)
     processors = ", ".join(f"{count} {processor}" for processor, count in counts.items())
-    return (
-        f"{name} has no attention to compute in chunks: only ppdiffusers' plain AttnProcessor is replaced, and its "
-        f"processors are {processors}; set AttnProcessor() first with set_attn_processor, or keep these"
+    reason = (
+        "it has no attention layer; give a model with attention, such as a Stable Diffusion UNet, or its pipeline"
+        if not layers
+        else f"only ppdiffusers' plain AttnProcessor is replaced, and its processors are {processors}; set "
+        "AttnProcessor() first with set_attn_processor, or keep these"
     )
+    return f"{type(model_or_pipe).__name__} has no attention to compute in chunks: {reason}"

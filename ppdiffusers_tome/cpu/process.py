@@ -1,7 +1,6 @@
-"""CPU settings of the process: freed memory, MKL and cores.
+"""CPU settings of the process: freed memory, MKL and cores. Imports no Paddle.
 
-They change the whole process, so importing this package sets none of them. ``ppdiffusers-tome`` calls the first two at
-its start, and so may any program. This module imports no Paddle.
+Importing this package sets none of them. ``ppdiffusers-tome`` calls the first two at its start, and so may any program.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ def keep_freed_memory() -> bool:
     """Keep the memory that this process frees for its next tensors.
 
     By default large blocks go back to the system, which zeroes them again for every layer of a model. That takes up to
-    a third of the time of an image on a CPU, merged or not. The process holds its peak memory until it ends, so do not
-    call this on a shared machine that is short of memory. It may be called at any time, but before a program starts
-    threads that generate. GPU memory is unaffected.
+    a third of the time of an image on a CPU, merged or not. The process then holds its peak memory until it ends, so do
+    not call this where memory is short. Call it before threads that generate are started. GPU memory is unaffected.
 
     Returns:
         True if freed memory is kept now; False if the C library has no such setting (only glibc, on Linux, has it).
@@ -48,10 +46,9 @@ def keeps_freed_memory() -> bool:
 def let_mkl_use_avx2() -> bool:
     """Let Paddle's matrix products use AVX2 on AMD processors.
 
-    Products and convolutions then take a half to a third of the time. Paddle computes them with Intel's MKL of 2019,
-    which chooses a slow code path on other processors unless ``MKL_DEBUG_CPU_TYPE=5`` is in the environment at its
-    first product. Call this before the first product of the process. Results differ in the last bits, as between
-    processors.
+    Products and convolutions then take a half to a third of the time. Intel's MKL of 2019, in Paddle, chooses a slow
+    code path on other processors unless ``MKL_DEBUG_CPU_TYPE=5`` is in the environment at the first product of the
+    process. Results differ in the last bits, as between processors.
 
     Returns:
         True if the variable has this value now; False if it has another one, or the processor is not an AMD one with
@@ -65,11 +62,7 @@ def let_mkl_use_avx2() -> bool:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use.
-
-    It follows the process's affinity and its container's quota, rounded up; without either (macOS, Windows) it is the
-    number of all cores.
-    """
+    """Return the number of cores that this process and its container may use, rounded up."""
     try:
         cores = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):

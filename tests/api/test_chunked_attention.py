@@ -356,7 +356,7 @@ def test_nothing_to_replace_is_refused() -> None:
         with pytest.raises(ToMeValueError, match=sentence):
             enable_chunked_attention(given)
     assert kinds(unet) == {Counting}
-    with pytest.raises(ToMeValueError, match="Linear has no attention layer to compute in chunks; give a model with"):
+    with pytest.raises(ToMeValueError, match="Linear has no attention to compute in chunks: it has no attention layer"):
         enable_chunked_attention(paddle.nn.Linear(2, 2))
 
 
