@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,10 +29,8 @@ from ppdiffusers_tome import (
     remove_tome,
     tune,
 )
-from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.measure.similarity import compute_psnr
 from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
-from ppdiffusers_tome.tuning.images import psnr, read_first_image
+from ppdiffusers_tome.tuning.images import read_first_image
 from ppdiffusers_tome.tuning.search import MeasuredImage, _choose, tune_images
 
 PROMPT = dict(
@@ -57,11 +54,8 @@ class TestTarget:
         [
             ({}, ToMeValueError, "there is no target; give at least one of psnr=30"),
             (dict(psnr=0), ToMeValueError, "psnr=0 must be a finite number, above 0"),
-            (dict(psnr=math.nan), ToMeValueError, "psnr=nan must be a finite number"),
             (dict(speedup=0.5), ToMeValueError, "speedup=0.5 must be a finite number, 1 or more"),
             (dict(memory="8GiB"), ToMeTypeError, "memory='8GiB' must be a number; got str"),
-            (dict(psnr=True), ToMeTypeError, "psnr=True must be a number; got bool"),
-            (dict(psnr=np.array([30, 40])), ToMeTypeError, r"psnr=\[30, 40\] must be a number; got list"),
         ],
     )
     def test_a_bad_one_is_refused(self, given: dict[str, Any], error: type[Exception], words: str) -> None:
@@ -129,14 +123,6 @@ class TestOnAPipeline:
         assert [one.psnr >= 30 for one in found.trials] == [True, False]
         assert not found.pays or found.config == ToMeConfig(0)
 
-    def test_the_verdict_names_the_chosen_and_both_its_speeds(self) -> None:
-        found = tuned({"a": (ToMeConfig.preset("balanced"),)}, memory=NO_LIMIT)
-        tried = f"{found.trials[0].speed_up:.2f}x when they were tried"
-        assert re.match(
-            r"The chosen settings, preset balanced \(ratio .*\), run at \d+\.\d\dx the speed, timed again side by "
-            rf"side with the unmerged image \({re.escape(tried)}\), with a PSNR of ", found.verdict,
-        )  # fmt: skip
-
     def test_settings_that_do_not_fit_are_passed_over(self) -> None:
         found = tuned({"a": (ToMeConfig({8: 0.5}), MILD)}, psnr=1)
         assert [one.config for one in found.trials] == [MILD]
@@ -200,17 +186,10 @@ class TestOnAPipeline:
         ("given", "error", "words"),
         [
             (dict(call="a cat"), ToMeTypeError, r"call='a cat' must be the arguments .* in call=\{'prompt': 'a cat'\}"),
-            (dict(call=[("prompt", "a cat")]), ToMeTypeError, "must be the arguments .*; got list"),
             (dict(call={1: "a cat"}), ToMeTypeError, "must be the arguments .*; got dict"),
-            (dict(psnr=0), ToMeValueError, "target psnr=0 must be a finite number, above 0"),
-            (dict(speedup="2"), ToMeTypeError, "target speedup='2' must be a number; got str"),
             (dict(speed=2), ToMeTypeError, "unknown setting 'speed'; the settings are ratio, max_downsample"),
             (dict(tile=1), ToMeValueError, "nothing to try: no settings are possible with tile=1; tile=1 must be at"),
-            (dict(method="best"), ToMeValueError, "with method='best'; method='best' must be one of 'keys', 'pool'"),
-            (dict(method="todo", tile=16), ToMeValueError, "method='todo', tile=16; tile=16 has no effect with method"),
-            (dict(sx=2.5), ToMeTypeError, r"sx=2\.5 must be a whole number of tokens"),
             (dict(families={}), ToMeValueError, "there is nothing to try: families has no settings"),
-            (dict(config=3), ToMeTypeError, "config=3 must be a ToMeConfig, the name of a preset"),
             (dict(config="quality", tile=16), ToMeValueError, "method='todo' comes from the preset 'quality', tile=16"),
         ],
     )
@@ -224,10 +203,6 @@ class TestOnAPipeline:
             tune(pipe, **{"call": call, **given})
         assert tiny.snapshot(pipe.unet) == before
         assert drawn == []
-
-    def test_what_is_no_pipeline_is_refused(self) -> None:
-        with pytest.raises(ToMeTypeError, match="ToMe needs a ppdiffusers pipeline or model"):
-            tune(print, PROMPT)
 
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)
@@ -244,15 +219,13 @@ class TestImages:
             [Image.fromarray(PIXELS)],
             Image.fromarray(PIXELS),
             PIXELS,
-            PIXELS[None],
             [PIXELS / 255],
-            (PIXELS[None] / 255).astype(np.float32),
             (PIXELS[None] / 255).astype(np.float16),
             np.dstack([PIXELS, np.full((6, 4), 255, np.uint8)])[None],
             paddle.to_tensor((PIXELS / 255).astype(np.float32)).transpose([2, 0, 1]).unsqueeze(0),
             paddle.to_tensor(PIXELS).transpose([2, 0, 1]).unsqueeze(0),
         ],
-        ids=["PIL", "one PIL", "one array", "uint8", "list", "float32", "float16", "RGBA", "tensor", "uint8 tensor"],
+        ids=["PIL", "one PIL", "one array", "list", "float16", "RGBA", "tensor", "uint8 tensor"],
     )
     def test_every_form_is_read(self, images: Any) -> None:
         assert np.array_equal(read_first_image(output(images)), PIXELS)
@@ -264,18 +237,13 @@ class TestImages:
     @pytest.mark.parametrize(
         ("images", "words"),
         [
-            (tiny.latent(1), "returned|of latents"),
             (tiny.latent(1, 4, 4), "of shape .4, 4, 4., as of latents or videos"),
             (tiny.latent(1)[:, :3], "numbers of this call are in -.* not 0 to 1"),
             (np.full((1, 4, 4, 3), np.nan), "are in nan to nan"),
             (np.zeros((1, 5, 8, 8, 3)), "ndarray of shape .1, 5, 8, 8, 3., as of latents or videos"),
-            (paddle.zeros([1, 5, 3, 8, 8]), "of shape .1, 5, 3, 8, 8., as of latents or videos"),
             ([[Image.fromarray(PIXELS)] * 2], "is a list, as of latents or videos"),
-            ([[PIXELS, PIXELS]], "is a list, as of latents or videos"),
             (["a word"], "is a str"),
-            ([None], "is a NoneType"),
             ([], "returned none"),
-            (np.zeros((0, 4, 4, 3)), "returned none"),
             (paddle.to_tensor(1.0), "is a Tensor"),
         ],
     )
@@ -288,11 +256,6 @@ class TestImages:
         with pytest.raises(ToMeTypeError, match="returned SimpleNamespace without images; choose settings by hand"):
             read_first_image(SimpleNamespace(**{name: [np.zeros((8, 8, 3))]}))
 
-    def test_psnr_is_that_of_the_commands(self) -> None:
-        brighter = (PIXELS // 2 + 9).astype(np.uint8)
-        assert psnr(PIXELS, PIXELS) == compute_psnr(PIXELS, PIXELS) == math.inf
-        assert psnr(PIXELS, brighter) == pytest.approx(compute_psnr(PIXELS, brighter))
-
 
 def everything_held(pipe: Any) -> list[Any]:
     """All that the layers of a pipeline hold, their hooks in the order in which they run."""
@@ -300,14 +263,6 @@ def everything_held(pipe: Any) -> list[Any]:
     layers = [layer for model in models for layer in model.sublayers(include_self=True)]
     hooks = [list(items.items()) for layer in layers for items in (layer._forward_pre_hooks, layer._forward_post_hooks)]
     return [hooks, *map(tiny.snapshot, models)]
-
-
-def nothing(pipe: Any) -> None:
-    pass
-
-
-def whole(pipe: Any) -> None:
-    pipe.apply_tome("quality", seed=3)
 
 
 def parts(pipe: Any) -> None:
@@ -327,10 +282,6 @@ def port(pipe: Any) -> None:
         pipe.apply_tome(ratio=0.6, max_downsample=2)
     finally:
         ppdiffusers_tome.install()
-
-
-class Stop(BaseException):
-    """Not an Exception, as KeyboardInterrupt is not."""
 
 
 def watched(callback: Callable[[int], None]) -> dict[str, Any]:
@@ -353,31 +304,21 @@ def failing(error: type[BaseException], at: int) -> dict[str, Any]:
 class TestWhatIsLeftBehind:
     """Whatever tuning did, and however it ended, the pipeline has the very ToMe that it had before."""
 
-    # However it ends, with what is hardest to put back; and all else that there can be.
-    @pytest.mark.parametrize(
-        "applied", [parts, *(pytest.param(each, marks=pytest.mark.sweep) for each in (nothing, whole, port))]
-    )
     @pytest.mark.parametrize(
         ("given", "error"),
         [
             (lambda: dict(psnr=1), None),
-            (lambda: dict(psnr=500), None),
-            (lambda: dict(call=failing(RuntimeError, 0)), RuntimeError),
             (lambda: dict(call=failing(RuntimeError, 2)), RuntimeError),
             (lambda: dict(call=failing(KeyboardInterrupt, 1)), KeyboardInterrupt),
-            (lambda: dict(call=failing(Stop, 3)), Stop),
             (lambda: dict(families={"a": (ToMeConfig({8: 0.5}),)}), NothingToMergeError),
             (lambda: dict(call={**PROMPT, "return_dict": False}), ToMeTypeError),
             (lambda: dict(tile=1), ToMeValueError),
         ],
-        ids=["found", "nothing pays", "first call", "while merged", "interrupt", "not an Exception", "nothing to merge",
-             "no pictures", "nothing to try"],
-    )  # fmt: skip
-    def test_it_is_as_before(
-        self, applied: Callable[[Any], None], given: Callable[[], dict[str, Any]], error: type[BaseException] | None
-    ) -> None:
+        ids=["found", "while merged", "interrupt", "nothing to merge", "no images", "nothing to try"],
+    )
+    def test_it_is_as_before(self, given: Callable[[], dict[str, Any]], error: type[BaseException] | None) -> None:
         pipe = pipeline()
-        applied(pipe)
+        parts(pipe)
         tome, before, states = pipe.tome, everything_held(pipe), tiny.random_states()
         with contextlib.nullcontext() if error is None else pytest.raises(error):
             tune(pipe, **{"call": PROMPT, "families": {"a": (MILD, STRONG)}, "psnr": 1, **given()})
@@ -385,7 +326,7 @@ class TestWhatIsLeftBehind:
         assert pipe.tome == tome
         assert tiny.random_states() == states
 
-    @pytest.mark.parametrize("applied", [nothing, whole, parts, port])
+    @pytest.mark.parametrize("applied", [parts, port])
     def test_it_draws_as_before(self, applied: Any) -> None:
         pipe = pipeline()
         applied(pipe)
@@ -445,11 +386,9 @@ def flat(found: dict[str, Any]) -> list[ToMeConfig]:
 
 
 GIVEN = [
-    dict(method="tofu"), dict(method="todo"), dict(method="prune"), dict(tile=16), dict(tile=None), dict(seed=3),
-    dict(max_downsample=2), dict(ratio=0.5), dict(ratio={1: 0.5}), dict(sx=1), dict(sx=4, sy=4), dict(merge_mlp=True),
-    dict(method="tofu", tile=16, seed=3, max_downsample=2), dict(use_rand=False, reuse_steps=4),
-    dict(start=0.2, end=0.9), dict(min_similarity=np.float32(0.5), reuse_blocks=np.True_),
-    dict(seed=paddle.to_tensor(3)),
+    dict(method="tofu"), dict(method="todo"), dict(tile=16), dict(seed=3), dict(ratio={1: 0.5}), dict(sx=4, sy=4),
+    dict(method="tofu", tile=16, seed=3, max_downsample=2), dict(start=0.2, end=0.9),
+    dict(min_similarity=np.float32(0.5), reuse_blocks=np.True_), dict(seed=paddle.to_tensor(3)),
 ]  # fmt: skip
 
 
@@ -472,13 +411,6 @@ class TestCandidates:
         assert len(set(drawn)) == len(drawn)
         assert set(list_candidates(settings={"method": "keys", "proportional": False})) == set(found)
 
-    def test_of_one_ratio_larger_cells_are_stronger(self) -> None:
-        cells = [config.sx * config.sy for config in list_candidates(settings={"ratio": 0.5})["todo"]]
-        assert cells == [4, 9, 16]
-
-    def test_the_presets_are_among_them(self) -> None:
-        assert list_candidates()["todo"] == [ToMeConfig.preset(name) for name in ("quality", "balanced", "fast")]
-
     @pytest.mark.parametrize("given", GIVEN, ids=str)
     def test_all_have_what_is_given(self, given: dict[str, Any]) -> None:
         found = list_candidates(settings=given)
@@ -495,8 +427,8 @@ class TestCandidates:
             ratios = [config.highest_ratio(1) for config in configs]
             assert ratios == sorted(ratios)
 
-    @pytest.mark.parametrize("base", [*presets(), ToMeConfig(0.4, tile=8, seed=5), ToMeConfig(0.4, max_downsample=4)])
-    @pytest.mark.parametrize("given", [{}, dict(seed=0), dict(use_rand=False, max_downsample=None)], ids=str)
+    @pytest.mark.parametrize("base", ["quality", ToMeConfig(0.4, tile=8, seed=5)])
+    @pytest.mark.parametrize("given", [{}, dict(use_rand=False, max_downsample=None)], ids=str)
     def test_of_a_config_only_the_ratio_is_looked_for(self, base: Any, given: dict[str, Any]) -> None:
         config = replace(base if isinstance(base, ToMeConfig) else ToMeConfig.preset(base), **given)
         found = list_candidates(base, given)
@@ -517,8 +449,8 @@ class TestCandidates:
         strong, mild = replace(STRONG, seed=3), replace(MILD, seed=3)
         assert found == {"b": [strong, mild], "a": [mild]}
 
-    @pytest.mark.parametrize("given", [dict(method="tofu", tile=4, seed=3, max_downsample=2), dict(use_rand=False)])
-    def test_nothing_else_is_tried(self, given: dict[str, Any]) -> None:
+    def test_nothing_else_is_tried(self) -> None:
+        given: dict[str, Any] = dict(method="tofu", tile=4, seed=3, max_downsample=2)
         pipe, told = pipeline(), []
         found = tune(pipe, PROMPT, psnr=500, on_trial=told.append, **given)
         mildest = [configs[0] for configs in list_candidates(settings=given).values()]
