@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.export.versions import installed_version
+from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.settings import Settings, parse_settings
 
