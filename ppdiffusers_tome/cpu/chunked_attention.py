@@ -15,9 +15,10 @@ import paddle
 from ppdiffusers.models.attention_processor import AttnProcessor, XFormersAttnProcessor
 from ppdiffusers.utils import USE_PEFT_BACKEND
 
-from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
+from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.masks import append_mask_channel, is_key_mask
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.settings.types import check_type
 
 T = TypeVar("T")
 
@@ -45,13 +46,10 @@ class ChunkedAttnProcessor:
     """
 
     def __init__(self, query_rows: int = QUERY_ROWS) -> None:
-        if isinstance(query_rows, bool) or not isinstance(query_rows, Integral):
-            raise ToMeTypeError(
-                f"query_rows={query_rows!r} must be a whole number of queries, 1 or more, such as {QUERY_ROWS}; "
-                f"got {type(query_rows).__name__}"
-            )
+        accepted = f"a whole number of queries, 1 or more, such as {QUERY_ROWS}"
+        check_type(query_rows, Integral, accepted, "query_rows=")
         if query_rows < 1:
-            raise ToMeValueError(f"query_rows={query_rows} must be 1 or more, such as {QUERY_ROWS}")
+            raise ToMeValueError(f"query_rows={query_rows} must be {accepted}")
         self.query_rows: int = int(query_rows)
 
     @property  # type: ignore[misc]

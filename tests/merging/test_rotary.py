@@ -86,13 +86,6 @@ def test_a_group_is_left_out_with_any_of_its_tokens(text_first: bool) -> None:
     assert np.array_equal(reduce_key_mask(bias, found, text_first=text_first).numpy() == 0, expected)
 
 
-def test_one_mask_for_all_images() -> None:
-    seen = paddle.to_tensor(np.arange(TOKENS).reshape(1, 1, 1, -1) != 4)
-    found = matching()
-    expected = reduce_key_mask(seen.expand([2, 1, 1, TOKENS]), found, text_first=True)
-    assert np.array_equal(reduce_key_mask(seen, found, text_first=True).numpy(), expected.numpy())
-
-
 def test_a_mask_loses_the_columns_of_keys_that_are_not_there() -> None:
     kept = paddle.to_tensor([0, 2, 8, 10])
     seen = paddle.to_tensor(np.arange(TOKENS + TEXT).reshape(1, 1, 1, -1) != 13)
