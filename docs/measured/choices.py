@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.evaluate.differences import MEASURES, PSNR, in_psnr
-from ppdiffusers_tome.tools.evaluate.intervals import with_interval
+from ppdiffusers_tome.tools.evaluate.differences import subtract_psnr
 
 # Of the suites, by their names there; the presets are todo, random 0.75, 3x3, and 4x4 at two levels.
 CHOICES = (
@@ -87,8 +86,7 @@ def difference(evaluations: Sequence[Rows], one: str, other: str) -> str:
     rows = next((each for each in evaluations if one in each and other in each), None)
     if rows is None:
         return "-"
-    found = in_psnr(rows[one], rows[other])
-    return with_interval(found.median, found.interval, MEASURES[PSNR])
+    return subtract_psnr(rows[one], rows[other]).format("{:+.1f}".format)
 
 
 def main() -> None:

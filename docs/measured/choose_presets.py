@@ -25,7 +25,7 @@ from typing import Any
 
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import FOLDER
-from ppdiffusers_tome.tools.evaluate.differences import in_psnr
+from ppdiffusers_tome.tools.evaluate.differences import subtract_psnr
 
 AIMS = {"quality": 6.0, "balanced": 1.0, "fast": -2.0}  # dB above the reference
 MODEL = "bundled"
@@ -82,7 +82,7 @@ def above_reference(row: Mapping[str, Any], reference: Mapping[str, Any]) -> tup
     Raises:
         ValueError: there are too few pictures for an interval.
     """
-    around = in_psnr(row, reference).interval
+    around = subtract_psnr(row, reference).interval
     if around is None:
         raise ValueError(f"{len(row['samples'])} pictures are too few to choose by; evaluate more prompts or seeds")
     return around

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ppdiffusers_tome.tools.evaluate.frontier import on_frontier
+from ppdiffusers_tome.tools.evaluate.frontier import find_frontier
 
 SPEEDS = [round(1.2 + 0.1 * number, 1) for number in range(14)]  # 1.2 to 2.5
 PLAIN_TOME, PLAIN_TODO, PORT = "tome", "todo", "port"
@@ -91,7 +91,7 @@ def of_blocks(point: Point) -> float:
 
 def frontier(points: Sequence[Point], speed: Speed) -> list[Point]:
     """Those that no other beats in both, the slowest first."""
-    unbeaten = on_frontier([(speed(point), point.psnr) for point in points])
+    unbeaten = find_frontier([(speed(point), point.psnr) for point in points])
     return sorted((point for point, best in zip(points, unbeaten, strict=True) if best), key=speed)
 
 

@@ -23,12 +23,12 @@ from tqdm import tqdm
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.cpu.process import keep_freed_memory, let_mkl_use_avx2
 from ppdiffusers_tome.tools.demo_model import PROMPTS
-from ppdiffusers_tome.tools.evaluate.intervals import Median
 from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale
 from ppdiffusers_tome.tools.measure.similarity import compute_psnr
+from ppdiffusers_tome.tools.measure.stats import Median
 
 CELL = 2  # tokens a side, of which one is a destination
 
@@ -310,8 +310,8 @@ def main() -> None:
     for each in PROTOTYPES:
         apart = [own - other for own, other in zip(found[each.name], found[each.reference], strict=True)]
         print(
-            f"| {each.name} | {Median.of(found[each.name]).words('{:.1f}'.format)} | {each.reference} | "
-            f"{Median.of(apart).words('{:+.1f}'.format)} |"
+            f"| {each.name} | {Median.from_values(found[each.name]).format('{:.1f}'.format)} | {each.reference} | "
+            f"{Median.from_values(apart).format('{:+.1f}'.format)} |"
         )
 
 

@@ -1,4 +1,7 @@
-"""What is compared: the unmerged pipeline, the port at a ratio, ours with any settings. Knows no Paddle."""
+"""Configurations that are compared: the unmerged pipeline, ppdiffusers' port, and this package with any settings.
+
+This module imports no Paddle.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,23 @@ from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import format_setting
-from ppdiffusers_tome.tools.bench.variants import OURS, PORT
+from ppdiffusers_tome.settings.types import format_setting, truncated_repr
 
-UNMERGED = "unmerged"
+UNMERGED, PORT, OURS = "unmerged", "port", "ours"
+_PORT_SETTINGS = ("ratio", "max_downsample")
+_PORT_MULTIPLE = 16  # pixels of a cell of 2x2 tokens; at coarser levels the port fails on incomplete cells
 _EXAMPLE = '{"name": "half", "contender": "ours", "ratio": 0.5}'
-# What the port can be asked for, of all settings.
-PORT_SETTINGS = ("ratio", "max_downsample")
-# The port merges in whole cells of 2x2 tokens; at coarser levels it fails on what is left over.
-_PORT_MULTIPLE = 16
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One of those that are compared.
+    """One of the configurations that are compared.
 
     Attributes:
-        name: in tables and on the plot; no two of an evaluation are called the same.
+        name: unique in an evaluation.
         contender: ``unmerged``, ``port`` or ``ours``.
-        tome: its settings, of which the port knows ``PORT_SETTINGS``; None for the unmerged pipeline.
-        family: what shares a line on the plot, such as one method at several ratios.
+        tome: the settings, of which the port has ratio and max_downsample; None for the unmerged pipeline.
+        family: configurations of one family share a line of the plot.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Configuration:
     family: str
 
     def apply(self, pipe: Any) -> None:
-        """Apply it to a pipeline, in place of whichever is on it.
+        """Apply it to a pipeline, in place of the one before.
 
         Raises:
             NothingToMergeError: the pipeline has no block that merges with these settings.
@@ -46,15 +46,14 @@ class Configuration:
         from ppdiffusers_tome.api import apply_tome, remove_tome
         from ppdiffusers_tome.tools.bench.variants import apply_port
 
-        remove_tome(pipe)
-        if self.contender == PORT:
-            assert self.tome is not None
+        remove_tome(pipe)  # which removes the port, too
+        if self.tome is not None and self.contender == PORT:
             apply_port(pipe, self.tome.to_dict()["ratio"], self.tome.max_downsample)
         elif self.tome is not None:
             apply_tome(pipe, config=self.tome)
 
     def check_size(self, height: int, width: int) -> None:
-        """It can run on pictures of this size.
+        """Check that it can run on images of this size.
 
         Raises:
             UserError: it cannot.
@@ -69,58 +68,50 @@ class Configuration:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, as JSON gives them back."""
-        described = {
-            "name": self.name, "contender": self.contender, "family": self.family,
-            "tome": None if self.tome is None else self.tome.to_dict(),
-        }  # fmt: skip
-        return json.loads(json.dumps(described))
+        """Return plain values, equal to those that JSON restores."""
+        tome = None if self.tome is None else self.tome.to_dict()
+        values = {"name": self.name, "contender": self.contender, "family": self.family, "tome": tome}
+        return json.loads(json.dumps(values))
 
 
 def unmerged() -> Configuration:
-    """The pipeline as it is, which all others are compared with."""
+    """Return the unmerged pipeline, with which all others are compared."""
     return Configuration(UNMERGED, UNMERGED, None, UNMERGED)
 
 
 def ours(config: ToMeConfig, name: str | None = None, family: str | None = None) -> Configuration:
-    """This package with some settings; called by what is not the default where no name is given."""
-    return Configuration(name or _name(config, OURS), OURS, config, family or _family(config, OURS))
+    """Return this package with settings; the default name and family list those that are not the default."""
+    return Configuration(name or _make_name(OURS, config), OURS, config, family or _make_family(OURS, config))
 
 
 def port(
     ratio: float, max_downsample: int | None = None, name: str | None = None, family: str | None = None
 ) -> Configuration:
-    """ppdiffusers' own port of tomesd.
+    """Return ppdiffusers' own port of tomesd.
 
     Raises:
-        ToMeError: it cannot be asked for that.
+        ToMeError: it has no such setting.
     """
     config = ToMeConfig(ratio=ratio, max_downsample=max_downsample)
-    if isinstance(config.to_dict()["ratio"], float):
-        return Configuration(name or _name(config, PORT), PORT, config, family or _family(config, PORT))
-    raise UserError(f"ratio={ratio!r} must be one number for the port, such as 0.5")
+    if not isinstance(config.to_dict()["ratio"], float):
+        raise UserError(f"ratio={ratio!r} must be one number for the port, such as 0.5")
+    return Configuration(name or _make_name(PORT, config), PORT, config, family or _make_family(PORT, config))
 
 
-def from_files(paths: Iterable[str | Path]) -> list[Configuration]:
-    """Ours with presets, or the settings of JSON files that ``ToMeConfig.save`` wrote, called by their stems.
+def read_settings_files(paths: Iterable[str]) -> list[Configuration]:
+    """Read presets or JSON files of settings, named after their files.
 
     Raises:
         UserError: a file cannot be read or holds something else.
     """
-    found = []
-    for path in paths:
-        try:
-            found.append(ours(ToMeConfig.named(path), Path(path).stem))
-        except ToMeError as error:
-            raise UserError(f"--configs {error}") from error  # which begins with the path
-    return found
+    try:
+        return [ours(ToMeConfig.named(path), Path(path).stem) for path in paths]
+    except ToMeError as error:
+        raise UserError(f"--configs {error}") from error  # which begins with the path
 
 
-def from_suite(path: Path) -> list[Configuration]:
-    """The configurations of a file, a JSON object a line; blank lines do not count.
-
-    ``name`` is needed; ``contender`` is ``ours`` or ``port``, ``ours`` where it is missing; ``family`` is as in
-    ``Configuration``; everything else is a setting of ``ToMeConfig``.
+def read_suite(path: Path) -> list[Configuration]:
+    """Read a file with one configuration per line, as docs/en/reference/file-formats.md describes it.
 
     Raises:
         UserError: the file cannot be read, or a line of it is no configuration.
@@ -128,83 +119,80 @@ def from_suite(path: Path) -> list[Configuration]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise UserError(f"--suite {path} cannot be read ({error}); give a file with a JSON object a line") from error
-    found = []
+        raise UserError(f"--suite {path} cannot be read ({error}); give a file with a JSON object per line") from error
+    configurations = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                found.append(_from_line(json.loads(line)))
-            except (ValueError, TypeError) as error:  # of JSON, and ToMe's own
+                configurations.append(_parse_line(json.loads(line)))
+            except (ValueError, TypeError, RecursionError) as error:  # of JSON, and ToMe's own
                 raise UserError(f"--suite {path}, line {number}: {error}") from error
-    if not found:
+    if not configurations:
         raise UserError(f"--suite {path} holds no configuration; write one per line, such as {_EXAMPLE}")
-    return found
+    return configurations
 
 
-def _from_line(given: Any) -> Configuration:
-    if not isinstance(given, dict):
-        raise ValueError(f"got {type(given).__name__}, not an object such as {_EXAMPLE}")
-    settings = dict(given)
-    name, contender, family = settings.pop("name", None), settings.pop("contender", OURS), settings.pop("family", None)
+def _parse_line(values: Any) -> Configuration:
+    if not isinstance(values, dict):
+        raise ValueError(f"got {type(values).__name__}, not an object such as {_EXAMPLE}")
+    settings: dict[str, Any] = {"contender": OURS, "family": None, "name": None} | values
+    name, contender, family = (settings.pop(key) for key in ("name", "contender", "family"))
     if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"name={name!r} must be what to call it in the table, as in {_EXAMPLE}")
+        raise ValueError(f"name={truncated_repr(name)} must be a name for the table, as in {_EXAMPLE}")
     if family is not None and (not isinstance(family, str) or not family.strip()):
-        raise ValueError(f"family={family!r} must be what to call its line on the plot, or be left out")
+        raise ValueError(f"family={truncated_repr(family)} must be a name for a line of the plot, or missing")
     if contender == OURS:
         return ours(ToMeConfig.from_dict(settings), name, family)
     if contender != PORT:
-        raise ValueError(f"contender={contender!r} must be '{OURS}' or '{PORT}'; '{UNMERGED}' always runs")
-    unknown = [setting for setting in settings if setting not in PORT_SETTINGS]
+        raise ValueError(
+            f"contender={truncated_repr(contender)} must be '{OURS}' or '{PORT}'; '{UNMERGED}' always runs"
+        )
+    unknown = [setting for setting in settings if setting not in _PORT_SETTINGS]
     if unknown:
-        raise ValueError(f"the port has no {', '.join(unknown)}; of it {' and '.join(PORT_SETTINGS)} can be chosen")
+        raise ValueError(f"the port has no {', '.join(unknown)}; it has {' and '.join(_PORT_SETTINGS)}")
     return port(settings.get("ratio", ToMeConfig().ratio), settings.get("max_downsample"), name, family)
 
 
-def distinct(configurations: Iterable[Configuration], *, suite: bool = False) -> list[Configuration]:
-    """The unmerged pipeline and then the configurations, each once.
-
-    Args:
-        configurations: in the order of the table.
-        suite: whether they may come from ``--suite``, to be named in the error.
+def check_names(configurations: Iterable[Configuration]) -> list[Configuration]:
+    """Return the unmerged pipeline and the configurations, each once.
 
     Raises:
-        UserError: two of them are called the same and are not.
+        UserError: two different ones have the same name, or there are none.
     """
-    found = {UNMERGED: unmerged()}
+    by_name = {UNMERGED: unmerged()}
     for configuration in configurations:
-        if found.setdefault(configuration.name, configuration) != configuration:
-            where = "the file, or its name in --suite" if suite else "the file"
-            taken = f", as {UNMERGED!r} is the pipeline without token merging" if configuration.name == UNMERGED else ""
+        if by_name.setdefault(configuration.name, configuration) != configuration:
             raise UserError(
-                f"two different configurations are called {configuration.name!r}{taken}; rename one of them ({where})"
+                f"two different configurations are called {configuration.name!r}; rename one of the files of "
+                "--configs, or its name in --suite"
             )
-    if len(found) == 1:
+    if len(by_name) == 1:
         raise UserError("nothing is to be compared with the unmerged pipeline; give --ratios, such as --ratios 0.5")
-    return list(found.values())
+    return list(by_name.values())
 
 
-def _name(config: ToMeConfig, contender: str) -> str:
-    """``ours 0.5, tile 16``."""
-    who, *settings = _described(config, contender)
-    return ", ".join([f"{who} {format_setting(config.ratio)}", *settings])
+def _make_name(contender: str, config: ToMeConfig) -> str:
+    """Return a name such as ``ours 0.5, tile 16``."""
+    first, *settings = _describe(contender, config)
+    return ", ".join([f"{first} {format_setting(config.ratio)}", *settings])
 
 
-def _family(config: ToMeConfig, contender: str) -> str:
-    """``ours, tile 16``: the same at all ratios."""
-    return ", ".join(_described(config, contender))
+def _make_family(contender: str, config: ToMeConfig) -> str:
+    """Return a name for all ratios, such as ``ours, tile 16``."""
+    return ", ".join(_describe(contender, config))
 
 
-def _described(config: ToMeConfig, contender: str) -> list[str]:
-    """The contender with its method, and every other setting that is not the default, but for ratio and seed."""
-    usual = ToMeConfig().to_dict()
-    other = {
+def _describe(contender: str, config: ToMeConfig) -> list[str]:
+    """Return contender and method, and the settings that are not the default; without ratio and seed."""
+    defaults = ToMeConfig().to_dict()
+    changes = {
         name: value for name, value in config.to_dict().items()
-        if value != usual[name] and name not in ("ratio", "seed")
+        if value != defaults[name] and name not in ("ratio", "seed")
     }  # fmt: skip
-    method = other.pop("method", None)
-    return [contender if method is None else f"{contender} {method}", *map(_setting, other.items())]
-
-
-def _setting(setting: tuple[str, Any]) -> str:
-    name, value = setting
-    return name if value is True else f"no {name}" if value is False else f"{name} {format_setting(value)}"
+    method = changes.pop("method", None)
+    words = {True: "{name}", False: "no {name}"}
+    settings = [
+        words[value].format(name=name) if isinstance(value, bool) else f"{name} {format_setting(value)}"
+        for name, value in changes.items()
+    ]
+    return [contender if method is None else f"{contender} {method}", *settings]

@@ -1,68 +1,152 @@
-"""The pictures of an evaluation: a case is drawn by every configuration, in one run of the program or another."""
+"""Measurements of images, and the folder that keeps the images."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.images import slugify
-from ppdiffusers_tome.tools.measure.similarity import similarity_from_dict, similarity_to_dict
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration
+from ppdiffusers_tome.tools.files import prepare_folder
+from ppdiffusers_tome.tools.images import slugify, write_image
+from ppdiffusers_tome.tools.measure.similarity import Similarity, similarity_from_dict, similarity_to_dict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+REFERENCES, IMAGES = "references", "images"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A prompt and the seed of its noise."""
+    """A prompt and the seed of its noise, which every configuration generates."""
 
     prompt: str
     seed: int
 
+    def key(self, configuration: str) -> list[Any]:
+        """Return the key of its sample in the ledger."""
+        return [configuration, self.prompt, self.seed]
+
     @property
     def file_name(self) -> str:
-        """The same whatever else is drawn; prompts that begin alike differ in their checksum."""
-        return f"{slugify(self.prompt)}-{zlib.crc32(self.prompt.encode()):08x}-seed-{self.seed}.png"
+        """The same in every run; prompts that begin alike differ in their checksum."""
+        return f"{slugify(self.prompt)}-{_checksum(self.prompt)}-seed-{self.seed}.png"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A picture of a case, by one configuration.
+    """The measurements of one image.
 
     Attributes:
-        configuration: its name.
-        case: what was drawn.
-        run: number of the run of pictures that it belongs to, from 1; each begins with the unmerged picture, with whose
-            seconds those of the others are compared.
-        drawn: what it took and how it turned out.
+        case: the prompt and the seed.
+        seconds, unmerged_seconds: of the whole call, and of the last unmerged one before it.
+        block_seconds, unmerged_block_seconds: inside the blocks that could merge, by level.
+        denoising_peak_bytes, peak_bytes: the most memory in use, until the last denoising step and with decoding;
+            None if it could not be measured.
+        similarity: to the unmerged image; None for that image itself.
+        follows_prompt: whether it shows its prompt; None if that is not known.
     """
 
-    configuration: str
     case: Case
-    run: int
-    drawn: GeneratedImage
-
-    def without_picture(self) -> Sample:
-        """Its figures alone."""
-        return replace(self, drawn=replace(self.drawn, kept_image=None))
+    seconds: float
+    unmerged_seconds: float
+    block_seconds: Mapping[int, float]
+    unmerged_block_seconds: Mapping[int, float]
+    denoising_peak_bytes: int | None
+    peak_bytes: int | None
+    similarity: Similarity | None
+    follows_prompt: bool | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Its figures as JSON has them."""
-        drawn = self.drawn
+        """Return plain values, fit for JSON."""
         return {
-            "configuration": self.configuration, "prompt": self.case.prompt, "seed": self.case.seed, "run": self.run,
-            "seconds": drawn.seconds,
-            "block_seconds": {str(level): seconds for level, seconds in drawn.block_seconds.items()},
-            "denoising_peak_bytes": drawn.denoising_peak_bytes, "peak_bytes": drawn.peak_bytes,
-            **similarity_to_dict(drawn.similarity), "follows_prompt": drawn.follows_prompt,
+            "prompt": self.case.prompt, "seed": self.case.seed,
+            "seconds": self.seconds, "unmerged_seconds": self.unmerged_seconds,
+            "block_seconds": {str(level): seconds for level, seconds in self.block_seconds.items()},
+            "unmerged_block_seconds": {str(level): seconds for level, seconds in self.unmerged_block_seconds.items()},
+            "denoising_peak_bytes": self.denoising_peak_bytes, "peak_bytes": self.peak_bytes,
+            **similarity_to_dict(self.similarity), "follows_prompt": self.follows_prompt,
         }  # fmt: skip
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Sample:
-        """What ``to_dict`` described."""
-        drawn = GeneratedImage(
-            None, values["seconds"], values["peak_bytes"], values["denoising_peak_bytes"],
-            similarity_from_dict(values),
-            {int(level): seconds for level, seconds in values["block_seconds"].items()}, values["follows_prompt"],
+        """Restore a sample from the values of ``to_dict``."""
+        block_seconds, unmerged_block_seconds = (
+            {int(level): seconds for level, seconds in values[name].items()}
+            for name in ("block_seconds", "unmerged_block_seconds")
+        )
+        return cls(
+            Case(values["prompt"], values["seed"]), values["seconds"], values["unmerged_seconds"],
+            block_seconds, unmerged_block_seconds,
+            values["denoising_peak_bytes"], values["peak_bytes"], similarity_from_dict(values),
+            values["follows_prompt"],
         )  # fmt: skip
-        return cls(values["configuration"], Case(values["prompt"], values["seed"]), values["run"], drawn)
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """The folder of an evaluation's images.
+
+    Attributes:
+        path: of the folder.
+        keeps_all: whether all images are kept, or the unmerged ones alone.
+    """
+
+    path: Path
+    keeps_all: bool
+
+    def prepare(self, configurations: Sequence[Configuration], cases: Sequence[Case], *, overwrite: bool) -> None:
+        """Check, before any work, that the images can be written.
+
+        Raises:
+            UserError: a folder cannot be written or is a link to another place, or a file exists and must not be
+                replaced.
+        """
+        for configuration in configurations:
+            if self._keeps(configuration.name):
+                folder = self.folder_of(configuration.name)
+                if not folder.resolve().is_relative_to(self.path.resolve()):
+                    raise UserError(f"{folder} leads out of --output {self.path} by a link; remove the link")
+                prepare_folder(folder, [case.file_name for case in cases], overwrite=overwrite)
+
+    def folder_of(self, configuration: str) -> Path:
+        """Return the folder of a configuration; names that differ in any character have different folders."""
+        if configuration == UNMERGED:
+            return self.path / REFERENCES
+        return self.path / IMAGES / f"{slugify(configuration)}-{_checksum(configuration)}"
+
+    def has(self, key: Sequence[Any]) -> bool:
+        """Return whether the image of a ledger's key exists or is not to be kept."""
+        configuration, prompt, seed = key
+        path = self.folder_of(configuration) / Case(prompt, seed).file_name
+        return not self._keeps(configuration) or path.is_file()
+
+    def write(self, configuration: str, case: Case, image: Image.Image) -> None:
+        """Write an image if it is to be kept, in place of an earlier one."""
+        if self._keeps(configuration):
+            settings = {"configuration": configuration, "prompt": case.prompt, "seed": case.seed}
+            write_image(self.folder_of(configuration) / case.file_name, image, settings, overwrite=True)
+
+    def open(self, configuration: str, case: Case) -> Image.Image:
+        """Open an image that was written."""
+        from PIL import Image
+
+        return Image.open(self.folder_of(configuration) / case.file_name).convert("RGB")
+
+    def read(self, configuration: str, case: Case) -> np.ndarray:
+        """Read an image that was written, uint8 ``[height, width, 3]``."""
+        import numpy as np
+
+        return np.asarray(self.open(configuration, case))
+
+    def _keeps(self, configuration: str) -> bool:
+        return self.keeps_all or configuration == UNMERGED
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"

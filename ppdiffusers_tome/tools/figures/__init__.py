@@ -1,1 +1,1 @@
-"""How pictures and figures are shown: sheets of pictures, plots, records for VisualDL."""
+"""Plots, sheets of images, and images of merged tokens."""

@@ -1,96 +1,109 @@
-"""Pictures of how tokens merged: groups over the picture, as in the papers' figures, and how often each token did."""
+"""Images of merged tokens: their groups over the image, as in the papers' figures, and how often each merged."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from PIL import Image
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.recorder import MergeRecord
+from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
 
-# Where a sheet shows a picture smaller than it is, outlines are to stay a pixel wide.
-_SHOWN_PIXELS = 512
-# Turns of the colour wheel from one group's outline to the next one's; the golden ratio keeps neighbours apart.
-_TURN = (5**0.5 - 1) / 2
-_OFTEN = np.array([214, 39, 40], np.float64)
+_SHEET_PIXELS = 512  # an image that a sheet shows smaller than it is has thicker outlines, to stay a pixel wide there
+_HUE_STEP = (5**0.5 - 1) / 2  # of the color wheel, from one group to the next; the golden ratio keeps neighbors apart
+_RED = np.array([214, 39, 40], np.float64)
 
 
-def groups_picture(picture: Image.Image, record: MergeRecord) -> Image.Image:
-    """The groups of merged tokens over the picture they belong to.
+def draw_groups(image: Image.Image, record: MergeRecord) -> Image.Image:
+    """Draw the groups of merged tokens over their image.
 
-    Every group has its mean colour, and an outline in a colour of its own where it holds more than one token: its
-    tokens may lie anywhere, and the outline tells which belong together. Tokens that did not merge have no outline.
+    Every group has its mean color. A group of several tokens, which may lie anywhere, has an outline of its own color;
+    tokens that did not merge have none.
 
     Args:
-        picture: of any size and shape; returned in RGB at the same size.
-        record: of the block to show.
+        image: of any size and mode; the result has the same size, in RGB.
+        record: of one call of a block.
     """
-    pixels = np.asarray(picture.convert("RGB"))
-    numbers = _by_pixel(record.groups.reshape(record.grid.height, record.grid.width), picture)
-    flat = numbers.ravel()
-    counts = np.maximum(np.bincount(flat, minlength=len(record.sizes)), 1)
-    channels = pixels.reshape(-1, 3).T
-    means = [np.bincount(flat, weights=channel, minlength=len(counts)) / counts for channel in channels]
-    shown = np.stack(means, axis=-1)[numbers]
-    outlined = _outlines(numbers) & (record.sizes > 1)[numbers]
-    shown[outlined] = _colours(len(counts))[numbers[outlined]]
-    return Image.fromarray(np.rint(shown).astype(np.uint8))
+    group_of_pixel = _expand_to_pixels(record.groups.reshape(record.grid.height, record.grid.width), image)
+    flat = group_of_pixel.ravel()
+    num_groups = len(record.sizes)
+    counts = np.maximum(np.bincount(flat, minlength=num_groups), 1)
+    channels = np.asarray(image.convert("RGB")).reshape(-1, 3).T
+    means = [np.bincount(flat, weights=channel, minlength=num_groups) / counts for channel in channels]
+    pixels = np.stack(means, axis=-1)[group_of_pixel]
+    outlines = _find_outlines(group_of_pixel) & (record.sizes > 1)[group_of_pixel]
+    pixels[outlines] = _make_colors(num_groups)[group_of_pixel[outlines]]
+    return Image.fromarray(np.rint(pixels).astype(np.uint8))
 
 
-def share_picture(picture: Image.Image, grid: Grid, share: np.ndarray) -> Image.Image:
-    """How often each token merged, over the pale picture: the redder the oftener.
+def draw_merge_frequency(image: Image.Image, grid: Grid, frequency: np.ndarray) -> Image.Image:
+    """Draw how often each token merged over the pale image, from pale to red.
 
     Args:
-        picture: of any size and shape; returned in RGB at the same size.
+        image: of any size and mode; the result has the same size, in RGB.
         grid: of the block.
-        share: ``[height, width]`` of the grid, 0 to 1.
+        frequency: ``[height, width]`` of the grid, 0 to 1.
     """
-    grey = np.asarray(picture.convert("L"), np.float64)[..., None]
-    pale = 255 - (255 - grey) / 2
-    by_pixel = _by_pixel(share, picture)[..., None]
-    return Image.fromarray(np.rint(pale + (_OFTEN - pale) * by_pixel).astype(np.uint8))
+    gray = np.asarray(image.convert("L"), np.float64)[..., None]
+    pale = 255 - (255 - gray) / 2
+    pixels = pale + (_RED - pale) * _expand_to_pixels(frequency, image)[..., None]
+    return Image.fromarray(np.rint(pixels).astype(np.uint8))
 
 
-def merged_share(records: Sequence[MergeRecord], calls: int) -> np.ndarray:
-    """In which share of all calls each token merged with others, ``[height, width]``; all records of one block."""
-    return np.sum([record.merged for record in records], axis=0) / calls
+def compute_merge_frequency(records: Sequence[MergeRecord], num_calls: int) -> np.ndarray:
+    """Return the fraction of all calls in which each token of a block merged, ``[height, width]``."""
+    return np.sum([record.merged for record in records], axis=0) / num_calls
 
 
-def _by_pixel(tokens: np.ndarray, picture: Image.Image) -> np.ndarray:
-    """A value per token, ``[height, width]`` of the grid, as one per pixel, ``[height, width]`` of the picture."""
-    rows = _token_of_pixel(picture.height, tokens.shape[0])
-    columns = _token_of_pixel(picture.width, tokens.shape[1])
+def first_blocks_by_level(blocks: Iterable[MergingBlock]) -> list[MergingBlock]:
+    """Return the first block of each denoiser and level."""
+    first: dict[tuple[str, int], MergingBlock] = {}
+    for block in blocks:
+        first.setdefault((block.denoiser, block.level), block)
+    return list(first.values())
+
+
+def spread_calls(num_calls: int, count: int) -> list[int]:
+    """Choose at most ``count`` calls, numbered from 0: the first, the last and others evenly between."""
+    return sorted({round(place * (num_calls - 1) / max(1, count - 1)) for place in range(count)})
+
+
+def _expand_to_pixels(tokens: np.ndarray, image: Image.Image) -> np.ndarray:
+    """Expand a value per token, ``[height, width]`` of the grid, to one per pixel."""
+    rows, columns = _token_of_pixel(image.height, tokens.shape[0]), _token_of_pixel(image.width, tokens.shape[1])
     return tokens[rows[:, None], columns]
 
 
 def _token_of_pixel(pixels: int, tokens: int) -> np.ndarray:
-    """Which token of a row or column each pixel belongs to.
-
-    A level halves what is before it and rounds up, so a token mostly covers a power of two; the last one less.
-    """
+    """Return the token of a row or column that each pixel belongs to."""
+    # A level halves the grid before it and rounds up, so a token mostly covers a power of two, and the last one less.
     for covered in (2**power for power in range(pixels.bit_length())):
         if -(-pixels // covered) == tokens:
             return np.arange(pixels) // covered
     return np.arange(pixels) * tokens // pixels
 
 
-def _outlines(numbers: np.ndarray) -> np.ndarray:
-    """True at the pixels of every group that another one touches."""
-    found = np.zeros(numbers.shape, bool)
-    width = -(-max(numbers.shape) // _SHOWN_PIXELS)
+def _find_outlines(group_of_pixel: np.ndarray) -> np.ndarray:
+    """Return True at the pixels that touch another group."""
+    found = np.zeros(group_of_pixel.shape, bool)
+    width = -(-max(group_of_pixel.shape) // _SHEET_PIXELS)
     for axis in (0, 1):
-        values, outlines = np.moveaxis(numbers, axis, 0), np.moveaxis(found, axis, 0)
-        for away in range(1, width + 1):
-            differs = values[away:] != values[:-away]
-            outlines[away:] |= differs
-            outlines[:-away] |= differs
+        values, outlines = np.moveaxis(group_of_pixel, axis, 0), np.moveaxis(found, axis, 0)
+        for distance in range(1, width + 1):
+            differs = values[distance:] != values[:-distance]
+            outlines[distance:] |= differs
+            outlines[:-distance] |= differs
     return found
 
 
-def _colours(count: int) -> np.ndarray:
-    """``[count, 3]``: vivid colours, one after the other far apart."""
-    hues = np.arange(count) * _TURN % 1 * 255
+def _make_colors(count: int) -> np.ndarray:
+    """Return vivid colors, ``[count, 3]``, each far from the previous one."""
+    hues = np.arange(count) * _HUE_STEP % 1 * 255
     hsv = np.stack([hues, np.full(count, 220.0), np.full(count, 250.0)], axis=-1).astype(np.uint8)
     return np.asarray(Image.fromarray(hsv[None], "HSV").convert("RGB"))[0]
+
+
+# Former names, until the page has moved.
+groups_picture, share_picture, merged_share = draw_groups, draw_merge_frequency, compute_merge_frequency
+first_of_levels = first_blocks_by_level

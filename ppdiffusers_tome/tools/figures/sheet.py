@@ -1,22 +1,23 @@
-"""A labelled sheet of pictures: rows of prompts, columns of settings."""
+"""A labelled sheet of images: rows of prompts, columns of settings."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image
 
-from ppdiffusers_tome.tools.figures.fonts import Font, drawable
+from ppdiffusers_tome.tools.figures.plots import DPI, FAINT, INK, measure_width, plot_style, render
 
-_MIN_CELL, _MAX_CELL, _GAP, _MARGIN = 256, 512, 16, 28
-_PAPER, _INK, _FAINT = (255, 255, 255), (24, 24, 27), (113, 113, 122)
+_MIN_CELL, _MAX_CELL, _GAP, _MARGIN = 256, 512, 16, 28  # pixels
+_LINE_HEIGHT = 1.4  # of the font's size
 
 
 @dataclass(frozen=True)
 class Label:
-    """A word or two in large print and, under it, finer print."""
+    """A title and, below it, lines in finer print."""
 
     title: str
     lines: tuple[str, ...] = ()
@@ -24,99 +25,102 @@ class Label:
 
 @dataclass(frozen=True)
 class Cell:
-    """A picture and what stands under it."""
+    """An image and the caption below it."""
 
-    picture: Image.Image
+    image: Image.Image
     caption: str = ""
 
 
 def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str, Sequence[Cell]]]) -> Image.Image:
-    """Lay out pictures with their labels.
+    """Lay out images with their labels.
 
     Args:
-        title: over everything.
-        columns: over each column.
-        rows: the prompt of each row, written over it, and its cells, one a column.
+        title: above everything.
+        columns: above each column.
+        rows: the prompt above each row, and its cells, one per column.
     """
-    width, height = _cell_size(rows[0][1][0].picture)
-    size = max(14, width // 20)
-    full_width = len(columns) * (width + _GAP) - _GAP
-    parts = [_label(title, size, 1.5, full_width), _beside([_label(column, size, 1.2, width) for column in columns])]
+    width, height = _compute_cell_size(rows[0][1][0].image)
+    page = _Page(len(columns), width, max(14, width // 20))
+    page.add_labels([title], 1.5, page.width)
+    page.y += page.font_size / 2
+    page.add_labels(columns, 1.2, width)
     for prompt, cells in rows:
-        pictures = [_resized(cell.picture, width, height) for cell in cells]
-        captions = [_text(cell.caption, size, _FAINT, width) for cell in cells]
-        air = Image.new("RGB", (full_width, round(size / 5)), _PAPER)
-        parts.append(_below([_text(prompt, size, _INK, full_width), air, _beside(pictures), _beside(captions)]))
-    return ImageOps.expand(_below(parts, size), _MARGIN, _PAPER)
+        page.y += page.font_size
+        page.add_texts([[(prompt, 1.0, INK)]], page.width)
+        page.add_images([_resize(cell.image, width, height) for cell in cells])
+        page.add_texts([[(cell.caption, 1.0, FAINT)] for cell in cells], width)
+    return page.render()
 
 
-def _label(label: Label, size: int, larger: float, width: int) -> Image.Image:
-    fine = [_text(line, size, _FAINT, width) for line in label.lines]
-    return _below([_text(label.title, size * larger, _INK, width), *fine])
+class _Page:
+    """Texts and images at their places in pixels; ``y`` is the top of what comes next."""
+
+    def __init__(self, num_columns: int, column_width: int, font_size: int) -> None:
+        self.font_size, self.column_step = font_size, column_width + _GAP
+        self.width = num_columns * self.column_step - _GAP
+        self.y: float = _MARGIN
+        self._texts: list[tuple[int, float, str, float, str]] = []
+        self._images: list[tuple[int, int, Image.Image]] = []
+
+    def add_labels(self, labels: Sequence[Label], scale: float, width: int) -> None:
+        """Add labels side by side, their titles larger than the lines by ``scale``."""
+        self.add_texts(
+            [[(label.title, scale, INK), *((line, 1.0, FAINT) for line in label.lines)] for label in labels], width
+        )
+
+    def add_texts(self, columns: Sequence[Sequence[tuple[str, float, str]]], width: int) -> None:
+        """Add columns of paragraphs, each with the scale of its font and its color, in lines of a width."""
+        bottoms = [self.y]
+        for number, paragraphs in enumerate(columns):
+            y = self.y
+            for text, scale, color in paragraphs:
+                points = self.font_size * scale * 72 / DPI
+                for line in _wrap(text, points, width):
+                    self._texts.append((_MARGIN + number * self.column_step, y, line, points, color))
+                    y += self.font_size * scale * _LINE_HEIGHT
+            bottoms.append(y)
+        self.y = max(bottoms)
+
+    def add_images(self, images: Sequence[Image.Image]) -> None:
+        """Add images side by side."""
+        top = round(self.y + self.font_size / 5)
+        self._images += [(_MARGIN + number * self.column_step, top, image) for number, image in enumerate(images)]
+        self.y = top + max(image.height for image in images) + self.font_size / 5
+
+    def render(self) -> Image.Image:
+        """Render texts and images on white."""
+        from matplotlib.figure import Figure
+
+        width, height = self.width + 2 * _MARGIN, round(self.y) + _MARGIN
+        with plot_style():
+            figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+            for x, y, text, points, color in self._texts:
+                figure.text(x / width, 1 - y / height, text, size=points, color=color, va="top")
+            sheet = render(figure)
+        for left, top, image in self._images:
+            sheet.paste(image, (left, top))
+        return sheet
 
 
-def _text(text: str, size: float, colour: tuple[int, int, int], width: int) -> Image.Image:
-    """A text in lines that fit into a width."""
-    text, font = drawable(text, round(size))
-    lines: list[str] = []
-    for word in text.split():
-        longer = f"{lines[-1]} {word}" if lines else word
-        if font.getlength(longer) <= width:
-            lines[-1:] = [longer]
-        else:
-            lines += _broken(word, font, width)
-    height = round(size * 1.4)
-    top = min(round(0.15 * height), height - round(font.getbbox("gjpqy")[3]))  # or their tails would be cut off
-    picture = Image.new("RGB", (width, height * max(1, len(lines))), _PAPER)
-    for number, line in enumerate(lines):
-        ImageDraw.Draw(picture).text((0, number * height + top), line, colour, font)
-    return picture
+def _wrap(text: str, points: float, width: int) -> list[str]:
+    """Break a text into lines that fit into a width in pixels; paths are broken behind a separator."""
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    breakable = re.sub(r"(?<=[./_])(?=[^\W\d])", "\0 ", text)
+    characters = len(breakable)
+    lines = [text] if text else []
+    while characters > 1 and max((measure_width(line, points) for line in lines), default=0) > width:
+        characters = max(1, int(characters * 0.9))
+        lines = [line.replace("\0 ", "").rstrip("\0") for line in textwrap.wrap(breakable, characters)]
+    return lines
 
 
-def _broken(word: str, font: Font, width: int) -> list[str]:
-    """A word in pieces that fit into a width: broken behind a dot, else a slash and so on, else anywhere."""
-    pieces = []
-    while word:
-        starts = [word[:end] for end in range(1, min(len(word), width) + 1)]  # no letter is thinner than a pixel
-        end = max(1, bisect_right(starts, float(width), key=lambda start: float(font.getlength(start))))
-        if end < len(word):
-            marks = (word.rfind(mark, end // 2, end) + 1 for mark in "./-_")
-            end = next(filter(None, marks), end)
-        pieces.append(word[:end])
-        word = word[end:]
-    return pieces
-
-
-def _beside(pictures: Sequence[Image.Image]) -> Image.Image:
-    """Pictures of one width in a row."""
-    width = pictures[0].width + _GAP
-    row = Image.new("RGB", (len(pictures) * width - _GAP, max(picture.height for picture in pictures)), _PAPER)
-    for number, picture in enumerate(pictures):
-        row.paste(picture, (number * width, 0))
-    return row
-
-
-def _below(pictures: Sequence[Image.Image], gap: int = 0) -> Image.Image:
-    """Pictures of one width in a column."""
-    height = sum(picture.height + gap for picture in pictures) - gap
-    column = Image.new("RGB", (pictures[0].width, height), _PAPER)
-    top = 0
-    for picture in pictures:
-        column.paste(picture, (0, top))
-        top += picture.height + gap
-    return column
-
-
-def _cell_size(picture: Image.Image) -> tuple[int, int]:
-    """Pictures keep their size, but tiny ones grow by whole numbers until labels fit, and huge ones shrink."""
-    width, height = picture.size
-    if width < _MIN_CELL:
-        scale: float = -(-_MIN_CELL // width)
-    else:
-        scale = min(1.0, _MAX_CELL / max(width, height))
+def _compute_cell_size(image: Image.Image) -> tuple[int, int]:
+    """Keep an image's size, but enlarge tiny ones by whole numbers until labels fit, and shrink huge ones."""
+    width, height = image.size
+    scale = -(-_MIN_CELL // width) if width < _MIN_CELL else min(1.0, _MAX_CELL / max(width, height))
     return round(width * scale), round(height * scale)
 
 
-def _resized(picture: Image.Image, width: int, height: int) -> Image.Image:
-    how = Image.Resampling.NEAREST if width > picture.width else Image.Resampling.LANCZOS
-    return picture.convert("RGB").resize((width, height), how)
+def _resize(image: Image.Image, width: int, height: int) -> Image.Image:
+    resampling = Image.Resampling.NEAREST if width > image.width else Image.Resampling.LANCZOS
+    return image.convert("RGB").resize((width, height), resampling)

@@ -25,17 +25,21 @@ class Job:
     run: Callable[[list[Any]], Iterator[tuple[Any, Any]]]
 
 
-def run_jobs(jobs: Iterable[Job], ledger: Ledger, *, description: str) -> None:
+def run_jobs(
+    jobs: Iterable[Job], ledger: Ledger, *, description: str, is_done: Callable[[Any], bool] | None = None
+) -> None:
     """Run jobs and add each result to the ledger at once.
 
     Args:
-        jobs: in their order; a job whose keys are all in the ledger does not run.
+        jobs: in their order; a job whose keys are all done does not run.
         ledger: receives the results.
         description: of the results, in the plural, for the progress bar.
+        is_done: tells whether a key needs no result any more; by default it is in the ledger.
     """
     from tqdm import tqdm
 
-    missing = [(job, [key for key in job.keys if key not in ledger]) for job in jobs]
+    is_done = is_done or ledger.__contains__
+    missing = [(job, [key for key in job.keys if not is_done(key)]) for job in jobs]
     with tqdm(total=sum(len(keys) for _, keys in missing), desc=description, position=0, disable=None) as bar:
         for job, keys in missing:
             if keys:

@@ -10,6 +10,7 @@ import pytest
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tuning.candidates import list_candidates
 
 SMALL = ["--height", "64", "--width", "64", "--steps", "1", "--prompt", "a photo of a cat"]
@@ -56,6 +57,29 @@ def test_what_is_given_holds_in_all_that_is_tried(
     assert settings.items() <= found["run"]["kept"].items()
     assert all(f"{name} {value}" in (tmp_path / "tune.md").read_text() for name, value in settings.items())
     assert ToMeConfig.load(tmp_path / "tome.json").to_dict() == found["config"]
+
+
+def test_a_stopped_search_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["tune", *SMALL, "--max-memory", "64GB", "--output", str(tmp_path)]
+    generate, calls = LoadedPipeline.generate, []
+
+    def stop(*values: Any, **settings: Any) -> Any:
+        if len(calls) == 4:  # the warm-up, the unmerged image and two candidates
+            raise KeyboardInterrupt
+        calls.append(values)
+        return generate(*values, **settings)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LoadedPipeline, "generate", stop)
+        assert main(arguments) == 130
+    lines = (tmp_path / "tune.jsonl").read_text().splitlines()
+    assert not (tmp_path / "tune.json").exists()
+    assert main(arguments) == 0
+    assert (tmp_path / "tune.jsonl").read_text().splitlines()[: len(lines)] == lines
+    trials = json.loads((tmp_path / "tune.json").read_text())["trials"]
+    results = [json.loads(line) for line in (tmp_path / "tune.jsonl").read_text().splitlines()]
+    assert [line["result"] for line in results if "result" in line] == trials  # each was tried once
+    assert main(arguments) == 2  # its files exist
 
 
 def test_what_does_not_pay_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

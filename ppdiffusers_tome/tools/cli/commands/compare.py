@@ -1,8 +1,9 @@
-"""``ppdiffusers-tome compare``: the same pictures without and with token merging, side by side and in numbers."""
+"""``ppdiffusers-tome compare``: the same images without and with token merging, side by side and in numbers."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,19 +17,22 @@ from ppdiffusers_tome.tools.cli.arguments import (
 )
 from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, subject_of
-from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, distinct, from_files, ours
+from ppdiffusers_tome.tools.evaluate.configurations import Configuration, check_names, ours, read_settings_files
 from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings, parse_tome_config
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from ppdiffusers_tome.tools.evaluate.samples import ImageFolder
+    from ppdiffusers_tome.tools.evaluate.summary import Row
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 
-HELP = "Draw the same pictures without and with token merging; compare speed, memory and similarity."
-EXAMPLES = """writes compare.png (a sheet of all pictures), compare.md and compare.json (the table); with a ControlNet
-they are called compare-controlnet.*. With '--controlnet bundled' and no picture, the edges are those of the
-photograph that a prompt names: a cat, coins, ... (see docs/en/results/bundled-model.md).
+HELP = "Generate the same images without and with token merging; compare speed, memory and similarity."
+EXAMPLES = """writes compare.png (a sheet of all images), compare.md and compare.json (the table), the images in
+compare/, and compare.jsonl image by image: stopped, the same command resumes. With a ControlNet they are called
+compare-controlnet.*. With '--controlnet bundled' and no image, the edges are those of the photograph that a prompt
+names: a cat, coins, ... (see docs/en/results/bundled-model.md).
 
 examples:
   ppdiffusers-tome compare
@@ -36,7 +40,6 @@ examples:
   ppdiffusers-tome compare --controlnet bundled
   ppdiffusers-tome compare --ratios 0.5 --configs quality balanced fast
 """
-
 RATIOS = (0.25, 0.5, 0.7)
 
 
@@ -44,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
     tome = add_tome_arguments(parser)
     tome.add_argument("--ratios", type=float, nargs="*", metavar="X",
-                      help=f"shares of the tokens to merge (default: {' '.join(map(str, RATIOS))}, without --configs)")
+                      help="fractions of the tokens to merge "
+                      f"(default: {' '.join(map(str, RATIOS))}, without --configs)")
     tome.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                       help="settings to compare as well, each a column: JSON files, or presets")
     add_controlnet_arguments(parser)
@@ -53,10 +57,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0, provides_edges=args.controlnet is not None)
-    configurations = _configurations(args)
+    ratios = args.ratios if args.ratios is not None else [] if args.configs else RATIOS
+    columns = [ours(parse_tome_config(args, ratio), f"ratio {ratio:g}") for ratio in ratios if ratio != 0]
+    columns += read_settings_files(args.configs)
+    if not columns:
+        raise UserError("--ratios 0 leaves nothing to compare with the unmerged images; add another, such as 0.5")
+    configurations = check_names(replace(column, family=column.name) for column in columns)
     prompts = check_prompts(select_prompts(settings.model.labels, args.prompt, PROMPTS))
     if settings.controlnet is not None and settings.edges is None:
-        _subjects(prompts)
+        _find_subjects(prompts)
+    from ppdiffusers_tome.tools.evaluate.samples import ImageFolder
     from ppdiffusers_tome.tools.files import prepare_folder
 
     stem = "compare" if settings.controlnet is None else "compare-controlnet"
@@ -64,68 +74,95 @@ def run(args: argparse.Namespace) -> None:
     from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
 
     with quiet_libraries():
-        _compare(settings, prompts, configurations, paths, default=args.prompt is None, overwrite=args.overwrite)
-
-
-def _configurations(args: argparse.Namespace) -> list[Configuration]:
-    """The columns: the unmerged pipeline, and the others as they were given, each a family of its own."""
-    ratios = args.ratios if args.ratios is not None else [] if args.configs else RATIOS
-    columns = [ours(parse_tome_config(args, ratio), f"ratio {ratio:g}") for ratio in ratios if ratio != 0]
-    columns += from_files(args.configs)
-    if not columns:
-        raise UserError("--ratios 0 leaves nothing to compare with the unmerged pictures; add another, such as 0.5")
-    return distinct(replace(column, family=column.name) for column in columns)
+        _compare(settings, prompts, configurations, ImageFolder(args.output / stem, keeps_all=True), paths,
+                 default=args.prompt is None, overwrite=args.overwrite)  # fmt: skip
 
 
 def _compare(
-    settings: Settings, prompts: list[str], configurations: list[Configuration], paths: list[Path], *,
-    default: bool, overwrite: bool,
+    settings: Settings, prompts: list[str], configurations: Sequence[Configuration], images: ImageFolder,
+    paths: Sequence[Path], *, default: bool, overwrite: bool,
 ) -> None:  # fmt: skip
-    from ppdiffusers_tome.tools.evaluate.comparison import draw_all, sheet
-    from ppdiffusers_tome.tools.evaluate.summary import notes, rows, write_table
-    from ppdiffusers_tome.tools.generation.device import get_device_name
+    from ppdiffusers_tome.tools.batch.ranks import Ranks
+    from ppdiffusers_tome.tools.evaluate.command import evaluate_cases
+    from ppdiffusers_tome.tools.evaluate.samples import Case
+    from ppdiffusers_tome.tools.evaluate.summary import describe_rows, make_rows, write_results
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.images import write_image
-    from ppdiffusers_tome.tools.measure.memory import explain_peak
 
     loaded, prompts = load_for_prompts(settings, prompts, default=default)
-    edges = _edges(loaded, prompts)
-    samples = draw_all(loaded, prompts, configurations, edges)
-    found = rows(configurations, samples, samples[UNMERGED])
+    edges = None if settings.controlnet is None else _load_edges(loaded, prompts)
+    cases = [Case(prompt, settings.seed + number) for number, prompt in enumerate(prompts)]
+    ledger_path = images.path.with_suffix(".jsonl")
+    images.prepare(configurations, cases, overwrite=overwrite or ledger_path.is_file())
+    results = evaluate_cases(
+        loaded, configurations, cases, images, ledger_path, edges=edges, times_blocks=False, overwrite=overwrite,
+        ranks=Ranks(0, 1),
+    )  # fmt: skip
+    assert results is not None
+    rows = make_rows(configurations, results.samples)
     tomes = {each.name: None if each.tome is None else each.tome.to_dict() for each in configurations}
-    described, memory = loaded.describe_run(), explain_peak()
+    run = {**results.run, "seed": settings.seed, "tome": tomes}
     if settings.controlnet is not None and settings.edges is None:
-        described["controlnet"]["edges"] = {"photographs": [subject.name for subject in _subjects(prompts)]}
-    run = {**described, "seed": settings.seed, "tome": tomes, "memory": memory}
-    lines = notes(run, {"device": get_device_name(), **described["versions"], "memory": memory}, found)
+        run["controlnet"]["edges"] = {"photographs": [subject.name for subject in _find_subjects(prompts)]}
     title = "Token merging" if settings.controlnet is None else "Token merging with a ControlNet"
-    write_image(paths[0], sheet(title, (lines[0], lines[2]), edges, found), run, overwrite=overwrite)
-    write_table(paths, title, lines, found, {"run": run}, overwrite=overwrite)
+    notes = describe_rows(run, results.machine, rows)
+    made_with = {"run": run, "on": results.machine}
+    write_image(paths[0], _make_sheet(title, notes, edges, rows, images), made_with, overwrite=overwrite)
+    write_results(paths, title, notes, rows, made_with, overwrite=overwrite)
 
 
-def _edges(loaded: LoadedPipeline, prompts: list[str]) -> list[Image.Image] | None:
-    """The edges for each prompt: those that were given, or of the photograph that it names."""
+def _make_sheet(
+    title: str, notes: Sequence[str], edges: Mapping[str, Image.Image] | None, rows: Sequence[Row], images: ImageFolder
+) -> Image.Image:
+    """Lay out a row per prompt and a column per configuration, edges on the left."""
+    from ppdiffusers_tome.tools.evaluate.summary import PSNR, SECONDS, SPEED_UP
+    from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
+    from ppdiffusers_tome.tools.measure.similarity import format_psnr
+    from ppdiffusers_tome.tools.measure.units import format_bytes
+
+    columns = [] if edges is None else [Label("edges")]
+    for row in rows:
+        lines = [f"{row.medians[SECONDS].median:.2f} s", f"{format_bytes(row.peaks['denoising_peak_bytes'])} denoising"]
+        if PSNR in row.medians:
+            psnr = format_psnr(row.psnr)
+            lines[0] += f" · {row.medians[SPEED_UP].median:.2f}x the speed"
+            lines[1] += f" · {psnr if psnr == 'identical' else f'PSNR {psnr} dB'}"
+        columns.append(Label(row.configuration.name, tuple(lines)))
+    sheet_rows = []
+    for number, case in enumerate(sample.case for sample in rows[0].samples):
+        cells = [] if edges is None else [Cell(edges[case.prompt])]
+        for row in rows:
+            sample = row.samples[number]
+            caption = " · ".join(filter(None, [f"{sample.seconds:.2f} s", str(sample.similarity or "")]))
+            cells.append(Cell(images.open(row.configuration.name, case), caption))
+        sheet_rows.append((case.prompt, cells))
+    return make_sheet(Label(title, (notes[0], notes[2])), columns, sheet_rows)
+
+
+def _load_edges(loaded: LoadedPipeline, prompts: Sequence[str]) -> dict[str, Image.Image]:
+    """Return the edges of each prompt: the given ones, or those of the photograph that it names."""
     from ppdiffusers_tome.tools.generation.edges import compute_photograph_edges
 
-    if loaded.settings.controlnet is None:
-        return None
-    if loaded.settings.edges is None:
-        return [compute_photograph_edges(subject, loaded.height, loaded.width) for subject in _subjects(prompts)]
-    return [loaded.load_edges(loaded.settings.edges)] * len(prompts)
+    if loaded.settings.edges is not None:
+        return dict.fromkeys(prompts, loaded.load_edges(loaded.settings.edges))
+    subjects = zip(prompts, _find_subjects(prompts), strict=True)
+    return {prompt: compute_photograph_edges(subject, loaded.height, loaded.width) for prompt, subject in subjects}
 
 
-def _subjects(prompts: list[str]) -> list[Subject]:
-    """The photographs that prompts name, for their edges.
+def _find_subjects(prompts: Sequence[str]) -> list[Subject]:
+    """Return the photographs that prompts name, for their edges.
 
     Raises:
-        UserError: one names none.
+        UserError: a prompt names none.
     """
-    found = [(prompt, subject_of(prompt)) for prompt in prompts]
-    for prompt, subject in found:
+    subjects = []
+    for prompt in prompts:
+        subject = subject_of(prompt)
         if subject is None:
             raise UserError(
-                f"--controlnet without a picture takes the edges of a photograph that the prompt names, and "
-                f"{prompt[:40]!r} names none; give the picture by --image, or its edges by --control-image, or name "
+                f"--controlnet without an image takes the edges of a photograph that the prompt names, and "
+                f"{prompt[:40]!r} names none; give the image by --image, or its edges by --control-image, or name "
                 f"one of {', '.join(each.words for each in SUBJECTS)}"
             )
-    return [subject for _, subject in found if subject is not None]
+        subjects.append(subject)
+    return subjects

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
+import zlib
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +28,9 @@ if TYPE_CHECKING:
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
 EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
-trials). The default target is --target-psnr 30. With a PSNR it chooses the fastest settings that meet the target;
-without one, those with the images most similar to the unmerged ones. If none give a speed-up, it says so and writes no
-tome.json.
+trials), and tune.jsonl trial by trial: stopped, the same command resumes. The default target is --target-psnr 30. With
+a PSNR it chooses the fastest settings that meet the target; without one, those with the images most similar to the
+unmerged ones. If none give a speed-up, it says so and writes no tome.json.
 
 All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched.
 
@@ -80,38 +83,66 @@ def _tune(
     from ppdiffusers_tome.tools.cli.console.tables import Page
     from ppdiffusers_tome.tools.files import write_json, write_text
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
+    from ppdiffusers_tome.tools.measure.ledger import Ledger
     from ppdiffusers_tome.tools.measure.memory import explain_peak
+    from ppdiffusers_tome.tools.measure.system import describe_machine
     from ppdiffusers_tome.tuning.search import MeasuredImage, tune_images
 
     loaded, prompts = load_for_prompts(settings, prompts, default=default)
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
 
     def generate(prompt: str, number: int) -> MeasuredImage:
-        drawn = loaded.generate(prompt, number, edges)
-        return MeasuredImage(np.asarray(drawn.image), drawn.seconds, drawn.peak_bytes)
+        generated = loaded.generate(prompt, number, edges)
+        return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
 
     generators = [partial(generate, prompt, number) for number, prompt in enumerate(prompts)]
-    num_candidates = sum(map(len, list_candidates(settings=kept).values()))
-    with tqdm(total=num_candidates, desc="settings", position=0, disable=None) as bar:
-        tuned = tune_images(loaded.pipe, generators, target, settings=kept, on_trial=lambda trial: bar.update())
-    run = {**loaded.describe_run(), "target": vars(target), "kept": kept, "memory": explain_peak()}
-    page = Page("Settings that were tried", _notes(run, tuned), [_table(tuned)])
+    keys = [["trial", family, each.to_dict()] for family, configs in list_candidates(settings=kept).items()
+            for each in configs]  # fmt: skip
+    run = {**loaded.describe_run(), "kept": kept}
+    identity = {
+        **run, "prompts": prompts, "seed": settings.seed, "negative_prompt": settings.negative_prompt,
+        "edges": None if edges is None else zlib.crc32(edges.tobytes()),
+    }  # fmt: skip
+    with (
+        Ledger(paths[1].with_suffix(".jsonl"), identity, overwrite=overwrite) as ledger,
+        tqdm(total=len(keys), desc="settings", position=0, disable=None) as bar,
+    ):
+        ledger.check_machine(describe_machine())
+        known = [_restore(ledger[key]) for key in keys if key in ledger]
+        bar.update(len(known))
+
+        def add(trial: Trial) -> None:
+            ledger.add(["trial", trial.family, trial.config.to_dict()], _to_dict(trial))
+            bar.update()
+
+        tuned = tune_images(loaded.pipe, generators, target, settings=kept, on_trial=add, known_trials=known)
+    run |= {"target": vars(target), "memory": explain_peak()}
+    page = Page("Settings that were tried", _describe(run, tuned), [_make_table(tuned)])
     if tuned.pays:
         write_text(paths[0], tuned.config.to_json(), overwrite=overwrite)
     write_text(paths[1], page.markdown(), overwrite=overwrite)
-    results = {"run": run, "verdict": tuned.verdict, "trials": [_plain(trial) for trial in tuned.trials],
+    results = {"run": run, "verdict": tuned.verdict, "trials": [_to_dict(trial) for trial in tuned.trials],
                "config": tuned.config.to_dict() if tuned.pays else None}  # fmt: skip
     write_json(paths[2], results, overwrite=overwrite)
     page.print(paths if tuned.pays else paths[1:])
 
 
-def _plain(trial: Trial) -> dict[str, Any]:
-    psnr = trial.psnr if trial.psnr != float("inf") else None
+def _to_dict(trial: Trial) -> dict[str, Any]:
+    psnr = trial.psnr if math.isfinite(trial.psnr) else None
     return {"family": trial.family, "config": trial.config.to_dict(), "speed_up": trial.speed_up, "psnr_db": psnr,
             "peak_bytes": trial.peak_bytes}  # fmt: skip
 
 
-def _notes(run: dict[str, Any], tuned: Tuned) -> list[str]:
+def _restore(values: Mapping[str, Any]) -> Trial:
+    from ppdiffusers_tome.settings.config import ToMeConfig
+    from ppdiffusers_tome.tuning.results import Trial
+
+    psnr = math.inf if values["psnr_db"] is None else values["psnr_db"]
+    config = ToMeConfig.from_dict(values["config"])
+    return Trial(values["family"], config, values["speed_up"], psnr, values["peak_bytes"])
+
+
+def _describe(run: Mapping[str, Any], tuned: Tuned) -> list[str]:
     from ppdiffusers_tome.tools.generation.results import format_run
 
     return [
@@ -123,15 +154,15 @@ def _notes(run: dict[str, Any], tuned: Tuned) -> list[str]:
     ]
 
 
-def _table(tuned: Tuned) -> Table:
+def _make_table(tuned: Tuned) -> Table:
     from ppdiffusers_tome.tools.cli.console.tables import Table
-    from ppdiffusers_tome.tools.evaluate.frontier import on_frontier
+    from ppdiffusers_tome.tools.evaluate.frontier import find_frontier
     from ppdiffusers_tome.tools.measure.similarity import format_psnr
 
     table = Table(["settings", "", "speed-up when tried", "PSNR (dB), least", "peak memory"], left=2)
-    frontier = on_frontier([(trial.speed_up, trial.psnr) for trial in tuned.trials])
-    for trial, best in zip(tuned.trials, frontier, strict=True):
-        mark = "chosen" if tuned.pays and trial.config == tuned.config else "frontier" if best else ""
+    frontier = find_frontier([(trial.speed_up, trial.psnr) for trial in tuned.trials])
+    for trial, is_best in zip(tuned.trials, frontier, strict=True):
+        mark = "chosen" if tuned.pays and trial.config == tuned.config else "frontier" if is_best else ""
         speed_up, peak = f"{trial.speed_up:.2f}x", format_bytes(trial.peak_bytes)
         table.add(trial.config.summary, mark, speed_up, format_psnr(trial.psnr), peak)
     return table

@@ -1,0 +1,116 @@
+"""Plots, sheets, and images of merged tokens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
+from ppdiffusers_tome.tools.figures.merging import (
+    compute_merge_frequency,
+    draw_groups,
+    draw_merge_frequency,
+    spread_calls,
+)
+from ppdiffusers_tome.tools.figures.plots import BLUE, draw_plot, legend_size
+from ppdiffusers_tome.tools.figures.sheet import Cell, Label, _wrap, make_sheet
+
+
+def test_a_plot_has_its_size_and_leaves_matplotlib_alone() -> None:
+    before = dict(matplotlib.rcParams)
+
+    def draw(figure: Any) -> None:
+        figure.subplots().plot([1, 2], [3, 4], color=BLUE, linewidth=5)
+
+    plots = [np.asarray(draw_plot("Title", note, draw, width=400, height=300)) for note in ("", "a long note " * 20)]
+    blue = tuple(bytes.fromhex(BLUE[1:]))
+    tops = [int(np.flatnonzero((plot == blue).all(-1).any(1))[0]) for plot in plots]
+    assert [plot.shape for plot in plots] == [(300, 400, 3)] * 2
+    assert 50 < tops[0] < tops[1]  # each line of the note takes room
+    assert dict(matplotlib.rcParams) == before
+    code = (
+        "import sys; from ppdiffusers_tome.tools.figures.plots import draw_plot\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "draw_plot('a', '', lambda figure: None, width=200, height=200)\n"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_legend_has_as_many_columns_as_fit() -> None:
+    assert legend_size(["a"] * 9, 1280)[0] == 4
+    assert legend_size(["a name " * 20] * 2, 1280)[0] == 1
+    assert legend_size(["a"] * 9, 1280)[1] > legend_size(["a"], 1280)[1]
+
+
+def test_characters_that_no_font_has_are_one_warning(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ppdiffusers_tome.tools.figures.plots._FONTS", ("DejaVu Sans",))
+    draw_plot("一只猫", "Crème brûlée, кошка", lambda figure: None, width=400, height=200)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no font of this system" in line
+    assert "fonts-noto-cjk" in line
+
+
+@pytest.mark.parametrize("size", [(64, 64), (512, 512), (1024, 512)])
+def test_a_sheet_holds_every_image_with_its_labels(size: tuple[int, int]) -> None:
+    colors = [(10 * row, 60 * column, 99) for row in range(2) for column in range(3)]
+    cells = [Cell(Image.new("RGB", size, color), "1.00 s") for color in colors]
+    rows = [("a prompt that is long " * 20, cells[:3]), ("$two$\n猫\x00", cells[3:])]
+    labels = [Label(f"ratio {column}", ("1.00 s", "a line " * 20)) for column in range(3)]
+    sheet = np.asarray(make_sheet(Label("Title", ("a note " * 40,)), labels, rows))
+    areas = [(sheet == color).all(-1).sum() for color in colors]
+    assert len(set(areas)) == 1
+    assert areas[0] >= 256 * 256
+    assert (sheet[:, -20:] == 255).all()  # nothing is wider than its column
+
+
+def test_long_labels_are_broken_at_separators() -> None:
+    path = "down_blocks.0.attentions.0.transformer_blocks.0"
+    lines = _wrap(path, 10, 256)
+    assert "".join(lines) == path
+    assert len(lines) == 2
+    assert lines[0].endswith((".", "_"))
+    assert "".join(_wrap("猫" * 100, 10, 256)) == "猫" * 100
+
+
+def make_record(height: int, width: int, groups: list[int]) -> MergeRecord:
+    return MergeRecord(MergingBlock("unet", "block", 1), Grid(height, width), 0, None, np.array(groups, np.int32))
+
+
+def test_a_group_has_its_mean_color_and_one_outline() -> None:
+    pixels = np.zeros((8, 32, 3), np.uint8)
+    pixels[:, :8], pixels[:, 16:24], pixels[:, 24:] = 200, 100, 50
+    drawn = np.asarray(draw_groups(Image.fromarray(pixels), make_record(1, 4, [0, 1, 0, 2])))
+    assert (drawn[:, :7] == 150).all()
+    assert (drawn[:, 17:23] == 150).all()
+    assert (drawn[:, 8:16] == 0).all()
+    assert (drawn[:, 24:] == 50).all()
+    outline = drawn[0, 7]
+    assert np.ptp(outline) > 100
+    assert (drawn[:, [7, 16, 23]] == outline).all()
+
+
+@pytest.mark.parametrize(("pixels", "tokens", "covered"), [(264, 17, 16), (40, 3, 16), (64, 8, 8), (60, 7, None)])
+def test_tokens_cover_the_pixels_of_their_level(pixels: int, tokens: int, covered: int | None) -> None:
+    frequency = np.linspace(0, 1, tokens)[:, None]
+    drawn = np.asarray(draw_merge_frequency(Image.new("RGB", (8, pixels)), Grid(tokens, 1), frequency))[:, 0]
+    borders = np.flatnonzero((drawn[1:] != drawn[:-1]).any(axis=-1)) + 1
+    assert len(borders) == tokens - 1
+    if covered is not None:
+        assert (borders == covered * np.arange(1, tokens)).all()
+
+
+def test_the_frequency_counts_calls_that_ran_unmerged() -> None:
+    records = [make_record(1, 4, [0, 0, 1, 2]), make_record(1, 4, [0, 0, 1, 1])]
+    assert compute_merge_frequency(records, 4).tolist() == [[0.5, 0.5, 0.25, 0.25]]
+    assert spread_calls(10, 3) == [0, 4, 9]
+    assert spread_calls(1, 3) == [0]

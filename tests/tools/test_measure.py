@@ -1,0 +1,98 @@
+"""Seconds, memory, similarity and statistics."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+
+from ppdiffusers_tome.tools.measure.memory import Meter, highest_peak
+from ppdiffusers_tome.tools.measure.similarity import compare_images
+from ppdiffusers_tome.tools.measure.stats import Median, Spread
+from ppdiffusers_tome.tools.measure.units import format_bytes
+from ppdiffusers_tome.tuning import measurement
+
+MIB = 2**20
+
+
+def hold(mebibytes: int) -> None:
+    """Hold a tensor of that size for a moment."""
+    float(paddle.ones([mebibytes * MIB // 4]).sum())
+
+
+def test_seconds_are_those_of_the_work() -> None:
+    meter = Meter()
+    time.sleep(0.05)
+    assert 0.05 <= meter.seconds() < 5
+
+
+def test_a_peak_belongs_to_its_own_work() -> None:
+    peaks = []
+    for size in (1, 400, 100):  # a peak that cannot be reset would count the large one twice
+        meter = Meter()
+        hold(size)
+        peaks.append(meter.peak_bytes())
+    if None in peaks:
+        pytest.skip("this system measures no memory")
+    assert [(peak - peaks[0]) / MIB for peak in peaks[1:]] == [pytest.approx(size, abs=12) for size in (399, 99)]
+
+
+def test_a_peak_that_cannot_be_reset_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(measurement, "device_memory", measurement.ResidentMemory)
+    monkeypatch.setattr(measurement, "_CLEAR_PEAK", tmp_path / "no" / "clear_refs")
+    assert Meter().peak_bytes() is None
+    assert highest_peak([1, None]) is None
+    assert highest_peak(iter([1, 3, 2])) == 3
+    assert (format_bytes(None), format_bytes(1536 * MIB)) == ("not measured", "1,536 MiB")
+
+
+def test_similarity_of_identical_and_of_brighter_images() -> None:
+    image = np.random.default_rng(0).integers(0, 200, (16, 24, 3), np.uint8)
+    same, brighter = compare_images(image, image), compare_images(image, image + np.uint8(10))
+    assert (same.psnr, same.ssim, same.flip) == (math.inf, 1, 0)
+    assert 0.01 < brighter.flip < 0.2
+    assert brighter.psnr == pytest.approx(20 * math.log10(255 / 10))
+    assert 0.9 < brighter.ssim < 1
+
+
+def test_an_interval_is_narrower_for_more_values_and_always_the_same() -> None:
+    values = np.random.default_rng(0).normal(30, 2, 60).tolist()
+    few, many = Median.from_values(values[:12]), Median.from_values(values)
+    assert few.interval is not None
+    assert many.interval is not None
+    assert few.interval[0] < few.median < few.interval[1]
+    assert np.ptp(many.interval) < np.ptp(few.interval)
+    assert Median.from_values(values) == many
+    assert Median.from_values(values[:5]).interval is None
+    assert Median.from_values([2.0] * 6).interval == (2.0, 2.0)
+
+
+def test_intervals_hold_the_median_of_the_population() -> None:
+    rng = np.random.default_rng(0)
+    intervals = [Median.from_values(rng.normal(size=20).tolist()).interval for _ in range(60)]
+    assert np.mean([low <= 0 <= high for low, high in intervals]) > 0.85
+
+
+def test_infinite_values_have_medians_and_intervals() -> None:
+    """As the PSNR of identical images."""
+    half = Median.from_values([30.0, 31.0, 32.0, math.inf, math.inf, math.inf])
+    assert half.median == math.inf
+    assert half.interval is not None
+    assert half.interval[0] < 33
+    assert half.interval[1] == math.inf
+    assert json.loads(json.dumps(half.to_dict(), allow_nan=False))["interval"][1] is None
+    assert Median.from_values([-math.inf] * 3 + [math.inf] * 3).median == 0
+    assert Median.from_values([math.inf] * 6).interval == (math.inf, math.inf)
+
+
+def test_formats() -> None:
+    median = Median.from_values([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert median.format("{:.1f}".format).startswith("3.5 [")
+    assert Median.from_values([2.0] * 6).format("{:.1f}".format) == "2.0"
+    assert Spread.of([1.0, 3.0, 2.0]).format("{:.0f}".format) == "2 (1 to 3)"
+    assert Spread.of_quotients([2.0, 9.0], [1.0, 3.0]) == Spread(2.5, 2.0, 3.0)
