@@ -62,7 +62,7 @@ def let_mkl_use_avx2() -> bool:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process and its container may use, rounded up."""
+    """Return the number of cores that this process may use."""
     try:
         cores = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):

@@ -19,7 +19,7 @@ from ppdiffusers_tome.export.programs import num_threads
 
 
 def convert_to_onnx(program: Path) -> None:
-    """Write a program of Paddle 2 in ONNX beside it; the path has no suffix."""
+    """Write a program of Paddle 2, named without suffix, in ONNX."""
     import paddle2onnx
 
     source, weights, target = (str(program.with_suffix(suffix)) for suffix in (".pdmodel", ".pdiparams", ".onnx"))

@@ -170,7 +170,7 @@ class Program(PaddleInferRuntimeModel):
     input_shapes: Mapping[str, Sequence[int | None]] = {}
 
     def __call__(self, **inputs: Any) -> list[paddle.Tensor]:
-        """Run the program with its inputs by name, tensors or arrays, and ignore all others.
+        """Run the program with its inputs by name and ignore others.
 
         Raises:
             ToMeValueError: an input has another shape than the program, which would fail in a kernel.

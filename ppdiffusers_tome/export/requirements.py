@@ -17,7 +17,7 @@ LATENT_CHANNELS, VAE_SCALE_FACTOR = 4, 8
 
 
 def require_exportable(config: ToMeConfig, denoiser: str = "") -> None:
-    """Refuse settings that need values known only at run time, naming the denoiser that has them.
+    """Refuse settings that need values known only at run time.
 
     Raises:
         ToMeValueError: the settings cannot be exported.

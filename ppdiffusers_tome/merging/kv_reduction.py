@@ -95,9 +95,9 @@ def select_key_tokens(
 
 @dataclass(frozen=True, eq=False)
 class Pooling:
-    """The ``Matching`` of one image, the same for all images: cells, and tokens that stay by themselves.
+    """Groups of one image, the same for all: cells, and single tokens.
 
-    The token in a cell's middle stands for the cell.
+    The fields are those of a ``Matching``. The token in a cell's middle stands for the cell.
     """
 
     owner: np.ndarray  # int32 [tokens]
@@ -110,7 +110,7 @@ class Pooling:
         return len(self.inverse_count)
 
     def match(self, x: paddle.Tensor, constants: Constants) -> Matching:
-        """Match the keys of as many images as there are tokens of, ``[batch, tokens, channels]``."""
+        """Match the keys of ``[batch, tokens, channels]``; only the batch matters."""
         batch, num_tokens = dim_size(x, 0), len(self.owner)
         images = paddle.arange(batch, dtype="int32").unsqueeze(1)
         owner = (constants(self.owner) + images * self.num_left).flatten()

@@ -122,7 +122,8 @@ class Matching(TokenReduction):
         return sums.multiply_(weights) if can_write_in_place(rows) else sums * weights
 
     def _mask_groups(self, bias: paddle.Tensor) -> paddle.Tensor:
-        """Mask every group that has a masked token; a mean would fade in a large group."""
+        """Mask every group that has a masked token."""
+        # A mean would fade in a large group.
         sums = self._add_groups(widen(bias).flatten(0, 1))
         sums = paddle.maximum(sums, bias.min().astype(sums.dtype))
         return sums.astype(bias.dtype).reshape([self.batch, self.num_left, bias.shape[2]])

@@ -33,12 +33,12 @@ class TokenReduction(ABC):
     @property
     @abstractmethod
     def uniform_groups(self) -> bool:
-        """True where groups are as equal as a grid can be cut, so sizes cancel in softmax."""
+        """True where group sizes are as equal as a grid allows."""
 
     @property
     @abstractmethod
     def positions(self) -> paddle.Tensor:
-        """int64 ``[batch or 1, left]``: the token of the image whose place each token left takes."""
+        """int64 ``[batch or 1, left]``: the position of each token left."""
 
     @property
     @abstractmethod
@@ -58,7 +58,7 @@ class TokenReduction(ABC):
 
     @abstractmethod
     def reduce_mask(self, mask: paddle.Tensor) -> paddle.Tensor:
-        """Reduce an attention bias; a merged key is masked if any of its tokens is.
+        """Reduce an attention bias; one masked token masks its group.
 
         Args:
             mask: ``[batch or batch * heads, 1 or tokens, tokens]``, 0 to keep and a large negative number to mask.

@@ -19,7 +19,7 @@ Embedding: TypeAlias = tuple[paddle.Tensor, paddle.Tensor] | paddle.Tensor
 
 
 class RotaryEmbedding:
-    """The rotary embedding of a text's ``num_text`` tokens, if any, and then of a grid's ``num_tokens``."""
+    """The rotary embedding of a text, if any, and then of a grid's tokens."""
 
     def __init__(self, embedding: Embedding, num_tokens: int) -> None:
         if isinstance(embedding, tuple | list):
@@ -59,7 +59,7 @@ class Rotation:
     is_complex: bool
 
     def rotate(self, x: paddle.Tensor, *, text_first: bool = True) -> paddle.Tensor:
-        """Rotate queries or keys ``[batch, heads, tokens, channels of a head]``, but not a text's."""
+        """Rotate ``[batch, heads, tokens, channels of a head]``, but not a text."""
         span = TokenSpan(self.parts[0].shape[2], text_first)
         image, text = span.split(x, axis=2)
         pairs = image.reshape([0, 0, 0, -1, 2])

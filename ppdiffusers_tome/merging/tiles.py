@@ -21,9 +21,9 @@ from ppdiffusers_tome.merging.partition import Partition
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """A grid's S sources and D destinations of each tile, as indices into a partition's.
+    """The S sources and D destinations of each tile of a grid.
 
-    A tile with fewer sources than the largest repeats its last one.
+    They are indices into a partition's. A tile with fewer sources than the largest repeats its last one.
 
     Attributes:
         sources: int64 ``[num_tiles * S]``, each in one tile.
@@ -111,7 +111,7 @@ def split_by_tile(partition: Partition, tiles: Tiles, constants: Constants | Non
 
 
 def _widen_bands(band_of: np.ndarray) -> np.ndarray:
-    """List the cells of each band and one on either side, the last repeated where there are fewer.
+    """List the cells of each band and one beside, padded with the last.
 
     Example:
         >>> _widen_bands(np.array([0, 0, 1, 1])).tolist()
@@ -124,7 +124,7 @@ def _widen_bands(band_of: np.ndarray) -> np.ndarray:
 
 
 def _group_by_tile(tile_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List the places of each tile, the last repeated where there are fewer; and which are repetitions.
+    """List the places of each tile, padded with the last, and the padding.
 
     Example:
         >>> index, is_padding = _group_by_tile(np.array([0, 1, 0, 0]))

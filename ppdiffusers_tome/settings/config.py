@@ -134,7 +134,7 @@ class ToMeConfig:
 
     @property
     def summary(self) -> str:
-        """The ratio and all settings that are not the default, as in ``ratio 0.7, tile 16``."""
+        """The ratio and all other changed settings: ``ratio 0.7, tile 16``."""
         defaults = ToMeConfig().to_dict()
         changes = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != defaults[name]}
         text = ", ".join(f"{name} {format_setting(value)}" for name, value in changes.items())
@@ -173,7 +173,7 @@ class ToMeConfig:
 
     @classmethod
     def load(cls, path: str | Path) -> ToMeConfig:
-        """Read the settings from a JSON file; those that it does not name have their defaults.
+        """Read the settings from a JSON file; others have their defaults.
 
         Raises:
             ToMeTypeError, ToMeValueError: as for the class; or the file cannot be read or does not hold settings. Every

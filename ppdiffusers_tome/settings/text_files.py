@@ -1,4 +1,4 @@
-"""Text files of users, as editors and shells on any system write them. Needs no Paddle."""
+"""Text files of users, from any system. Needs no Paddle."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def read_text(path: str | Path) -> str:
 
 
 def decode_text(content: bytes) -> str:
-    r"""Decode a whole file in UTF-8, UTF-16 or UTF-32, with or without a byte order mark.
+    r"""Decode a file in UTF-8, UTF-16 or UTF-32.
 
     Returns:
-        The text without its mark; line ends (CR, LF or both) are ``\n``.
+        The text without its byte order mark; line ends (CR, LF or both) are ``\n``.
 
     Raises:
         ToMeValueError: it is not such text. Another encoding is guessed in the error, not read: a wrong guess would

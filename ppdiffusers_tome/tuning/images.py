@@ -56,7 +56,7 @@ def read_first_image(output: Any) -> np.ndarray:
 
 
 def psnr(reference: np.ndarray, pixels: np.ndarray) -> float:
-    """Return the peak signal-to-noise ratio of two uint8 images in dB, infinite for identical ones."""
+    """Return the PSNR of two uint8 images in dB."""
     squared_error = np.mean(np.square(reference.astype(np.float64) - pixels))
     return math.inf if squared_error == 0 else 10 * math.log10(255**2 / squared_error)
 
