@@ -1,1 +1,1 @@
-"""Scripts that measure for our own pages and checks; the README of this folder lists them."""
+"""Scripts that measure for our own pages and checks; see the README."""

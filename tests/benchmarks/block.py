@@ -1,4 +1,4 @@
-"""Merging in one block, stage by stage, by variant: what is timed, and what is counted for a GPU."""
+"""Merging in one block, stage by stage, by variant."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BlockCase:
 
     @property
     def num_merged(self) -> int:
-        """How many tokens of an image merge."""
+        """Number of tokens of an image that merge."""
         return self.grid.num_merged(self.ratio)
 
     def tokens(self) -> paddle.Tensor:

@@ -1,4 +1,4 @@
-"""Measure a UNet in dynamic mode, as a loaded program and in Paddle Inference, unmerged and merged.
+"""Measure a UNet dynamically, as a program and in Paddle Inference.
 
     PYTHONPATH=tests python -m benchmarks.export
     PYTHONPATH=tests python -m benchmarks.export --model sd15-random --height 768 --width 768 --repeats 5

@@ -1,4 +1,4 @@
-"""Measure one call of a tiny model of every kind in the zoo, unmerged and merged.
+"""Measure a call of a tiny model of every kind in the zoo.
 
     PYTHONPATH=tests python -m benchmarks.families
     PYTHONPATH=tests python -m benchmarks.families --side 32 --only unet sdxl sd3
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _measure(specimen: Specimen, side: int, config: ToMeConfig, repeats: int) -> dict[str, Any]:
-    """Count the tokens at the levels that merge, and time a call; the two take turns."""
+    """Count the tokens at the levels that merge, and time calls."""
     import paddle
 
     from ppdiffusers_tome import apply_tome, remove_tome

@@ -1,4 +1,4 @@
-"""What work on a GPU costs: kernels started, bytes and operations; a roofline of them, and what a layer needs.
+"""Costs of work on a GPU: kernels, bytes, operations, and seconds.
 
 Layers are counted in half precision, as Paddle's dynamic mode runs them: a kernel an operator. Biases are kernels of
 their own, as in a traced program of ppdiffusers' models; views are free. A layer is a list of its kernels' costs.
@@ -27,7 +27,7 @@ DEVICES = (Device("A100 80GB SXM", 2039e9, 312e12), Device("H200", 4800e9, 989e1
 
 @dataclass(frozen=True)
 class Cost:
-    """What one operator costs: kernels started, bytes read and written, floating point operations of a product."""
+    """Cost of an operator: kernels started, bytes moved, operations of a product."""
 
     launches: int = 0
     num_bytes: int = 0
@@ -56,7 +56,7 @@ def kernel(*entries: int) -> Cost:
 
 
 def elementwise(entries: int, times: int = 1) -> Costs:
-    """Return kernels that each read a tensor and write one of its size: a norm, an activation, a scale."""
+    """Return kernels that each read a tensor and write one of its size."""
     return [kernel(entries, entries)] * times
 
 
@@ -72,12 +72,12 @@ def linear(rows: int, inner: int, outer: int, *, bias: bool = True) -> Costs:
 
 
 def convolution(points: int, inner: int, outer: int, *, kernel_side: int = 3, stride: int = 1) -> Costs:
-    """Return a convolution with bias over ``points``, the pixels of all images that come in."""
+    """Return a convolution with bias over the pixels of all images."""
     weights, out = kernel_side**2 * inner * outer, points // stride**2
     return [Cost(1, HALF * (points * inner + weights + out * outer), 2 * out * weights), *elementwise(out * outer)]
 
 
-def fused_attention(batch: int, queries: int, keys: int, channels: int) -> Costs:
-    """Return one kernel that writes no scores, and the cast that ppdiffusers' processors always make of its output."""
+def attention_costs(batch: int, queries: int, keys: int, channels: int) -> Costs:
+    """Return a kernel that writes no scores, and a cast of its output."""
     read_and_written = HALF * batch * 2 * (queries + keys) * channels
     return [Cost(1, read_and_written, 4 * batch * queries * keys * channels), *elementwise(batch * queries * channels)]

@@ -1,10 +1,10 @@
-"""A transformer in which image and text attend to each other, such as SD3's or FLUX: what one call costs on a GPU."""
+"""The cost of one call of a joint transformer, such as SD3, on a GPU."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.gpu_costs import FULL, HALF, Costs, add_kernel, elementwise, fused_attention, kernel, linear
+from benchmarks.gpu_costs import FULL, HALF, Costs, add_kernel, attention_costs, elementwise, kernel, linear
 from benchmarks.gpu_unet import Attentions, Keys
 
 LEVEL = PATCH = 2  # of the latent, which has 16 channels
@@ -40,12 +40,12 @@ class JointTransformer:
     text_ends: bool = True
 
     def attentions(self, pixels: int) -> list[Attentions]:
-        """As of a UNet; a second attention counts as one, and so does that of a single block."""
+        """Return the self-attentions; a second one and a single block count as one."""
         number = self.blocks + self.single_blocks + self.second_attentions
         return [Attentions(LEVEL, _side(pixels), self.channels, number)]
 
     def costs(self, pixels: int, batch: int, keys: Keys) -> Costs:
-        """What the kernels of one call cost; ``batch`` is that of the call."""
+        """Count the kernels of one call of ``batch`` rows."""
         tokens = _side(pixels) ** 2
         call = _Call(self, batch, tokens, keys(LEVEL, tokens))
         costs, last = call.embeddings(), self.blocks - 1
@@ -56,12 +56,12 @@ class JointTransformer:
             costs += [kernel(both, both), *(self.single_blocks * call.single_block())]
         latent = PATCH**2 * LATENT_CHANNELS
         rows = batch * tokens
-        return costs + call.modulated(rows, 2) + linear(rows, self.channels, latent) + elementwise(rows * latent)
+        return costs + call.modulate(rows, 2) + linear(rows, self.channels, latent) + elementwise(rows * latent)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """The parts of one call of a transformer, with its tokens and those of them that give keys, of each image."""
+    """The parts of one call of a transformer."""
 
     model: JointTransformer
     batch: int
@@ -78,33 +78,33 @@ class _Call:
         conditions += 2 * (elementwise(self.batch * channels) + linear(self.batch, channels, channels))
         return image + text + conditions + elementwise(self.batch * channels, 12)  # of sines, and the step's number
 
-    def modulated(self, rows: int, parts: int) -> Costs:
-        """A norm, scaled and shifted by what an activation and a layer make of the timestep, with ``parts`` in all."""
+    def modulate(self, rows: int, parts: int) -> Costs:
+        """Count a norm that the timestep scales and shifts, ``parts`` in all."""
         channels = self.model.channels
         made = parts * self.batch * channels
         shift = elementwise(self.batch * channels) + linear(self.batch, channels, parts * channels) + elementwise(made)
-        return shift + self._scaled(rows)
+        return shift + self._scale(rows)
 
     def block(self, *, second: bool, ends: bool) -> Costs:
         """Joint attention, perhaps a second one, and an MLP each for image and text."""
         model, channels = self.model, self.model.channels
         rows, text = self.batch * self.tokens, self.batch * model.text_tokens
-        costs = self.modulated(rows, 9 if second else 6) + self.modulated(text, 2 if ends else 6)
-        costs += self._projected(rows, self.batch * self.keys) + self._projected(text, text)
+        costs = self.modulate(rows, 9 if second else 6) + self.modulate(text, 2 if ends else 6)
+        costs += self._project(rows, self.batch * self.keys) + self._project(text, text)
         # Queries, keys and values, each of image and text, are joined.
         joined = (self.tokens, self.keys, self.keys)
         costs += [kernel(2 * self.batch * (count + model.text_tokens) * channels) for count in joined]
-        costs += self._turned() + self._fused(model.text_tokens) + elementwise(rows * channels)  # the image's part
+        costs += self._rotate() + self._attend(model.text_tokens) + elementwise(rows * channels)  # the image's part
         costs += linear(rows, channels, channels)
         if second:
             costs += elementwise(rows * channels, 2)  # scaled and shifted once more
-            costs += self._projected(rows, self.batch * self.keys) + self._fused(0)
-            costs += linear(rows, channels, channels) + self._gated(rows)
-        costs += self._gated(rows) + self._scaled(rows) + self._mlp(rows) + self._gated(rows)
+            costs += self._project(rows, self.batch * self.keys) + self._attend(0)
+            costs += linear(rows, channels, channels) + self._gate(rows)
+        costs += self._gate(rows) + self._scale(rows) + self._mlp(rows) + self._gate(rows)
         if ends:
             return costs
         costs += elementwise(text * channels) + linear(text, channels, channels)
-        return costs + self._gated(text) + self._scaled(text) + self._mlp(text) + self._gated(text)
+        return costs + self._gate(text) + self._scale(text) + self._mlp(text) + self._gate(text)
 
     def single_block(self) -> Costs:
         """Attention and an MLP side by side, over image and text in one sequence."""
@@ -112,20 +112,20 @@ class _Call:
         rows, keys = self.batch * (self.tokens + text), self.batch * (self.keys + text)
         side = linear(rows, channels, 4 * channels) + elementwise(4 * rows * channels)
         joined = [kernel(2 * 5 * rows * channels), *linear(rows, 5 * channels, channels)]
-        attention = self._projected(rows, keys) + self._turned() + self._fused(text)
-        return self.modulated(rows, 3) + side + attention + joined + self._gated(rows)
+        attention = self._project(rows, keys) + self._rotate() + self._attend(text)
+        return self.modulate(rows, 3) + side + attention + joined + self._gate(rows)
 
-    def _projected(self, rows: int, keys: int) -> Costs:
+    def _project(self, rows: int, keys: int) -> Costs:
         """Queries of ``rows`` tokens, keys and values of ``keys``; norms of the former two."""
         channels = self.model.channels
         norms = elementwise(rows * channels) + elementwise(keys * channels) if self.model.normed else []
         return linear(rows, channels, channels) + 2 * linear(keys, channels, channels) + norms
 
-    def _fused(self, text: int) -> Costs:
-        return fused_attention(self.batch, self.tokens + text, self.keys + text, self.model.channels)
+    def _attend(self, text: int) -> Costs:
+        return attention_costs(self.batch, self.tokens + text, self.keys + text, self.model.channels)
 
-    def _turned(self) -> Costs:
-        """Queries and keys turned, as ``apply_rotary_emb`` does it: nine kernels each, most of them in float32."""
+    def _rotate(self) -> Costs:
+        """Count the rotary embedding of queries and keys, nine kernels each."""
         model = self.model
         if not model.rotary:
             return []
@@ -138,12 +138,12 @@ class _Call:
             costs += 2 * [kernel(2 * FULL // HALF * (self.keys + model.text_tokens) * model.head_channels)]
         return costs
 
-    def _scaled(self, rows: int) -> Costs:
+    def _scale(self, rows: int) -> Costs:
         """A norm, then what it gives scaled and shifted."""
         entries = rows * self.model.channels
         return [*elementwise(entries, 3), *elementwise(self.batch * self.model.channels)]
 
-    def _gated(self, rows: int) -> Costs:
+    def _gate(self, rows: int) -> Costs:
         """Scaled by a gate, and added to the residual."""
         return [*elementwise(rows * self.model.channels), add_kernel(rows * self.model.channels)]
 

@@ -1,4 +1,6 @@
-"""Check that every operator of the hot path has float16 and bfloat16 GPU kernels, from Paddle's own registry.
+"""Check that every operator has GPU kernels in half precision.
+
+Paddle's own registry lists them.
 
     python -m venv gpu && gpu/bin/pip install paddlepaddle-gpu==2.6.2 "numpy<2" "setuptools<70"
     PYTHONPATH=tests gpu/bin/python -m benchmarks.gpu_kernels --save kernels.json
@@ -23,8 +25,8 @@ from benchmarks.gpu_trace import TRACED, trace
 from benchmarks.pages import table
 
 
-def traced_operators() -> dict[str, set[str]]:
-    """Return the operators of one block's partition, match, merge and unmerge, with the types of their inputs."""
+def trace_operators() -> dict[str, set[str]]:
+    """Return a block's operators, with the types of their inputs."""
     operators: dict[str, set[str]] = {}
     for name, stages in TRACED.items():
         # The port needs ppdiffusers, which this environment has not.
@@ -34,7 +36,7 @@ def traced_operators() -> dict[str, set[str]]:
 
 
 def gpu_types(kernels: dict[str, list[str]], operator: str) -> set[str]:
-    """Return the types for which the operator has a GPU kernel, as the registry writes them."""
+    """Return the types for which an operator has a GPU kernel."""
     # The registry of 2.6.2 lists `cast` by its gradient alone, which is the same kernel.
     registered = kernels.get(operator) or kernels.get(f"{operator}_grad", [])
     keys = [key for key in registered if "place[Place(gpu" in key]
@@ -53,7 +55,7 @@ def main() -> None:
         args.save.write_text(json.dumps({name: types for name, types in found_by_name.items() if types}, indent=1))
     version = paddle.__version__
     rows, missing = [], []
-    for operator, used in sorted(traced_operators().items()):
+    for operator, used in sorted(trace_operators().items()):
         found = gpu_types(kernels, operator)
         half = {"float16", "bfloat16"} <= found
         if not half and ("float16" in used or not found):

@@ -1,4 +1,4 @@
-"""Estimate what every preset saves in a whole call of every family's denoiser, for ``bench gpu`` and ``doctor``.
+"""Estimate what every preset saves in a whole call of a denoiser.
 
     PYTHONPATH=tests python -m benchmarks.gpu_presets --page docs/en/guides/gpu.md
 
@@ -40,7 +40,7 @@ _POOLED = 768 + 1280  # channels of both CLIP encoders
 
 @dataclass(frozen=True)
 class Family:
-    """Models of one shape, by which config.json on the hub, and the rows of a call for one image (2 with guidance)."""
+    """Models of one shape; ``batch`` is of one image (2 with guidance)."""
 
     denoiser: UNet | JointTransformer
     source: str
@@ -85,14 +85,14 @@ def estimate_family(name: str) -> Iterator[Estimate]:
     family = FAMILIES[name]
     for pixels in SIZES:
         unmerged = family.denoiser.costs(pixels, family.batch, lambda level, tokens: tokens)
-        merged = {preset: merged_costs(family, pixels, ToMeConfig.preset(preset)) for preset in presets()}
+        merged = {preset: count_merged(family, pixels, ToMeConfig.preset(preset)) for preset in presets()}
         for device in DEVICES:
             by_preset = {preset: _milliseconds(seconds_of(costs, device)) for preset, costs in merged.items()}
             yield Estimate(name, pixels, device.name, _milliseconds(seconds_of(unmerged, device)), by_preset)
 
 
-def merged_costs(family: Family, pixels: int, config: ToMeConfig) -> list[Cost]:
-    """Count a call with merging: fewer keys where it reaches, and the cost of choosing them.
+def count_merged(family: Family, pixels: int, config: ToMeConfig) -> list[Cost]:
+    """Count a call with merging: fewer keys, and their choice.
 
     Raises:
         SystemExit: the method does more than omit keys, which is not counted here.
@@ -115,7 +115,7 @@ def merged_costs(family: Family, pixels: int, config: ToMeConfig) -> list[Cost]:
 
 
 def _choice_costs(attentions: Attentions, batch: int, config: ToMeConfig) -> list[Cost]:
-    """Count the partition of a grid, once, and in every attention the choice of keys. (Text is not counted.)"""
+    """Count a grid's partition, and the choice of keys in every attention."""
     side, ratio = attentions.side, config.ratio_at(attentions.level)
     case = BlockCase(batch, side, side, attentions.channels, ratio)
     operators = trace(partial(run_todo, stride=(config.sx, config.sy)), case)

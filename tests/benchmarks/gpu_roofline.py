@@ -1,4 +1,6 @@
-"""Estimate what merging costs and saves on a GPU: kernel launches, bytes moved, and a roofline. Measures nothing.
+"""Estimate the cost of merging on a GPU, without measuring anything.
+
+Kernel launches and bytes moved are counted; a roofline gives times.
 
     PYTHONPATH=tests python -m benchmarks.gpu_roofline --kernels kernels.json --page docs/en/results/gpu-estimate.md
 
@@ -30,7 +32,7 @@ CASES = (BlockCase(2, 64, 64), BlockCase(16, 64, 64), BlockCase(2, 128, 128), Bl
 
 
 def cost_of(operator: Operator) -> Cost:
-    """Return the cost of an operator by the rules of the page; an operator without a rule is an error."""
+    """Return the cost of an operator by ``RULES``."""
     if operator.name not in RULES:
         raise SystemExit(f"no rule for the operator {operator.name}; say in RULES what it launches and moves")
     copies = [data for data in operator.inputs.values() if data.strided]
@@ -52,7 +54,7 @@ def _only_out(operator: Operator) -> Cost:
     return Cost() if operator.attributes.get("force_cpu") else Cost(1, _bytes(operator.outputs))
 
 
-def _chosen(operator: Operator) -> Cost:
+def _gather(operator: Operator) -> Cost:
     return Cost(1, operator.inputs["Index"].num_bytes + 2 * _bytes(operator.outputs))
 
 
@@ -74,7 +76,7 @@ def _put_along_axis(operator: Operator) -> Cost:
 
 
 def _argsort(operator: Operator) -> Cost:
-    """Count cub's radix sort, as ``argsort_kernel.cu`` calls it: a pass for 8 bits of a key."""
+    """Count cub's radix sort: a pass for 8 bits of a key."""
     x = operator.inputs["X"]
     length = x.shape[operator.attributes["axis"]]
     rows, key_bytes = x.size // length, x.num_bytes // x.size
@@ -106,7 +108,7 @@ RULES: dict[str, Callable[[Operator], Cost]] = {
     **dict.fromkeys(("less_than", "less_equal", "greater_than", "greater_equal", "where"), _all_in_all_out),
     **dict.fromkeys(("reduce_sum", "reduce_max", "p_norm", "arg_max", "top_k_v2"), _all_in_all_out),
     **dict.fromkeys(("concat", "stack", "expand_v2"), _all_in_all_out),
-    **dict.fromkeys(("gather", "index_select", "take_along_axis"), _chosen),
+    **dict.fromkeys(("gather", "index_select", "take_along_axis"), _gather),
     "scatter": _scatter,
     "put_along_axis": _put_along_axis,
     "argsort": _argsort,
@@ -142,7 +144,7 @@ class Page:
         self.launch_seconds, self.kernels = launch_seconds, kernels
 
     def format_case(self, case: BlockCase) -> Iterator[str]:
-        """Format one size: the cost of each variant and of attention, and whether merging can pay."""
+        """Format one size: costs, and whether merging can pay."""
         traces = {name: trace(stages, case) for name, stages in TRACED.items()}
         num_tokens, num_left = case.grid.num_tokens, case.grid.num_tokens - case.num_merged
         size = f"{case.batch} images, {case.height}x{case.width} tokens, {case.channels} channels"
@@ -182,7 +184,7 @@ class Page:
             yield f"\n<details><summary>{name}</summary>\n\n{text}\n</details>"
 
     def missing_kernels(self, case: BlockCase) -> list[str]:
-        """Return the operators that lack the kernel they need; none also when nothing could be looked up."""
+        """Return the operators that lack a kernel they need."""
         operators = [op for stages in TRACED.values() for op in trace(stages, case)]
         return sorted({op.name for op in operators if self.has_kernel(op) == "no"})
 
@@ -219,7 +221,7 @@ class Page:
 
 
 def has_kernel(registered: list[str], operator: Operator) -> bool:
-    """Return whether ``registered``, types as the registry writes them, serve the operator's data on a GPU."""
+    """Return whether the registered types serve the operator's data."""
     used = {data.dtype for data in operator.inputs.values()} or {data.dtype for data in operator.outputs}
     if "float16" in used:
         return "float16" in registered

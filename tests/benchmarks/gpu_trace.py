@@ -1,4 +1,6 @@
-"""The operators that merging in one block runs on a GPU, from a traced program. Nothing is run, so no GPU is needed.
+"""The operators that merging runs on a GPU, from a traced program.
+
+Nothing is run, so no GPU is needed.
 
 Paddle's CPU has no float16 kernels for most of them, so the program is only built: shapes and types are inferred. It is
 built with the operators of a picture being made, without gradients, so that sums are made in place.
@@ -29,7 +31,7 @@ _ATTRIBUTES = ("overwrite", "Reduce", "axis", "axes", "trans_x", "trans_y", "for
 
 @dataclass(frozen=True)
 class Data:
-    """One tensor's shape and type; ``strided`` when it is a view with gaps, which most kernels make a copy of first."""
+    """A tensor's shape and type; ``strided`` if it is a view with gaps."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -94,7 +96,7 @@ def trace(stages: Stages, case: BlockCase, dtype: str = "float16") -> list[Opera
         x = paddle.static.data("x", [case.batch, case.grid.num_tokens, case.channels], dtype)
         timestep = paddle.static.data("timestep", [1], "int64")
         block = paddle.static.default_main_program().global_block()
-        with trace_with_inplace(), _in_place_calls(block) as calls:
+        with trace_with_inplace(), _watch_in_place_calls(block) as calls:
             for stage in stages(case, x, timestep):
                 ends[stage] = len(block.ops)
         operators = list(_operators(block))
@@ -120,8 +122,8 @@ def _static_mode() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_place_calls(block: Any) -> Iterator[list[int]]:
-    """How many operators the program had at each call that would work in place, were it run and not recorded.
+def _watch_in_place_calls(block: Any) -> Iterator[list[int]]:
+    """Note the number of operators at each call that works in place dynamically.
 
     Paddle records such a call as one that makes a copy, and warns of just that.
     """

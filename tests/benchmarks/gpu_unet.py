@@ -1,4 +1,4 @@
-"""A UNet with transformers in it, such as Stable Diffusion 1.5's or SDXL's: what one call of it costs on a GPU.
+"""The cost of one call of a UNet, such as SDXL's, on a GPU.
 
 Pictures are square. Knows no Paddle.
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from benchmarks.gpu_costs import (
     Costs,
     add_kernel,
+    attention_costs,
     convolution,
     elementwise,
-    fused_attention,
     kernel,
     linear,
 )  # fmt: skip
@@ -28,7 +28,7 @@ Keys = Callable[[int, int], int]
 
 @dataclass(frozen=True)
 class Attentions:
-    """Self-attentions that are alike: how many of them there are on one grid, of ``side`` by ``side`` tokens."""
+    """Equal self-attentions on one grid of ``side`` by ``side`` tokens."""
 
     level: int
     side: int
@@ -60,7 +60,7 @@ class UNet:
     embeds_sizes: bool = False
 
     def attentions(self, pixels: int) -> list[Attentions]:
-        """Its self-attentions, the finest level's first, for square images with sides of so many pixels."""
+        """Return the self-attentions for square images, the finest level first."""
         numbers = [(2 * _RESNETS + 1) * depth for depth in self.depths]
         numbers[-1] += self.middle_depth
         return [
@@ -69,7 +69,7 @@ class UNet:
         ]  # fmt: skip
 
     def costs(self, pixels: int, batch: int, keys: Keys) -> Costs:
-        """What the kernels of one call cost; ``batch`` is that of the call, so guidance has two a image."""
+        """Count the kernels of one call of ``batch`` rows."""
         calls = _Call(self, pixels, batch, keys)
         first, last = self.channels[0], len(self.channels) - 1
         costs = calls.embeddings() + convolution(calls.points(0), LATENT_CHANNELS, first)
@@ -98,7 +98,7 @@ class UNet:
 
 @dataclass(frozen=True)
 class _Call:
-    """The parts of one call of a UNet; levels by their number, 0 the finest."""
+    """The parts of one call of a UNet; level 0 is the finest."""
 
     unet: UNet
     pixels: int
@@ -121,7 +121,7 @@ class _Call:
         return linear(self.batch, inner, EMBEDDED) + between + linear(self.batch, EMBEDDED, EMBEDDED)
 
     def resnet(self, index: int, inner: int, outer: int) -> Costs:
-        """Two of norm, activation and convolution, the embedding between them, and around them what skips them."""
+        """Count two of norm, activation and convolution, and the skip."""
         points = self.points(index)
         entries = points * outer
         embedded = elementwise(self.batch * EMBEDDED) + linear(self.batch, EMBEDDED, outer)
@@ -153,8 +153,8 @@ class _Call:
         queries, out = linear(rows, channels, channels, bias=False), linear(rows, channels, channels)
         return [
             *norm, *queries, *(2 * linear(batch * keys, channels, channels, bias=False)),
-            *fused_attention(batch, tokens, keys, channels), *out, *scale_and_add,
-            *norm, *queries, *text, *fused_attention(batch, tokens, TEXT_TOKENS, channels), *out, *scale_and_add,
+            *attention_costs(batch, tokens, keys, channels), *out, *scale_and_add,
+            *norm, *queries, *text, *attention_costs(batch, tokens, TEXT_TOKENS, channels), *out, *scale_and_add,
             *norm, *linear(rows, channels, 8 * channels), *elementwise(8 * entries),  # both halves, copied apart
             *elementwise(4 * entries), add_kernel(4 * entries), *linear(rows, 4 * channels, channels),
             add_kernel(entries),

@@ -1,4 +1,4 @@
-"""Measure how the cost of merging in one block grows with the tokens, compared with ppdiffusers' own port.
+"""Measure how the cost of merging grows with the tokens, beside the port.
 
     PYTHONPATH=tests python -m benchmarks.growth
     PYTHONPATH=tests python -m benchmarks.growth --sides 32 64 128 --tile 8

@@ -1,4 +1,4 @@
-"""Measure what match, merge and unmerge of one block cost, and a step of several, compared with ppdiffusers' port.
+"""Measure the cost of match, merge and unmerge in a block, beside ppdiffusers' port.
 
     PYTHONPATH=tests python -m benchmarks.overhead
     PYTHONPATH=tests python -m benchmarks.overhead --torch-python ~/torch-env/bin/python
@@ -108,7 +108,7 @@ def measure(case: BlockCase, repeats: int, variants: Sequence[str] = NAMES) -> S
 
 
 def _turn(name: str, case: BlockCase) -> Callable[[], dict[str, float]]:
-    """Return a function that measures the seconds of a variant's stages, and of a step."""
+    """Return a function that times a variant's stages, and a step."""
     import paddle
 
     x, timestep, stages = case.tokens(), paddle.to_tensor([500]), stages_of(name, case)
@@ -131,7 +131,7 @@ def _turn(name: str, case: BlockCase) -> Callable[[], dict[str, float]]:
 
 
 def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], float]:
-    """Time a denoising step on the path that a model's hooks take; the mean over the steps of a reuse."""
+    """Time a denoising step on the path that a model's hooks take."""
     import paddle
 
     from ppdiffusers_tome.patching.state.attachment import Attachment
@@ -173,7 +173,7 @@ def _add_sums(seconds: dict[str, list[float]]) -> dict[str, Spread]:
 
 
 def _run_tomesd(torch_python: Path, case: BlockCase, repeats: int) -> dict[str, list[float]]:
-    """Return tomesd's seconds by stage under PyTorch, in a process that keeps freed memory where this one does."""
+    """Return tomesd's seconds by stage under PyTorch."""
     script = Path(__file__).with_name("tomesd_overhead.py")
     settings = json.dumps({**asdict(case), "repeats": repeats, "step": A_STEP})
     environment = {**os.environ, **(_KEEP_FREED_MEMORY if keeps_freed_memory() else {})}
@@ -186,7 +186,7 @@ def _run_tomesd(torch_python: Path, case: BlockCase, repeats: int) -> dict[str, 
 
 
 def measure_peaks(case: BlockCase) -> dict[str, Peak | None]:
-    """Measure each variant's peak in its own process (Paddle 2.6 cannot reset one); None where memory ran out."""
+    """Measure each variant's peak in a child process; None where memory ran out."""
     found: dict[str, Peak | None] = {}
     for name in NAMES:
         try:
@@ -197,13 +197,13 @@ def measure_peaks(case: BlockCase) -> dict[str, Peak | None]:
 
 
 def _peak(name: str, case: BlockCase) -> Iterator[Peak]:
-    """Run in that process: a small case first, for whatever a first call sets up."""
+    """Measure in the child, after a small case that sets things up."""
     import paddle
 
     from ppdiffusers_tome.tools.measure.memory import get_tensor_bytes
 
     def bytes_in_use() -> list[int]:
-        """Return the bytes now and at the most; no less than the true peak, as the two may be of different moments."""
+        """Return the bytes now and at the most, an upper bound of the peak."""
         return [sum(both) for both in zip(get_tensor_bytes(), tracemalloc.get_traced_memory(), strict=True)]
 
     timestep, small = paddle.to_tensor([500]), replace(case, height=8, width=8, tile=4)
@@ -222,7 +222,7 @@ def _peak(name: str, case: BlockCase) -> Iterator[Peak]:
 
 
 def _table(spreads: Spreads, peaks: Mapping[str, Peak | None]) -> str:
-    """Format milliseconds and memory of each variant, and how many times ours the others take."""
+    """Format the milliseconds and memory of each variant, and their ratios."""
     pairs = [(other, name) for other in spreads if other not in (OURS, FAST) for name in (OURS, FAST)]
     rows = []
     for stage in spreads[OURS]:

@@ -1,4 +1,4 @@
-"""What the scripts share: their arguments, their process, and the pages that they write."""
+"""The arguments, the process and the pages of the scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None, name: str) -> argparse.Namespace:
-    """Parse the arguments, and refuse at once to replace the results of an earlier run."""
+    """Parse the arguments, and refuse to replace earlier results."""
     args = parser.parse_args(argv)
     file = args.output / f"{name}.md"
     if file.exists() and not args.overwrite:
@@ -27,14 +27,14 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None, name: str
 
 
 def prepare() -> None:
-    """Give the process the settings of ``ppdiffusers-tome``: freed memory kept, AVX2 on AMD, a thread per core."""
+    """Give the process the settings that ``ppdiffusers-tome`` makes."""
     from ppdiffusers_tome.tools.cli.console.process import prepare_process
 
     prepare_process(keep_memory=True)
 
 
 def machine() -> dict[str, Any]:
-    """Return what a reader must know about the machine and the versions to repeat a measurement."""
+    """Describe the machine and the versions."""
     from ppdiffusers_tome.tools.measure.system import describe_machine
 
     return describe_machine()
@@ -46,7 +46,7 @@ def describe(values: Mapping[str, Any]) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> str:
-    """Format a Markdown table; all columns but the first ``left`` ones are aligned to the right."""
+    """Format a Markdown table with ``left`` columns aligned to the left."""
     rules = ["---" if number < left else "---:" for number in range(len(headings))]
     lines = [f"| {' | '.join(map(str, row))} |" for row in (headings, *rows)]
     return "\n".join([lines[0], f"|{'|'.join(rules)}|", *lines[1:]]) + "\n"
@@ -58,7 +58,7 @@ def page(title: str, notes: Sequence[str], *tables: str) -> str:
 
 
 def write(args: argparse.Namespace, name: str, text: str, results: Mapping[str, Any]) -> None:
-    """Print a page, and write it as ``name.md`` and the results as ``name.json`` into ``--output``."""
+    """Print a page, and write ``name.md`` and ``name.json`` into ``--output``."""
     print(text)
     args.output.mkdir(parents=True, exist_ok=True)
     for ending, content in (("md", text), ("json", json.dumps(results, indent=2) + "\n")):

@@ -1,4 +1,4 @@
-"""Make the table and the plot of the results page from what ``bench results`` found on the machines in docs/measured.
+"""Make the table and the plot of the results page from docs/measured.
 
     PYTHONPATH=tests python -m benchmarks.results_page docs/en/results/index.md
 
@@ -66,7 +66,7 @@ class Machine:
         return {row["case"]["size"]: row["rounds"] for row in self.found["results"] if row["variant"] == NONE}
 
     def find(self, size: int, variant: str) -> Mapping[str, Any] | None:
-        """Return the result of a variant at a size; None where it was not measured."""
+        """Return the result of a variant at a size, if measured."""
         return next((row for row in self.found["results"]
                      if row["case"]["size"] == size and split_label(row["variant"])[0] == variant), None)  # fmt: skip
 
@@ -95,7 +95,7 @@ def read_machines(folder: Path) -> list[Machine]:
 
 
 def make_page(machines: Sequence[Machine]) -> str:
-    """Return the generated part of the page: a row per variant, a column per machine and size, and notes."""
+    """Return the generated part of the page: table and notes."""
     columns = [(machine, size) for machine in machines for size in machine.rounds]
     rows = [
         [title, *(_format(machine.find(size, variant)) for machine, size in columns)]
@@ -131,7 +131,7 @@ def _format(result: Mapping[str, Any] | None) -> str:
 
 
 def plot(machines: Sequence[Machine]) -> Any:
-    """Return a figure with a panel per machine and size, and a bar per variant."""
+    """Return a figure with a panel per machine and size."""
     from matplotlib.figure import Figure
 
     columns = [(machine, size) for machine in machines for size in machine.rounds]

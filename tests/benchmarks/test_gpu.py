@@ -13,7 +13,7 @@ import pytest
 import tiny
 from benchmarks import gpu_presets, gpu_roofline
 from benchmarks.block import BlockCase
-from benchmarks.gpu_costs import Cost, fused_attention
+from benchmarks.gpu_costs import Cost, attention_costs
 from benchmarks.gpu_joint import JointTransformer
 from benchmarks.gpu_presets import FAMILIES
 from benchmarks.gpu_trace import TRACED, Data, Operator, _operators, _static_mode, trace
@@ -142,7 +142,7 @@ def test_kept_estimate_is_what_the_script_computes(family: str) -> None:
 @needs_paddle_2
 def test_method_that_is_not_counted_is_refused() -> None:
     with pytest.raises(SystemExit, match="method='tome' in a whole call is not counted"):
-        gpu_presets.merged_costs(FAMILIES["sd15"], 512, ToMeConfig(0.5))
+        gpu_presets.count_merged(FAMILIES["sd15"], 512, ToMeConfig(0.5))
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_unets_cost_what_ppdiffusers_own_do(family: str, count_traced: Callable[
     denoiser, fused = FAMILIES[family].denoiser, []
     for each in denoiser.attentions(8 * side):
         for keys in (each.num_tokens, 77):
-            fused += each.number * fused_attention(batch, each.num_tokens, keys, each.channels)
+            fused += each.number * attention_costs(batch, each.num_tokens, keys, each.channels)
     assert_close(denoiser.costs(8 * side, batch, all_tokens), fused, count_traced(run_unet))
 
 
@@ -226,4 +226,4 @@ def test_joint_block_costs_what_ppdiffusers_own_does(count_traced: Callable[[Cal
 
     two, one = count(2), count(1)
     block = Cost(two.launches - one.launches, two.num_bytes - one.num_bytes, two.flops - one.flops)
-    assert_close([block], fused_attention(batch, tokens + text, tokens + text, channels), count_traced(run_block))
+    assert_close([block], attention_costs(batch, tokens + text, tokens + text, channels), count_traced(run_block))

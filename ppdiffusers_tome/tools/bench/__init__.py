@@ -1,1 +1,1 @@
-"""What ``ppdiffusers-tome bench`` measures. The numbers count as ratios within one run, never as times."""
+"""Benchmarks of token merging, which ``ppdiffusers-tome bench`` runs."""

@@ -1,4 +1,4 @@
-"""Work in a child process, so that running out of memory ends that process and no more."""
+"""Work in a child process, which alone ends when memory runs out."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def iterate_in_child(work: Callable[..., Iterator[T]], *args: object) -> Iterato
 
 
 def _run(sender: Connection, log: Path, keep_memory: bool, work: Callable[..., Iterator[object]], args: tuple) -> None:
-    """Do the work in the child, until the parent is gone; libraries print to a file, for the error message."""
+    """Do the work in the child; its output goes to a file."""
     if keep_memory:
         keep_freed_memory()
     with log.open("w") as file:

@@ -1,6 +1,7 @@
-"""The estimate of what presets save in one call of a denoiser on a GPU. It is no measurement.
+"""An estimate of the speed-up by presets on a GPU; no measurement.
 
-``tests/benchmarks/gpu_presets.py`` makes ``gpu_estimate.json``. This module imports no Paddle.
+It is of one call of a denoiser. ``tests/benchmarks/gpu_presets.py`` makes ``gpu_estimate.json``.
+This module imports no Paddle.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Estimate:
     presets: dict[str, float]
 
     def speed_up(self, preset: str) -> float:
-        """Return how many times as fast as unmerged; below 1 where merging costs more than it saves."""
+        """Return the speed-up over unmerged; below 1 merging costs more than it saves."""
         return self.unmerged / self.presets[preset]
 
 
@@ -55,7 +56,7 @@ def load_estimates() -> dict[tuple[str, int, str], Estimate]:
 
 
 def closest_device(gpu: str) -> str:
-    """Return the device of the estimate that a GPU's name is of; the first if it is of none."""
+    """Return the device that a GPU's name contains, or else the first."""
     return next((device for device in DEVICES if device.split()[0] in gpu), DEVICES[0])
 
 
@@ -74,7 +75,7 @@ def estimate_heading(device: str) -> str:
 
 
 def estimate_table(device: str) -> Table:
-    """Return a row per family and a column per size; each cell has the speed-ups by strength."""
+    """Return the speed-ups of all presets by family and size."""
     table = Table(["model", *(f"{size}x{size}" for size in SIZES)])
     for family, title in TITLES.items():
         found = [load_estimates()[family, size, device] for size in SIZES]

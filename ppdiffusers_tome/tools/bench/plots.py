@@ -1,4 +1,4 @@
-"""The plot of a benchmark: a panel per case, and in it a bar per variant."""
+"""The plot of a benchmark: a panel per case, a bar per variant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUM_COLUMNS = 2
 
 
 def plot_results(title: str, results: Sequence[Result]) -> Image.Image:
-    """Plot the speed-ups over the model without merging, or the peak memory where nothing was timed."""
+    """Plot the speed-ups, or the peak memory where nothing was timed."""
     cases = list(dict.fromkeys(result.case for result in results))
     timed = any(result.seconds is not None or result.out_of_memory for result in results)
     lengths = [_bar(result, timed)[0] for result in results]

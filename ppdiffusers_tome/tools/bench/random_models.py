@@ -1,4 +1,4 @@
-"""Denoisers of known shapes with random weights: speed and memory do not depend on learned weights."""
+"""Denoisers of known shapes with random weights, for speed and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of a benchmark: the rounds of a case in a child process, each peak in another.
+"""The runner of benchmarks, which measures in child processes.
 
 A variant that runs out of memory is dropped, and the others go on. Every finding is in the ledger as soon as it is
 known, so a stopped run resumes.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -23,21 +22,6 @@ from ppdiffusers_tome.tools.measure.rounds import in_turn
 from ppdiffusers_tome.tools.measure.runner import Job, run_jobs
 
 Finding = tuple[list[Any], Any]  # a key of the ledger and its result
-
-
-def round_key(case: Case, number: int) -> list[Any]:
-    """Return the key of the seconds by variant in one round."""
-    return [asdict(case), "round", number]
-
-
-def too_large_key(case: Case, variant: str) -> list[Any]:
-    """Return the key that exists if a variant ran out of memory while it was timed."""
-    return [asdict(case), "too large", variant]
-
-
-def memory_key(case: Case, variant: str) -> list[Any]:
-    """Return the key of a variant's peaks, whose result is None if it ran out of memory."""
-    return [asdict(case), "memory", variant]
 
 
 class Runner:
@@ -56,35 +40,39 @@ class Runner:
         self.failed: dict[Case, str] = {}
 
     def run(self, repeats: Mapping[Case, int], *, memory: bool) -> None:
-        """Measure what the ledger lacks: so many rounds of each case, and the peak memory of every variant.
+        """Measure the rounds and peaks that the ledger lacks.
+
+        Args:
+            repeats: the number of rounds of each case.
+            memory: whether the peak memory of every variant is measured.
 
         Raises:
             UserError: the ledger is of another machine, or cannot be written.
         """
         jobs = []
         for case, rounds in repeats.items():
-            keys = [round_key(case, number) for number in range(rounds)]
+            keys = [case.key("round", number) for number in range(rounds)]
             jobs.append(Job(case.name, keys, partial(self._measure_rounds, case)))
             if memory:
-                keys = [memory_key(case, variant) for variant in self._variants]
+                keys = [case.key("memory", variant) for variant in self._variants]
                 jobs.append(Job(case.name, keys, partial(self._measure_peaks, case)))
         run_jobs(jobs, self._ledger, description="findings")
 
     def _measure_rounds(self, case: Case, keys: list[Any]) -> Iterator[Finding]:
         """Let all variants take turns, and again without one that does not fit."""
-        while fitting := [each for each in self._variants if too_large_key(case, each) not in self._ledger]:
-            rounds = [number for _, _, number in keys if round_key(case, number) not in self._ledger]
+        while fitting := [each for each in self._variants if case.key("too large", each) not in self._ledger]:
+            rounds = [number for _, _, number in keys if case.key("round", number) not in self._ledger]
             running = fitting
             try:
                 for message in self._iterate_in_child(case, measure_rounds, fitting, rounds):
                     if "running" in message:
                         running = [message["running"]]
                     else:
-                        yield round_key(case, message["round"]), message["seconds"]
+                        yield case.key("round", message["round"]), message["seconds"]
                 return
             except MemoryError:
                 for variant in running:  # all, if none ran yet
-                    yield too_large_key(case, variant), True
+                    yield case.key("too large", variant), True
 
     def _measure_peaks(self, case: Case, keys: list[Any]) -> Iterator[Finding]:
         for key in keys if case not in self.failed else ():
@@ -134,7 +122,7 @@ def measure_rounds(case: Case, variants: Sequence[str], rounds: Sequence[int]) -
 
 
 def measure_peaks(case: Case, variant: str) -> Iterator[dict[str, Any]]:
-    """Measure one step, the first work of a child process, so that no older peak counts.
+    """Measure the memory of one step, the first work of a child process.
 
     Yields:
         The machine, and ``peak_bytes`` and ``resident_peak_bytes``, None where they could not be measured.

@@ -1,4 +1,4 @@
-"""The results of a benchmark: medians, speed-ups from paired rounds, and peaks; as tables with notes."""
+"""The results of a benchmark: medians, speed-ups and peaks, in tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ppdiffusers_tome.tools.bench.runner import memory_key, round_key, too_large_key
 from ppdiffusers_tome.tools.bench.variants import FREE, NONE, VARIANTS, split_label
 from ppdiffusers_tome.tools.bench.workloads import PIPELINE, Case
 from ppdiffusers_tome.tools.cli.console.tables import Table
@@ -46,7 +45,7 @@ class Result:
 
     @property
     def process_bytes(self) -> int | None:
-        """Peak memory of the whole process, on a GPU of the tensors; None if unmeasured."""
+        """Peak memory of the process, on a GPU of the tensors, if measured."""
         return self.peak_bytes if self.resident_peak_bytes is None else self.resident_peak_bytes
 
     def format(self) -> str:
@@ -59,12 +58,12 @@ class Result:
 
 def summarize(case: Case, repeats: int, variants: Sequence[str], ledger: Ledger) -> list[Result]:
     """Return the result of every variant in a case."""
-    rounds = [ledger.get(round_key(case, number), {}) for number in range(repeats)]
+    rounds = [ledger.get(case.key("round", number), {}) for number in range(repeats)]
     results = []
     for variant in variants:
-        too_large = too_large_key(case, variant) in ledger
+        too_large = case.key("too large", variant) in ledger
         seconds = [seconds[variant] for seconds in rounds if variant in seconds]
-        peaks = ledger.get(memory_key(case, variant), {})
+        peaks = ledger.get(case.key("memory", variant), {})
         ratio = split_label(variant)[1]
         results.append(Result(
             case, variant, len(seconds),
@@ -88,7 +87,7 @@ def _compare(rounds: Sequence[Mapping[str, float]], variant: str, other: str) ->
 
 
 def make_notes(results: Sequence[Result], machine: Mapping[str, Any]) -> list[str]:
-    """Return what a reader must know to understand the numbers and to repeat the run."""
+    """Return notes that explain the numbers and how to repeat the run."""
     case = results[0].case
     unit, divided = ("an image", ", divided by the batch") if case.what == PIPELINE else ("a denoiser call", "")
     guidance = "" if case.guidance_scale is None else f", guidance {case.guidance_scale:g}"
@@ -116,7 +115,7 @@ def make_glance_table(results: Sequence[Result]) -> Table:
 
 
 def make_detail_table(results: Sequence[Result], memory_limit: int | None = None) -> Table:
-    """Return a row per variant in a case, with the lowest and highest values and the memory that was measured."""
+    """Return a row per case and variant, with ranges and memory."""
     has_memory = any(result.peak_bytes is not None or result.peak_out_of_memory for result in results)
     headings = ["setting", "variant", "seconds", "speed-up", f"share of {FREE}"]
     headings += ["peak memory", "resident"] if has_memory else []

@@ -1,4 +1,4 @@
-"""A benchmark of every combination of sizes, batches and kinds of attention: its arguments, its run, its files."""
+"""A benchmark of all combinations of sizes, batches and kinds of attention."""
 
 from __future__ import annotations
 

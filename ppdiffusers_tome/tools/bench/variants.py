@@ -1,4 +1,4 @@
-"""The variants that benchmarks compare: the unmerged model, ppdiffusers' port, this package, and the limit.
+"""The variants that benchmarks compare, from the unmerged model to the limit.
 
 This module imports no Paddle, so that the command line can name the variants at once.
 """
@@ -40,7 +40,7 @@ class Variant:
 
 
 def label_variants(names: Sequence[str], ratios: Sequence[float]) -> list[str]:
-    """Return a label for each variant, such as ``ours 0.5``: ``none`` first, then those without a ratio."""
+    """Return a label for each variant, such as ``ours 0.5``; ``none`` is first."""
     chosen = [name for name in VARIANTS if name in names or name == NONE]
     plain = [name for name in chosen if not VARIANTS[name].takes_ratio]
     return plain + [f"{name} {ratio:g}" for ratio in ratios for name in chosen if VARIANTS[name].takes_ratio]
@@ -54,7 +54,7 @@ def split_label(label: str) -> tuple[str, float | None]:
 
 @contextmanager
 def variant_applied(model_or_pipe: Any, label: str) -> Iterator[None]:
-    """Apply a variant, by its label, to an unmerged model or pipeline inside a ``with`` statement."""
+    """Apply a variant to an unmerged model inside a ``with`` statement."""
     from ppdiffusers_tome.api import remove_tome
 
     name, ratio = split_label(label)
@@ -90,16 +90,10 @@ def apply_port(model_or_pipe: Any, ratio: float, max_downsample: int | None = No
         install()
 
 
-def _apply_ours(model_or_pipe: Any, ratio: float, **settings: Any) -> None:
+def _apply_ours(model_or_pipe: Any, ratio: float, preset: str | None = None, **settings: Any) -> None:
     from ppdiffusers_tome.api import apply_tome
 
-    apply_tome(model_or_pipe, ratio, **settings)
-
-
-def _apply_preset(model_or_pipe: Any, ratio: float, *, preset: str) -> None:
-    from ppdiffusers_tome.api import apply_tome
-
-    apply_tome(model_or_pipe, preset)  # it has a ratio and levels of its own
+    apply_tome(model_or_pipe, preset or ratio, **settings)  # a preset has a ratio and levels of its own
 
 
 def _apply_and_remove(model_or_pipe: Any, ratio: float) -> None:
@@ -110,9 +104,9 @@ def _apply_and_remove(model_or_pipe: Any, ratio: float) -> None:
 
 
 def _apply_free(model_or_pipe: Any, ratio: float) -> list[Any]:
-    """Drop tokens before self-attention by slicing, and return zeros that are made once per shape.
+    """Drop tokens before self-attention by slicing, and return zeros instead.
 
-    The zeros are not even copied, so nothing that matches, merges and unmerges can be faster.
+    The zeros are made once per shape and not copied, so nothing that matches, merges and unmerges can be faster.
     """
     from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
     from ppdiffusers_tome.patching.layers import find_layer
@@ -171,7 +165,7 @@ VARIANTS = {
     **{
         label: Variant(
             f"this package with the preset '{preset}', at its own ratio and levels",
-            partial(_apply_preset, preset=preset), takes_ratio=False,
+            partial(_apply_ours, preset=preset), takes_ratio=False,
         )
         for preset, label in PRESETS.items()
     },

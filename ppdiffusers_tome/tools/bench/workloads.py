@@ -1,9 +1,9 @@
-"""The work that is timed, the same for all variants: a denoiser over a short schedule, or a whole pipeline call."""
+"""The timed work: a denoiser over a short schedule, or a pipeline call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
@@ -46,6 +46,14 @@ class Case:
     @property
     def name(self) -> str:
         return f"{self.size}x{self.size}, batch {self.batch}, {self.attention} attention"
+
+    def key(self, kind: str, name: int | str) -> list[Any]:
+        """Return the ledger's key of a finding of a round or variant.
+
+        The result of a ``round`` is the seconds by variant. ``too large`` exists for a variant that ran out of memory
+        while it was timed. The result of ``memory`` is a variant's peaks, or None if it ran out of memory.
+        """
+        return [asdict(self), kind, name]
 
 
 @dataclass(frozen=True)

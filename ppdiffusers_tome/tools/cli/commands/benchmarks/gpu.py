@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome bench gpu``: what every preset saves on this machine's GPU, compared with the estimate."""
+"""``ppdiffusers-tome bench gpu``: the speed-up by presets on this machine's GPU."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _gpu_name() -> Iterator[str | None]:
 
 
 def _make_tables(results: Sequence[Result], gpu: str | None) -> list[Table]:
-    """Return a row per case: the unmerged seconds, and the speed-up with each preset beside the estimated one."""
+    """Return a row per case, with measured and estimated speed-ups."""
     device = closest_device(gpu or "")
     table = Table(["model", "type", "attention", "size", "unmerged", *presets_by_strength()], left=4)
     for case, group in groupby(results, key=lambda result: result.case):

@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome bench pipeline``: whole images without merging, with the port, with this package, at the limit."""
+"""``ppdiffusers-tome bench pipeline``: whole images with every variant."""
 
 from __future__ import annotations
 

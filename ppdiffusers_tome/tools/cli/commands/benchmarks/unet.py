@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome bench unet``: one UNet without merging, with the port, with this package, and at the limit."""
+"""``ppdiffusers-tome bench unet``: a UNet with every variant."""
 
 from __future__ import annotations
 
