@@ -9,14 +9,10 @@ from PIL import Image
 
 from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
 from ppdiffusers_tome.tools.figures.merging import compute_merge_frequency, draw_groups, draw_merge_frequency
-from ppdiffusers_tome.tools.figures.merging import first_blocks_by_level as first_of_levels
-from ppdiffusers_tome.tools.figures.merging import spread_calls as spread_calls
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
 from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
 from ppdiffusers_tome.tools.measure.units import counted
-
-__all__ = ["first_of_levels", "spread_calls"]  # until the page has moved
 
 
 def make_groups_sheet(

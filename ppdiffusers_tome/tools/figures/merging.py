@@ -102,8 +102,3 @@ def _make_colors(count: int) -> np.ndarray:
     hues = np.arange(count) * _HUE_STEP % 1 * 255
     hsv = np.stack([hues, np.full(count, 220.0), np.full(count, 250.0)], axis=-1).astype(np.uint8)
     return np.asarray(Image.fromarray(hsv[None], "HSV").convert("RGB"))[0]
-
-
-# Former names, until the page has moved.
-groups_picture, share_picture, merged_share = draw_groups, draw_merge_frequency, compute_merge_frequency
-first_of_levels = first_blocks_by_level

@@ -17,8 +17,13 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.recorder import merging_blocks
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.figures.merged_sheets import first_of_levels, spread_calls
-from ppdiffusers_tome.tools.figures.merging import groups_picture, merged_share, share_picture
+from ppdiffusers_tome.tools.figures.merging import (
+    compute_merge_frequency,
+    draw_groups,
+    draw_merge_frequency,
+    first_blocks_by_level,
+    spread_calls,
+)
 from ppdiffusers_tome.tools.generation import loaded_pipeline
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.memory import check_memory
@@ -270,14 +275,14 @@ def _trace(request: Request, report: Report) -> Iterator[MapImage]:
     image = traced.image.copy()
     image.thumbnail((_MAP_PIXELS, _MAP_PIXELS))
     shown = spread_calls(calls, _MAP_CALLS)
-    for block in first_of_levels(merging_blocks(loaded.pipe)):
+    for block in first_blocks_by_level(merging_blocks(loaded.pipe)):
         own = [record for record in records if record.block == block]
         name = f"{block.denoiser}, level {block.level}"
         for record in own:
             if record.call in shown:
                 tokens = record.grid.num_tokens
-                yield MapImage(record.call + 1, name, groups_picture(image, record), record.num_merged, tokens)
+                yield MapImage(record.call + 1, name, draw_groups(image, record), record.num_merged, tokens)
         if own:
-            average = share_picture(image, own[0].grid, merged_share(own, calls))
+            average = draw_merge_frequency(image, own[0].grid, compute_merge_frequency(own, calls))
             num_merged = round(sum(record.num_merged for record in own) / calls)
             yield MapImage(0, name, average, num_merged, own[0].grid.num_tokens)

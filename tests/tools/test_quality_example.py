@@ -1,0 +1,83 @@
+"""The example that scores the images of an evaluation."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import paddle
+import pytest
+from PIL import Image
+
+from ppdiffusers_tome.tools.cli.program import main
+from tools.cli.conftest import PROMPT, SMALL
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    path = Path(__file__).parents[2] / "examples" / "quality" / "score_images.py"
+    spec = importlib.util.spec_from_file_location("score_images", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class MeanColor(paddle.nn.Layer):
+    """Stands in for Inception: as many features, all of the mean color."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = paddle.nn.Linear(3, 2048)
+
+    def forward(self, images: paddle.Tensor) -> paddle.Tensor:
+        return self.linear(images.mean(axis=[2, 3]))
+
+
+def test_frechet_distance_is_that_of_the_matrix_root(example: ModuleType) -> None:
+    from scipy.linalg import sqrtm
+
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(50, 6)), rng.normal(size=(40, 6)) @ rng.normal(size=(6, 6)) + 1
+    covariances = np.cov(first, rowvar=False), np.cov(second, rowvar=False)
+    root = sqrtm(covariances[0] @ covariances[1]).real
+    means = ((first.mean(0) - second.mean(0)) ** 2).sum()
+    expected = means + np.trace(covariances[0] + covariances[1] - 2 * root)
+    assert example.frechet_distance(first, second) == pytest.approx(expected)
+    images = np.array([[3.0, 0], [0, 2.0], [-1.0, 0]])
+    prompts = np.array([[1.0, 0], [1.0, 1.0], [1.0, 0]])
+    assert example.clip_score(images, prompts) == pytest.approx(100 * (1 + 2**-0.5) / 3)
+
+
+def test_saved_images_are_scored(example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, network = tmp_path / "evaluation", MeanColor()
+    arguments = ["--prompt", PROMPT, "--seeds", "0", "1", "--ratios", "0.5", "--save-images", "--output", str(folder)]
+    assert main(["evaluate", *SMALL, *arguments]) == 0
+    network.eval()
+    spec = paddle.static.InputSpec([None, 3, 299, 299], "float32")
+    paddle.jit.save(network, str(tmp_path / "inception"), input_spec=[spec])
+    options = ["--inception", str(tmp_path / "inception"), "--real", str(folder / "references")]
+    monkeypatch.setattr(sys, "argv", ["score_images.py", str(folder), *options])
+    example.main()
+    scores = json.loads((folder / "scores.json").read_text())
+    assert scores["unmerged"]["FID"] == pytest.approx(0, abs=1e-9)
+    assert scores["ours 0.5"]["FID"] > 1e-9
+
+
+def test_images_are_resized_for_inception_without_smoothing(example: ModuleType, tmp_path: Path) -> None:
+    """As pytorch-fid does: of every 4x4 pixels the middle four count."""
+    spec = paddle.static.InputSpec([None, 3, 299, 299], "float32")
+    network = MeanColor()
+    network.eval()
+    paddle.jit.save(network, str(tmp_path / "inception"), input_spec=[spec])
+    pixels = np.zeros((4 * 299, 4 * 299, 3), np.uint8)
+    for row, column in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        pixels[row::4, column::4] = 255
+    Image.fromarray(pixels).save(tmp_path / "dots.png")
+    Image.new("RGB", (48, 64), "white").save(tmp_path / "white.png")
+    paths = [tmp_path / "dots.png", tmp_path / "white.png"]
+    dots, white = example.Inception(tmp_path / "inception").embed_images(paths)
+    np.testing.assert_allclose(dots, white, rtol=1e-5, atol=1e-6)
