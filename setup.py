@@ -91,9 +91,8 @@ setup(
     package_data={
         "ppdiffusers_tome": ["py.typed"],
         "ppdiffusers_tome.settings.presets": ["*.json"],
-        "ppdiffusers_tome.tools.bench.gpu": ["*.json"],
+        "ppdiffusers_tome.tools.bench": ["*.json"],
         "ppdiffusers_tome.tools.doctor": ["*.json"],
-        "ppdiffusers_tome.tools.evaluate": ["*.jsonl"],
         "ppdiffusers_tome.tools.play": ["*.css"],
         # The weights too: what comes with the package can be tried and tested where no hub can be reached, and pip's
         # checksum covers it. They are far below the 100 MB that package indexes take; .ci/wheel.py looks.

@@ -28,7 +28,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None, name: str
 
 def prepare() -> None:
     """Give the process the settings that ``ppdiffusers-tome`` makes."""
-    from ppdiffusers_tome.tools.cli.console.process import prepare_process
+    from ppdiffusers_tome.tools.console.process import prepare_process
 
     prepare_process(keep_memory=True)
 

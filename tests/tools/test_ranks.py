@@ -10,11 +10,11 @@ import pytest
 
 from launching import on_ranks, python_path
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.batch.ranks import Ranks
+from ppdiffusers_tome.tools.ranks import Ranks
 
 STAGGERED = """
 import atexit, sys, time
-from ppdiffusers_tome.tools.batch.ranks import Ranks, exit_process
+from ppdiffusers_tome.tools.ranks import Ranks, exit_process
 
 ranks = Ranks.from_environment()
 atexit.register(print, "torn down", flush=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.options import BatchOptions
 from ppdiffusers_tome.tools.batch.specs import ImageSpec, check_image_path
-from ppdiffusers_tome.tools.cli.console.output import warn
+from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.loaded_pipeline import (
     LoadedPipeline,

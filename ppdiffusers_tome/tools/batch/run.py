@@ -13,12 +13,12 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.generator import Generator
 from ppdiffusers_tome.tools.batch.options import STOP, BatchOptions
 from ppdiffusers_tome.tools.batch.output_folder import SKIPPED, OutputFolder
-from ppdiffusers_tome.tools.batch.ranks import Ranks
 from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec, form_batches, read_specs
-from ppdiffusers_tome.tools.cli.console.output import log, print_line, quiet_libraries, shorten_warnings, warn
+from ppdiffusers_tome.tools.console.output import log, print_line, quiet_libraries, shorten_warnings, warn
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet
 from ppdiffusers_tome.tools.generation.settings import NEEDS_CONTROLNET, Settings
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
+from ppdiffusers_tome.tools.ranks import Ranks
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.console.tables import Table
 
 FILE = Path(__file__).with_name("gpu_estimate.json")
 DEVICES = ("A100 80GB SXM", "H200")

@@ -15,7 +15,7 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
 from ppdiffusers_tome.tools.bench.variants import variant_applied
 from ppdiffusers_tome.tools.bench.workloads import Case, load_workload
-from ppdiffusers_tome.tools.cli.console.output import warn
+from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.measure.clock import seconds_of
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.rounds import in_turn

@@ -8,7 +8,7 @@ from typing import Any
 
 from ppdiffusers_tome.tools.bench.variants import FREE, NONE, VARIANTS, split_label
 from ppdiffusers_tome.tools.bench.workloads import PIPELINE, Case
-from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.stats import Spread
 from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_bytes, format_seconds

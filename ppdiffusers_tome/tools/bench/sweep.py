@@ -13,10 +13,10 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.variants import NONE, VARIANTS, label_variants
 from ppdiffusers_tome.tools.bench.workloads import ATTENTIONS, PLAIN, Case
-from ppdiffusers_tome.tools.cli.arguments import add_output_arguments
-from ppdiffusers_tome.tools.cli.console.output import shorten_warnings
-from ppdiffusers_tome.tools.cli.console.tables import Page, Table
+from ppdiffusers_tome.tools.console.output import shorten_warnings
+from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.files import prepare_folder, write_json, write_text
+from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.units import parse_bytes

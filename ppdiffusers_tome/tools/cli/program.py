@@ -13,14 +13,14 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.tools.batch.ranks import exit_process
 from ppdiffusers_tome.tools.cli.commands import commands
-from ppdiffusers_tome.tools.cli.console.extras import require_extra
-from ppdiffusers_tome.tools.cli.console.interrupts import Interrupts, restore_system_interrupts
-from ppdiffusers_tome.tools.cli.console.output import shorten_warnings
-from ppdiffusers_tome.tools.cli.console.parsing import Parser
-from ppdiffusers_tome.tools.cli.console.process import prepare_process
+from ppdiffusers_tome.tools.console.extras import require_extra
+from ppdiffusers_tome.tools.console.interrupts import Interrupts, restore_system_interrupts
+from ppdiffusers_tome.tools.console.output import shorten_warnings
+from ppdiffusers_tome.tools.console.parsing import Parser
+from ppdiffusers_tome.tools.console.process import prepare_process
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
+from ppdiffusers_tome.tools.ranks import exit_process
 from ppdiffusers_tome.version import __version__
 
 PROGRAM = "ppdiffusers-tome"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.doctor.versions import TESTED
 
 FILE = Path(__file__).with_name("coverage.json")

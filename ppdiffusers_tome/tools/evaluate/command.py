@@ -10,13 +10,13 @@ from typing import Any
 
 from PIL import Image
 
-from ppdiffusers_tome.tools.batch.ranks import Ranks
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration
 from ppdiffusers_tome.tools.evaluate.runner import Evaluation, find_merging_levels
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder, Sample
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.measure.ledger import Ledger
+from ppdiffusers_tome.tools.ranks import Ranks
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration
 from ppdiffusers_tome.tools.measure.stats import METHOD, MIN_VALUES, Median
 from ppdiffusers_tome.tools.measure.units import counted

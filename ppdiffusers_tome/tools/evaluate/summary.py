@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.cli.console.tables import Page, Table
+from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.evaluate import differences
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration
 from ppdiffusers_tome.tools.evaluate.frontier import find_frontier

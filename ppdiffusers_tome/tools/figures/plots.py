@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from ppdiffusers_tome.tools.cli.console.output import warn
+from ppdiffusers_tome.tools.console.output import warn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.cli.console.output import log
+from ppdiffusers_tome.tools.console.output import log
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, make_unsupported_error
 
 DTYPES = ("float32", "float16", "bfloat16")

@@ -61,7 +61,7 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
     """Check the arguments, alone and together.
 
     Args:
-        args: of ``cli.arguments``.
+        args: of ``generation.arguments``.
         ratio: fraction of the tokens to merge; None for that of ``--config``, or the default.
         provides_edges: True if the command has edges for a ControlNet without any.
 

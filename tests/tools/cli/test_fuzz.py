@@ -21,8 +21,8 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.tools.cli.commands import commands
-from ppdiffusers_tome.tools.cli.console.parsing import Parser
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from tools.cli.conftest import PROMPT, SMALL
 

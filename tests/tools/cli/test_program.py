@@ -22,10 +22,10 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli import commands
 from ppdiffusers_tome.tools.cli.commands import generate as command
-from ppdiffusers_tome.tools.cli.console import extras, interrupts
-from ppdiffusers_tome.tools.cli.console.parsing import Parser
-from ppdiffusers_tome.tools.cli.console.tables import Page, Table
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.console import extras, interrupts
+from ppdiffusers_tome.tools.console.parsing import Parser
+from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.settings import get_tome_overrides
 from tools.cli.conftest import PROMPT, SMALL, Gone, heard
 

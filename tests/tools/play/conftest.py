@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.tools.cli.commands import play
-from ppdiffusers_tome.tools.cli.console.parsing import Parser
+from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.play.studio import Studio
 from tools.cli.conftest import SMALL
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ppdiffusers_tome.tools.cli.console.parsing import find_commands
+from ppdiffusers_tome.tools.console.parsing import find_commands
 
 
 def commands() -> dict[str, ModuleType]:

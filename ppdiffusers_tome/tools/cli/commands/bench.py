@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ppdiffusers_tome.tools.cli.commands.benchmarks import gpu, pipeline, results, unet
-from ppdiffusers_tome.tools.cli.console.parsing import Parser
+from ppdiffusers_tome.tools.console.parsing import Parser
 
 HELP = "Measure cost and speed-up of token merging, compared with ppdiffusers' own port."
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.cli.arguments import (
+from ppdiffusers_tome.tools.demo_model import PROMPTS
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, subject_of
+from ppdiffusers_tome.tools.evaluate.configurations import Configuration, check_names, ours, read_settings_files
+from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.demo_model import PROMPTS
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, subject_of
-from ppdiffusers_tome.tools.evaluate.configurations import Configuration, check_names, ours, read_settings_files
 from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings, parse_tome_config
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
 
     stem = "compare" if settings.controlnet is None else "compare-controlnet"
     paths = prepare_folder(args.output, [f"{stem}.{end}" for end in ("png", "md", "json")], overwrite=args.overwrite)
-    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
+    from ppdiffusers_tome.tools.console.output import quiet_libraries
 
     with quiet_libraries():
         _compare(settings, prompts, configurations, ImageFolder(args.output / stem, keeps_all=True), paths,
@@ -82,12 +82,12 @@ def _compare(
     settings: Settings, prompts: list[str], configurations: Sequence[Configuration], images: ImageFolder,
     paths: Sequence[Path], *, default: bool, overwrite: bool,
 ) -> None:  # fmt: skip
-    from ppdiffusers_tome.tools.batch.ranks import Ranks
     from ppdiffusers_tome.tools.evaluate.command import evaluate_cases
     from ppdiffusers_tome.tools.evaluate.samples import Case
     from ppdiffusers_tome.tools.evaluate.summary import describe_rows, make_rows, write_results
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.images import write_image
+    from ppdiffusers_tome.tools.ranks import Ranks
 
     loaded, prompts = load_for_prompts(settings, prompts, default=default)
     edges = None if settings.controlnet is None else _load_edges(loaded, prompts)

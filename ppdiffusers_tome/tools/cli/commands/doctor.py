@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.cli.arguments import add_size_arguments, add_tome_arguments
-from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.generation.arguments import add_size_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print_environment(*, as_json: bool) -> None:
-    from ppdiffusers_tome.tools.cli.console.process import get_original_environment
+    from ppdiffusers_tome.tools.console.process import get_original_environment
     from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems, format_report
     from ppdiffusers_tome.tools.doctor.imports import try_imports
 
@@ -78,7 +78,7 @@ def _print_environment(*, as_json: bool) -> None:
 
 
 def _print_coverage(*, markdown: bool) -> None:
-    from ppdiffusers_tome.tools.cli.console.output import print_line, quiet_libraries
+    from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
     from ppdiffusers_tome.tools.doctor.coverage import format_page, inspect_installed, make_table
     from ppdiffusers_tome.tools.doctor.versions import never_tested
 
@@ -97,7 +97,7 @@ def _print_coverage(*, markdown: bool) -> None:
 
 def _print_gpu_estimate() -> None:
     from ppdiffusers_tome.tools.bench.gpu_estimate import DEVICES, FOOTNOTE, estimate_heading, estimate_table
-    from ppdiffusers_tome.tools.cli.console.output import print_line
+    from ppdiffusers_tome.tools.console.output import print_line
 
     print_line(f"\n{estimate_heading(DEVICES[0])}\n")
     estimate_table(DEVICES[0]).print()
@@ -105,7 +105,7 @@ def _print_gpu_estimate() -> None:
 
 
 def _print_estimates(args: argparse.Namespace) -> None:
-    from ppdiffusers_tome.tools.cli.console.output import print_line, quiet_libraries
+    from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 
     check_sizes(args)
     source, config = find_model(args.model, any_kind=True), parse_tome_config(args, args.ratio)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.settings.text_files import read_text
-from ppdiffusers_tome.tools.cli.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.evaluate.configurations import (
     Configuration,
     check_names,
@@ -18,6 +17,7 @@ from ppdiffusers_tome.tools.evaluate.configurations import (
     read_settings_files,
     read_suite,
 )
+from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
 from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import (
     Settings,
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
     overwrite = args.overwrite or (args.output / "evaluate.jsonl").is_file()
     paths = prepare_folder(args.output, [f"evaluate.{end}" for end in ("png", "md", "json")], overwrite=overwrite)
     images.prepare(configurations, cases, overwrite=overwrite)
-    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
+    from ppdiffusers_tome.tools.console.output import quiet_libraries
 
     with quiet_libraries():
         _evaluate(settings, configurations, cases, images, paths, overwrite=args.overwrite)
@@ -127,12 +127,12 @@ def _evaluate(
     settings: Settings, configurations: Sequence[Configuration], cases: Sequence[Case], images: ImageFolder,
     paths: Sequence[Path], *, overwrite: bool,
 ) -> None:  # fmt: skip
-    from ppdiffusers_tome.tools.batch.ranks import Ranks
     from ppdiffusers_tome.tools.evaluate.command import evaluate_cases
     from ppdiffusers_tome.tools.evaluate.plot import plot_rows
     from ppdiffusers_tome.tools.evaluate.summary import describe_rows, make_rows, write_results
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.images import write_image
+    from ppdiffusers_tome.tools.ranks import Ranks
 
     prompts = list(dict.fromkeys(case.prompt for case in cases))
     loaded, _ = load_for_prompts(settings, prompts)

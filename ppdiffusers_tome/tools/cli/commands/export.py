@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.export.layout import require_folder
 from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
-from ppdiffusers_tome.tools.cli.arguments import (
+from ppdiffusers_tome.tools.generation.arguments import (
     add_model_argument,
     add_output_arguments,
     add_size_arguments,
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         require_onnx()
     with _errors_name_options(args.output):
         require_folder(args.output, overwrite=args.overwrite)
-    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
+    from ppdiffusers_tome.tools.console.output import quiet_libraries
 
     with quiet_libraries():
         _export(args, model, controlnet, config)
@@ -99,7 +99,7 @@ def _export(args: argparse.Namespace, model: ModelSource, controlnet: ModelSourc
 
     from ppdiffusers_tome.api import apply_tome
     from ppdiffusers_tome.export.pipelines import export_pipeline
-    from ppdiffusers_tome.tools.cli.console.output import print_line
+    from ppdiffusers_tome.tools.console.output import print_line
     from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
     from ppdiffusers_tome.tools.generation.sampling import get_native_size
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.options import SKIP, STOP
-from ppdiffusers_tome.tools.cli.arguments import (
+from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
     add_output_arguments,
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     check_prompts(args.prompt)
     settings = parse_settings(args, args.ratio)
     prompts = select_prompts(settings.model.labels, args.prompt, ())
-    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
+    from ppdiffusers_tome.tools.console.output import quiet_libraries
     from ppdiffusers_tome.tools.files import prepare_folder
     from ppdiffusers_tome.tools.images import image_file_name
 
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
 def _generate(settings: Settings, prompts: list[str], paths: list[Path], *, overwrite: bool) -> None:
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tools.cli.console.output import print_line
+    from ppdiffusers_tome.tools.console.output import print_line
     from ppdiffusers_tome.tools.generation.device import get_device_name
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.images import write_image

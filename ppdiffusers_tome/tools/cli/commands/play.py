@@ -9,9 +9,9 @@ import sys
 import tempfile
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.cli.arguments import add_controlnet_argument, add_image_arguments
-from ppdiffusers_tome.tools.cli.console.output import print_line, quiet_libraries, warn
+from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.demo_model import PROMPTS
+from ppdiffusers_tome.tools.generation.arguments import add_controlnet_argument, add_image_arguments
 from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings

@@ -10,20 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.tools.cli.arguments import (
+from ppdiffusers_tome.tools.demo_model import PROMPTS
+from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, get_tome_overrides, parse_settings
 from ppdiffusers_tome.tools.measure.units import format_bytes, parse_bytes
 from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.tools.cli.console.tables import Table
+    from ppdiffusers_tome.tools.console.tables import Table
     from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     from ppdiffusers_tome.tools.files import prepare_folder
 
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
-    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
+    from ppdiffusers_tome.tools.console.output import quiet_libraries
     from ppdiffusers_tome.tuning.results import Target
 
     wanted = (args.target_psnr, args.target_speedup, memory)
@@ -80,7 +80,7 @@ def _tune(
     import numpy as np
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tools.cli.console.tables import Page
+    from ppdiffusers_tome.tools.console.tables import Page
     from ppdiffusers_tome.tools.files import write_json, write_text
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.measure.ledger import Ledger
@@ -155,7 +155,7 @@ def _describe(run: Mapping[str, Any], tuned: Tuned) -> list[str]:
 
 
 def _make_table(tuned: Tuned) -> Table:
-    from ppdiffusers_tome.tools.cli.console.tables import Table
+    from ppdiffusers_tome.tools.console.tables import Table
     from ppdiffusers_tome.tools.evaluate.frontier import find_frontier
     from ppdiffusers_tome.tools.measure.similarity import format_psnr
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.tools.cli.arguments import (
+from ppdiffusers_tome.tools.demo_model import PROMPTS
+from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
 
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
 
     names = ["visualize.png", "visualize-ratios.png", "visualize.json"]
     paths = prepare_folder(args.output, names, overwrite=args.overwrite)
-    from ppdiffusers_tome.tools.cli.console.output import quiet_libraries
+    from ppdiffusers_tome.tools.console.output import quiet_libraries
 
     with quiet_libraries():
         _visualize(args, settings, prompts, ratios, paths)
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
 def _visualize(
     args: argparse.Namespace, settings: Settings, prompts: list[str], ratios: list[float], paths: list[Path]
 ) -> None:
-    from ppdiffusers_tome.tools.cli.console.output import print_line
+    from ppdiffusers_tome.tools.console.output import print_line
     from ppdiffusers_tome.tools.figures import merged_sheets
     from ppdiffusers_tome.tools.files import write_json
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts

@@ -20,8 +20,8 @@ from ppdiffusers_tome.tools.bench.gpu_estimate import (
 from ppdiffusers_tome.tools.bench.sweep import check_at_least, check_sizes, run_benchmark
 from ppdiffusers_tome.tools.bench.variants import NONE, PRESETS
 from ppdiffusers_tome.tools.bench.workloads import FLASH, PLAIN, UNET, XFORMERS, Case
-from ppdiffusers_tome.tools.cli.arguments import add_output_arguments
-from ppdiffusers_tome.tools.cli.console.tables import Table
+from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.bench.summary import Result

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.cli.console.output import print_line
+from ppdiffusers_tome.tools.console.output import print_line
 
 
 class Table:
