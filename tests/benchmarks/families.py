@@ -45,11 +45,11 @@ def _measure(specimen: Specimen, side: int, config: ToMeConfig, repeats: int) ->
     import paddle
 
     from ppdiffusers_tome import apply_tome, remove_tome
-    from ppdiffusers_tome.tools.doctor.estimate import estimates
+    from ppdiffusers_tome.tools.doctor.estimate import estimate_merging
 
     model = specimen.build()
     height, width = specimen.size or (side, side)
-    merging = [each for each in estimates(model, config, height, width, timed=False) if each.reason is None]
+    merging = [each for each in estimate_merging(model, config, height, width) if each.reason is None]
 
     def run_unmerged() -> float:
         remove_tome(model)
