@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES, MergePoint
 from ppdiffusers_tome.patching.attach import attach, detach, list_attached_blocks
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select_blocks
+from ppdiffusers_tome.patching.blocks import (
+    MergeableBlock,
+    accepts_key_bias,
+    find_blocks,
+    find_layer,
+    select_blocks,
+)
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
@@ -143,7 +149,7 @@ def _check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         NothingToMergeError: no attention takes a mask for ``proportional``, or some attention is within one frame.
     """
     attentions = [(block, point) for block in blocks for role, point in block.points(config) if role == ATTENTION]
-    if config.proportional and not any(block.accepts_group_sizes(point, config) for block, point in attentions):
+    if config.proportional and not any(_accepts_group_sizes(block, point, config) for block, point in attentions):
         raise NothingToMergeError(
             f"proportional=True has no effect here, as the attention of {type(blocks[0].block).__name__} takes no "
             "mask, which would carry how many tokens each key stands for; leave it at None"
@@ -154,6 +160,16 @@ def _check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
             f"st={config.st} merges tokens of several frames, and the attention of {type(single.block).__name__} "
             f"({single.name or 'the block itself'}) is within one image or frame; leave st at 1"
         )
+
+
+def _accepts_group_sizes(block: MergeableBlock, point: MergePoint, config: ToMeConfig) -> bool:
+    """Return whether attention of a point can weight keys by group size."""
+    if point.mask or not point.has_prepared_mask:
+        return bool(point.mask)
+    # Attention that merges inside asks for its mask before its tokens merge; keys are known by then.
+    if point.merges_inside and not METHODS[config.method].keeps_queries:
+        return False
+    return accepts_key_bias(find_layer(block.block, point.layer))
 
 
 def _explain(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config: ToMeConfig) -> str:

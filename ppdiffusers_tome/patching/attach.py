@@ -8,29 +8,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.merging.methods import MEAN, METHODS, Method
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, MergePoint
-from ppdiffusers_tome.patching.blocks import MergeableBlock, accepts_key_bias, execution_order, find_timestep_layer
-from ppdiffusers_tome.patching.layers import find_layer, is_a
+from ppdiffusers_tome.merging.methods import MEAN, METHODS
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergePoint
+from ppdiffusers_tome.patching.blocks import (
+    MergeableBlock,
+    accepts_key_bias,
+    execution_order,
+    find_layer,
+    find_timestep_layer,
+    is_a,
+)
 from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPreparation, has_plain_scores
 from ppdiffusers_tome.patching.overrides.block import (
     BlockForward,
-    GridForward,
-    InnerOverrides,
+    InputForward,
     LayoutReader,
     ParentForward,
-    TokensForward,
+    read_tokens,
 )
-from ppdiffusers_tome.patching.overrides.denoiser import DenoiserForward, TimestepForward
-from ppdiffusers_tome.patching.overrides.merge import (
-    NORMS,
-    TEXT_NORMS,
-    EnterForward,
-    LeaveForward,
-    NormForward,
-    PointForward,
+from ppdiffusers_tome.patching.overrides.denoiser import DenoiserForward, read_timestep
+from ppdiffusers_tome.patching.overrides.merge import NORMS, TEXT_NORMS, InnerForward, PointForward
+from ppdiffusers_tome.patching.overrides.method import (
+    MethodOverride,
+    list_overrides,
+    list_replacements,
+    remove_overrides,
 )
-from ppdiffusers_tome.patching.overrides.method import list_overrides, remove_overrides
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.step_caches import reset_step_caches
@@ -73,65 +76,59 @@ def _reset(model: Layer) -> None:
     """Drop cached outputs of earlier steps and traced programs of a model."""
     for layer in model.sublayers(include_self=True):
         reset_step_caches(layer)
-        forward = vars(layer).get("forward")
-        while forward is not None:
+        for forward in list_replacements(layer):
             drop_traced_programs(forward)
-            forward = getattr(forward, "previous", None)
 
 
 def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     denoiser, method = blocks[0].denoiser, METHODS[config.method]
     attachment = Attachment(config, max_timestep=blocks[0].adapter.max_timestep)
-    parents: dict[tuple[int, str], LayoutReader] = {}
+    readers: dict[tuple[int, str], tuple[MergeableBlock, LayoutReader]] = {}
     for number, block in enumerate(blocks):
         depth = number / max(1, len(blocks) - 1)
         combine = MEAN if method.combine is None else method.combine(depth)
-        reader = parents.setdefault((id(block.parent), block.adapter.block_class), LayoutReader(attachment, block))
-        _attach_block(attachment, block, reader, config, combine)
+        key = id(block.parent), block.adapter.block_class
+        reader = readers.setdefault(key, (block, LayoutReader(attachment, block)))[1]
+        inner = [
+            override for role, point in block.points(config)
+            for override in _list_overrides(attachment, block, role, point, combine)
+        ]  # fmt: skip
+        tokens_layer = block.adapter.tokens_layer
+        if tokens_layer:
+            inner.append((tokens_layer, InputForward(attachment, find_layer(block.block, tokens_layer), read_tokens)))
+        for _, override in inner:
+            override.put()
+        BlockForward(attachment, block, reader, inner).put()
     # The outermost override is stored last, also where one layer is a block, its parent and the denoiser.
-    for block in {(id(block.parent), block.adapter.block_class): block for block in blocks}.values():
-        reader = parents[id(block.parent), block.adapter.block_class]
+    for block, reader in readers.values():
         grid_layer = find_layer(block.parent, block.adapter.grid_layer)
         if grid_layer is not block.parent:
-            GridForward(attachment, grid_layer, reader).put()
+            InputForward(attachment, grid_layer, reader.read).put()
         ParentForward(attachment, block.parent, reader, gets_latent=grid_layer is block.parent).put()
     timestep_layer = find_timestep_layer(denoiser)
     if timestep_layer is not None:
-        TimestepForward(attachment, timestep_layer).put()
+        InputForward(attachment, timestep_layer, read_timestep).put()
     reads_timestep = timestep_layer is None and is_a(denoiser, "ModelMixin")
     DenoiserForward(attachment, denoiser, reads_timestep=reads_timestep).put()
 
 
-def _attach_block(
-    attachment: Attachment, block: MergeableBlock, reader: LayoutReader, config: ToMeConfig, combine: str
-) -> None:
-    inner = InnerOverrides()
-    for role, point in block.points(config):
-        _attach_point(attachment, block.block, role, point, METHODS[config.method], combine, inner)
-    tokens_layer = block.adapter.tokens_layer
-    if tokens_layer:
-        inner.add(tokens_layer, TokensForward(attachment, find_layer(block.block, tokens_layer)))
-    BlockForward(attachment, block.block, reader, inner, sees_tokens=not tokens_layer).put()
-
-
-def _attach_point(
-    attachment: Attachment, block: Layer, role: str, point: MergePoint, method: Method, combine: str,
-    inner: InnerOverrides,
-) -> None:  # fmt: skip
-    layer = find_layer(block, point.layer)
-    inner.add(point.layer, PointForward(attachment, layer, point, role, combine))
-    entering = point.keys if method.keeps_queries else point.enter if not point.is_one_layer else ()
-    for path in entering:
-        name, is_last = path.rpartition(".")[2], path == entering[-1]
-        entered = find_layer(block, path)
-        inner.add(path, EnterForward(attachment, entered, point, combine, name=name, is_last=is_last))
-    if not point.is_one_layer and not method.keeps_queries:
-        inner.add(point.leave, LeaveForward(attachment, find_layer(block, point.leave), point))
-    for name in (*NORMS, *TEXT_NORMS) if point.rotary else ():
-        norm = find_layer(layer, name)
-        if norm is not None:
-            inner.add(f"{point.layer}.{name}", NormForward(attachment, norm, point, name, layer.heads))
+def _list_overrides(
+    attachment: Attachment, block: MergeableBlock, role: str, point: MergePoint, combine: str
+) -> list[tuple[str, MethodOverride]]:
+    """Create the overrides of a merge point, with the paths of their layers in the block."""
+    config, layer = attachment.config, find_layer(block.block, point.layer)
+    keeps_queries = METHODS[config.method].keeps_queries
+    overrides: list[tuple[str, MethodOverride]] = [
+        (point.layer, PointForward(attachment, layer, point, role, combine))
+    ]
+    names = [path.rpartition(".")[2] for path in point.entered_layers(keeps_queries)]
+    names += [OUTPUT] if point.merges_inside and not keeps_queries else []
+    names += [name for name in (*NORMS, *TEXT_NORMS) if point.rotary and getattr(layer, name, None) is not None]
+    for name in names:
+        inner = InnerForward(attachment, find_layer(layer, name), point, name, getattr(layer, "heads", 0))
+        overrides.append((point.path(name), inner))
     if role == ATTENTION and point.has_prepared_mask and hasattr(layer, "prepare_attention_mask"):
-        inner.add(point.layer, MaskPreparation(attachment, layer, point))
-        if attachment.config.uses_group_sizes and accepts_key_bias(layer) and has_plain_scores(layer):
-            inner.add(point.layer, MaskChannel(attachment, layer))
+        overrides.append((point.layer, MaskPreparation(attachment, layer, point)))
+        if config.uses_group_sizes and accepts_key_bias(layer) and has_plain_scores(layer):
+            overrides.append((point.layer, MaskChannel(attachment, layer)))
+    return overrides

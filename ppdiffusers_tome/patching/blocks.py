@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import adapters
-from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter, MergePoint
-from ppdiffusers_tome.patching.layers import find_layer, is_a
-from ppdiffusers_tome.patching.levels import DOWN, locate_in_unet
+from ppdiffusers_tome.patching.adapters.adapter import OUTPUT, BlockAdapter, MergePoint, UNetParts
 from ppdiffusers_tome.patching.unsupported import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
+# The parts of a UNet, in the order in which they run.
+DOWN, MIDDLE, UP = range(3)
 # Processors that compute keys by ``to_k`` from the attention's own tokens, for each image separately.
 _SELF_CONTAINED = {
     "AttnProcessor", "AttnProcessor2_5", "ChunkedAttnProcessor", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor",
@@ -47,23 +47,29 @@ class MergeableBlock:
 
     def points(self, config: ToMeConfig) -> list[tuple[str, MergePoint]]:
         """Return the roles and points that merge and whose layers exist."""
-        keeps_queries = METHODS[config.method].keeps_queries
-        return [
-            (role, point)
-            for role, points in self.adapter.points.items()
-            for point in points
-            if getattr(config, role) and (point.keys or not keeps_queries)
-            and all(find_layer(self.block, path) is not None for path in point.list_required_layers(keeps_queries))
-        ]  # fmt: skip
+        keeps_queries, found = METHODS[config.method].keeps_queries, []
+        for role, points in self.adapter.points.items():
+            for point in points if getattr(config, role) else ():
+                paths = [point.layer, *point.entered_layers(keeps_queries)]
+                if point.merges_inside and not keeps_queries:
+                    paths.append(point.path(OUTPUT))
+                has_layers = all(find_layer(self.block, path) is not None for path in paths)
+                if has_layers and (point.keys or not keeps_queries):
+                    found.append((role, point))
+        return found
 
-    def accepts_group_sizes(self, point: MergePoint, config: ToMeConfig) -> bool:
-        """Return whether attention of a point can weight keys by group size."""
-        if point.mask or not point.has_prepared_mask:
-            return bool(point.mask)
-        # Attention that merges layer by layer asks for its mask before its tokens merge; keys are known by then.
-        if not point.is_one_layer and not METHODS[config.method].keeps_queries:
-            return False
-        return accepts_key_bias(find_layer(self.block, point.layer))
+
+def find_layer(layer: Layer, path: str) -> Any:
+    """Return the sublayer at a dotted path, "" for itself, or None."""
+    found: Any = layer
+    for name in filter(None, path.split(".")):
+        found = getattr(found, name, None)
+    return found
+
+
+def is_a(layer: object, *class_names: str) -> bool:
+    """Return whether a layer's classes have one of these names."""
+    return any(cls.__name__ in class_names for cls in type(layer).__mro__)
 
 
 def accepts_key_bias(attention: Any) -> bool:
@@ -76,8 +82,9 @@ def gets_group_sizes(attention: Any, config: ToMeConfig) -> bool:
 
     Unknown processors do so only with ``proportional=True``: their keys may not be the block's.
     """
-    is_known = type(getattr(attention, "processor", None)).__name__ in _SELF_CONTAINED
-    return config.uses_group_sizes and accepts_key_bias(attention) and (is_known or config.proportional is True)
+    if not config.uses_group_sizes or not accepts_key_bias(attention):
+        return False
+    return config.proportional is True or type(getattr(attention, "processor", None)).__name__ in _SELF_CONTAINED
 
 
 def find_blocks(model: Layer) -> list[MergeableBlock]:
@@ -93,11 +100,10 @@ def find_blocks(model: Layer) -> list[MergeableBlock]:
                     parent = block if adapter.block_is_parent else layer
                     block_path = f"{path}.{name}".lstrip(".")
                     # A block that is its own parent may be in any part of the layer that contains it.
-                    place = locate_in_unet(model, block_path if adapter.block_is_parent else path, adapter.unets)
-                    level = (1 if place is None else place.level) * adapter.downsample(parent)
-                    stage = None if place is None else place.stage
-                    around = max((name for name in denoisers if _is_inside(path, name)), key=len, default="")
-                    denoiser = denoisers.get(around, model)
+                    located = block_path if adapter.block_is_parent else path
+                    stage, level = _locate_in_unet(model, located, adapter.unets)
+                    denoiser = denoisers.get(_innermost(path, denoisers), model)
+                    level *= adapter.downsample(parent)
                     blocks.append(MergeableBlock(block_path, block, parent, denoiser, adapter, level, stage))
     return blocks
 
@@ -133,16 +139,20 @@ def _list_denoisers(model: Layer) -> dict[str, Layer]:
     denoisers = {}
     for path, layer in model.named_sublayers():
         if path.rpartition(".")[2] == "time_proj" or is_a(layer, "Timesteps"):
-            owner = max((name for name in models if _is_inside(path, name)), key=len, default="")
+            owner = _innermost(path, models)
             denoisers[owner] = models.get(owner, model)
     if denoisers:
         return denoisers
     parents = [name for adapter in adapters() for name in adapter.parent_classes]
-    outermost: dict[str, Layer] = {}
     for path, layer in models.items():  # a model precedes those inside of it
-        if not is_a(layer, *parents) and not any(_is_inside(path, name) for name in outermost):
-            outermost[path] = layer
-    return outermost
+        if not is_a(layer, *parents) and not any(_is_inside(path, name) for name in denoisers):
+            denoisers[path] = layer
+    return denoisers
+
+
+def _innermost(path: str, ancestors: Iterable[str]) -> str:
+    """Return the longest of some paths that contains another, or ""."""
+    return max((name for name in ancestors if _is_inside(path, name)), key=len, default="")
 
 
 def _is_inside(path: str, ancestor: str) -> bool:
@@ -161,3 +171,37 @@ def _walk(model: Layer) -> Iterator[tuple[str, Layer]]:
             refused += (f"{path}.",)
         else:
             yield path, layer
+
+
+def _locate_in_unet(model: Layer, path: str, unets: Sequence[UNetParts]) -> tuple[int | None, int]:
+    """Return the stage of a layer in its UNet and its level, counted from the downsamplers; else None and 1.
+
+    Guessing the level from token counts, as tomesd does, fails at some sizes (33x36 latents crash it at level 8).
+    """
+    names = path.split(".")
+    for index, name in enumerate(names):
+        for unet in unets:
+            stages = (unet.down, unet.middle, unet.up)
+            if name not in stages:
+                continue
+            root, within, stage = find_layer(model, ".".join(names[:index])), names[index + 1 :], stages.index(name)
+            # By position, as the blocks of a user's UNet may have names.
+            blocks = [child for child, _ in getattr(root, name).named_children()]
+            number = blocks.index(within[0]) if within and within[0] in blocks else 0
+            resized = getattr(root, unet.up if stage == UP else unet.down, None)
+            changes = [] if resized is None else [_changes_size(block) for block in resized.children()]
+            if stage == UP:  # the doublings from here on
+                changes = changes[number:]
+            elif stage == DOWN:
+                changes = changes[: number + unet.halves_at_start]
+            return stage, 2 ** sum(changes) * unet.patch(root)
+    return None, 1
+
+
+def _changes_size(block: Layer) -> bool:
+    """Return whether a block of a UNet halves or doubles the resolution."""
+    return (
+        any(getattr(block, name, None) for name in ("downsamplers", "upsamplers", "resnet_up"))
+        or any(is_a(layer, "Sequential") for layer in block.children())
+        or any(is_a(layer, "Downsample", "Upsample") for layer in block.sublayers(include_self=True))
+    )

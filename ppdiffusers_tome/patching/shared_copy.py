@@ -13,7 +13,7 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.patching.apply import applied_tome, remove_tome
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.patching.models import is_denoiser_name
-from ppdiffusers_tome.patching.overrides.method import MethodOverride
+from ppdiffusers_tome.patching.overrides.method import MethodOverride, list_replacements
 
 T = TypeVar("T")
 
@@ -77,20 +77,13 @@ def _is_copied(name: str, value: Any) -> bool:
 
 def _require_copyable_forwards(name: str, model: Layer) -> None:
     for path, layer in model.named_sublayers(include_self=True):
-        if not _has_copyable_forward(layer):
+        # ``deepcopy`` binds a method to the copy, and copies ToMe's overrides with their layer.
+        if not all(isinstance(value, (MethodOverride, MethodType)) for value in list_replacements(layer)):
             where = ".".join(part for part in (name, path) if part) or type(layer).__name__
             raise ToMeValueError(
                 f"{where} has a replaced forward, as a cache of steps installs it, which would run the original's "
                 "layers in a copy; remove it first (disable_cache()), and install it on both afterwards"
             )
-
-
-def _has_copyable_forward(layer: Layer) -> bool:
-    """Return whether ``deepcopy`` binds the layer's ``forward`` to the copy."""
-    forward = vars(layer).get("forward")
-    while isinstance(forward, MethodOverride):  # ToMe's own is copied with its layer
-        forward = forward.previous
-    return forward is None or isinstance(forward, MethodType)
 
 
 def _tensors(layer: Layer) -> list[paddle.Tensor]:

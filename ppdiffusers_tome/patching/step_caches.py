@@ -6,8 +6,6 @@ overrides (see ``overrides.method``), so its results have all tokens, also those
 
 from __future__ import annotations
 
-from typing import Any
-
 from paddle.nn import Layer
 
 
@@ -16,15 +14,3 @@ def reset_step_caches(layer: Layer) -> None:
     for cache in list(getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()):
         if getattr(getattr(cache, "state", None), "cache", None) is not None:
             cache.reset_state(layer)
-
-
-def first_output(output: Any) -> Any:
-    """Return the output of a layer, or the first of several."""
-    return output[0] if isinstance(output, (tuple, list)) else output
-
-
-def replace_first_output(output: Any, first: Any) -> Any:
-    """Return the output of a layer with its first tensor replaced."""
-    if isinstance(output, list):
-        return [first, *output[1:]]
-    return (first, *output[1:]) if isinstance(output, tuple) else first

@@ -18,8 +18,7 @@ import tiny
 from patching.contract import attachment_of, computing, first_arguments, needs_of
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
-from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layers import find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from zoo import Specimen, flux, specimens
 from zoo.specimen import TEXT_TOKENS, Inputs, norms_anywhere
 
@@ -218,9 +217,9 @@ def test_odd_grids_frames_and_batches_merge(specimen: Specimen, model: tiny.Mode
     counts: dict[str, list[int]] = {}
     for site in find_blocks(apply_tome(model, 0.5, merge_mlp=True)):
         for section in site.adapter.points[ATTENTION]:
-            queries = find_layer(site.block, f"{section.leave}.to_q")
+            queries = find_layer(site.block, f"{section.layer}.to_q")
             if queries is not None:
-                seen = counts.setdefault(f"{site.name}.{section.leave}", [])
+                seen = counts.setdefault(f"{site.name}.{section.layer}", [])
                 queries.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0].shape[1]))
     merged = numbers(specimen, model, **size)
     assert np.isfinite(merged).all()
@@ -395,9 +394,9 @@ class AttentionIn16Bits:
         self._stack = contextlib.ExitStack()
         for site in find_blocks(model):
             for section in site.adapter.points[ATTENTION]:
-                attention = find_layer(site.block, section.leave)
+                attention = find_layer(site.block, section.layer)
                 if attention is not None:
-                    self._wrap(f"{site.name}.{section.leave}", attention)
+                    self._wrap(f"{site.name}.{section.layer}", attention)
 
     def _wrap(self, path: str, attention: tiny.Model) -> None:
         for hook in (

@@ -13,8 +13,7 @@ from patching.contract import ToMeContract, first_arguments, groups
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import list_attached_blocks
-from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layers import find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from zoo import (
     pixart,
     sd3,

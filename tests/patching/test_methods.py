@@ -20,8 +20,7 @@ from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, MEAN, METHODS,
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
 from ppdiffusers_tome.patching.attach import list_attached_blocks
-from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layers import find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from ppdiffusers_tome.patching.overrides.merge import PointForward
 from ppdiffusers_tome.patching.overrides.method import list_overrides
 from zoo import Specimen, specimens
@@ -335,7 +334,7 @@ def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, met
         return
     counts: dict[str, list[int]] = {"to_q": [], "to_k": [], "to_v": []}
     for site in sites:
-        for path in site.adapter.points["merge_attn"][0].keys:
+        for path in site.adapter.points["merge_attn"][0].entered_layers(keeps_queries=True):
             owner, _, name = path.rpartition(".")
             find_layer(site.block, path).register_forward_post_hook(_counting(counts[name]))
             if name == "to_k":

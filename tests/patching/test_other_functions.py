@@ -15,8 +15,7 @@ import tiny
 from patching.contract import attachment_of
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layers import find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from zoo import Specimen, specimens
 from zoo.specimen import Inputs
 
@@ -41,7 +40,7 @@ def attentions_of(model: Any) -> list[Any]:
     for block in find_blocks(model):
         for points in block.adapter.points.values():
             for point in points[:1]:
-                for path in point.keys:
+                for path in point.entered_layers(keeps_queries=True):
                     layer = find_layer(block.block, path.rpartition(".")[0])
                     found[id(layer)] = layer
     return list(found.values())

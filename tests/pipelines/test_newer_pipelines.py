@@ -19,8 +19,7 @@ from patching.contract import needs_of
 from pipelines.test_transformers import tokenizer, vision_config
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
-from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layers import find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.overrides.block import ParentForward
 from ppdiffusers_tome.patching.overrides.method import list_overrides
@@ -433,7 +432,7 @@ class Cached:
         """From now on note what attention returns; ToMe is applied already."""
         for site in find_blocks(self.model):
             (section,) = site.adapter.points[ATTENTION]
-            path = f"{site.name}.{section.leave}"
+            path = f"{site.name}.{section.layer}"
             attention = find_layer(self.model, path)
             returned, self.computed[path] = self.outputs.setdefault(path, []), 0
 

@@ -40,8 +40,7 @@ from ppdiffusers.transformers import (
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError
-from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layers import find_layer, is_a
+from ppdiffusers_tome.patching.blocks import find_blocks, find_layer, is_a
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.unsupported import REFUSED
 from zoo import (

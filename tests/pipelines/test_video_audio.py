@@ -20,8 +20,7 @@ from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero i
 
 import tiny
 from ppdiffusers_tome import NothingToMergeError, apply_tome
-from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.patching.layers import find_layer
+from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from ppdiffusers_tome.patching.models import list_models
 from zoo import (
     audio_diffusion,

@@ -1,10 +1,10 @@
-"""Block classes whose tokens can merge: an ``ADAPTER`` in each file."""
+"""Block classes whose tokens can merge: ``ADAPTERS`` of a model family in each file."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter
 
@@ -13,4 +13,10 @@ from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter
 def adapters() -> tuple[BlockAdapter, ...]:
     """Return every adapter of this folder, sorted by file name."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "adapter")
-    return tuple(importlib.import_module(f"{__name__}.{name}").ADAPTER for name in names)
+    return tuple(adapter for name in names for adapter in importlib.import_module(f"{__name__}.{name}").ADAPTERS)
+
+
+@cache
+def find_adapter(block_class: str) -> BlockAdapter:
+    """Return the adapter of a block class."""
+    return next(adapter for adapter in adapters() if adapter.block_class == block_class)

@@ -9,31 +9,33 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.merging.grid import Grid
 
 if TYPE_CHECKING:
-    import paddle
     from paddle.nn import Layer
 
 # The roles of merge points, named by the settings that enable them.
 ROLES = ATTENTION, CROSS_ATTENTION, MLP = "merge_attn", "merge_crossattn", "merge_mlp"
 # Where the tokens of a text are in a sequence, beside the block's own; they never merge.
 FIRST, LAST = "first", "last"
+# Layers of ppdiffusers' ``Attention``: all that get its tokens, those of keys and values, and the last one.
+PROJECTIONS, KEYS, OUTPUT = ("to_q", "to_k", "to_v"), ("to_k", "to_v"), "to_out.0"
 
 
 @dataclass(frozen=True)
 class MergePoint:
-    """A part of a block on fewer tokens; layers are paths.
+    """A layer of a block that runs on fewer tokens.
 
     Attributes:
-        enter: layers whose first argument is merged.
-        leave: the layer whose output (the first of several) is unmerged.
-        keys: of self-attention, the layers that make keys and values from its tokens, given as first argument.
+        layer: its path in the block; "" for the block itself.
+        keys: True for ppdiffusers' ``Attention`` on the block's tokens, which makes keys and values in ``KEYS``.
+        merges_inside: True where tokens merge at ``PROJECTIONS`` and are unmerged after ``OUTPUT``, not around the
+            layer.
         text: ``FIRST`` or ``LAST`` where the input, or the sequence in attention, may also hold a text's tokens.
         rotary: the keyword of the rotary embedding that attention applies after ``norm_q`` and ``norm_k``.
         mask: the keyword of the mask of attention.
     """
 
-    enter: tuple[str, ...]
-    leave: str
-    keys: tuple[str, ...] = ()
+    layer: str
+    keys: bool = False
+    merges_inside: bool = False
     text: str = ""
     rotary: str = ""
     mask: str = ""
@@ -44,43 +46,18 @@ class MergePoint:
         return self.text == FIRST
 
     @property
-    def is_one_layer(self) -> bool:
-        """True where tokens merge around one layer, not inside of it."""
-        return self.enter == (self.leave,)
-
-    @property
     def has_prepared_mask(self) -> bool:
         """True for attention that prepares its mask with ``prepare_attention_mask``."""
-        return not self.is_one_layer or not (self.text or self.rotary or self.mask)
+        return self.merges_inside or not (self.text or self.rotary or self.mask)
 
-    @property
-    def layer(self) -> str:
-        """The path of the layer that is, or contains, the point."""
-        return self.leave if self.is_one_layer else self.enter[0].rpartition(".")[0]
+    def entered_layers(self, keeps_queries: bool) -> tuple[str, ...]:
+        """Return the paths of the layers inside of attention whose tokens are merged."""
+        names = KEYS if keeps_queries and self.keys else PROJECTIONS if self.merges_inside else ()
+        return tuple(self.path(name) for name in names)
 
-    def list_required_layers(self, keeps_queries: bool) -> tuple[str, ...]:
-        """Return the paths of the layers that this point requires."""
-        return (self.layer, *self.keys) if keeps_queries else (self.layer, *self.enter, self.leave)
-
-
-def merge_around(layer: str, *, keys: bool = False, text: str = "", rotary: str = "", mask: str = "") -> MergePoint:
-    """Build a point of one layer; ``keys``: it is ppdiffusers' ``Attention``."""
-    names = tuple(f"{layer}.{name}" for name in KEYS) if keys else ()
-    return MergePoint((layer,), layer, names, text, rotary, mask)
-
-
-# The layers of ppdiffusers' ``Attention`` that make its keys and values.
-KEYS = ("to_k", "to_v")
-
-
-def grid_from_latent(parent: Layer, latent: paddle.Tensor) -> Grid:
-    """Return the grid of ``[..., height, width]``, one token a pixel."""
-    return Grid(*latent.shape[-2:])
-
-
-def has_no_prefix(parent: Layer, *inputs: Any) -> int:
-    """Return 0: no tokens precede those of the grid."""
-    return 0
+    def path(self, name: str) -> str:
+        """Return the path in the block of a layer of this one."""
+        return f"{self.layer}.{name}".lstrip(".")
 
 
 @dataclass(frozen=True)
@@ -88,7 +65,7 @@ class UNetParts:
     """The names of a UNet's parts, and where its resolution changes.
 
     Attributes:
-        down, middle, up: names of the parts; the first and the last are lists of blocks.
+        down, middle, up: names of the parts, in the order in which they run; the first and last are lists of blocks.
         halves_at_start: True where a block on the way down halves its input, not its output.
         patch: how many times smaller than its input the UNet's first blocks work, from the UNet.
     """
@@ -99,17 +76,17 @@ class UNetParts:
     halves_at_start: bool = False
     patch: Callable[[Layer], int] = lambda unet: 1
 
-    @property
-    def names(self) -> tuple[str, str, str]:
-        """The names in the order in which the parts run."""
-        return self.down, self.middle, self.up
-
 
 # The names of ppdiffusers and of OpenAI.
 UNETS = (
     UNetParts("down_blocks", "mid_block", "up_blocks"),
     UNetParts("input_blocks", "middle_block", "output_blocks"),
 )
+
+
+def patch_size(parent: Layer) -> int:
+    """Return the patch size in a model's config."""
+    return parent.config.patch_size
 
 
 @dataclass(frozen=True)
@@ -122,7 +99,8 @@ class BlockAdapter:
         block_class: the block; its tokens are ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``.
         parent_classes: classes of the layer around such blocks; blocks elsewhere never merge.
         points: of each of ``merge_attn``, ``merge_crossattn`` and ``merge_mlp``, in the order in which they run.
-        grid: the grid of tokens, from the parent and the inputs of its ``grid_layer``; None where they describe none.
+        grid: the grid of tokens, from the parent and the inputs of its ``grid_layer``, or None where they describe
+            none. By default the latent is ``[..., height, width]``, ``downsample`` times larger.
         block_is_parent: True where the block itself gets the latent; ``parent_classes`` then contain such blocks.
         grid_layer: path in the parent of the layer that gets the latent; "" for the parent itself.
         grid_inputs: the inputs of that layer that describe the grid, by position or name.
@@ -141,7 +119,7 @@ class BlockAdapter:
     block_class: str
     parent_classes: tuple[str, ...]
     points: Mapping[str, tuple[MergePoint, ...]]
-    grid: Callable[..., Grid | None] = grid_from_latent
+    grid: Callable[..., Grid | None] | None = None
     block_is_parent: bool = False
     grid_layer: str = ""
     grid_inputs: tuple[int | str, ...] = (0,)
@@ -149,12 +127,14 @@ class BlockAdapter:
     tokens_layer: str = ""
     downsample: Callable[[Layer], int] = lambda parent: 1
     unets: tuple[UNetParts, ...] = UNETS
-    prefix: Callable[..., int] = has_no_prefix
+    prefix: Callable[..., int] = lambda parent, *inputs: 0
     frames: bool = False
     max_timestep: float = 1000
     can_merge: Callable[[Layer], bool] = lambda block: True
 
-    @property
-    def all_points(self) -> list[MergePoint]:
-        """The points of all roles."""
-        return [point for points in self.points.values() for point in points]
+    def find_grid(self, parent: Layer, *inputs: Any) -> Grid | None:
+        """Return the grid of tokens, or None where the inputs describe none."""
+        if self.grid is not None:
+            return self.grid(parent, *inputs)
+        patch = self.downsample(parent)
+        return Grid(*(side // patch for side in inputs[0].shape[-2:]))

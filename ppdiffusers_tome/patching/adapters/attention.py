@@ -6,15 +6,17 @@ queries, keys and values and are unmerged after the last one. Every processor of
 
 from __future__ import annotations
 
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, KEYS, BlockAdapter, MergePoint
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, BlockAdapter, MergePoint
 
-ADAPTER = BlockAdapter(
-    block_class="Attention",
-    parent_classes=(
-        "AttnDownBlock2D", "AttnUpBlock2D", "AttnSkipDownBlock2D", "AttnSkipUpBlock2D", "UNetMidBlock2D",
-        "SimpleCrossAttnDownBlock2D", "SimpleCrossAttnUpBlock2D", "UNetMidBlock2DSimpleCrossAttn",
+ADAPTERS = (
+    BlockAdapter(
+        block_class="Attention",
+        parent_classes=(
+            "AttnDownBlock2D", "AttnUpBlock2D", "AttnSkipDownBlock2D", "AttnSkipUpBlock2D", "UNetMidBlock2D",
+            "SimpleCrossAttnDownBlock2D", "SimpleCrossAttnUpBlock2D", "UNetMidBlock2DSimpleCrossAttn",
+        ),
+        points={ATTENTION: (MergePoint("", keys=True, merges_inside=True),)},
+        block_is_parent=True,
+        can_merge=lambda block: not getattr(block, "only_cross_attention", False),
     ),
-    points={ATTENTION: (MergePoint(("to_q", *KEYS), "to_out.0", keys=KEYS),)},
-    block_is_parent=True,
-    can_merge=lambda block: not getattr(block, "only_cross_attention", False),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, MLP, BlockAdapter, merge_around
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, MLP, BlockAdapter, MergePoint
 
 if TYPE_CHECKING:
     import paddle
@@ -30,19 +30,26 @@ def _downsample(parent: Layer) -> int:
     return parent.patch_size if getattr(parent, "is_input_patches", False) else 1
 
 
-ADAPTER = BlockAdapter(
-    block_class="BasicTransformerBlock",
-    # The last is ModelScope's, with a block class of its own under the same name.
-    parent_classes=("Transformer2DModel", "TransformerSpatioTemporalModel", "SpatialTransformer"),
-    points={
-        ATTENTION: (merge_around("attn1", keys=True),),
-        CROSS_ATTENTION: (merge_around("attn2"),),
-        MLP: (merge_around("ff"),),
-    },
-    grid=_grid,
-    downsample=_downsample,
-    # A block can be built to attend to the text in both attentions: ModelScope's, and the x4 upscaler's finer levels.
-    can_merge=lambda block: not any(
-        getattr(block, name, False) for name in ("disable_self_attn", "only_cross_attention")
+def _can_merge(block: Layer) -> bool:
+    """Return False for blocks that attend to the text in both attentions.
+
+    These are ModelScope's and those of the x4 upscaler's finer levels.
+    """
+    return not any(getattr(block, name, False) for name in ("disable_self_attn", "only_cross_attention"))
+
+
+ADAPTERS = (
+    BlockAdapter(
+        block_class="BasicTransformerBlock",
+        # The last is ModelScope's, with a block class of its own under the same name.
+        parent_classes=("Transformer2DModel", "TransformerSpatioTemporalModel", "SpatialTransformer"),
+        points={
+            ATTENTION: (MergePoint("attn1", keys=True),),
+            CROSS_ATTENTION: (MergePoint("attn2"),),
+            MLP: (MergePoint("ff"),),
+        },
+        grid=_grid,
+        downsample=_downsample,
+        can_merge=_can_merge,
     ),
 )

@@ -31,12 +31,12 @@ class MaskPreparation(MethodOverride):
         out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
-        block, mask = call.block, attention_mask
-        if active_point(call, self.point) is not None and block is not None and block.reduction is not None:
-            reduction = block.reduction
+        active, mask = active_point(call, self.point), attention_mask
+        if active is not None:
+            reduction = active.reduction
             adds_sizes = self._adds_sizes(reduction, mask, target_length)
             if mask is not None:
-                mask, target_length = self._reduce(mask, target_length, block, reduction)
+                mask, target_length = self._reduce(mask, target_length, active.block, reduction)
             if adds_sizes:
                 sizes = self._add_sizes(mask, reduction)
                 if mask is None and sizes is not None and self.previous is None:
@@ -72,12 +72,12 @@ class MaskPreparation(MethodOverride):
         self, mask: paddle.Tensor, target_length: int, block: BlockCall, reduction: TokenReduction
     ) -> tuple[paddle.Tensor, int]:
         """Return the reduced mask and the processor's number of keys."""
-        is_own = mask.shape[-1] == reduction.num_tokens
-        if reduction.keeps_queries and is_own:
+        has_all_keys = mask.shape[-1] == reduction.num_tokens
+        if reduction.keeps_queries and has_all_keys:
             return reduction.reduce_mask(mask), reduction.num_left  # the processor still counts all tokens
-        if self.point.is_one_layer:
-            return (reduction.reduce_mask(mask) if is_own else mask), target_length
-        if is_own:
+        if not self.point.merges_inside:
+            return (reduction.reduce_mask(mask) if has_all_keys else mask), target_length
+        if has_all_keys:
             # Attention on an image asks for its mask before its tokens merge.
             block.run_unmerged("mask", "attention on an image got a mask, so it runs unmerged")
             return mask, target_length
@@ -100,8 +100,7 @@ class MaskChannel(MethodOverride):
         *args: Any, **kwargs: Any,
     ) -> paddle.Tensor:  # fmt: skip
         """Compute the scores with the mask as one more channel."""
-        block = call.block
-        if block is not None and block.reduction is not None:
+        if call.block is not None and call.block.reduction is not None:
             query, key, attention_mask = move_mask_to_channel(self.layer, query, key, attention_mask)
         return self.call_original(query, key, attention_mask, *args, **kwargs)
 
@@ -109,9 +108,9 @@ class MaskChannel(MethodOverride):
 def has_plain_scores(attention: Layer) -> bool:
     """Return whether a layer has ppdiffusers' own ``get_attention_scores``."""
     stored = vars(attention).get(MaskChannel.NAME)
-    holder = next((cls for cls in type(attention).__mro__ if MaskChannel.NAME in vars(cls)), None)
-    inherited = None if holder is None else (holder.__module__.split(".")[0], holder.__name__)
-    return inherited == ("ppdiffusers", "Attention") and (stored is None or isinstance(stored, MaskChannel))
+    holder = next((cls for cls in type(attention).__mro__ if MaskChannel.NAME in vars(cls)), type(attention))
+    is_inherited = (holder.__module__.split(".")[0], holder.__name__) == ("ppdiffusers", "Attention")
+    return is_inherited and (stored is None or isinstance(stored, MaskChannel))
 
 
 def move_mask_to_channel(

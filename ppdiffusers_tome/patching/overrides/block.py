@@ -11,14 +11,17 @@ from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.patching.blocks import MergeableBlock
-from ppdiffusers_tome.patching.layers import find_layer
-from ppdiffusers_tome.patching.overrides.method import ForwardOverride
+from ppdiffusers_tome.patching.adapters import find_adapter
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
+from ppdiffusers_tome.patching.overrides.method import ForwardOverride, MethodOverride
 from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
-from ppdiffusers_tome.patching.state.calls import DenoiserCall, require_eager
+from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall, require_eager
 from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_call
+
+Arguments = tuple[Any, ...]
+Keywords = Mapping[str, Any]
 
 
 class EntryForward(ForwardOverride):
@@ -35,13 +38,30 @@ class EntryForward(ForwardOverride):
             if call is not None:
                 with self.attachment.make_current(call):
                     return self.run(call, *args, **kwargs)
-        elif call is not None and call.in_graph:
+        if call is None or self.is_off(call):
+            return self.call_original(*args, **kwargs)
+        if call.in_graph:
             store_call(self.attachment, call)
-        return super().__call__(*args, **kwargs)
+        return self.run(call, *args, **kwargs)
 
     def begin_call(self) -> DenoiserCall | None:
         """Return a new call outside of the denoiser, or None."""
         return None
+
+
+class InputForward(ForwardOverride):
+    """An override that shows the arguments of its layer to ``read``, a function that can be pickled."""
+
+    def __init__(
+        self, attachment: Attachment, layer: Layer, read: Callable[[DenoiserCall, Layer, Arguments, Keywords], None]
+    ) -> None:
+        super().__init__(attachment, layer)
+        self.read = read
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Read the arguments and run the layer."""
+        self.read(call, self.layer, args, kwargs)
+        return self.call_original(*args, **kwargs)
 
 
 class LayoutReader:
@@ -53,41 +73,45 @@ class LayoutReader:
     def __init__(self, attachment: Attachment, block: MergeableBlock) -> None:
         self.attachment, self.parent, self.level = attachment, block.parent, block.level
         # Not the adapter itself: a model with ToMe can be pickled.
-        self.grid, self.prefix = block.adapter.grid, block.adapter.prefix
-        self.inputs, self.reads_values = block.adapter.grid_inputs, block.adapter.grid_from_values
+        self.block_class = block.adapter.block_class
 
-    def read(self, call: DenoiserCall, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def read(self, call: DenoiserCall, layer: Layer, args: Arguments, kwargs: Keywords) -> None:
         """Set the layout in a call, or log that no grid exists."""
         call.layouts.pop(self, None)
-        inputs = find_arguments(layer, args, kwargs, self.inputs)
+        adapter = find_adapter(self.block_class)
+        inputs = find_arguments(layer, args, kwargs, adapter.grid_inputs)
         if inputs is None:
             return
-        grid = self._read_values(inputs) if self.reads_values else self.grid(self.parent, *inputs)
+        names = " and ".join(map(str, adapter.grid_inputs))
+        if adapter.grid_from_values:
+            require_eager(f"a grid given by the values of {names}", "remove_tome")
+            grid = self._read_values(inputs)
+        else:
+            grid = adapter.find_grid(self.parent, *inputs)
         if grid is not None:
-            call.set_layout(self, Layout(grid, self.prefix(self.parent, *inputs), self.level))
+            call.set_layout(self, Layout(grid, adapter.prefix(self.parent, *inputs), self.level))
             return
         self.attachment.warn_once(
             "grid",
-            f"{' and '.join(map(str, self.inputs))} of {type(self.parent).__name__} do not describe a grid of tokens, "
-            "row by row, so it runs unmerged",
+            f"{names} of {type(self.parent).__name__} do not describe a grid of tokens, row by row, so it runs "
+            "unmerged",
         )
 
     def _read_values(self, inputs: Sequence[Any]) -> Grid | None:
         """Return the grid in values, read again only after a change."""
-        require_eager(f"a grid given by the values of {' and '.join(map(str, self.inputs))}", "remove_tome")
         # The same for all blocks of a parent, independent of their prefix.
-        key, grids = (self.grid, id(self.parent)), self.attachment.denoising().grids
+        grids, parent = self.attachment.denoising().grids, id(self.parent)
         versions = [tensor.inplace_version for tensor in inputs]
-        known = grids.get(key)
+        known = grids.get(parent)
         if known is None or known[1] != versions or any(a is not b for a, b in zip(known[0], inputs, strict=True)):
-            grids[key] = inputs, versions, self.grid(self.parent, *inputs)
-        return grids[key][2]
+            grids[parent] = inputs, versions, find_adapter(self.block_class).find_grid(self.parent, *inputs)
+        return grids[parent][2]
 
 
 class ParentForward(EntryForward):
     """The override of the parent of blocks.
 
-    ``gets_latent`` is False where a layer inside of it gets the latent (``GridForward``).
+    ``gets_latent`` is False where a layer inside of it gets the latent.
     """
 
     def __init__(self, attachment: Attachment, layer: Layer, reader: LayoutReader, *, gets_latent: bool) -> None:
@@ -108,85 +132,50 @@ class ParentForward(EntryForward):
             call.layouts.pop(self.reader, None)
 
 
-class GridForward(ForwardOverride):
-    """The override of a layer inside the parent that gets the latent."""
-
-    def __init__(self, attachment: Attachment, layer: Layer, reader: LayoutReader) -> None:
-        super().__init__(attachment, layer)
-        self.reader = reader
-
-    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Read the layout and run the layer."""
-        self.reader.read(call, self.layer, args, kwargs)
-        return self.call_original(*args, **kwargs)
-
-
-class InnerOverrides:
-    """The overrides inside one block, by the paths of their layers.
+class BlockForward(EntryForward):
+    """The override of a block, with those inside of it by the paths of their layers.
 
     Adapters such as LoRA replace layers after ToMe was applied; at the next call of the block the overrides move to the
     new layers at their paths. An override of a whole attention stays on it inside of a wrapper.
     """
 
-    def __init__(self) -> None:
-        self._by_path: list[tuple[str, Any]] = []
-
-    def add(self, path: str, override: Any) -> None:
-        """Put an override whose layer has this path in the block."""
-        override.put()
-        self._by_path.append((path, override))
-
-    def follow_layers(self, block: Layer) -> None:
-        """Move overrides whose layers were replaced."""
-        for path, override in self._by_path:
-            layer = find_layer(block, path)
-            if layer is override.layer or layer is None or override.removed_at is not None:
-                continue
-            if override.follows_wrappers or all(inner is not override.layer for inner in layer.sublayers()):
-                override.move(layer)
-
-
-class BlockForward(EntryForward):
-    """The override of a block.
-
-    ``sees_tokens`` is False where a layer inside of it gets the unchanged tokens (``TokensForward``).
-    """
-
     def __init__(
-        self, attachment: Attachment, layer: Layer, reader: LayoutReader, inner: InnerOverrides, *, sees_tokens: bool
-    ) -> None:
-        super().__init__(attachment, layer)
-        self.reader, self.sees_tokens, self.inner = reader, sees_tokens, inner
+        self, attachment: Attachment, block: MergeableBlock, reader: LayoutReader,
+        inner: Sequence[tuple[str, MethodOverride]],
+    ) -> None:  # fmt: skip
+        super().__init__(attachment, block.block)
+        self.reader, self.inner, self.gets_tokens = reader, inner, not block.adapter.tokens_layer
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""
-        self.inner.follow_layers(self.layer)
-        outer, tokens = call.block, first_argument(self.layer, args, kwargs) if self.sees_tokens else None
-        call.block = call.enter_block(self, self.reader, tokens)
+        for path, override in self.inner:
+            layer = find_layer(self.layer, path)
+            if layer is not override.layer and layer is not None and override.can_move(layer):
+                override.move(layer)
+        outer, tokens = call.block, first_argument(self.layer, args, kwargs) if self.gets_tokens else None
+        call.num_blocks += 1
+        layout = call.find_layout(self, self.reader)
+        call.block = None if layout is None else BlockCall(call, self, layout, tokens)
         try:
             return self.call_original(*args, **kwargs)
         finally:
             call.block = outer
 
 
-class TokensForward(ForwardOverride):
-    """The override of the layer that gets a block's unchanged tokens."""
-
-    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Set the tokens of the block's call."""
-        if call.block is not None and not call.block.is_matched:
-            call.block.tokens = first_argument(self.layer, args, kwargs)
-        return self.call_original(*args, **kwargs)
+def read_tokens(call: DenoiserCall, layer: Layer, args: Arguments, kwargs: Keywords) -> None:
+    """Set the tokens of a block's call from the layer that gets them unchanged."""
+    if call.block is not None and not call.block.is_matched:
+        call.block.tokens = first_argument(layer, args, kwargs)
 
 
-def first_argument(layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def first_argument(layer: Layer, args: Arguments, kwargs: Keywords) -> Any:
     """Return the first argument of a layer's call, or None."""
     return args[0] if args else kwargs.get(_parameters(type(layer).forward)[0])
 
 
 def replace_first_argument(
-    layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any], value: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    layer: Layer, args: Arguments, kwargs: Keywords, value: Any
+) -> tuple[Arguments, dict[str, Any]]:
     """Return the arguments of a layer's call with the first one replaced."""
     if args:
         return (value, *args[1:]), dict(kwargs)
@@ -194,13 +183,13 @@ def replace_first_argument(
 
 
 def find_arguments(
-    layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: Sequence[int | str]
+    layer: Layer, args: Arguments, kwargs: Keywords, keys: Sequence[int | str]
 ) -> list[Any] | None:
     """Return arguments by position or name; None where one is missing."""
     parameters = _parameters(type(layer).forward)
     arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
-    names = [parameters[key] if isinstance(key, int) else key for key in wanted]
-    return [arguments[name] for name in names] if all(arguments.get(name) is not None for name in names) else None
+    found = [arguments.get(parameters[key] if isinstance(key, int) else key) for key in keys]
+    return None if any(value is None for value in found) else found
 
 
 @lru_cache(maxsize=64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import paddle
@@ -17,10 +17,8 @@ from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_call
 
-# Names of the argument for the timestep.
-_TIMESTEPS = ("timestep", "timesteps", "t", "r")
-# UniDiffuser has one for its image and one for its text.
-_TIMESTEP_PAIR = ("timestep_img", "timestep_text")
+# Names of the argument for the timestep. UniDiffuser has one for its image and one for its text.
+_TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
 # Parts of the names of arguments for the output of a ControlNet or VCtrl, which differs in every step.
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
 
@@ -42,13 +40,17 @@ class DenoiserForward(ForwardOverride):
         hook: Any = _ReturnHook(self)
         self.layer.register_forward_pre_hook(hook)
 
+    def take_off(self) -> None:
+        super().take_off()
+        hooks = self.layer._forward_pre_hooks
+        for number in [number for number, hook in hooks.items() if getattr(hook, "override", None) is self]:
+            del hooks[number]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)
         if self.removed_at is not None:
             return self.call_original(*args, **kwargs)
-        call = find_stored_call(self.attachment, next_one=True)
-        if call is None:
-            call = self._begin(args, kwargs)
+        call = find_stored_call(self.attachment, next_one=True) or self._begin(args, kwargs)
         with self.attachment.make_current(call):
             store_call(self.attachment, call)
             output = self.call_original(*args, **kwargs)
@@ -66,12 +68,6 @@ class DenoiserForward(ForwardOverride):
         layers = self.layer.sublayers(include_self=True)
         return any(isinstance(override, BlockForward) for layer in layers for override in list_overrides(layer))
 
-    def take_off(self) -> None:
-        super().take_off()
-        hooks = self.layer._forward_pre_hooks
-        for number in [number for number, hook in hooks.items() if getattr(hook, "override", None) is self]:
-            del hooks[number]
-
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
         """Create the call, and set its timestep if the arguments have it."""
         arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
@@ -87,22 +83,15 @@ class DenoiserForward(ForwardOverride):
         )
         timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
         if pair:
-            timestep = self._choose_timestep(pair)
+            # Of the image or text that is being denoised. For the other one, pipelines pass a plain number: 0 if it is
+            # finished, the highest if it is noise. Of two tensors the image's: a comparison would wait for the device.
+            ends = (0, self.attachment.max_timestep)
+            timestep = ([value for value in pair if _is_tensor(value) or value not in ends] or sorted(pair))[0]
         if isinstance(timestep, (int, float)):
             timestep = paddle.to_tensor([timestep])
-        if timestep is not None and _is_tensor(timestep) and len(timestep.shape) <= 1:
+        if _is_tensor(timestep) and len(timestep.shape) <= 1:
             call.set_timestep(timestep)
         return call
-
-    def _choose_timestep(self, timesteps: Sequence[Any]) -> Any:
-        """Return the timestep of the image or text that is being denoised.
-
-        For the other one, pipelines pass a plain number: 0 if it is finished, the highest if it is noise. Of two
-        tensors the image's is returned: a comparison would wait for the device.
-        """
-        ends = (0, self.attachment.max_timestep)
-        running = [timestep for timestep in timesteps if _is_tensor(timestep) or timestep not in ends]
-        return (running or sorted(timesteps))[0]
 
 
 class _ReturnHook:
@@ -121,15 +110,11 @@ class _ReturnHook:
             ForwardOverride.put(override)
 
 
-class TimestepForward(ForwardOverride):
-    """The override of the layer that embeds the timestep."""
-
-    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Set the timestep of the call."""
-        timestep = args[0] if args else next(iter(kwargs.values()), None)
-        if timestep is not None:
-            call.set_timestep(timestep)
-        return self.call_original(*args, **kwargs)
+def read_timestep(call: DenoiserCall, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Set the timestep of a call from the layer that embeds it."""
+    timestep = args[0] if args else next(iter(kwargs.values()), None)
+    if timestep is not None:
+        call.set_timestep(timestep)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -143,9 +128,6 @@ def _list_conditioning(value: Any) -> Iterator[paddle.Tensor]:
     """
     if isinstance(value, paddle.Tensor) and value.ndim <= 3:
         yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _list_conditioning(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from _list_conditioning(item)

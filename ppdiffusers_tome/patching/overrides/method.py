@@ -10,8 +10,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from types import MethodType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
@@ -21,15 +22,23 @@ from ppdiffusers_tome.patching.paddle_compat import (
     exclude_from_conversion,
     is_called_by_to_static,
 )
-from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.call_stack import CHANGES, next_call_number
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.patching.state.attachment import Attachment
+
+# The methods that overrides replace.
+METHODS = ("forward", "prepare_attention_mask", "get_attention_scores")
 
 
 @exclude_from_conversion
 class MethodOverride:
-    """The replacement of a layer's method ``NAME``.
+    """The replacement of a layer's method ``NAME``; to add one, subclass it or ``ForwardOverride``.
 
-    ``put`` and ``take_off`` mirror each other. Subclasses define ``run``, which gets the running call of the denoiser.
+    A subclass defines ``run``, which gets the running call of the denoiser and the arguments, and calls
+    ``call_original``. ``put`` stores an object on its layer, ``remove_overrides`` takes it off. The attributes of an
+    object are copied and pickled with the model. Outside of a call of the denoiser only the original runs;
+    ``EntryForward`` begins a call there.
 
     Attributes:
         previous: the former value under that name in the layer's ``__dict__``, such as a user's function, or None.
@@ -49,24 +58,10 @@ class MethodOverride:
         # No call of a copy needs an override that was removed.
         return {**vars(self), "removed_at": None if self.removed_at is None else 0}
 
-    def put(self) -> None:
-        """Store this on the layer, inside of any cache over steps."""
-        with CHANGES:
-            mapping, key = _innermost_place(self.layer, self.NAME)
-            self.previous = mapping.get(key)
-            mapping[key] = self
-
-    def move(self, layer: Layer) -> None:
-        """Move this to the layer that replaced its own in the model."""
-        with CHANGES:
-            self.take_off()
-            self.layer = layer
-            MethodOverride.put(self)
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)
         call = self.attachment.current_call()
-        if call is None or (self.removed_at is not None and call.number >= self.removed_at):
+        if call is None or self.is_off(call):
             return self.call_original(*args, **kwargs)
         return self.run(call, *args, **kwargs)
 
@@ -76,24 +71,55 @@ class MethodOverride:
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method that this replaces."""
-        return convert_while_tracing(self._original())(*args, **kwargs)
+        original = self.previous if self.previous is not None else self._class_method
+        if not paddle.in_dynamic_mode():
+            original = convert_while_tracing(original)
+        return original(*args, **kwargs)
 
-    def _original(self) -> Any:
-        if self.previous is not None:
-            return self.previous
-        return getattr(type(self.layer), self.NAME).__get__(self.layer)
+    def is_off(self, call: Any) -> bool:
+        """Return whether this was removed before a call began."""
+        return self.removed_at is not None and call.number >= self.removed_at
+
+    def put(self) -> None:
+        """Store this on the layer, inside of any cache over steps, whose results then have all tokens."""
+        with CHANGES:
+            mapping, key = vars(self.layer), self.NAME
+            references = _step_caches(self.layer) if key == "forward" else []
+            if references:
+                mapping = vars(references[0])
+                key = "original_forward" if mapping.get("original_forward") is not None else key
+            self.previous = mapping.get(key)
+            mapping[key] = self
 
     def take_off(self) -> None:
         """Put back what the layer had before."""
         with CHANGES:
             for mapping, key in list(_places(self.layer, self.NAME)):
-                if mapping.get(key) is self:
-                    if self.previous is None and mapping is vars(self.layer):
-                        del mapping[key]
-                    elif key == "previous":  # of another override
-                        mapping[key] = self.previous
-                    else:
-                        mapping[key] = self._original()  # a cache or Paddle, enabled since, calls it
+                if mapping.get(key) is not self:
+                    continue
+                if self.previous is None and mapping is vars(self.layer):
+                    del mapping[key]
+                elif self.previous is None and key != "previous":  # a cache or Paddle, enabled since, calls it
+                    mapping[key] = self._class_method
+                else:
+                    mapping[key] = self.previous
+
+    def can_move(self, layer: Layer) -> bool:
+        """Return False where this was removed, or its layer is inside of the new one and calls it."""
+        if self.removed_at is not None:
+            return False
+        return self.follows_wrappers or all(inner is not self.layer for inner in layer.sublayers())
+
+    def move(self, layer: Layer) -> None:
+        """Move this to the layer that replaced its own in the model."""
+        with CHANGES:
+            self.take_off()
+            self.layer = layer
+            MethodOverride.put(self)
+
+    @property
+    def _class_method(self) -> Any:
+        return getattr(type(self.layer), self.NAME).__get__(self.layer)
 
 
 class ForwardOverride(MethodOverride):
@@ -123,7 +149,7 @@ class ForwardOverride(MethodOverride):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return inspect.signature(type(self.layer).forward.__get__(self.layer))
+        return inspect.signature(self._class_method)
 
     def __get__(self, instance: Any, owner: type | None = None) -> ForwardOverride:
         return self  # Paddle 2.6 binds methods while it traces
@@ -157,12 +183,17 @@ def list_overrides(layer: Layer, *, with_removed: bool = False) -> list[MethodOv
     ``with_removed`` adds those that a call in another thread still needs, or that a foreign wrapper holds.
     """
     with CHANGES:
-        found = {
-            id(mapping[key]): mapping[key]
-            for name in ("forward", "prepare_attention_mask", "get_attention_scores")
-            for mapping, key in _places(layer, name)
-        }
+        places = [place for name in METHODS for place in _places(layer, name)]
+        found = {id(mapping[key]): mapping[key] for mapping, key in places}
     return [override for override in found.values() if with_removed or override.removed_at is None]
+
+
+def list_replacements(layer: Layer) -> list[Any]:
+    """List all that replaces a layer's ``forward``: overrides, and the function that the innermost one replaced."""
+    found = [vars(layer).get("forward")]
+    while isinstance(found[-1], MethodOverride):
+        found.append(found[-1].previous)
+    return [value for value in found if value is not None]
 
 
 def _places(layer: Layer, name: str) -> Iterator[tuple[dict[str, Any], str]]:
@@ -176,18 +207,6 @@ def _places(layer: Layer, name: str) -> Iterator[tuple[dict[str, Any], str]]:
         while isinstance(mapping.get(key), MethodOverride):
             yield mapping, key
             mapping, key = vars(mapping[key]), "previous"
-
-
-def _innermost_place(layer: Layer, name: str) -> tuple[dict[str, Any], str]:
-    """Return the dictionary and key for a new override.
-
-    It goes inside of caches over steps, so that their results have all tokens.
-    """
-    references = _step_caches(layer) if name == "forward" else []
-    if references:
-        mapping = vars(references[0])
-        return mapping, "original_forward" if mapping.get("original_forward") is not None else name
-    return vars(layer), name
 
 
 def _step_caches(layer: Layer) -> list[Any]:

@@ -60,23 +60,25 @@ class Attachment:
         with CHANGES, self._lock:
             call.number = number = next_call_number()
             self._running.append(number)
-        CALL_STACK.push(call)
+        CALL_STACK.calls.append(call)
         try:
             yield
         except BaseException:
-            self.forget_steps()
+            vars(self._without_pipeline).clear()  # the next call begins a new denoising
             raise
         finally:
-            CALL_STACK.pop()
+            CALL_STACK.calls.pop()
             with self._lock:
                 self._running.remove(number)
             self._run_idle_actions()
 
     def current_call(self) -> DenoiserCall | None:
         """Return the running call on this thread or in the traced program."""
-        call: DenoiserCall | None = CALL_STACK.current(self)
-        if call is not None or CALL_STACK.calls or paddle.in_dynamic_mode():
-            return call
+        for call in reversed(CALL_STACK.calls):
+            if call.attachment is self:
+                return call
+        if CALL_STACK.calls or paddle.in_dynamic_mode():
+            return None
         program = paddle.static.default_main_program()
         if self._traced is None or self._traced[0] is not program:
             self._traced = program, DenoiserCall(self)
@@ -98,15 +100,6 @@ class Attachment:
             tracker = TimestepTracker(self.max_timestep)
             self._without_pipeline.denoising = Denoising(tracker, self.config.reuse_steps)
         return self._without_pipeline.denoising
-
-    def forget_steps(self) -> None:
-        """Begin a new denoising at the next call without a pipeline."""
-        vars(self._without_pipeline).clear()
-
-    def notify_watcher(self, block: BlockCall) -> None:
-        """Call ``watch`` with a block in which tokens merge."""
-        if self.watch is not None and block.reduction is not None:
-            self.watch(block)
 
     def warn_once(self, topic: str, message: str) -> None:
         """Warn once per topic while this ToMe is applied."""

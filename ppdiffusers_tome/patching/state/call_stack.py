@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.patching.state.calls import DenoiserCall
 
 
 class CallStack(threading.local):
     """The running ``DenoiserCall``s of one thread, innermost last."""
 
     def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def push(self, call: Any) -> None:
-        self.calls.append(call)
-
-    def pop(self) -> None:
-        self.calls.pop()
-
-    def current(self, attachment: object) -> Any | None:
-        """Return the innermost call of a denoiser, or None."""
-        for call in reversed(self.calls):
-            if call.attachment is attachment:
-                return call
-        return None
+        self.calls: list[DenoiserCall] = []
 
 
 CALL_STACK = CallStack()

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
-from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.reduction import TokenReduction
-from ppdiffusers_tome.merging.rotary import Rotation
-from ppdiffusers_tome.patching.state.pipeline_call import Denoiser, Denoising
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
 
-
-class CallOwner(Denoiser, Protocol):
-    """The part of ``Attachment`` that a call uses."""
-
-    constants: Constants
-
-    def denoising(self) -> Denoising: ...
-
-    def notify_watcher(self, block: BlockCall) -> None: ...
+if TYPE_CHECKING:
+    from ppdiffusers_tome.patching.overrides.merge import ActivePoint
+    from ppdiffusers_tome.patching.state.attachment import Attachment
 
 
 class DenoiserCall:
@@ -47,7 +37,7 @@ class DenoiserCall:
     """
 
     def __init__(
-        self, attachment: CallOwner, latent_shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (), *,
+        self, attachment: Attachment, latent_shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (), *,
         training: bool = False,
     ) -> None:  # fmt: skip
         self.attachment, self._config = attachment, attachment.config
@@ -114,21 +104,11 @@ class DenoiserCall:
             require_eager("a dynamic height or width")
         self.layouts[reader] = layout
 
-    def enter_block(self, name: Hashable, reader: object, tokens: paddle.Tensor | None) -> BlockCall | None:
-        """Return a call of a block; None where its layout is unknown.
-
-        A backward pass may run the block again.
-
-        Args:
-            name: the key of the block.
-            reader: as in ``set_layout``.
-            tokens: as in ``BlockCall``.
-        """
-        self.num_blocks += 1
+    def find_layout(self, block: Hashable, reader: object) -> Layout | None:
+        """Return the layout of a block, also where a backward pass runs it without its parent."""
         if reader in self.layouts:
-            self._block_layouts[name] = self.layouts[reader]
-        layout = self._block_layouts.get(name)
-        return None if layout is None else BlockCall(self, name, layout, tokens)
+            self._block_layouts[block] = self.layouts[reader]
+        return self._block_layouts.get(block)
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
         """Match a block's tokens or reuse a reduction; None: run unmerged.
@@ -140,85 +120,54 @@ class DenoiserCall:
         Raises:
             ToMeValueError: the number of merged tokens depends on values, and a program is being traced.
         """
-        num_merged = self._num_merged(block.layout)
-        if num_merged == 0 or not self._can_match(block.layout.grid):
-            return None
-        if self._reductions is None:
-            return self._reducer(block.layout, num_merged)(tokens)
-        # While a program is traced, the same batch is fixed in some tensors and dynamic in others.
-        batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
-        key = (None if self._config.reuse_blocks else block.name, block.layout, batch)
-        if key not in self._reductions:
-            self._reductions[key] = self._reducer(block.layout, num_merged)(tokens)
-        return self._reductions[key]
-
-    def _num_merged(self, layout: Layout) -> int:
-        """Return the number of tokens of ``merge_grid`` that merge now."""
-        config = self._config
-        if not self._has_timestep and config.uses_progress:
-            self.attachment.warn_once(
-                "timestep",
-                "this model, or part of one, does not report its timestep, so the progress of the denoising is "
-                "unknown, and it runs unmerged, as its ratio changes over the denoising; give one ratio for all of it",
-            )
-        if not self._has_timestep and self._shares_steps and paddle.in_dynamic_mode():
-            self.attachment.warn_once(
-                "steps",
-                "this model, or part of one, does not report its timestep, so reuse_steps has no effect here; "
-                "reuse_blocks has",
-            )
+        config, layout = self._config, block.layout
+        if not self._has_timestep:
+            self._warn_of_missing_timestep()
         if config.uses_progress and self.progress is None:
-            return 0
+            return None
         num_merged = config.num_merged(layout.grid, layout.level, self.progress)
         if config.uses_progress:
             self.attachment.denoising().note_merging(num_merged > 0)
-        return num_merged
-
-    def _can_match(self, grid: Grid) -> bool:
-        config = self._config
+        if num_merged == 0 or not self._has_cells(layout.grid):
+            return None
         if config.min_similarity is not None:
             require_eager("min_similarity")
-        if grid.num_cells(config.sx, config.sy, config.st) > 0:
-            return True
-        cell, more = Grid(config.sy, config.sx, config.st), "more frames, " if config.st > 1 else ""
-        self.attachment.warn_once(
-            "cell",
-            f"a grid of {grid} tokens is smaller than one cell of {cell}, so its blocks run unmerged; use {more}a "
-            "larger image or a smaller stride",
-        )
-        return False
-
-    def _reducer(self, layout: Layout, num_merged: int) -> Reducer:
-        """Return the reducer that all blocks on a grid share."""
+        # While a program is traced, the same batch is fixed in some tensors and dynamic in others.
+        batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
+        key = (None if config.reuse_blocks else block.name, layout, batch)
+        if self._reductions is not None and key in self._reductions:
+            return self._reductions[key]
         if layout not in self._reducers:
             self._reducers[layout] = build_reducer(
-                self._config, layout, num_merged, timestep=self.timestep, constants=self.attachment.constants
+                config, layout, num_merged, timestep=self.timestep, constants=self.attachment.constants
             )
-        return self._reducers[layout]
+        reduction = self._reducers[layout](tokens)
+        if self._reductions is not None:
+            self._reductions[key] = reduction
+        return reduction
 
+    def _warn_of_missing_timestep(self) -> None:
+        report = "this model, or part of one, does not report its timestep, so "
+        if self._config.uses_progress:
+            self.attachment.warn_once(
+                "timestep",
+                f"{report}the progress of the denoising is unknown, and it runs unmerged, as its ratio changes over "
+                "the denoising; give one ratio for all of it",
+            )
+        if self._shares_steps and paddle.in_dynamic_mode():
+            self.attachment.warn_once("steps", f"{report}reuse_steps has no effect here; reuse_blocks has")
 
-@dataclass(eq=False)
-class ActivePoint:
-    """A merge point of a block that runs on fewer tokens now.
-
-    Attributes:
-        point: the ``MergePoint``.
-        rotations: the rotary embedding of the output of each norm, by the norm's name.
-        required: names of layers without which the result is wrong.
-        ran: names of the layers that ran.
-        reduced: the last reduced tensor and the result, for the next layer that gets the same tensor.
-    """
-
-    point: object
-    rotations: dict[str, Rotation] = field(default_factory=dict)
-    required: set[str] = field(default_factory=set)
-    ran: set[str] = field(default_factory=set)
-    reduced: tuple[paddle.Tensor, paddle.Tensor] | None = None
-
-    @property
-    def missing(self) -> set[str]:
-        """Names of required layers that did not run."""
-        return self.required - self.ran
+    def _has_cells(self, grid: Grid) -> bool:
+        """Return whether a grid has a cell of the stride, and log it if not."""
+        sx, sy, st = self._config.sx, self._config.sy, self._config.st
+        if grid.num_cells(sx, sy, st) > 0:
+            return True
+        self.attachment.warn_once(
+            "cell",
+            f"a grid of {grid} tokens is smaller than one cell of {Grid(sy, sx, st)}, so its blocks run unmerged; use "
+            f"{'more frames, ' if st > 1 else ''}a larger image or a smaller stride",
+        )
+        return False
 
 
 class BlockCall:
@@ -228,8 +177,8 @@ class BlockCall:
         call: of the denoiser.
         name: the key of the block in the denoiser.
         layout: of its tokens.
-        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None where
-            ``TokensForward`` sets it later.
+        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None where a layer
+            inside of the block gets the unchanged tokens and sets them later.
 
     Attributes:
         reduction: of the block's tokens; None if the block runs unmerged, or has not been matched yet.
@@ -250,11 +199,22 @@ class BlockCall:
 
         Not earlier, as a DiT embeds its timestep inside its first block.
         """
-        if not self.is_matched and self.tokens is not None:
-            self.is_matched, tokens, self.tokens = True, self.tokens, None
-            sequence = self._flatten_grid(tokens)
-            self.reduction = None if sequence is None else self.call.find_reduction(self, sequence)
-            self.call.attachment.notify_watcher(self)
+        if self.is_matched or self.tokens is None:
+            return self.reduction
+        self.is_matched, tokens, self.tokens = True, self.tokens, None
+        grid, attachment, shape = self.layout.grid, self.call.attachment, list(tokens.shape)
+        if tokens.ndim == 4 and shape[2:] == [grid.height, grid.width]:
+            tokens = tokens.flatten(2).transpose([0, 2, 1])
+        if tokens.ndim == 3 and tokens.shape[1] == self.layout.num_tokens:
+            self.reduction = self.call.find_reduction(self, tokens)
+        else:
+            prefix = f" behind {self.layout.prefix} others" if self.layout.prefix else ""
+            attachment.warn_once(
+                "tokens",
+                f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged",
+            )
+        if attachment.watch is not None and self.reduction is not None:
+            attachment.watch(self)
         return self.reduction
 
     def run_unmerged(self, topic: str = "", reason: str = "") -> None:
@@ -262,20 +222,6 @@ class BlockCall:
         self.is_matched, self.tokens, self.reduction, self.active = True, None, None, None
         if topic:
             self.call.attachment.warn_once(topic, reason)
-
-    def _flatten_grid(self, tokens: paddle.Tensor) -> paddle.Tensor | None:
-        """Return tokens as ``[batch, tokens, channels]``; None for another layout."""
-        grid, shape = self.layout.grid, list(tokens.shape)
-        if tokens.ndim == 4 and shape[2:] == [grid.height, grid.width]:
-            tokens = tokens.flatten(2).transpose([0, 2, 1])
-        if tokens.ndim == 3 and tokens.shape[1] == self.layout.num_tokens:
-            return tokens
-        self.call.attachment.warn_once(
-            "tokens",
-            f"a block got tokens of shape {shape} where its latent has {grid} tokens"
-            f"{f' behind {self.layout.prefix} others' if self.layout.prefix else ''}; it runs unmerged",
-        )
-        return None
 
 
 def require_eager(what: str, remedy: str = "apply_tome with one ratio and without it") -> None:

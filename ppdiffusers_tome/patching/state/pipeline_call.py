@@ -10,28 +10,24 @@ import inspect
 import threading
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.overrides.method import list_overrides
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker, StepTracker, TimestepTracker
 from ppdiffusers_tome.patching.state.reuse import MatchingCache
 from ppdiffusers_tome.patching.step_caches import reset_step_caches
-from ppdiffusers_tome.settings.config import ToMeConfig
 
 if TYPE_CHECKING:
     import paddle
 
+    from ppdiffusers_tome.patching.state.attachment import Attachment
 
-class Denoiser(Protocol):
-    """The part of ``Attachment`` that a pipeline's call uses."""
-
-    config: ToMeConfig
-    max_timestep: float
-
-    def warn_once(self, topic: str, message: str) -> None: ...
+# Schedulers whose list ends with the finished image, for which no denoiser is called.
+_END_IN_LIST = ("DDPMWuerstchenScheduler",)
 
 
 class Denoising:
@@ -40,23 +36,21 @@ class Denoising:
     Attributes:
         tracker: of the steps.
         cache: the reductions that steps share.
-        grids: tensors whose values describe a grid, their versions, and the grid, by reader.
+        grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
+        never_merged: True where blocks ran and no tokens merged in any of them.
     """
 
     def __init__(self, tracker: StepTracker, reuse_steps: int) -> None:
         self.tracker = tracker
         self.cache = MatchingCache(reuse_steps, _are_equal)
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
-        self._has_merged: bool | None = None
+        self.never_merged = False
+        self._has_merged = False
 
     def note_merging(self, merges: bool) -> None:
         """Note whether tokens merge in a block that runs."""
-        self._has_merged = bool(self._has_merged) or merges
-
-    @property
-    def never_merged(self) -> bool:
-        """True where blocks ran and no tokens merged in any of them."""
-        return self._has_merged is False
+        self._has_merged = self._has_merged or merges
+        self.never_merged = not self._has_merged
 
 
 class PipelineCall:
@@ -64,45 +58,36 @@ class PipelineCall:
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
-        self._denoisings: dict[Denoiser, Denoising | None] = {}
+        self._denoisings: dict[Attachment, Denoising | None] = {}
         # Read once each time they are set, as on a GPU reading waits for the device.
         self._timesteps: dict[int, tuple[Any, list[float]]] = {}
 
-    def denoising(self, denoiser: Denoiser) -> Denoising | None:
+    def denoising(self, attachment: Attachment) -> Denoising | None:
         """Return a denoiser's denoising in this call; None outside of the pipeline.
 
         A callback may call another model, to which the pipeline's steps do not apply.
         """
-        if denoiser not in self._denoisings:
-            name = self._name_of(denoiser)
-            if name is None:
-                self._denoisings[denoiser] = None
-            else:
+        if attachment not in self._denoisings:
+            names = (name for name, model in list_models(self._pipe) if attachment in _list_attachments(model))
+            name, denoising = next(names, None), None
+            if name is not None:
                 schedules = functools.partial(self._list_schedules, name)
-                tracker: StepTracker = TimestepTracker(denoiser.max_timestep)
-                if schedules():
-                    tracker = SchedulerTracker(schedules)
-                self._denoisings[denoiser] = Denoising(tracker, denoiser.config.reuse_steps)
-        return self._denoisings[denoiser]
+                tracker = SchedulerTracker(schedules) if schedules() else TimestepTracker(attachment.max_timestep)
+                denoising = Denoising(tracker, attachment.config.reuse_steps)
+            self._denoisings[attachment] = denoising
+        return self._denoisings[attachment]
 
     def end(self) -> None:
         """Log denoisers in which no step was between ``start`` and ``end``."""
-        for denoiser, denoising in self._denoisings.items():
+        for attachment, denoising in self._denoisings.items():
             if denoising is not None and denoising.never_merged:
-                config = denoiser.config
-                denoiser.warn_once(
+                config = attachment.config
+                attachment.warn_once(
                     "never merged",
                     f"nothing merged in any step of this image with start={config.start:g} and end={config.end:g}: "
                     "img2img runs only the last part of the denoising, and few steps may all lie outside; choose "
                     "another start or end",
                 )
-
-    def _name_of(self, denoiser: Denoiser) -> str | None:
-        """Return the pipeline's name of the model with a denoiser, or None."""
-        for name, model in list_models(self._pipe):
-            if any(attachment is denoiser for attachment in _list_attachments(model)):
-                return name
-        return None
 
     def _list_schedules(self, denoiser: str) -> Sequence[Sequence[float]]:
         """List the timesteps of all schedulers that the pipeline has now.
@@ -199,11 +184,8 @@ def _begin(pipe: Any) -> PipelineCall:
 def _list_attachments(model: Any) -> Iterator[Any]:
     """Yield the attachments of all overrides on a model."""
     for layer in model.sublayers(include_self=True):
-        override = vars(layer).get("forward")
-        while override is not None:
-            if hasattr(override, "attachment"):
-                yield override.attachment
-            override = getattr(override, "previous", None)
+        for override in list_overrides(layer, with_removed=True):
+            yield override.attachment
 
 
 def _generate() -> Iterator[None]:
@@ -211,9 +193,6 @@ def _generate() -> Iterator[None]:
 
 
 _TRACKED = {track_call(lambda pipe: None).__code__, track_call(_generate).__code__}
-
-# Schedulers whose list ends with the finished image, for which no denoiser is called.
-_END_IN_LIST = ("DDPMWuerstchenScheduler",)
 
 
 def _read_timesteps(scheduler: Any, timesteps: Any) -> list[float]:

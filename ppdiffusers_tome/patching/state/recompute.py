@@ -3,9 +3,7 @@
 A layer that a backward pass runs again belongs to the call in which it first ran. It runs outside its denoiser, maybe
 in another thread, after other calls at other sizes. Paddle's ``recompute`` creates an object for each stretch that it
 runs twice, which exists from the first run to the last. The call is stored on that object, and so lives no longer than
-its graph. The object is a local variable of Paddle's functions, and no argument refers to it, so this module looks for
-it in the variables of Python's frames. Elsewhere, ``paddle_compat.is_called_by_to_static`` compares the code of frames
-and reads ``self`` of one function of Paddle, and ``Attachment.warn_once`` reads file names.
+its graph. No argument refers to it, only a local variable of Paddle's functions, so this module reads Python's frames.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _NAME = "_ppdiffusers_tome"
 
 def store_call(owner: Hashable, call: DenoiserCall) -> None:
     """Store a call on every checkpointed stretch that now runs first."""
-    for stretch in _stretches(_FIRST_RUN):
+    for stretch in _list_stretches(_FIRST_RUN):
         calls = vars(stretch).setdefault(_NAME, {}).setdefault(owner, [])
         if call not in calls:
             calls.append(call)
@@ -40,7 +38,7 @@ def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall
 
     ``next_one`` is True at the beginning of a call: a stretch may contain several calls, which run in the same order.
     """
-    for stretch in _stretches(_SECOND_RUN):
+    for stretch in _list_stretches(_SECOND_RUN):
         calls = vars(stretch).get(_NAME, {}).get(owner)
         if calls:
             if next_one:
@@ -49,7 +47,7 @@ def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall
     return None
 
 
-def _stretches(variables: dict[str, str]) -> Iterator[Any]:
+def _list_stretches(variables: dict[str, str]) -> Iterator[Any]:
     """Yield the objects of the running stretches, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

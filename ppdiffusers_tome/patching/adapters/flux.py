@@ -1,20 +1,21 @@
-"""FluxTransformerBlock: dual blocks of FLUX, whose attention puts the text first."""
+"""FLUX: dual blocks, whose attention puts the text first, and single blocks on one sequence of text and image."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST, MLP, BlockAdapter, merge_around
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST, MLP, BlockAdapter, MergePoint
 
 if TYPE_CHECKING:
     import paddle
     from paddle.nn import Layer
 
 
-def grid(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid | None:
+def _grid(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid | None:
     """Return the grid of tokens that pack 2 by 2 latents.
 
     ``img_ids`` are ``[(batch,) tokens, 3]``: (0, row, column) of each token. FLUX uses those of the first image.
@@ -27,17 +28,22 @@ def grid(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid 
     return Grid(height, width) if (ids[:, 1:3] == row_by_row).all() else None
 
 
-ATTENTION_OF_FLUX = merge_around(
-    "attn", keys=True, text=FIRST, rotary="image_rotary_emb", mask="attention_mask"
-)
-
-ADAPTER = BlockAdapter(
+_ATTENTION = MergePoint("attn", keys=True, text=FIRST, rotary="image_rotary_emb", mask="attention_mask")
+_DUAL = BlockAdapter(
     block_class="FluxTransformerBlock",
     parent_classes=("FluxTransformer2DModel",),
-    points={ATTENTION: (ATTENTION_OF_FLUX,), MLP: (merge_around("ff"),)},
-    grid=grid,
+    points={ATTENTION: (_ATTENTION,), MLP: (MergePoint("ff"),)},
+    grid=_grid,
     grid_inputs=("img_ids", "txt_ids"),
     grid_from_values=True,
     tokens_layer="norm1",
     downsample=lambda parent: 2,
 )
+_SINGLE = replace(
+    _DUAL,
+    block_class="FluxSingleTransformerBlock",
+    points={ATTENTION: (_ATTENTION,)},
+    tokens_layer="norm",
+    prefix=lambda parent, img_ids, txt_ids: txt_ids.shape[-2],  # the text's tokens; [(1,) tokens, 3]
+)
+ADAPTERS = (_DUAL, _SINGLE)

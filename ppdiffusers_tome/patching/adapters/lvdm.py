@@ -1,0 +1,18 @@
+"""BasicTransformerBlockST: text to video with LVDM.
+
+Tokens merge within each frame, in attention over space. Attention over time and the feed-forward layer never merge.
+"""
+
+from __future__ import annotations
+
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, BlockAdapter, MergePoint
+
+ADAPTERS = (
+    BlockAdapter(
+        block_class="BasicTransformerBlockST",
+        parent_classes=("SpatialTemporalTransformer",),
+        points={ATTENTION: (MergePoint("attn1", keys=True),), CROSS_ATTENTION: (MergePoint("attn2"),)},
+        # The block gets a video and splits it into frames before its first norm.
+        tokens_layer="norm1",
+    ),
+)

@@ -1,0 +1,23 @@
+"""JointTransformerBlock: Stable Diffusion 3, 3.5 and their ControlNet.
+
+Only image tokens merge; attention appends the text to them. The first output of attention is the image's and is
+unmerged. Some blocks of 3.5 have a second attention on the image alone. No processor of either reads a mask.
+"""
+
+from __future__ import annotations
+
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, LAST, MLP, BlockAdapter, MergePoint, patch_size
+
+ADAPTERS = (
+    BlockAdapter(
+        block_class="JointTransformerBlock",
+        parent_classes=("SD3Transformer2DModel", "SD3ControlNetModel"),
+        points={
+            ATTENTION: (MergePoint("attn", keys=True, text=LAST), MergePoint("attn2", keys=True, text=LAST)),
+            MLP: (MergePoint("ff"),),
+        },
+        grid_layer="pos_embed",
+        tokens_layer="norm1",
+        downsample=patch_size,
+    ),
+)

@@ -1,0 +1,40 @@
+"""UViT and UniDiffuser, in which timesteps, text and more are tokens before the image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, MLP, BlockAdapter, MergePoint, patch_size
+
+if TYPE_CHECKING:
+    import paddle
+    from paddle.nn import Layer
+
+
+def _count_extra_tokens(parent: Layer, latent: paddle.Tensor) -> int:
+    """Count two timesteps, any data type, the text and the image embedding."""
+    return 3 + bool(parent.use_data_type_embedding) + parent.num_text_tokens
+
+
+_UVIT = BlockAdapter(
+    block_class="Block",
+    parent_classes=("UViTT2IModel",),
+    points={ATTENTION: (MergePoint("attn"),), MLP: (MergePoint("mlp"),)},
+    grid_layer="patch_embed",
+    # A block of the second half first adds the output of an earlier one.
+    tokens_layer="norm1",
+    downsample=patch_size,
+    prefix=lambda parent, latent: parent.extras,
+)
+_UNIDIFFUSER = BlockAdapter(
+    block_class="UniDiffuserBlock",
+    parent_classes=("UniDiffuserModel",),
+    points={ATTENTION: (MergePoint("attn1", keys=True),), MLP: (MergePoint("ff"),)},
+    grid_layer="vae_img_in",
+    downsample=patch_size,
+    prefix=_count_extra_tokens,
+)
+# Its norms are not on the residual path.
+_UTRANSFORMER = replace(_UNIDIFFUSER, block_class="UTransformerBlock")
+ADAPTERS = (_UVIT, _UNIDIFFUSER, _UTRANSFORMER)
