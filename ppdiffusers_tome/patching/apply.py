@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
@@ -185,13 +185,11 @@ def _explain(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config: ToM
             f"tokens{why}. Apply ToMe to a denoiser that has such blocks (a UNet, a ControlNet, a diffusion "
             "transformer), or to the pipeline that holds one; `ppdiffusers-tome doctor` lists which have"
         )
-    if config.levels is not None:
-        levels = ", ".join(str(level) for level in sorted({block.level for block in blocks if block.points(config)}))
-        if levels:
-            return f"{name} has nothing to merge at the levels of ratio={config.ratio}; its blocks are at {levels}"
-    finest_blocks = select_blocks(blocks, replace(config, max_downsample=None))
-    if finest_blocks:
-        finest = finest_blocks[0].level
+    levels = ", ".join(str(level) for level in sorted({block.level for block in blocks if block.points(config)}))
+    if levels and config.levels is not None:
+        return f"{name} has nothing to merge at the levels of ratio={config.ratio}; its blocks are at {levels}"
+    if levels:
+        finest = levels.partition(",")[0]
         return (
             f"{name} has nothing to merge at max_downsample={config.max_downsample}: its finest attention is at level "
             f"{finest}; give max_downsample={finest} or more, or None for the finest level"

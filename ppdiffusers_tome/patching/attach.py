@@ -22,7 +22,6 @@ from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPrepa
 from ppdiffusers_tome.patching.overrides.block import (
     BlockForward,
     InputForward,
-    LayoutReader,
     ParentForward,
     read_tokens,
 )
@@ -33,10 +32,10 @@ from ppdiffusers_tome.patching.overrides.method import (
     list_overrides,
     list_replacements,
     remove_overrides,
+    reset_step_caches,
 )
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.attachment import Attachment
-from ppdiffusers_tome.patching.step_caches import reset_step_caches
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 if TYPE_CHECKING:
@@ -83,12 +82,15 @@ def _reset(model: Layer) -> None:
 def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     denoiser, method = blocks[0].denoiser, METHODS[config.method]
     attachment = Attachment(config, max_timestep=blocks[0].adapter.max_timestep)
-    readers: dict[tuple[int, str], tuple[MergeableBlock, LayoutReader]] = {}
+    parents: dict[tuple[int, str], tuple[ParentForward, Layer]] = {}
     for number, block in enumerate(blocks):
         depth = number / max(1, len(blocks) - 1)
         combine = MEAN if method.combine is None else method.combine(depth)
         key = id(block.parent), block.adapter.block_class
-        reader = readers.setdefault(key, (block, LayoutReader(attachment, block)))[1]
+        if key not in parents:
+            grid_layer = find_layer(block.parent, block.adapter.grid_layer)
+            parent = ParentForward(attachment, block, gets_latent=grid_layer is block.parent)
+            parents[key] = parent, grid_layer
         inner = [
             override for role, point in block.points(config)
             for override in _list_overrides(attachment, block, role, point, combine)
@@ -98,13 +100,12 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
             inner.append((tokens_layer, InputForward(attachment, find_layer(block.block, tokens_layer), read_tokens)))
         for _, override in inner:
             override.put()
-        BlockForward(attachment, block, reader, inner).put()
+        BlockForward(attachment, block, parents[key][0], inner).put()
     # The outermost override is stored last, also where one layer is a block, its parent and the denoiser.
-    for block, reader in readers.values():
-        grid_layer = find_layer(block.parent, block.adapter.grid_layer)
-        if grid_layer is not block.parent:
-            InputForward(attachment, grid_layer, reader.read).put()
-        ParentForward(attachment, block.parent, reader, gets_latent=grid_layer is block.parent).put()
+    for parent, grid_layer in parents.values():
+        if not parent.gets_latent:
+            InputForward(attachment, grid_layer, parent.read_layout).put()
+        parent.put()
     timestep_layer = find_timestep_layer(denoiser)
     if timestep_layer is not None:
         InputForward(attachment, timestep_layer, read_timestep).put()

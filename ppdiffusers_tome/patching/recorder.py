@@ -22,6 +22,7 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.overrides.block import BlockForward
 from ppdiffusers_tome.patching.state.calls import BlockCall
 
 
@@ -81,7 +82,7 @@ def merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
     Raises:
         NothingToMergeError: ToMe is not applied.
     """
-    return [block for recorder in _recorders(model_or_pipe) for block in recorder.blocks.values()]
+    return [block for name, model in _list_models(model_or_pipe) for block, _ in _list_blocks(name, model)]
 
 
 @contextmanager
@@ -108,73 +109,63 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         >>> records[0].block.path, records[0].num_merged / records[0].grid.num_tokens
         ('down_blocks.0.attentions.0.transformer_blocks.0', 0.5)
     """
-    recorders = _recorders(model_or_pipe, image)
+    models = _list_models(model_or_pipe)
     records: list[MergeRecord] = []
     with ExitStack() as stack:
-        for recorder in recorders:
-            stack.enter_context(recorder.record(records))
+        for name, model in models:
+            stack.enter_context(_record(name, model, image, records))
         yield records
 
 
-def _recorders(model_or_pipe: Any, image: int = -1) -> list[_Recorder]:
+def _list_models(model_or_pipe: Any) -> list[tuple[str, Layer]]:
     models = [(name, model) for name, model in list_models(model_or_pipe) if list_attached_blocks(model)]
     if not models:
         raise NothingToMergeError(
             f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to record; "
             "call apply_tome first"
         )
-    return [_Recorder(name, model, image) for name, model in models]
+    return models
 
 
-class _Recorder:
-    """The recorder of the blocks of one denoiser."""
-
-    def __init__(self, name: str, model: Layer, image: int) -> None:
-        self._model, self._image = model, image
-        levels = {id(block.block): block.level for block in find_blocks(model)}
-        found = [entry for entry in list_attached_blocks(model) if id(entry[1]) in levels]
-        self.blocks = {id(override): MergingBlock(name, path, levels[id(block)]) for path, block, override in found}
-        self._attachments = {id(override.attachment): override.attachment for _, _, override in found}.values()
-        self._calls = itertools.count()
-        # Threads may share a model, and each has its own call.
-        self._thread = threading.local()
-
-    @contextmanager
-    def record(self, records: list[MergeRecord]) -> Iterator[None]:
-        watching = [(attachment, attachment.watch) for attachment in self._attachments]
-        hook: Any = self._begin
-        helper = self._model.register_forward_pre_hook(hook)
-        for attachment, watch in watching:
-            attachment.watch = self._listener(records, watch)
-        try:
-            yield
-        finally:
-            for attachment, watch in watching:
-                attachment.watch = watch
-            helper.remove()
-
-    def _listener(self, records: list[MergeRecord], watch: Any) -> Any:
-        def listen(block: BlockCall) -> None:
-            if watch is not None:
-                watch(block)
-            # Without comparison no groups exist, and a program that is being traced has no values.
-            matching = block.reduction
-            if isinstance(matching, Matching) and id(block.name) in self.blocks and paddle.in_dynamic_mode():
-                records.append(self._create_record(block, matching))
-
-        return listen
-
-    def _create_record(self, block: BlockCall, matching: Matching) -> MergeRecord:
-        layout = block.layout
-        of_image = matching.owner.reshape([-1, layout.num_tokens])[self._image].numpy()
-        _, groups = np.unique(of_image[layout.prefix :], return_inverse=True)
-        number, timestep = getattr(self._thread, "call", 0), _number(block.call.timestep)
-        return MergeRecord(self.blocks[id(block.name)], layout.grid, number, timestep, groups.astype(np.int32))
-
-    def _begin(self, model: Layer, inputs: tuple) -> None:
-        self._thread.call = next(self._calls)
+def _list_blocks(name: str, model: Layer) -> list[tuple[MergingBlock, BlockForward]]:
+    levels = {id(block.block): block.level for block in find_blocks(model)}
+    return [
+        (MergingBlock(name, path, levels[id(layer)]), override)
+        for path, layer, override in list_attached_blocks(model) if id(layer) in levels
+    ]  # fmt: skip
 
 
-def _number(timestep: paddle.Tensor | None) -> float | None:
-    """Return a timestep, of the first image, as a number."""
-    return None if timestep is None else float(timestep.reshape([-1])[0])
+@contextmanager
+def _record(name: str, model: Layer, image: int, records: list[MergeRecord]) -> Iterator[None]:
+    """Record the merging in one denoiser."""
+    blocks = {id(override): (block, override) for block, override in _list_blocks(name, model)}
+    attachments = {override.attachment: override.attachment.watch for _, override in blocks.values()}
+    numbers = itertools.count()
+    current = threading.local()  # threads may share a model, and each has its own call
+
+    def begin(layer: Layer, inputs: Any) -> None:
+        current.call = next(numbers)
+
+    def listen(block: BlockCall) -> None:
+        outer = attachments[block.call.attachment]
+        if outer is not None:
+            outer(block)
+        # Without comparison no groups exist, and a program that is being traced has no values.
+        matching, layout, timestep = block.reduction, block.layout, block.call.timestep
+        if not isinstance(matching, Matching) or id(block.name) not in blocks or not paddle.in_dynamic_mode():
+            return
+        owner = matching.owner.reshape([-1, layout.num_tokens])[image].numpy()
+        groups = np.unique(owner[layout.prefix :], return_inverse=True)[1].astype(np.int32)
+        value = None if timestep is None else float(timestep.reshape([-1])[0])  # of the first image
+        merging_block = blocks[id(block.name)][0]
+        records.append(MergeRecord(merging_block, layout.grid, getattr(current, "call", 0), value, groups))
+
+    helper = model.register_forward_pre_hook(begin)
+    for attachment in attachments:
+        attachment.watch = listen
+    try:
+        yield
+    finally:
+        for attachment, outer in attachments.items():
+            attachment.watch = outer
+        helper.remove()

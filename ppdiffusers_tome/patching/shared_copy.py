@@ -53,7 +53,9 @@ def _copy(value: Any, name: str, copies: dict[int, Any]) -> Any:
     if isinstance(value, Layer):
         _require_copyable_forwards(name, value)
         # The copy of a tensor is the tensor, so it is shared.
-        copies |= {id(tensor): tensor for layer in value.sublayers(include_self=True) for tensor in _tensors(layer)}
+        for layer in value.sublayers(include_self=True):
+            tensors = [*layer._parameters.values(), *layer._buffers.values(), *vars(layer).values()]
+            copies |= {id(tensor): tensor for tensor in tensors if isinstance(tensor, paddle.Tensor)}
         return copy.deepcopy(value, copies)
     if hasattr(value, "set_timesteps"):
         return copy.deepcopy(value, copies)
@@ -62,17 +64,11 @@ def _copy(value: Any, name: str, copies: dict[int, Any]) -> Any:
     if id(value) not in copies and hasattr(type(value), "components"):
         copies[id(value)] = pipe = copy.copy(value)
         for attribute, component in vars(value).items():
-            if _is_copied(attribute, component):
+            has_tome = isinstance(component, Layer) and (applied_tome(component) or has_legacy_port(component))
+            if has_tome or is_denoiser_name(attribute):
                 # setattr would write the classes' names into the pipeline's config again.
                 vars(pipe)[attribute] = _copy(component, f"{name}.{attribute}" if name else attribute, copies)
     return copies.get(id(value), value)
-
-
-def _is_copied(name: str, value: Any) -> bool:
-    """Return whether an attribute of a pipeline is copied, not shared."""
-    if is_denoiser_name(name):
-        return True
-    return isinstance(value, Layer) and (applied_tome(value) is not None or has_legacy_port(value))
 
 
 def _require_copyable_forwards(name: str, model: Layer) -> None:
@@ -84,9 +80,3 @@ def _require_copyable_forwards(name: str, model: Layer) -> None:
                 f"{where} has a replaced forward, as a cache of steps installs it, which would run the original's "
                 "layers in a copy; remove it first (disable_cache()), and install it on both afterwards"
             )
-
-
-def _tensors(layer: Layer) -> list[paddle.Tensor]:
-    """Return the weights, buffers and other tensors of a layer itself."""
-    values = [*layer._parameters.values(), *layer._buffers.values(), *vars(layer).values()]
-    return [value for value in values if isinstance(value, paddle.Tensor)]

@@ -11,17 +11,13 @@ _ROTARY = "its attention itself rotates tokens by their positions, so ToMe canno
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
+_VAES = (
+    "AutoencoderKL", "AsymmetricAutoencoderKL", "AutoencoderKLTemporalDecoder", "AutoencoderKL_imgtovideo",
+    "AutoencoderTiny", "ConsistencyDecoderVAE", "LVDMAutoencoderKL", "VQModel", "PaellaVQModel",
+)  # fmt: skip
 # Class name -> the reason, a clause.
 REFUSED = {
-    "AutoencoderKL": _VAE,
-    "AsymmetricAutoencoderKL": _VAE,
-    "AutoencoderKLTemporalDecoder": _VAE,
-    "AutoencoderKL_imgtovideo": _VAE,
-    "AutoencoderTiny": _VAE,
-    "ConsistencyDecoderVAE": _VAE,
-    "LVDMAutoencoderKL": _VAE,
-    "VQModel": _VAE,
-    "PaellaVQModel": _VAE,
+    **dict.fromkeys(_VAES, _VAE),
     "PriorTransformer": _NO_GRID,
     "UNetFlatConditionModel": _NO_GRID,
     "T5FilmDecoder": "its tokens are frames of sound in a row, not a grid",

@@ -12,6 +12,7 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.adapters import find_adapter
+from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride, MethodOverride
 from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME
@@ -64,59 +65,17 @@ class InputForward(ForwardOverride):
         return self.call_original(*args, **kwargs)
 
 
-class LayoutReader:
-    """The reader of the layout that the blocks of one parent share.
-
-    It reads the arguments of the layer that gets the latent. The object also identifies those blocks.
-    """
-
-    def __init__(self, attachment: Attachment, block: MergeableBlock) -> None:
-        self.attachment, self.parent, self.level = attachment, block.parent, block.level
-        # Not the adapter itself: a model with ToMe can be pickled.
-        self.block_class = block.adapter.block_class
-
-    def read(self, call: DenoiserCall, layer: Layer, args: Arguments, kwargs: Keywords) -> None:
-        """Set the layout in a call, or log that no grid exists."""
-        call.layouts.pop(self, None)
-        adapter = find_adapter(self.block_class)
-        inputs = find_arguments(layer, args, kwargs, adapter.grid_inputs)
-        if inputs is None:
-            return
-        names = " and ".join(map(str, adapter.grid_inputs))
-        if adapter.grid_from_values:
-            require_eager(f"a grid given by the values of {names}", "remove_tome")
-            grid = self._read_values(inputs)
-        else:
-            grid = adapter.find_grid(self.parent, *inputs)
-        if grid is not None:
-            call.set_layout(self, Layout(grid, adapter.prefix(self.parent, *inputs), self.level))
-            return
-        self.attachment.warn_once(
-            "grid",
-            f"{names} of {type(self.parent).__name__} do not describe a grid of tokens, row by row, so it runs "
-            "unmerged",
-        )
-
-    def _read_values(self, inputs: Sequence[Any]) -> Grid | None:
-        """Return the grid in values, read again only after a change."""
-        # The same for all blocks of a parent, independent of their prefix.
-        grids, parent = self.attachment.denoising().grids, id(self.parent)
-        versions = [tensor.inplace_version for tensor in inputs]
-        known = grids.get(parent)
-        if known is None or known[1] != versions or any(a is not b for a, b in zip(known[0], inputs, strict=True)):
-            grids[parent] = inputs, versions, find_adapter(self.block_class).find_grid(self.parent, *inputs)
-        return grids[parent][2]
-
-
 class ParentForward(EntryForward):
-    """The override of the parent of blocks.
+    """The override of the parent of blocks, which finds their layout.
 
-    ``gets_latent`` is False where a layer inside of it gets the latent.
+    It reads the arguments of the layer that gets the latent: the parent, or where ``gets_latent`` is False another one,
+    which an ``InputForward`` shows to ``read_layout``.
     """
 
-    def __init__(self, attachment: Attachment, layer: Layer, reader: LayoutReader, *, gets_latent: bool) -> None:
-        super().__init__(attachment, layer)
-        self.reader, self.gets_latent = reader, gets_latent
+    def __init__(self, attachment: Attachment, block: MergeableBlock, *, gets_latent: bool) -> None:
+        super().__init__(attachment, block.parent)
+        # Not the adapter itself: a model with ToMe can be pickled.
+        self.block_class, self.level, self.gets_latent = block.adapter.block_class, block.level, gets_latent
 
     def begin_call(self) -> DenoiserCall | None:
         """Return a call for a part that runs without its denoiser."""
@@ -126,10 +85,41 @@ class ParentForward(EntryForward):
         """Run the parent with the layout of its blocks in the call."""
         try:
             if self.gets_latent:
-                self.reader.read(call, self.layer, args, kwargs)
+                self.read_layout(call, self.layer, args, kwargs)
             return self.call_original(*args, **kwargs)
         finally:
-            call.layouts.pop(self.reader, None)
+            call.layouts.pop(self, None)
+
+    def read_layout(self, call: DenoiserCall, layer: Layer, args: Arguments, kwargs: Keywords) -> None:
+        """Set the layout in a call, or log that no grid exists."""
+        call.layouts.pop(self, None)
+        adapter = find_adapter(self.block_class)
+        inputs = find_arguments(layer, args, kwargs, adapter.grid_inputs)
+        if inputs is None:
+            return
+        names = " and ".join(map(str, adapter.grid_inputs))
+        if adapter.grid_from_values:
+            require_eager(f"a grid given by the values of {names}", "remove_tome")
+            grid = self._read_values(adapter, inputs)
+        else:
+            grid = adapter.find_grid(self.layer, *inputs)
+        if grid is not None:
+            call.set_layout(self, Layout(grid, adapter.prefix(self.layer, *inputs), self.level))
+            return
+        self.attachment.warn_once(
+            "grid",
+            f"{names} of {type(self.layer).__name__} do not describe a grid of tokens, row by row, so it runs unmerged",
+        )
+
+    def _read_values(self, adapter: BlockAdapter, inputs: Sequence[Any]) -> Grid | None:
+        """Return the grid in values, read again only after a change."""
+        # The same for all blocks of a parent, independent of their prefix.
+        grids, parent = self.attachment.denoising().grids, id(self.layer)
+        versions = [tensor.inplace_version for tensor in inputs]
+        known = grids.get(parent)
+        if known is None or known[1] != versions or any(a is not b for a, b in zip(known[0], inputs, strict=True)):
+            grids[parent] = inputs, versions, adapter.find_grid(self.layer, *inputs)
+        return grids[parent][2]
 
 
 class BlockForward(EntryForward):
@@ -140,11 +130,11 @@ class BlockForward(EntryForward):
     """
 
     def __init__(
-        self, attachment: Attachment, block: MergeableBlock, reader: LayoutReader,
+        self, attachment: Attachment, block: MergeableBlock, parent: ParentForward,
         inner: Sequence[tuple[str, MethodOverride]],
     ) -> None:  # fmt: skip
         super().__init__(attachment, block.block)
-        self.reader, self.inner, self.gets_tokens = reader, inner, not block.adapter.tokens_layer
+        self.parent, self.inner, self.gets_tokens = parent, inner, not block.adapter.tokens_layer
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""
@@ -154,7 +144,7 @@ class BlockForward(EntryForward):
                 override.move(layer)
         outer, tokens = call.block, first_argument(self.layer, args, kwargs) if self.gets_tokens else None
         call.num_blocks += 1
-        layout = call.find_layout(self, self.reader)
+        layout = call.find_layout(self, self.parent)
         call.block = None if layout is None else BlockCall(call, self, layout, tokens)
         try:
             return self.call_original(*args, **kwargs)

@@ -212,3 +212,13 @@ def _places(layer: Layer, name: str) -> Iterator[tuple[dict[str, Any], str]]:
 def _step_caches(layer: Layer) -> list[Any]:
     """List the function references of ppdiffusers' hooks on a layer."""
     return list(getattr(vars(layer).get("_diffusers_hook"), "_fn_refs", ()))
+
+
+def reset_step_caches(layer: Layer) -> None:
+    """Drop the results in the caches over steps of a layer, such as Pyramid Attention Broadcast.
+
+    They are hooks of ppdiffusers, which return an earlier result of attention in some steps.
+    """
+    for cache in list(getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()):
+        if getattr(getattr(cache, "state", None), "cache", None) is not None:
+            cache.reset_state(layer)

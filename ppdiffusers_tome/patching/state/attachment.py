@@ -26,11 +26,9 @@ _LIBRARIES = (str(Path(__file__).parents[2]), str(Path(sys.modules["paddle"].__f
 class Attachment:
     """The state that all overrides of a denoiser share; copies keep settings.
 
-    Args:
+    Attributes:
         config: the settings.
         max_timestep: the timestep of pure noise in the model, 1000 in nearly all; see ``TimestepTracker``.
-
-    Attributes:
         constants: of the denoiser's partitions, freed with this.
         watch: called with every ``BlockCall`` in which tokens merge; None for no overhead.
     """

@@ -20,17 +20,14 @@ if TYPE_CHECKING:
 class DenoiserCall:
     """The state that blocks share in one call of their denoiser.
 
-    Args:
-        attachment: of the denoiser.
-        latent_shape: of the latents in its arguments.
-        conditioning: its other tensors except the timestep.
-        training: True while the denoiser is being trained.
+    ``latent_shape`` and ``conditioning`` (the other tensors in its arguments, except the timestep) identify the call
+    among those of the previous step, for ``reuse_steps``.
 
     Attributes:
         number: above those of all earlier calls; 0 until it runs.
         timestep: scalar or ``[batch]``; None where the model has none.
         progress: of the denoising, 0 to 1; None if no setting needs it, or it is unknown.
-        layouts: of the blocks in the parents that run now, by the reader of the parent.
+        layouts: of the blocks in the parents that run now, by the override of the parent.
         block: the block that runs now; None between blocks.
         in_graph: True if gradients may be computed, so that checkpointing may run parts of it again.
         num_blocks: the number of blocks that ran.
@@ -41,7 +38,7 @@ class DenoiserCall:
         training: bool = False,
     ) -> None:  # fmt: skip
         self.attachment, self._config = attachment, attachment.config
-        self.number = 0
+        self.number = self.num_blocks = 0
         self._latent_shape, self._conditioning = latent_shape, conditioning
         # Training uses random timesteps and images.
         self._shares_steps = self._config.reuse_steps > 1 and not training
@@ -51,7 +48,6 @@ class DenoiserCall:
         self.layouts: dict[object, Layout] = {}
         self.block: BlockCall | None = None
         self.in_graph = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
-        self.num_blocks = 0
         self._block_layouts: dict[Hashable, Layout] = {}
         self._reducers: dict[Layout, Reducer] = {}
         # Reductions to reuse, by block (None for all), layout and batch; None where nothing is reused.
@@ -94,7 +90,7 @@ class DenoiserCall:
                     "no effect here; reuse_blocks has",
                 )
 
-    def set_layout(self, reader: object, layout: Layout) -> None:
+    def set_layout(self, parent: object, layout: Layout) -> None:
         """Set the layout of the blocks of a parent layer.
 
         Raises:
@@ -102,20 +98,16 @@ class DenoiserCall:
         """
         if min(layout.grid.height, layout.grid.width) < 0:
             require_eager("a dynamic height or width")
-        self.layouts[reader] = layout
+        self.layouts[parent] = layout
 
-    def find_layout(self, block: Hashable, reader: object) -> Layout | None:
+    def find_layout(self, block: Hashable, parent: object) -> Layout | None:
         """Return the layout of a block, also where a backward pass runs it without its parent."""
-        if reader in self.layouts:
-            self._block_layouts[block] = self.layouts[reader]
+        if parent in self.layouts:
+            self._block_layouts[block] = self.layouts[parent]
         return self._block_layouts.get(block)
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
-        """Match a block's tokens or reuse a reduction; None: run unmerged.
-
-        Args:
-            block: of this call.
-            tokens: its input, ``[batch, tokens, channels]``, as many as the block's layout has.
+        """Match a block's tokens ``[batch, tokens, channels]`` or reuse a reduction; None: run unmerged.
 
         Raises:
             ToMeValueError: the number of merged tokens depends on values, and a program is being traced.
@@ -173,14 +165,10 @@ class DenoiserCall:
 class BlockCall:
     """One call of a block.
 
-    Args:
-        call: of the denoiser.
-        name: the key of the block in the denoiser.
-        layout: of its tokens.
-        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None where a layer
-            inside of the block gets the unchanged tokens and sets them later.
-
     Attributes:
+        name: the key of the block in the denoiser.
+        tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None once they are
+            matched, and until a layer inside of the block gets them where that is the ``tokens_layer``.
         reduction: of the block's tokens; None if the block runs unmerged, or has not been matched yet.
         active: the merge point that runs now; None between them.
     """
@@ -188,8 +176,7 @@ class BlockCall:
     def __init__(
         self, call: DenoiserCall, name: Hashable, layout: Layout, tokens: paddle.Tensor | None = None
     ) -> None:
-        self.call, self.name, self.layout = call, name, layout
-        self.tokens = tokens
+        self.call, self.name, self.layout, self.tokens = call, name, layout, tokens
         self.is_matched = False
         self.reduction: TokenReduction | None = None
         self.active: ActivePoint | None = None

@@ -16,10 +16,9 @@ import numpy as np
 
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.overrides.method import list_overrides
-from ppdiffusers_tome.patching.state.progress import SchedulerTracker, StepTracker, TimestepTracker
+from ppdiffusers_tome.patching.overrides.method import list_overrides, reset_step_caches
+from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
 from ppdiffusers_tome.patching.state.reuse import MatchingCache
-from ppdiffusers_tome.patching.step_caches import reset_step_caches
 
 if TYPE_CHECKING:
     import paddle
@@ -40,7 +39,7 @@ class Denoising:
         never_merged: True where blocks ran and no tokens merged in any of them.
     """
 
-    def __init__(self, tracker: StepTracker, reuse_steps: int) -> None:
+    def __init__(self, tracker: SchedulerTracker | TimestepTracker, reuse_steps: int) -> None:
         self.tracker = tracker
         self.cache = MatchingCache(reuse_steps, _are_equal)
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}

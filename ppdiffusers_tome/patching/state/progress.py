@@ -1,14 +1,10 @@
-"""The progress of a denoising, and the steps of its calls.
-
-A pipeline's schedulers list the timesteps of its steps (``SchedulerTracker``). A denoiser without a pipeline has only
-the timesteps of its calls (``TimestepTracker``). This module does not import Paddle.
-"""
+"""The progress of a denoising, and the steps of its calls. This module does not import Paddle."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 # A timestep may be rounded to bfloat16, which has 8 bits; that of FLUX is also divided and multiplied by 1000, and
 # rounded each time.
@@ -34,13 +30,6 @@ class Step(NamedTuple):
     continues: bool
 
 
-class StepTracker(Protocol):
-    """A tracker of one denoiser's steps by the timesteps of calls."""
-
-    def step_at(self, timestep: float) -> Step:
-        """Track a call with a timestep and return its step."""
-
-
 class TimestepTracker:
     """A tracker for a denoiser without a pipeline.
 
@@ -53,6 +42,7 @@ class TimestepTracker:
         self._timestep = self._distance = float("nan")
 
     def step_at(self, timestep: float) -> Step:
+        """Track a call with a timestep and return its step."""
         in_range = 0 <= timestep <= self._max_timestep
         progress = (self._max_timestep - timestep) / self._max_timestep if in_range else None
         if timestep == self._timestep:
@@ -83,6 +73,7 @@ class SchedulerTracker:
         self._between: TimestepTracker | None = None
 
     def step_at(self, timestep: float) -> Step:
+        """Track a call with a timestep and return its step."""
         if self._is_listed and not any(_find_places(schedule, timestep) for schedule in self._schedules()):
             return self._step_between(timestep)
         self._between = None
@@ -129,32 +120,22 @@ class SchedulerTracker:
             # Set again by a thread that shares the scheduler.
             self._schedule = schedules[schedules.index(self._schedule)]
             return False
-        self._schedule, self._place = _choose_schedule(timestep, schedules), -1
+        # The one that begins with the timestep, else one that has it, else the first.
+        beginning = [schedule for schedule in schedules if 0 in _find_places(schedule, timestep)]
+        holding = [schedule for schedule in schedules if _find_places(schedule, timestep)]
+        self._schedule, self._place = [*beginning, *holding, *schedules][0], -1
         self._is_listed, self._calls_per_place = bool(_find_places(self._schedule, timestep)), 1
         return True
 
     def _next_place(self, timestep: float) -> int:
         """Return the place of the next step; schedules may repeat timesteps."""
         places = _find_places(self._schedule, timestep) if self._is_listed else []
-        if self._place < 0 and len(places) > 1 and places[0] > 0 and _is_second_order(self._schedule):
+        # All timesteps but the first come twice in Heun's schedules; of PNDM's only the second does.
+        is_second_order = len(self._schedule) > 2 and self._schedule[1::2] == self._schedule[2::2]
+        if self._place < 0 and len(places) > 1 and places[0] > 0 and is_second_order:
             return places[1]  # img2img cuts the list after the call that ends a step
         later = [place for place in places if place > self._place]
-        return next(iter([*later, *places, self._place + 1]))
-
-
-def _is_second_order(schedule: Sequence[float]) -> bool:
-    """Return whether all timesteps but the first come twice.
-
-    Heun's do; of PNDM's only the second does.
-    """
-    return len(schedule) > 2 and schedule[1::2] == schedule[2::2]
-
-
-def _choose_schedule(timestep: float, schedules: Sequence[Sequence[float]]) -> Sequence[float]:
-    """Return the schedule that best matches a timestep, by default the first."""
-    beginning = [schedule for schedule in schedules if 0 in _find_places(schedule, timestep)]
-    holding = [schedule for schedule in schedules if _find_places(schedule, timestep)]
-    return next(iter([*beginning, *holding, *schedules]))
+        return [*later, *places, self._place + 1][0]
 
 
 def _find_places(schedule: Sequence[float], timestep: float) -> list[int]:

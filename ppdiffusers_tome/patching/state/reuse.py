@@ -27,7 +27,10 @@ class _Entry:
 
 
 class MatchingCache:
-    """The reductions that ``num_steps`` steps of one denoising share."""
+    """The reductions that ``num_steps`` steps of one denoising share.
+
+    ``never_matches`` is True after several consecutive steps without reuse.
+    """
 
     def __init__(self, num_steps: int, are_equal: Callable[[paddle.Tensor, paddle.Tensor], bool]) -> None:
         self._num_steps, self._are_equal = num_steps, are_equal
@@ -63,11 +66,9 @@ class MatchingCache:
 
     @property
     def never_matches(self) -> bool:
-        """True after several consecutive steps without reuse."""
         return self._misses >= _PATIENCE
 
     def _is_same(self, one: Sequence[paddle.Tensor], another: Sequence[paddle.Tensor]) -> bool:
         """Compare conditioning: pipelines pass the same or equal tensors in every step."""
-        return len(one) == len(another) and all(
-            a is b or self._are_equal(a, b) for a, b in zip(one, another, strict=True)
-        )
+        pairs = zip(one, another, strict=False)
+        return len(one) == len(another) and all(a is b or self._are_equal(a, b) for a, b in pairs)
