@@ -143,7 +143,7 @@ def _record(name: str, model: Layer, image: int, records: list[MergeRecord]) -> 
     numbers = itertools.count()
     current = threading.local()  # threads may share a model, and each has its own call
 
-    def begin(layer: Layer, inputs: Any) -> None:
+    def begin(layer: Any, inputs: Any) -> Any:
         current.call = next(numbers)
 
     def listen(block: BlockCall) -> None:
