@@ -37,8 +37,7 @@ class EntryForward(ForwardOverride):
         if call is None and self.removed_at is None:
             call = find_stored_call(self.attachment) or self.begin_call()
             if call is not None:
-                with self.attachment.make_current(call):
-                    return self.run(call, *args, **kwargs)
+                return self._run_within(call, *args, **kwargs)
         if call is None or self.is_off(call):
             return self.call_original(*args, **kwargs)
         if call.in_graph:
@@ -48,6 +47,10 @@ class EntryForward(ForwardOverride):
     def begin_call(self) -> DenoiserCall | None:
         """Return a new call outside of the denoiser, or None."""
         return None
+
+    def _run_within(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        with self.attachment.make_current(call):
+            return self.run(call, *args, **kwargs)
 
 
 class InputForward(ForwardOverride):
