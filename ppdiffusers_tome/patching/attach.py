@@ -116,13 +116,13 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
 def _list_overrides(
     attachment: Attachment, block: MergeableBlock, role: str, point: MergePoint, combine: str
 ) -> list[tuple[str, MethodOverride]]:
-    """Create the overrides of a merge point, with the paths of their layers in the block."""
+    """Create the overrides of a merge point, with their paths in the block."""
     config, layer = attachment.config, find_layer(block.block, point.layer)
     keeps_queries = METHODS[config.method].keeps_queries
     overrides: list[tuple[str, MethodOverride]] = [
         (point.layer, PointForward(attachment, layer, point, role, combine))
     ]
-    names = [path.rpartition(".")[2] for path in point.entered_layers(keeps_queries)]
+    names = [path.rpartition(".")[2] for path in point.list_entered_layers(keeps_queries)]
     names += [OUTPUT] if point.merges_inside and not keeps_queries else []
     names += [name for name in (*NORMS, *TEXT_NORMS) if point.rotary and getattr(layer, name, None) is not None]
     for name in names:

@@ -50,7 +50,7 @@ class MergeableBlock:
         keeps_queries, found = METHODS[config.method].keeps_queries, []
         for role, points in self.adapter.points.items():
             for point in points if getattr(config, role) else ():
-                paths = [point.layer, *point.entered_layers(keeps_queries)]
+                paths = [point.layer, *point.list_entered_layers(keeps_queries)]
                 if point.merges_inside and not keeps_queries:
                     paths.append(point.path(OUTPUT))
                 has_layers = all(find_layer(self.block, path) is not None for path in paths)
@@ -174,9 +174,9 @@ def _walk(model: Layer) -> Iterator[tuple[str, Layer]]:
 
 
 def _locate_in_unet(model: Layer, path: str, unets: Sequence[UNetParts]) -> tuple[int | None, int]:
-    """Return the stage of a layer in its UNet and its level, counted from the downsamplers; else None and 1.
+    """Return the stage and level of a layer in a UNet; elsewhere None and 1.
 
-    Guessing the level from token counts, as tomesd does, fails at some sizes (33x36 latents crash it at level 8).
+    The level is counted from the downsamplers. Guessing it from token counts, as tomesd does, fails at some sizes (33x36 latents crash it at level 8).
     """
     names = path.split(".")
     for index, name in enumerate(names):

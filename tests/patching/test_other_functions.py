@@ -40,7 +40,7 @@ def attentions_of(model: Any) -> list[Any]:
     for block in find_blocks(model):
         for points in block.adapter.points.values():
             for point in points[:1]:
-                for path in point.entered_layers(keeps_queries=True):
+                for path in point.list_entered_layers(keeps_queries=True):
                     layer = find_layer(block.block, path.rpartition(".")[0])
                     found[id(layer)] = layer
     return list(found.values())

@@ -50,7 +50,7 @@ class MergePoint:
         """True for attention that prepares its mask with ``prepare_attention_mask``."""
         return self.merges_inside or not (self.text or self.rotary or self.mask)
 
-    def entered_layers(self, keeps_queries: bool) -> tuple[str, ...]:
+    def list_entered_layers(self, keeps_queries: bool) -> tuple[str, ...]:
         """Return the paths of the layers inside of attention whose tokens are merged."""
         names = KEYS if keeps_queries and self.keys else PROJECTIONS if self.merges_inside else ()
         return tuple(self.path(name) for name in names)

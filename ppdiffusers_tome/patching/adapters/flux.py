@@ -1,4 +1,4 @@
-"""FLUX: dual blocks, whose attention puts the text first, and single blocks on one sequence of text and image."""
+"""FLUX: dual blocks, and single blocks on one sequence; both put the text first."""
 
 from __future__ import annotations
 

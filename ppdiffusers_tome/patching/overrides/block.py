@@ -54,7 +54,7 @@ class EntryForward(ForwardOverride):
 
 
 class InputForward(ForwardOverride):
-    """An override that shows the arguments of its layer to ``read``, a function that can be pickled."""
+    """An override that reads the arguments of its layer; ``read`` can be pickled."""
 
     def __init__(
         self, attachment: Attachment, layer: Layer, read: Callable[[DenoiserCall, Layer, Arguments, Keywords], None]
@@ -126,7 +126,7 @@ class ParentForward(EntryForward):
 
 
 class BlockForward(EntryForward):
-    """The override of a block, with those inside of it by the paths of their layers.
+    """The override of a block, which holds those inside of it by path.
 
     Adapters such as LoRA replace layers after ToMe was applied; at the next call of the block the overrides move to the
     new layers at their paths. An override of a whole attention stays on it inside of a wrapper.

@@ -110,7 +110,7 @@ class ActivePoint:
         return reduced
 
     def rotate(self, name: str, x: paddle.Tensor, num_heads: int) -> paddle.Tensor:
-        """Apply the rotary embedding to the output of a norm, which has the processor's layout."""
+        """Apply the rotary embedding to a norm's output, in the processor's layout."""
         self.ran.add(name)
         rotation, text_first = self.rotations[name], self.point.text_first
         if x.ndim == 3:
@@ -185,7 +185,7 @@ class PointForward(ForwardOverride):
     def _find_obstacle(
         self, active: ActivePoint, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
     ) -> tuple[str, str] | None:
-        """Return the topic and message of a warning why the layer runs unmerged, or None."""
+        """Return the warning why the layer runs unmerged, or None."""
         point, reduction, name = self.point, active.reduction, type(self.layer).__name__
         if tokens is None:
             return "arguments", f"{name} was called without its first argument, so it runs unmerged"

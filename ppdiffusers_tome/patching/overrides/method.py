@@ -81,9 +81,10 @@ class MethodOverride:
         return self.removed_at is not None and call.number >= self.removed_at
 
     def put(self) -> None:
-        """Store this on the layer, inside of any cache over steps, whose results then have all tokens."""
+        """Store this on the layer, inside of any cache over steps."""
         with CHANGES:
             mapping, key = vars(self.layer), self.NAME
+            # Inside of a cache over steps, its results have all tokens.
             references = _step_caches(self.layer) if key == "forward" else []
             if references:
                 mapping = vars(references[0])
@@ -105,9 +106,10 @@ class MethodOverride:
                     mapping[key] = self.previous
 
     def can_move(self, layer: Layer) -> bool:
-        """Return False where this was removed, or its layer is inside of the new one and calls it."""
+        """Return whether this may move to the layer at its path now."""
         if self.removed_at is not None:
             return False
+        # Where the new layer wraps this one's and calls it, an override of a whole attention stays.
         return self.follows_wrappers or all(inner is not self.layer for inner in layer.sublayers())
 
     def move(self, layer: Layer) -> None:
@@ -189,7 +191,7 @@ def list_overrides(layer: Layer, *, with_removed: bool = False) -> list[MethodOv
 
 
 def list_replacements(layer: Layer) -> list[Any]:
-    """List all that replaces a layer's ``forward``: overrides, and the function that the innermost one replaced."""
+    """List the overrides of ``forward`` and what the innermost one replaced."""
     found = [vars(layer).get("forward")]
     while isinstance(found[-1], MethodOverride):
         found.append(found[-1].previous)
@@ -215,9 +217,9 @@ def _step_caches(layer: Layer) -> list[Any]:
 
 
 def reset_step_caches(layer: Layer) -> None:
-    """Drop the results in the caches over steps of a layer, such as Pyramid Attention Broadcast.
+    """Drop the results in the caches over steps of a layer.
 
-    They are hooks of ppdiffusers, which return an earlier result of attention in some steps.
+    They are hooks of ppdiffusers, such as Pyramid Attention Broadcast, which return earlier results in some steps.
     """
     for cache in list(getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()):
         if getattr(getattr(cache, "state", None), "cache", None) is not None:

@@ -101,7 +101,7 @@ class DenoiserCall:
         self.layouts[parent] = layout
 
     def find_layout(self, block: Hashable, parent: object) -> Layout | None:
-        """Return the layout of a block, also where a backward pass runs it without its parent."""
+        """Return the layout of a block, also if a backward pass runs it alone."""
         if parent in self.layouts:
             self._block_layouts[block] = self.layouts[parent]
         return self._block_layouts.get(block)
@@ -150,7 +150,7 @@ class DenoiserCall:
             self.attachment.warn_once("steps", f"{report}reuse_steps has no effect here; reuse_blocks has")
 
     def _has_cells(self, grid: Grid) -> bool:
-        """Return whether a grid has a cell of the stride, and log it if not."""
+        """Return whether a grid has a cell; log it if not."""
         sx, sy, st = self._config.sx, self._config.sy, self._config.st
         if grid.num_cells(sx, sy, st) > 0:
             return True

@@ -1,4 +1,4 @@
-"""The progress of a denoising, and the steps of its calls. This module does not import Paddle."""
+"""The progress of a denoising; this module does not import Paddle."""
 
 from __future__ import annotations
 
