@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
@@ -71,10 +70,13 @@ class MethodOverride:
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method that this replaces."""
-        original = self.previous if self.previous is not None else self._class_method
-        if not paddle.in_dynamic_mode():
-            original = convert_while_tracing(original)
-        return original(*args, **kwargs)
+        return convert_while_tracing(self._original())(*args, **kwargs)
+
+    def _original(self) -> Any:
+        if self.previous is not None:
+            return self.previous
+        # Not a property: Paddle's tracer of bytecode would bind the method to this object.
+        return getattr(type(self.layer), self.NAME).__get__(self.layer)
 
     def is_off(self, call: Any) -> bool:
         """Return whether this was removed before a call began."""
@@ -100,10 +102,10 @@ class MethodOverride:
                     continue
                 if self.previous is None and mapping is vars(self.layer):
                     del mapping[key]
-                elif self.previous is None and key != "previous":  # a cache or Paddle, enabled since, calls it
-                    mapping[key] = self._class_method
-                else:
+                elif key == "previous":  # of another override
                     mapping[key] = self.previous
+                else:
+                    mapping[key] = self._original()  # a cache or Paddle, enabled since, calls it
 
     def can_move(self, layer: Layer) -> bool:
         """Return whether this may move to the layer at its path now."""
@@ -118,10 +120,6 @@ class MethodOverride:
             self.take_off()
             self.layer = layer
             MethodOverride.put(self)
-
-    @property
-    def _class_method(self) -> Any:
-        return getattr(type(self.layer), self.NAME).__get__(self.layer)
 
 
 class ForwardOverride(MethodOverride):
@@ -151,7 +149,7 @@ class ForwardOverride(MethodOverride):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self._class_method)
+        return inspect.signature(type(self.layer).forward.__get__(self.layer))
 
     def __get__(self, instance: Any, owner: type | None = None) -> ForwardOverride:
         return self  # Paddle 2.6 binds methods while it traces
