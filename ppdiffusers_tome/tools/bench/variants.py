@@ -109,7 +109,7 @@ def _apply_free(model_or_pipe: Any, ratio: float) -> list[Any]:
     The zeros are made once per shape and not copied, so nothing that matches, merges and unmerges can be faster.
     """
     from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
-    from ppdiffusers_tome.patching.layers import find_layer
+    from ppdiffusers_tome.patching.blocks import find_layer
 
     zeros: dict[tuple, paddle.Tensor] = {}
 
@@ -128,9 +128,9 @@ def _apply_free(model_or_pipe: Any, ratio: float) -> list[Any]:
     hooks = []
     for block in _finest_blocks(model_or_pipe):
         point = block.adapter.points[ATTENTION][0]
-        layer = find_layer(block.block, point.leave)
+        layer = find_layer(block.block, point.layer)
         # Merging over several layers would need the tokens between them to be kept in step.
-        if layer is not None and point.is_one_layer:
+        if layer is not None and not point.merges_inside:
             hooks += [layer.register_forward_pre_hook(drop), layer.register_forward_post_hook(restore)]
     return hooks
 
