@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +37,8 @@ def apply_tome(
     end: float = UNSET,
     st: int = UNSET,
     proportional: bool | None = UNSET,
+    cache: float | Sequence[int] = UNSET,
+    cache_order: int = UNSET,
     config: ToMeConfig | str | Path | None = None,
 ) -> T:
     """Merge redundant tokens in a model, or every denoiser of a pipeline.
@@ -78,6 +81,11 @@ def apply_tome(
             once (Wan, CogVideoX, HunyuanVideo).
         proportional: weight merged tokens by group size (proportional attention), wherever attention takes a mask: the
             logarithm of the size is added to the scores. None (default): only with ``keys`` and ``pool``.
+        cache: fraction of the denoising steps that skip most layers and predict what they add from the computed steps
+            before, ``0 <= cache < 1`` (default 0: every step is computed); or the list of computed steps, from 0, such
+            as ``(0, 1, 2, 5, 8, 11, 14, 17, 18, 19)``. Computed steps are dense at both ends of the denoising. It needs
+            a pipeline, which knows the number of steps, and 9 steps or more.
+        cache_order: of the extrapolation: 1 (default) is linear in the last two computed steps, 0 reuses the last one.
         config: a ``ToMeConfig``, the name of a preset (``"quality"``, ``"balanced"`` or ``"fast"``), or a JSON file
             that ``ToMeConfig.save`` wrote; the source of every setting that you do not pass, the ratio included.
 
@@ -101,7 +109,8 @@ def apply_tome(
 
     Arguments are those of tomesd's ``apply_patch`` and more. Papers: Token Merging for Fast Stable Diffusion (Bolya &
     Hoffman 2023), sections 3 and 4; for ``tile`` and the reuse, ToMA (Lu et al., ICML 2025); for ``proportional``,
-    Token Merging: Your ViT But Faster (Bolya et al. 2023), section 3; for the other methods, ``merging.methods``.
+    Token Merging: Your ViT But Faster (Bolya et al. 2023), section 3; for the other methods, ``merging.methods``;
+    for ``cache``, TaylorSeer (arXiv 2503.06923), DeepCache (CVPR 2024) and FreqCa (arXiv 2510.08669).
     ``ppdiffusers_tome.tune`` finds settings by trying them.
     """
     settings = {name: value for name, value in locals().items() if name not in ("model_or_pipe", "config")}

@@ -34,6 +34,7 @@ from ppdiffusers_tome.patching.overrides.method import (
     remove_overrides,
     reset_step_caches,
 )
+from ppdiffusers_tome.patching.overrides.step_cache import attach_step_cache
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -106,6 +107,8 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         if not parent.gets_latent:
             InputForward(attachment, grid_layer, parent.read_layout).put()
         parent.put()
+    if config.cache:
+        attach_step_cache(attachment, denoiser)
     timestep_layer = find_timestep_layer(denoiser)
     if timestep_layer is not None:
         InputForward(attachment, timestep_layer, read_timestep).put()

@@ -62,6 +62,8 @@ class ToMeConfig:
     end: float = 1.0
     st: int = 1
     proportional: bool | None = None
+    cache: float | Sequence[int] = 0.0
+    cache_order: int = 1
 
     def __post_init__(self) -> None:
         defaults = {field.name: field.default for field in fields(self)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any
 
@@ -22,6 +23,7 @@ _INTEGERS = {
     "max_downsample": (1, 8, "1, 2, 4, 8 or None (the finest level of the model)"),
     "seed": (0, 2**63 - 1, "a whole number from 0 to 2**63 - 1"),
     "tile": (1, math.inf, "a whole number of tokens, such as 16, or None (compare all with all)"),
+    "cache_order": (0, 1, "0 (reuse) or 1 (extrapolate linearly)"),
     "reuse_steps": (1, math.inf, "a whole number of denoising steps, 1 (no reuse) or more, such as 4"),
 }
 _FLOATS = {
@@ -57,6 +59,7 @@ def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
         if not lowest <= number <= highest or (name == "max_downsample" and number not in LEVELS):
             raise ToMeValueError(f"{name}={truncated_repr(value)} must be {accepted}")
         values[name] = number
+    values["cache"] = _validate_cache(values["cache"])
     method = values["method"]
     if not isinstance(method, str) or method not in METHODS:
         suggestion = did_you_mean(method, METHODS) if isinstance(method, str) else ""
@@ -74,6 +77,23 @@ def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
                 settings=(name, "method"),
             )
     return values
+
+
+def _validate_cache(cache: Any) -> float | tuple[int, ...]:
+    """Check the fraction of steps to skip, or the list of computed steps."""
+    if isinstance(cache, Sequence) and not isinstance(cache, str | bytes):
+        steps = [to_python(step) for step in cache]
+        for step in steps:
+            check_type(step, Integral, "the fraction of steps to skip, or a list of computed steps", "cache=")
+        if not steps or steps[0] != 0 or any(left >= right for left, right in pairwise(steps)):
+            raise ToMeValueError(
+                f"cache={truncated_repr(cache)} must list the computed steps in order, from 0: (0, 1, 2, 5, 8, 9)"
+            )
+        return tuple(map(int, steps))
+    check_type(cache, Real, "the fraction of steps to skip, or a list of computed steps", "cache=")
+    if not 0 <= cache < 1:
+        raise ToMeValueError(f"cache={truncated_repr(cache)} must be the fraction of steps to skip, 0 <= cache < 1")
+    return _to_float(cache)
 
 
 def _check_conflicts(values: Mapping[str, Any]) -> None:

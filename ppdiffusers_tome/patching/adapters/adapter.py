@@ -113,6 +113,7 @@ class BlockAdapter:
         prefix: the number of tokens that precede the grid, from the arguments of ``grid``; they never merge.
         frames: True where the grid may have several frames.
         max_timestep: the timestep of pure noise in such models.
+        outputs: the arguments, by position or name, whose new values a block returns, in that order.
         can_merge: False for a block of the class in which tokens cannot merge.
     """
 
@@ -130,6 +131,7 @@ class BlockAdapter:
     prefix: Callable[..., int] = lambda parent, *inputs: 0
     frames: bool = False
     max_timestep: float = 1000
+    outputs: tuple[int | str, ...] = (0,)
     can_merge: Callable[[Layer], bool] = lambda block: True
 
     def find_grid(self, parent: Layer, *inputs: Any) -> Grid | None:

@@ -36,6 +36,7 @@ _COGVIDEOX = BlockAdapter(
     tokens_layer="norm1",
     downsample=patch_size,
     frames=True,
+    outputs=("hidden_states", "encoder_hidden_states"),
 )
 _VCTRL = replace(
     _COGVIDEOX,
@@ -44,5 +45,6 @@ _VCTRL = replace(
     points={ATTENTION: (MergePoint("attn1", keys=True, rotary="image_rotary_emb"),), MLP: (MergePoint("ff"),)},
     grid_layer="sample_patch_embed",
     grid_inputs=(0,),
+    outputs=(0,),
 )
 ADAPTERS = (_COGVIDEOX, _VCTRL)

@@ -38,6 +38,8 @@ _DUAL = BlockAdapter(
     grid_from_values=True,
     tokens_layer="norm1",
     downsample=lambda parent: 2,
+    outputs=("encoder_hidden_states", "hidden_states"),
+    outputs=("encoder_hidden_states", "hidden_states"),
 )
 _SINGLE = replace(
     _DUAL,
@@ -45,5 +47,6 @@ _SINGLE = replace(
     points={ATTENTION: (_ATTENTION,)},
     tokens_layer="norm",
     prefix=lambda parent, img_ids, txt_ids: txt_ids.shape[-2],  # the text's tokens; [(1,) tokens, 3]
+    outputs=("hidden_states",),
 )
 ADAPTERS = (_DUAL, _SINGLE)

@@ -28,6 +28,7 @@ _DUAL = BlockAdapter(
     grid_layer="x_embedder",
     downsample=patch_size,
     frames=True,
+    outputs=("hidden_states", "encoder_hidden_states"),
 )
 _SINGLE = replace(_DUAL, block_class="HunyuanVideoSingleTransformerBlock", points={ATTENTION: (_ATTENTION,)})
 ADAPTERS = (_DUAL, _SINGLE)

@@ -19,5 +19,6 @@ ADAPTERS = (
         grid_layer="pos_embed",
         tokens_layer="norm1",
         downsample=patch_size,
+        outputs=("encoder_hidden_states", "hidden_states"),
     ),
 )

@@ -54,7 +54,8 @@ class DenoiserForward(ForwardOverride):
         with self.attachment.make_current(call):
             store_call(self.attachment, call)
             output = self.call_original(*args, **kwargs)
-        if call.num_blocks == 0 and self._has_blocks():
+        skips = call.cached_step is not None and not call.cached_step.is_computed
+        if call.num_blocks == 0 and not skips and self._has_blocks():
             self.attachment.warn_once(
                 "no block",
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "
@@ -78,9 +79,11 @@ class DenoiserForward(ForwardOverride):
         call = DenoiserCall(
             self.attachment,
             latent_shape=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
-            conditioning=list(_list_conditioning(lasting)) if self.attachment.config.reuse_steps > 1 else (),
+            conditioning=list(_list_conditioning(lasting)) if self.attachment.config.reuse_steps > 1 or self.attachment.config.cache else (),
             training=self.layer.training,
         )
+        if timesteps and _is_tensor(timesteps[0]):
+            call.timestep_argument = timesteps[0]
         timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
         if pair:
             # Of the image or text that is being denoised. For the other one, pipelines pass a plain number: 0 if it is

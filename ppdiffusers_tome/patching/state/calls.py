@@ -11,10 +11,13 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
+from ppdiffusers_tome.patching.state.step_cache import MIN_STEPS, CachedStep, choose_computed_steps
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.overrides.merge import ActivePoint
     from ppdiffusers_tome.patching.state.attachment import Attachment
+    from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+    from ppdiffusers_tome.patching.state.progress import Step
 
 
 class DenoiserCall:
@@ -29,6 +32,8 @@ class DenoiserCall:
         progress: of the denoising, 0 to 1; None if no setting needs it, or it is unknown.
         layouts: of the blocks in the parents that run now, by the override of the parent.
         block: the block that runs now; None between blocks.
+        timestep_argument: of the denoiser's call, for models that embed it inside their first block.
+        cached_step: of the cache over steps; None where all layers run.
         in_graph: True if gradients may be computed, so that checkpointing may run parts of it again.
         num_blocks: the number of blocks that ran.
     """
@@ -40,10 +45,13 @@ class DenoiserCall:
         self.attachment, self._config = attachment, attachment.config
         self.number = self.num_blocks = 0
         self._latent_shape, self._conditioning = latent_shape, conditioning
+        self._training = training
         # Training uses random timesteps and images.
         self._shares_steps = self._config.reuse_steps > 1 and not training
         self._has_timestep = False
         self.timestep: paddle.Tensor | None = None
+        self.timestep_argument: paddle.Tensor | None = None
+        self.cached_step: CachedStep | None = None
         self.progress: float | None = None
         self.layouts: dict[object, Layout] = {}
         self.block: BlockCall | None = None
@@ -66,6 +74,8 @@ class DenoiserCall:
         self._has_timestep, self.timestep = True, timestep
         if self._config.uses_progress:
             require_eager("a ratio that changes over the denoising, start or end")
+        elif self._config.cache:
+            require_eager("a cache over steps")
         elif not self._shares_steps or not paddle.in_dynamic_mode():
             return  # a program that is being traced has no values yet
         value = float(timestep.reshape([-1])[0])
@@ -89,6 +99,42 @@ class DenoiserCall:
                     "the tensors that this model is given beside its latents differ in every step, so reuse_steps has "
                     "no effect here; reuse_blocks has",
                 )
+        if self._config.cache:
+            self.cached_step = self._begin_cached_step(denoising, step)
+
+    def find_cached_step(self) -> CachedStep | None:
+        """Return the state of the cache over steps in this call; None where all layers run."""
+        if not self._has_timestep and self.timestep_argument is not None:
+            self.set_timestep(self.timestep_argument)
+        return self.cached_step
+
+    def _begin_cached_step(self, denoising: Denoising, step: Step) -> CachedStep | None:
+        """Return the state of the cache over steps, or None with the reason logged."""
+        if step.number is None or step.num_steps is None:
+            self.attachment.warn_once(
+                "cache without schedule",
+                "the cache over steps needs the number of steps, which only a pipeline with a scheduler knows, so every "
+                "step is computed; call the model through its pipeline",
+            )
+            return None
+        if self._training or self.in_graph:
+            self.attachment.warn_once(
+                "cache in training",
+                "the cache over steps is for generating images, so every step is computed while gradients are",
+            )
+            return None
+        if step.is_new_step:
+            denoising.histories.next_step(continues=step.continues)
+        computed_steps = choose_computed_steps(step.num_steps, self._config.cache)
+        if len(computed_steps) >= step.num_steps:
+            self.attachment.warn_once(
+                "nothing to skip",
+                f"a denoising of {step.num_steps} steps leaves the cache over steps nothing to skip; it needs "
+                f"{MIN_STEPS} steps or more",
+            )
+        histories = denoising.histories.lookup(self._latent_shape, self._conditioning)
+        is_computed = step.number in computed_steps or not histories
+        return CachedStep(step.number, is_computed, self._config.cache_order, histories)
 
     def set_layout(self, parent: object, layout: Layout) -> None:
         """Set the layout of the blocks of a parent layer.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import threading
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ class Denoising:
     Attributes:
         tracker: of the steps.
         cache: the reductions that steps share.
+        histories: the values of layers in earlier steps, for the cache over steps.
+        steps: computed and skipped calls.
         grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
         never_merged: True where blocks ran and no tokens merged in any of them.
     """
@@ -42,6 +45,7 @@ class Denoising:
     def __init__(self, tracker: SchedulerTracker | TimestepTracker, reuse_steps: int) -> None:
         self.tracker = tracker
         self.cache = MatchingCache(reuse_steps, _are_equal)
+        self.histories = MatchingCache(math.inf, _are_equal)
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.never_merged = False
         self._has_merged = False

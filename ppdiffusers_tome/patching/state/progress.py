@@ -23,11 +23,15 @@ class Step(NamedTuple):
         progress: 0 for the first step of pure noise, at most 1; None if unknown.
         is_new_step: False for another call of the same step.
         continues: True if the step is the next of the same denoising.
+        number: of the step in its denoising, from 0; None if unknown.
+        num_steps: of the denoising; None if unknown.
     """
 
     progress: float | None
     is_new_step: bool
     continues: bool
+    number: int | None = None
+    num_steps: int | None = None
 
 
 class TimestepTracker:
@@ -67,6 +71,7 @@ class SchedulerTracker:
         self._schedule: Sequence[float] = ()
         self._is_listed = False
         self._place = -1
+        self._first_place = 0  # image-to-image begins in the middle
         self._timestep: float | None = None
         self._calls_per_place = 1
         # Of consecutive timesteps between those of the schedule.
@@ -82,11 +87,16 @@ class SchedulerTracker:
         is_new_step = not repeats or self._is_listed_twice(timestep)
         if is_new_step:
             self._place = self._next_place(timestep)
+            if begins:
+                self._first_place = self._place
         else:
             self._calls_per_place = 2  # or more: two halves, or two images in turns
         self._timestep = timestep
-        progress = self._place / max(len(self._schedule), self._place + 1)
-        return Step(progress, is_new_step=is_new_step, continues=not begins)
+        length = max(len(self._schedule), self._place + 1)
+        return Step(
+            self._place / length, is_new_step=is_new_step, continues=not begins,
+            number=self._place - self._first_place, num_steps=length - self._first_place,
+        )  # fmt: skip
 
     def _step_between(self, timestep: float) -> Step:
         """Return the step of a timestep that is on no list.

@@ -32,7 +32,7 @@ class MatchingCache:
     ``never_matches`` is True after several consecutive steps without reuse.
     """
 
-    def __init__(self, num_steps: int, are_equal: Callable[[paddle.Tensor, paddle.Tensor], bool]) -> None:
+    def __init__(self, num_steps: float, are_equal: Callable[[paddle.Tensor, paddle.Tensor], bool]) -> None:
         self._num_steps, self._are_equal = num_steps, are_equal
         self._age = -1  # steps since reductions were new
         self._previous: list[_Entry] = []

@@ -1,0 +1,118 @@
+"""Overrides of the layers that a skipped step does not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddle.nn import Layer
+
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
+from ppdiffusers_tome.patching.overrides.block import find_arguments
+from ppdiffusers_tome.patching.overrides.method import ForwardOverride
+from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
+
+
+class BlockStack:
+    """Transformer blocks that run one after another; their key in the cache.
+
+    The whole stack has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
+    block returns its input, and the last one returns the input of the first plus the predicted residual.
+    """
+
+
+class StackForward(ForwardOverride):
+    """The override of a block in a stack.
+
+    ``outputs`` are the arguments, by position or name, whose new values the block returns, in that order.
+    """
+
+    def __init__(
+        self, attachment: Attachment, layer: Layer, stack: BlockStack, outputs: tuple[int | str, ...], *,
+        is_first: bool, is_last: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(attachment, layer)
+        self.stack, self.outputs, self.is_first, self.is_last = stack, outputs, is_first, is_last
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Run the block, or return what the stack is predicted to."""
+        cached = call.find_cached_step()
+        inputs = None if cached is None else find_arguments(self.layer, args, kwargs, self.outputs)
+        if cached is None or inputs is None:
+            return self.call_original(*args, **kwargs)
+        if self.is_first:
+            cached.inputs[self.stack] = inputs
+        if cached.skips(self.stack):
+            if self.is_last:
+                residuals = cached.predict(self.stack)
+                inputs = [
+                    None if residual is None else tokens + residual
+                    for tokens, residual in zip(cached.inputs.pop(self.stack), residuals, strict=True)
+                ]
+            return inputs[0] if len(inputs) == 1 else tuple(inputs)
+        output = self.call_original(*args, **kwargs)
+        entered = cached.inputs.pop(self.stack, None) if self.is_last else None
+        if entered is not None and cached.is_computed:
+            outputs = output if isinstance(output, (list, tuple)) else (output,)
+            cached.store(
+                self.stack,
+                tuple(None if new is None else new - old for new, old in zip(outputs, entered, strict=False)),
+            )
+        return output
+
+
+class CoarseForward(ForwardOverride):
+    """The override of a coarse level of a UNet (DeepCache, CVPR 2024).
+
+    Only the last of them has an output that a skipped step uses; the others return those of the last computed step,
+    which nothing reads.
+    """
+
+    def __init__(self, attachment: Attachment, layer: Layer, *, is_used: bool) -> None:
+        super().__init__(attachment, layer)
+        self.is_used = is_used
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Run the level, or return its predicted output."""
+        cached = call.find_cached_step()
+        if cached is not None and cached.skips(self):
+            return cached.predict(self)
+        output = self.call_original(*args, **kwargs)
+        if cached is not None and cached.is_computed:
+            cached.store(self, output, order=None if self.is_used else 0)
+        return output
+
+
+def attach_step_cache(attachment: Attachment, denoiser: Layer) -> None:
+    """Put the overrides of the cache over steps around those that merge.
+
+    Every block of the denoiser has its stack, also those in which tokens do not merge. A ControlNet hands on what its
+    levels and blocks return, so all of these are predicted.
+    """
+    is_controlnet = any("ControlNet" in cls.__name__ or cls.__name__ == "VCtrlModel" for cls in type(denoiser).__mro__)
+    levels = _list_coarse_levels(denoiser, is_controlnet)
+    for level, is_used in levels:
+        CoarseForward(attachment, level, is_used=is_used).put()
+    skipped = {id(layer) for level, _ in levels for layer in level.sublayers(include_self=True)}
+    stacks: dict[str, list[MergeableBlock]] = {}
+    for block in find_blocks(denoiser):
+        if id(block.block) not in skipped:
+            container = block.name if is_controlnet else block.name.rpartition(".")[0]
+            stacks.setdefault(container, []).append(block)
+    for blocks in stacks.values():
+        stack = BlockStack()
+        for block in blocks:
+            StackForward(
+                attachment, block.block, stack, block.adapter.outputs,
+                is_first=block is blocks[0], is_last=block is blocks[-1],
+            ).put()  # fmt: skip
+
+
+def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[Layer, bool]]:
+    """Return the levels of a UNet that a skipped step does not run, and whether their outputs are used."""
+    down, up = (list(getattr(denoiser, name, ())) for name in ("down_blocks", "up_blocks"))
+    middle = [layer for layer in [getattr(denoiser, "mid_block", None)] if layer is not None]
+    if is_controlnet:
+        return [(level, True) for level in [*down, *middle]]
+    coarse = [*down[1:], *middle, *up[:-1]] if up else []
+    return [(level, level is coarse[-1]) for level in coarse]
