@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
@@ -20,6 +20,7 @@ from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
 from ppdiffusers_tome.patching.state.call_stack import CHANGES
+from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -36,12 +37,14 @@ class AppliedBlocks:
     Attributes:
         denoiser: its name in the pipeline, ``unet``; "" for a model.
         config: the settings.
+        last_image: computed and skipped steps of the last image, with a cache over steps; None before.
         paths: of the blocks in the denoiser, ``down_blocks.0.attentions.0.transformer_blocks.0``; one or more.
     """
 
     denoiser: str
     config: ToMeConfig
     paths: tuple[str, ...]
+    last_image: StepReport | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         several = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
@@ -133,12 +136,14 @@ def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     seen: set[int] = set()
     for name, layer in list_models(model_or_pipe):
         paths: dict[ToMeConfig, list[str]] = {}
+        reports: dict[ToMeConfig, StepReport | None] = {}
         for path, block, override in list_attached_blocks(layer):
             # Two models may hold the same layers (Versatile Diffusion's UNets).
             if id(block) not in seen:
                 seen.add(id(block))
                 paths.setdefault(override.attachment.config, []).append(path)
-        entries += [AppliedBlocks(name, config, tuple(found)) for config, found in paths.items()]
+                reports[override.attachment.config] = override.attachment.last_image
+        entries += [AppliedBlocks(name, config, tuple(found), reports[config]) for config, found in paths.items()]
     return AppliedToMe(tuple(entries)) if entries else None
 
 

@@ -130,6 +130,11 @@ class ToMeConfig:
         return self.start > 0 or self.end < 1 or not all(isinstance(ratio, float) for ratio in ratios)
 
     @property
+    def shares_steps(self) -> bool:
+        """True where a step of the denoising uses results of earlier ones."""
+        return self.reuse_steps > 1 or bool(self.cache)
+
+    @property
     def levels(self) -> tuple[int, ...] | None:
         """The levels that ``ratio`` names, finest first; None for all."""
         return tuple(self.ratio) if isinstance(self.ratio, Mapping) else None

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import paddle
+import ppdiffusers
 import pytest
 
 import tiny
@@ -117,6 +118,19 @@ class Tensors:
     def alive(self) -> int:
         gc.collect()
         return sum(each() is not None for each in self.seen)
+
+
+class Sampler(ppdiffusers.DiffusionPipeline):
+    """Calls a denoiser at every timestep."""
+
+    def __init__(self, denoiser: tiny.Model, scheduler: Any) -> None:
+        super().__init__()
+        self.register_modules(denoiser=denoiser, scheduler=scheduler)
+
+    @paddle.no_grad()
+    def __call__(self, call: Callable[[float], np.ndarray]) -> list[np.ndarray]:
+        self.scheduler.set_timesteps(9)
+        return [call(timestep) for timestep in self.scheduler.timesteps.tolist()]
 
 
 class ToMeContract:
@@ -277,6 +291,21 @@ class ToMeContract:
         remove_tome(model)
         assert tensors.seen
         assert tensors.alive() == 0
+
+    def test_cache_over_steps_changes_skipped_steps_alone(self, model: tiny.Model) -> None:
+        plain = self.denoise(model)
+        before = tiny.snapshot(model)
+        apply_tome(model, ratio=0, cache=(0, 1, 3, 8))
+        cached = self.denoise(model)
+        computed = [step for step, (one, two) in enumerate(zip(plain, cached, strict=True)) if np.array_equal(one, two)]
+        assert computed == [0, 1, 3, 8]
+        assert np.isfinite(cached).all()
+        assert tiny.snapshot(remove_tome(model)) == before
+
+    def denoise(self, model: tiny.Model) -> list[np.ndarray]:
+        """Run a model at nine timesteps, as a pipeline does, always with the same latents."""
+        pipe = Sampler(model, tiny.scheduler())
+        return pipe(lambda timestep: self.output(model, timestep=timestep))
 
     def test_train_and_eval_modes_stay(self, model: tiny.Model) -> None:
         model.train()

@@ -79,7 +79,7 @@ class DenoiserForward(ForwardOverride):
         call = DenoiserCall(
             self.attachment,
             latent_shape=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
-            conditioning=list(_list_conditioning(lasting)) if self.attachment.config.reuse_steps > 1 or self.attachment.config.cache else (),
+            conditioning=list(_list_conditioning(lasting)) if self.attachment.config.shares_steps else (),
             training=self.layer.training,
         )
         if timesteps and _is_tensor(timesteps[0]):

@@ -7,6 +7,7 @@ from typing import Any
 from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
+from ppdiffusers_tome.patching.layers import is_a
 from ppdiffusers_tome.patching.overrides.block import find_arguments
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride
 from ppdiffusers_tome.patching.state.attachment import Attachment
@@ -115,4 +116,6 @@ def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[Laye
     if is_controlnet:
         return [(level, True) for level in [*down, *middle]]
     coarse = [*down[1:], *middle, *up[:-1]] if up else []
+    if any(is_a(level, "LayerList") for level in coarse):  # the UNet runs what is in it
+        return []
     return [(level, level is coarse[-1]) for level in coarse]

@@ -17,6 +17,7 @@ from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES, next
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising, current_pipeline_call
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
+from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 # A warning names the first line outside of these folders.
@@ -30,12 +31,14 @@ class Attachment:
         config: the settings.
         max_timestep: the timestep of pure noise in the model, 1000 in nearly all; see ``TimestepTracker``.
         constants: of the denoiser's partitions, freed with this.
+        last_image: the steps of the last image with a cache over steps.
         watch: called with every ``BlockCall`` in which tokens merge; None for no overhead.
     """
 
     def __init__(self, config: ToMeConfig, max_timestep: float = 1000) -> None:
         self.config, self.max_timestep = config, max_timestep
         self.constants = Constants()
+        self.last_image: StepReport | None = None
         self.watch: Callable[[BlockCall], None] | None = None
         self._warned: set[str] = set()
         # The steps of a denoiser without a pipeline, by thread.

@@ -113,14 +113,15 @@ class DenoiserCall:
         if step.number is None or step.num_steps is None:
             self.attachment.warn_once(
                 "cache without schedule",
-                "the cache over steps needs the number of steps, which only a pipeline with a scheduler knows, so every "
-                "step is computed; call the model through its pipeline",
+                "the cache over steps needs the number of steps, which only a pipeline with a scheduler knows, so all "
+                "steps are computed; call the model through its pipeline",
             )
             return None
         if self._training or self.in_graph:
             self.attachment.warn_once(
                 "cache in training",
-                "the cache over steps is for generating images, so every step is computed while gradients are",
+                "the cache over steps is for generating images, so all steps are computed in training and wherever "
+                "gradients are recorded; call the model under paddle.no_grad()",
             )
             return None
         if step.is_new_step:
@@ -134,6 +135,7 @@ class DenoiserCall:
             )
         histories = denoising.histories.lookup(self._latent_shape, self._conditioning)
         is_computed = step.number in computed_steps or not histories
+        denoising.report.count(is_computed)
         return CachedStep(step.number, is_computed, self._config.cache_order, histories)
 
     def set_layout(self, parent: object, layout: Layout) -> None:

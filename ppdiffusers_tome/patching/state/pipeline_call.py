@@ -20,6 +20,7 @@ from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.overrides.method import list_overrides, reset_step_caches
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
 from ppdiffusers_tome.patching.state.reuse import MatchingCache
+from ppdiffusers_tome.patching.state.step_cache import StepReport
 
 if TYPE_CHECKING:
     import paddle
@@ -37,7 +38,7 @@ class Denoising:
         tracker: of the steps.
         cache: the reductions that steps share.
         histories: the values of layers in earlier steps, for the cache over steps.
-        steps: computed and skipped calls.
+        report: of the cache over steps.
         grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
         never_merged: True where blocks ran and no tokens merged in any of them.
     """
@@ -46,6 +47,7 @@ class Denoising:
         self.tracker = tracker
         self.cache = MatchingCache(reuse_steps, _are_equal)
         self.histories = MatchingCache(math.inf, _are_equal)
+        self.report = StepReport()
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.never_merged = False
         self._has_merged = False
@@ -81,8 +83,12 @@ class PipelineCall:
         return self._denoisings[attachment]
 
     def end(self) -> None:
-        """Log denoisers in which no step was between ``start`` and ``end``."""
+        """Report the steps, and log denoisers in which no step was between ``start`` and ``end``."""
         for attachment, denoising in self._denoisings.items():
+            if denoising is not None and attachment.config.cache:
+                histories = [history for entry in denoising.histories.entries for history in entry.values()]
+                denoising.report.cache_bytes = sum(history.num_bytes for history in histories)
+                attachment.last_image = denoising.report
             if denoising is not None and denoising.never_merged:
                 config = attachment.config
                 attachment.warn_once(

@@ -65,6 +65,11 @@ class MatchingCache:
         return reductions
 
     @property
+    def entries(self) -> list[Reductions]:
+        """What the calls of the last step share with the next."""
+        return [entry.reductions for entry in self._current]
+
+    @property
     def never_matches(self) -> bool:
         return self._misses >= _PATIENCE
 

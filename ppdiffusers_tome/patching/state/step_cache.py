@@ -15,7 +15,6 @@ from typing import Any
 import paddle
 
 MIN_STEPS = 9  # with fewer, no step is skipped
-_FIRST, _LAST = 2, 2  # steps that are computed whatever the share
 _EVENNESS = 0.4  # 1 spaces the computed steps evenly; 0 is as dense at the ends as it gets
 
 
@@ -40,18 +39,19 @@ def choose_computed_steps(num_steps: int, cache: float | tuple[int, ...]) -> fro
     count = num_steps - round(cache * num_steps)
     if num_steps < MIN_STEPS or count >= num_steps:
         return frozenset(range(num_steps))
-    count = max(count, _FIRST + _LAST)
+    count = max(count, 4)
     steps = []
     for number in range(count):
         position = number / (count - 1)
         position -= (1 - _EVENNESS) * math.sin(2 * math.pi * position) / (2 * math.pi)
         steps.append(round(position * (num_steps - 1)))
-    for number in range(1, count):  # no step twice
+    # The slope at the start needs two steps, and the last two matter most for fine detail. No step counts twice.
+    steps[1], steps[-2] = 1, num_steps - 2
+    for number in range(2, count):
         steps[number] = max(steps[number], steps[number - 1] + 1)
     for number in range(count - 1, 0, -1):
         steps[number] = min(steps[number], num_steps - count + number)
-        steps[number - 1] = min(steps[number - 1], steps[number] - 1)
-    return frozenset([*range(_FIRST), *steps, *range(num_steps - _LAST, num_steps)])
+    return frozenset(steps)
 
 
 @dataclass
@@ -88,11 +88,30 @@ class History:
         """The memory of the stored tensors."""
         sizes: list[int] = []
         for stored in (self.value, self.slope):
-            map_tensors(lambda tensor: sizes.append(tensor.numel().item() * tensor.element_size()), stored)
+            map_tensors(lambda tensor: sizes.append(math.prod(tensor.shape) * tensor.element_size()), stored)
         return sum(sizes)
 
 
 Histories = dict[Hashable, History]
+
+
+@dataclass
+class StepReport:
+    """The calls of a denoiser in one image.
+
+    Attributes:
+        num_computed, num_skipped: calls with all layers, and calls of the cache over steps that skipped most.
+        cache_bytes: the memory of the cache over steps at the end of the image.
+    """
+
+    num_computed: int = 0
+    num_skipped: int = 0
+    cache_bytes: int = 0
+
+    def count(self, is_computed: bool) -> None:
+        """Count a call."""
+        self.num_computed += is_computed
+        self.num_skipped += not is_computed
 
 
 @dataclass

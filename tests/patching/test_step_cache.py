@@ -1,0 +1,267 @@
+"""The cache over steps: which steps are computed, what the others predict, and that nothing reaches another image."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import paddle
+import ppdiffusers
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tiny
+from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
+from ppdiffusers_tome.patching.overrides.step_cache import CoarseForward, StackForward
+from ppdiffusers_tome.patching.state.step_cache import MIN_STEPS, History, choose_computed_steps
+
+STEPS = 12
+CACHE = (0, 1, 2, 5, 8, 10, 11)
+
+
+class Sampler(ppdiffusers.DiffusionPipeline):
+    """Calls a denoiser with the same latents at every timestep, so that steps can be compared one by one."""
+
+    def __init__(self, unet: tiny.Model, scheduler: Any) -> None:
+        super().__init__()
+        self.register_modules(unet=unet, scheduler=scheduler)
+
+    @paddle.no_grad()
+    def __call__(self, calls: Any, steps: int = STEPS, begin: int = 0) -> list[np.ndarray]:
+        self.scheduler.set_timesteps(steps)
+        timesteps = enumerate(self.scheduler.timesteps.tolist())
+        return [calls(self.unet, number, timestep) for number, timestep in timesteps if number >= begin]
+
+
+def call(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+    return tiny.run_unet(unet, timestep=timestep)
+
+
+def sampler(unet: tiny.Model | None = None, scheduler: Any = None) -> Any:
+    return Sampler(unet or tiny.unet(), scheduler or tiny.scheduler())
+
+
+def equal_steps(one: list[np.ndarray], another: list[np.ndarray]) -> list[int]:
+    return [number for number, pair in enumerate(zip(one, another, strict=True)) if np.array_equal(*pair)]
+
+
+class TestSchedule:
+    @given(st.integers(MIN_STEPS, 120), st.floats(0, 0.99))
+    @settings(max_examples=200, deadline=None)
+    def test_any_number_of_steps_has_its_share_dense_at_both_ends(self, num_steps: int, share: float) -> None:
+        computed = choose_computed_steps(num_steps, share)
+        assert {0, 1, num_steps - 2, num_steps - 1} <= computed <= set(range(num_steps))
+        assert len(computed) == max(4, num_steps - round(share * num_steps))
+        gaps = np.diff(sorted(computed))
+        assert gaps[0] == gaps[-1] == 1
+
+    def test_few_steps_are_all_computed(self) -> None:
+        assert all(len(choose_computed_steps(n, 0.5)) == n for n in range(1, MIN_STEPS))
+
+    def test_steps_behind_the_last_listed_are_computed(self) -> None:
+        assert choose_computed_steps(8, (0, 1, 4)) == {0, 1, 4, 5, 6, 7}
+
+
+class TestHistory:
+    @pytest.mark.parametrize("order", [0, 1])
+    def test_linear_changes_are_predicted_exactly_by_order_one(self, order: int) -> None:
+        history = History(order)
+        for step in (0, 1, 4):
+            history.add(step, (paddle.full([2], 3.0 * step), None))
+        value, nothing = history.predict(6)
+        assert nothing is None
+        assert value.tolist() == [18.0, 18.0] if order else [12.0, 12.0]
+        assert history.num_bytes == (16 if order else 8)
+
+
+class TestSteps:
+    def test_computed_steps_equal_the_model_and_skipped_ones_run_no_block(self) -> None:
+        pipe = sampler()
+        plain = pipe(call)
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        runs: list[int] = []
+        blocks = [layer for layer in pipe.unet.sublayers() if type(layer).__name__ == "BasicTransformerBlock"]
+        for block in blocks:
+            block.attn1.register_forward_pre_hook(lambda *_: runs.append(1))
+        cached = pipe(call)
+        assert equal_steps(plain, cached) == list(CACHE)
+        assert len(runs) == len(CACHE) * len(blocks)
+        report = pipe.tome.entries[0].last_image
+        assert (report.num_computed, report.num_skipped) == (len(CACHE), STEPS - len(CACHE))
+        assert report.cache_bytes > 0
+        assert equal_steps(cached, pipe(call)) == list(range(STEPS))  # nothing of the first image reaches the second
+        before = pipe(call)
+        remove_tome(pipe)
+        assert equal_steps(plain, pipe(call)) == list(range(STEPS))
+        assert equal_steps(before, plain) == list(CACHE)
+
+    def test_image_to_image_has_its_own_ends(self) -> None:
+        pipe = sampler()
+        plain = pipe(call, 24, begin=12)
+        apply_tome(pipe, ratio=0, cache=0.4)
+        assert equal_steps(plain, pipe(call, 24, begin=12)) == sorted(choose_computed_steps(12, 0.4))
+
+    def test_scheduler_of_second_order_counts_its_calls(self) -> None:
+        pipe = sampler(scheduler=ppdiffusers.HeunDiscreteScheduler())
+        plain = pipe(call, 10)
+        apply_tome(pipe, ratio=0, cache=0.4)
+        assert equal_steps(plain, pipe(call, 10)) == sorted(choose_computed_steps(19, 0.4))
+
+    def test_two_calls_a_step_have_their_own_histories(self) -> None:
+        prompts = [tiny.text(2), tiny.array((2, 5, 12), seed=9)]
+
+        @paddle.no_grad()
+        def one(prompt: int) -> Any:
+            return lambda unet, _, timestep: unet(tiny.latent(), timestep, prompts[prompt]).sample.numpy()
+
+        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
+        alone = [pipe(one(prompt)) for prompt in (0, 1)]
+        both = pipe(lambda *given: np.stack([one(prompt)(*given) for prompt in (0, 1)]))
+        assert equal_steps([np.stack(pair) for pair in zip(*alone, strict=True)], both) == list(range(STEPS))
+
+    def test_two_calls_that_cannot_be_told_apart_are_computed(self) -> None:
+        pipe = sampler()
+        plain = pipe(call)
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        twice = pipe(lambda *given: (call(*given), call(*given))[1])
+        assert equal_steps(plain, twice) == list(range(STEPS))
+
+    @pytest.mark.parametrize("changed", [dict(batch=1), dict(height=8, width=8)])
+    def test_another_batch_or_size_is_computed_anew(self, changed: dict[str, int]) -> None:
+        def changing(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            return tiny.run_unet(unet, timestep=timestep, **(changed if number > 2 else {}))
+
+        pipe = sampler()
+        plain = pipe(changing)
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        assert 3 in equal_steps(plain, pipe(changing))
+
+    def test_second_pass_in_one_call_begins_again(self) -> None:
+        def two_passes(pipe: Any) -> list[np.ndarray]:
+            class Twice(Sampler):
+                def __call__(self) -> list[np.ndarray]:
+                    again = dict(height=32, width=32)
+                    return [
+                        *Sampler.__call__(self, call),
+                        *Sampler.__call__(self, lambda unet, _, t: tiny.run_unet(unet, timestep=t, **again)),
+                    ]
+
+            return Twice(pipe.unet, pipe.scheduler)()
+
+        pipe = sampler()
+        plain = two_passes(pipe)
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        assert equal_steps(plain, two_passes(pipe)) == [*CACHE, *(STEPS + step for step in CACHE)]
+
+    def test_an_image_of_another_pipeline_in_between_changes_nothing(self) -> None:
+        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
+        expected = pipe(call)
+
+        def interrupted(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            if number == 6:
+                Sampler(unet, tiny.scheduler())(call, 9)
+            return call(unet, number, timestep)
+
+        assert equal_steps(expected, pipe(interrupted)) == list(range(STEPS))
+
+
+class TestOnPipelines:
+    def test_merging_and_the_cache_work_together(self) -> None:
+        pipe = tiny.pipeline()
+        plain = tiny.run_pipeline(pipe, steps=STEPS, guidance_scale=3.0)
+        apply_tome(pipe, "balanced", cache=0.4)
+        image = tiny.run_pipeline(pipe, steps=STEPS, guidance_scale=3.0)
+        assert np.isfinite(image).all()
+        assert not np.array_equal(image, plain)
+        assert pipe.tome.entries[0].last_image.num_skipped == STEPS - len(choose_computed_steps(STEPS, 0.4))
+        assert np.array_equal(tiny.run_pipeline(remove_tome(pipe), steps=STEPS, guidance_scale=3.0), plain)
+
+    def test_controlnet_skips_with_its_unet(self) -> None:
+        pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
+        apply_tome(pipe, ratio=0, cache=0.4)
+        tiny.run_pipeline(pipe, steps=STEPS, image=tiny.array((1, 3, 32, 32)))
+        reports = [entry.last_image for entry in pipe.tome.entries]
+        assert len(reports) == 2
+        assert reports[0].num_skipped == reports[1].num_skipped > 0
+
+    def test_copies_have_their_own(self) -> None:
+        pipe = apply_tome(tiny.pipeline(), ratio=0, cache=0.4)
+        expected = tiny.run_pipeline(pipe, steps=STEPS)
+        copied = copy.deepcopy(pipe.unet)
+        assert copied.tome.config == pipe.tome.config
+        shared = apply_tome(shared_copy(pipe), ratio=0, cache=0.4)
+        remove_tome(pipe)
+        assert np.array_equal(tiny.run_pipeline(shared, steps=STEPS), expected)
+        pipe.unet = copied
+        assert np.array_equal(tiny.run_pipeline(pipe, steps=STEPS), expected)
+
+    def test_a_run_that_is_broken_off_leaves_nothing(self) -> None:
+        pipe = apply_tome(tiny.pipeline(), ratio=0, cache=0.4)
+        expected = tiny.run_pipeline(pipe, steps=STEPS)
+        seen: list[Any] = []
+
+        def stop(step: int, *_: Any) -> None:
+            seen.extend(weakref.ref(item) for item in gc.get_objects() if isinstance(item, History))
+            if step == 6:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            tiny.run_pipeline(pipe, steps=STEPS, callback=stop, callback_steps=1)
+        gc.collect()
+        assert seen
+        assert not [reference for reference in seen if reference() is not None]
+        assert np.array_equal(tiny.run_pipeline(pipe, steps=STEPS), expected)
+
+    def test_few_steps_are_computed_and_that_is_logged(self) -> None:
+        pipe = tiny.pipeline()
+        plain = tiny.run_pipeline(pipe, steps=6)
+        apply_tome(pipe, ratio=0, cache=0.5)
+        with pytest.warns(UserWarning, match="6 steps leaves the cache over steps nothing to skip"):
+            assert np.array_equal(tiny.run_pipeline(pipe, steps=6), plain)
+
+
+class TestRefusals:
+    def test_a_denoiser_without_pipeline_is_computed_and_that_is_logged(self) -> None:
+        unet = tiny.unet()
+        plain = tiny.run_unet(unet)
+        apply_tome(unet, ratio=0, cache=0.5)
+        with pytest.warns(UserWarning, match="only a pipeline with a scheduler knows"):
+            assert np.array_equal(tiny.run_unet(unet), plain)
+
+    def test_training_is_computed_and_that_is_logged(self) -> None:
+        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
+        pipe.unet.train()
+        with pytest.warns(UserWarning, match="all steps are computed in training"):
+            pipe(call)
+        assert pipe.tome.entries[0].last_image.num_skipped == 0
+
+    def test_a_program_is_refused(self) -> None:
+        unet = apply_tome(tiny.unet(), ratio=0, cache=0.5)
+        program = paddle.jit.to_static(unet, full_graph=True)
+        with pytest.raises(ToMeValueError, match="a cache over steps cannot become part of a program"):
+            program(tiny.latent(), paddle.to_tensor([500]), tiny.text())
+
+    @pytest.mark.parametrize("cache", [1, -0.1, 1.5, [1, 2], [0, 2, 2], [], float("nan")])
+    def test_out_of_range(self, cache: Any) -> None:
+        with pytest.raises(ToMeValueError, match="cache="):
+            ToMeConfig(cache=cache)
+
+    @pytest.mark.parametrize("cache", ["half", None, True, [0.0, 1.5], [0, "1"]])
+    def test_wrong_type(self, cache: Any) -> None:
+        with pytest.raises(ToMeTypeError, match="cache="):
+            ToMeConfig(cache=cache)
+
+    def test_a_file_keeps_a_list_of_steps(self) -> None:
+        config = ToMeConfig(cache=[0, 1, 4])
+        assert ToMeConfig.from_dict(config.to_dict()) == config
+        assert hash(config)
+
+
+def test_left_out_nothing_is_put_on_the_model() -> None:
+    unet = apply_tome(tiny.unet(), ratio=0.5)
+    found = [type(vars(layer).get("forward")) for layer in unet.sublayers(include_self=True)]
+    assert not {StackForward, CoarseForward} & set(found)
