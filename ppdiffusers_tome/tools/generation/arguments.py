@@ -114,7 +114,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) 
             kind, _, optional = str(field.type).partition(" | ")
             settings["metavar"] = "N" if kind == "int" else "X"
             number = int if kind == "int" else float
-            settings["type"] = _accept_none(number) if optional else number
+            settings["type"] = _accept_none(number) if "None" in optional else number
         group.add_argument(option, **settings)
     return group
 
