@@ -27,10 +27,12 @@ def require_exportable(config: ToMeConfig, denoiser: str = "") -> None:
         setting, remedy = "a ratio that changes over the denoising, start or end", "give one constant ratio"
     elif config.min_similarity is not None:
         setting, remedy = "min_similarity", "omit it"
+    elif config.cache:
+        setting, remedy = "cache", "omit it"
     if setting:
         owner = f" of {denoiser}" if denoiser else ""
         raise ToMeValueError(
-            f"{setting}{owner} cannot be exported: a program has a fixed number of merged tokens; {remedy}"
+            f"{setting}{owner} cannot be exported: a program does the same in every step; {remedy}"
         )
 
 

@@ -134,6 +134,12 @@ class DenoiserCall:
                 f"{MIN_STEPS} steps or more",
             )
         histories = denoising.histories.lookup(self._latent_shape, self._conditioning)
+        if denoising.histories.never_matches:
+            self.attachment.warn_once(
+                "cache never matches",
+                "the tensors that this model is given beside its latents differ in every step, so the cache over steps "
+                "has no effect here",
+            )
         is_computed = step.number in computed_steps or not histories
         denoising.report.count(is_computed)
         return CachedStep(step.number, is_computed, self._config.cache_order, histories)
