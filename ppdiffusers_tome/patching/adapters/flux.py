@@ -39,7 +39,6 @@ _DUAL = BlockAdapter(
     tokens_layer="norm1",
     downsample=lambda parent: 2,
     outputs=("encoder_hidden_states", "hidden_states"),
-    outputs=("encoder_hidden_states", "hidden_states"),
 )
 _SINGLE = replace(
     _DUAL,

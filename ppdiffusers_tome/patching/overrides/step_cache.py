@@ -6,8 +6,7 @@ from typing import Any
 
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks
-from ppdiffusers_tome.patching.layers import is_a
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
 from ppdiffusers_tome.patching.overrides.block import find_arguments
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride
 from ppdiffusers_tome.patching.state.attachment import Attachment
