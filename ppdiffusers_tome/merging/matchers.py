@@ -51,7 +51,6 @@ def build_matcher(
     )  # fmt: skip
 
 
-@paddle.no_grad()
 def match_tokens(
     x: paddle.Tensor, partition: Partition, num_merged: int, min_similarity: float | None = None,
     tiled: TiledPartition | None = None, frames: int = 1,
@@ -71,26 +70,27 @@ def match_tokens(
     Returns:
         The matching; None where no sources are similar enough.
     """
-    if frames > 1:
-        x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])
-    if tiled is None:
-        sources = partition.sources
-        similarity, best = find_nearest(x, sources, partition.destinations)
-    else:
-        sources = tiled.sources
-        similarity, best = find_nearest(x, sources, tiled.destinations, tiled.num_tiles)
-        if tiled.rank_penalty is not None:
-            # NaN (of latents that overflowed) sorts arbitrarily; use -2 so it still ranks above the padding.
-            similarity = paddle.where(paddle.isfinite(similarity), similarity, paddle.full_like(similarity, -2))
-            similarity = similarity + tiled.rank_penalty
-        best = paddle.gather(tiled.dst_index, (best + tiled.tile_offset).flatten()).reshape(best.shape)
-    if min_similarity is not None:
-        num_similar = (similarity >= min_similarity).astype("int32").sum(axis=1)
-        num_merged = min(num_merged, int(num_similar.min()))
-        if num_merged == 0:
-            return None
-    matching = _merge_most_similar(similarity, best, sources, partition, x.shape[1], num_merged)
-    return matching if frames == 1 else matching.unfold_frames(frames)
+    with paddle.no_grad():  # as a decorator it would put back the mode of another thread
+        if frames > 1:
+            x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])
+        if tiled is None:
+            sources = partition.sources
+            similarity, best = find_nearest(x, sources, partition.destinations)
+        else:
+            sources = tiled.sources
+            similarity, best = find_nearest(x, sources, tiled.destinations, tiled.num_tiles)
+            if tiled.rank_penalty is not None:
+                # NaN (of latents that overflowed) sorts arbitrarily; use -2 so it still ranks above the padding.
+                similarity = paddle.where(paddle.isfinite(similarity), similarity, paddle.full_like(similarity, -2))
+                similarity = similarity + tiled.rank_penalty
+            best = paddle.gather(tiled.dst_index, (best + tiled.tile_offset).flatten()).reshape(best.shape)
+        if min_similarity is not None:
+            num_similar = (similarity >= min_similarity).astype("int32").sum(axis=1)
+            num_merged = min(num_merged, int(num_similar.min()))
+            if num_merged == 0:
+                return None
+        matching = _merge_most_similar(similarity, best, sources, partition, x.shape[1], num_merged)
+        return matching if frames == 1 else matching.unfold_frames(frames)
 
 
 def _merge_most_similar(

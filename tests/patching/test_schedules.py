@@ -145,6 +145,7 @@ SETTINGS = [field.name for field in fields(ToMeConfig)]
 UNUSUAL = ToMeConfig(
     {1: 0.3, 4: (0.2, 0.1)}, sx=3, sy=4, use_rand=False, merge_attn=False, merge_crossattn=True, merge_mlp=True, seed=7,
     tile=8, reuse_steps=2, reuse_blocks=True, method="prune", min_similarity=0.5, start=0.25, end=0.75,
+    cache=0.3, cache_order=0,
 )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ class TestOfTheNode:
         assert OURS.VALIDATE_INPUTS(**{**usual, "settings": "off"}) is True
         assert OURS.VALIDATE_INPUTS(**{**usual, "ratio": None, "start": 5.0}) is True  # another node gives the ratio
         for given, words in [
-            (dict(start=0.8, end=0.2), "0 <= start < end <= 1"),
+            (dict(start=0.8, end=0.2), "start=0.8 must be below end=0.2"),
             (dict(settings=OWN, ratio=0.75), "below 0.75"),
             (dict(settings=OWN, method="merge"), "method='merge'"),
             (dict(settings="quick"), "there is no preset 'quick'"),

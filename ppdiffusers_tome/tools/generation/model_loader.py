@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
@@ -40,15 +43,14 @@ def load_pipeline(
     import ppdiffusers
 
     log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
-    variants = {"model_variants": dict(model.variants)} if model.variants else {}
     if model.vae is not None:
         vae = _load(ppdiffusers.AutoencoderKL, "--model", replace(model, folder=model.vae), dtype)
         pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype, vae=vae)
     elif controlnet is None:
-        pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype, **variants)
+        pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype)
     else:
         loaded = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
-        pipe = _load(_choose_controlnet_pipeline(model), "--model", model, dtype, controlnet=loaded, **variants)
+        pipe = _load(_choose_controlnet_pipeline(model), "--model", model, dtype, controlnet=loaded)
     has_labels = class_labels and isinstance(pipe, ppdiffusers.DiTPipeline)
     is_incomplete = getattr(pipe, "unet", None) is None or getattr(pipe, "vae", None) is None
     if is_incomplete and not any_kind and not has_labels:
@@ -89,11 +91,28 @@ def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: An
         )
     name, arguments = source.arguments
     try:
-        return cls.from_pretrained(name, **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
+        with _hide_variants(source) as folder:
+            return cls.from_pretrained(folder or name, **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         remedy = "check that its files are complete" if Path(name).is_dir() else "check the name and the network"
         raise UserError(f"{option} {name} could not be loaded; {remedy} ({type(error).__name__}: {reason})") from error
+
+
+@contextmanager
+def _hide_variants(source: ModelSource) -> Iterator[str | None]:
+    """Link the files of a folder under names without a variant, as paddlenlp loads no other; None without variants."""
+    if source.folder is None or not source.variants:
+        yield None
+        return
+    with TemporaryDirectory() as folder:
+        for path in filter(Path.is_file, source.folder.rglob("*")):
+            relative = path.relative_to(source.folder)
+            variant = source.variants.get(relative.parts[0])
+            link = folder / relative.with_name(path.name.replace(f".{variant}.", "."))
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path.resolve())
+        yield folder
 
 
 def _choose_controlnet_pipeline(model: ModelSource) -> Any:
