@@ -267,7 +267,7 @@ class TestExplicitSettings:
              "lower the ratio or enlarge the stride. Here sx=3 and sy=3 come from the preset 'balanced', ratio=0.9 "
              "from your arguments; omit ratio, or pass sx or sy as well, with config='balanced'"),
             # Wrong whatever the base.
-            ("balanced", dict(sx=0), "sx=0 must be a whole number of tokens, 1 or more"),
+            ("balanced", dict(sx=0), "sx=0 must be a whole number of tokens, 1 or more, such as 2"),
             ("quality", dict(ratio=2), "must be at least 0 and at most 0.75 for a 2x2 stride; lower the ratio or "
              "enlarge the stride"),
             ("fast", dict(ratio=0.75, sx=2, sy=2, method="tome"), "lower the ratio or enlarge the stride"),
