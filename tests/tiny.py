@@ -118,6 +118,20 @@ def pipeline(cls: type = ppdiffusers.StableDiffusionPipeline, **parts: Any) -> A
     return pipe
 
 
+class Sampler(ppdiffusers.DiffusionPipeline):
+    """Calls a denoiser at every timestep of a scheduler, with what ``call`` gives it."""
+
+    def __init__(self, unet: Model, scheduler: Any) -> None:
+        super().__init__()
+        self.register_modules(unet=unet, scheduler=scheduler)
+
+    @paddle.no_grad()
+    def __call__(self, call: Callable[[Model, int, float], np.ndarray], steps: int, begin: int = 0) -> list[np.ndarray]:
+        self.scheduler.set_timesteps(steps)
+        timesteps = enumerate(self.scheduler.timesteps.tolist())
+        return [call(self.unet, number, timestep) for number, timestep in timesteps if number >= begin]
+
+
 def array(shape: tuple[int, ...], seed: int = 0) -> paddle.Tensor:
     """Normal numbers, float32, without any global generator."""
     return normal(*shape, seed=seed)

@@ -34,7 +34,7 @@ class Grid:
         return Grid(self.height, self.width)
 
     def num_cells(self, sx: int, sy: int, st: int = 1) -> int:
-        """Count the cells of sx columns, sy rows and st frames that fit; each holds one destination."""
+        """Count the cells of ``sx`` by ``sy`` by ``st`` tokens; each has one destination."""
         return (self.frames // st) * (self.height // sy) * (self.width // sx)
 
     def num_merged(self, ratio: float) -> int:

@@ -37,8 +37,8 @@ class AppliedBlocks:
     Attributes:
         denoiser: its name in the pipeline, ``unet``; "" for a model.
         config: the settings.
-        last_image: computed and skipped steps of the last image, with a cache over steps; None before.
         paths: of the blocks in the denoiser, ``down_blocks.0.attentions.0.transformer_blocks.0``; one or more.
+        last_image: computed and skipped steps of the last image, with a cache over steps; None before.
     """
 
     denoiser: str
@@ -135,15 +135,15 @@ def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     entries: list[AppliedBlocks] = []
     seen: set[int] = set()
     for name, layer in list_models(model_or_pipe):
-        paths: dict[ToMeConfig, list[str]] = {}
-        reports: dict[ToMeConfig, StepReport | None] = {}
+        found: dict[ToMeConfig, AppliedBlocks] = {}
         for path, block, override in list_attached_blocks(layer):
             # Two models may hold the same layers (Versatile Diffusion's UNets).
             if id(block) not in seen:
                 seen.add(id(block))
-                paths.setdefault(override.attachment.config, []).append(path)
-                reports[override.attachment.config] = override.attachment.last_image
-        entries += [AppliedBlocks(name, config, tuple(found), reports[config]) for config, found in paths.items()]
+                config, last_image = override.attachment.config, override.attachment.last_image
+                paths = (*found[config].paths, path) if config in found else (path,)
+                found[config] = AppliedBlocks(name, config, paths, last_image)
+        entries += found.values()
     return AppliedToMe(tuple(entries)) if entries else None
 
 

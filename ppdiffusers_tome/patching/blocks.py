@@ -174,7 +174,7 @@ def _walk(model: Layer) -> Iterator[tuple[str, Layer]]:
 
 
 def _locate_in_unet(model: Layer, path: str, unets: Sequence[UNetParts]) -> tuple[int | None, int]:
-    """Return the stage and level of a layer in a UNet, else None and 1.
+    """Return the stage and level of a layer; None and 1 outside UNets.
 
     The level is counted from the downsamplers. Guessing it from token counts, as tomesd does, fails at some sizes
     (33x36 latents crash it at level 8).

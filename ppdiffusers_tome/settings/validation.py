@@ -81,16 +81,17 @@ def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
 
 def _validate_cache(cache: Any) -> float | tuple[int, ...]:
     """Check the fraction of steps to skip, or the list of computed steps."""
+    accepted = "the fraction of steps to skip, or a list of computed steps"
     if isinstance(cache, Sequence) and not isinstance(cache, str | bytes):
         steps = [to_python(step) for step in cache]
         for step in steps:
-            check_type(step, Integral, "the fraction of steps to skip, or a list of computed steps", "cache=")
+            check_type(step, Integral, accepted, "cache=")
         if not steps or steps[0] != 0 or any(left >= right for left, right in pairwise(steps)):
             raise ToMeValueError(
                 f"cache={truncated_repr(cache)} must list the computed steps in order, from 0: (0, 1, 2, 5, 8, 9)"
             )
         return tuple(map(int, steps))
-    check_type(cache, Real, "the fraction of steps to skip, or a list of computed steps", "cache=")
+    check_type(cache, Real, accepted, "cache=")
     if not 0 <= cache < 1:
         raise ToMeValueError(f"cache={truncated_repr(cache)} must be the fraction of steps to skip, 0 <= cache < 1")
     return _to_float(cache)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from benchmarks import pages
 from ppdiffusers_tome.tools.bench.random_models import RANDOM_UNETS, random_model
-from ppdiffusers_tome.tools.measure.clock import seconds_of
 from ppdiffusers_tome.tools.measure.stats import Spread
+from ppdiffusers_tome.tools.measure.timing import measure_seconds
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -25,9 +25,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     unet = random_model(args.model)
     seconds: dict[str, list[float]] = {"apply_tome": [], "remove_tome": []}
     for _ in range(args.repeats):
-        seconds["apply_tome"].append(seconds_of(lambda: apply_tome(unet, max_downsample=8)))
+        seconds["apply_tome"].append(measure_seconds(lambda: apply_tome(unet, max_downsample=8)))
         num_blocks = applied_tome(unet).num_blocks
-        seconds["remove_tome"].append(seconds_of(lambda: remove_tome(unet)))
+        seconds["remove_tome"].append(measure_seconds(lambda: remove_tome(unet)))
     print(f"{args.model}, {num_blocks} blocks; {pages.describe(pages.machine())}")
     for name, values in seconds.items():
         milliseconds = Spread.of([1000 * value for value in values])

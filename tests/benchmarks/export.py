@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
+from benchmarks.turns import take_turns
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.random_models import RANDOM_UNETS, random_model
-from ppdiffusers_tome.tools.measure.clock import seconds_of
-from ppdiffusers_tome.tools.measure.rounds import take_turns
 from ppdiffusers_tome.tools.measure.stats import Spread
+from ppdiffusers_tome.tools.measure.timing import measure_seconds
 
 DYNAMIC, PROGRAM, INFERENCE = "dynamic", "program", "inference"
 
@@ -66,7 +66,7 @@ def _measure(model: str, height: int, width: int, rows: int, ratio: float, repea
             component = denoiser_component(unet, height=height, width=width, rows=rows)
             component.save(Path(folder) / kind)
             for way, call in _calls(component, Path(folder) / kind).items():
-                turns[f"{kind}, {way}"] = partial(seconds_of, call)
+                turns[f"{kind}, {way}"] = partial(measure_seconds, call)
         with paddle.no_grad():
             return take_turns(turns, repeats, progress="rounds")
 

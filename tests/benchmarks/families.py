@@ -15,10 +15,10 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks import pages
+from benchmarks.turns import take_turns
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.measure.clock import seconds_of
-from ppdiffusers_tome.tools.measure.rounds import take_turns
 from ppdiffusers_tome.tools.measure.stats import Spread
+from ppdiffusers_tome.tools.measure.timing import measure_seconds
 from zoo import Specimen, specimens
 
 
@@ -53,11 +53,11 @@ def _measure(specimen: Specimen, side: int, config: ToMeConfig, repeats: int) ->
 
     def run_unmerged() -> float:
         remove_tome(model)
-        return seconds_of(lambda: specimen.run(model, batch=2, height=height, width=width))
+        return measure_seconds(lambda: specimen.run(model, batch=2, height=height, width=width))
 
     def run_merged() -> float:
         apply_tome(model, config)
-        return seconds_of(lambda: specimen.run(model, batch=2, height=height, width=width))
+        return measure_seconds(lambda: specimen.run(model, batch=2, height=height, width=width))
 
     with paddle.no_grad():
         seconds = take_turns({"unmerged": run_unmerged, "merged": run_merged}, repeats)

@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import pages
 from benchmarks.block import FAST, MERGE, NAMES, OURS, PORT, STAGES, UNMERGE, BlockCase, stages_of
+from benchmarks.turns import take_turns
 from ppdiffusers_tome.cpu.process import keeps_freed_memory
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
-from ppdiffusers_tome.tools.measure.clock import DeviceClock, garbage_kept, seconds_of
-from ppdiffusers_tome.tools.measure.rounds import take_turns
 from ppdiffusers_tome.tools.measure.stats import Spread
+from ppdiffusers_tome.tools.measure.timing import measure_seconds, pause_garbage_collection
 from ppdiffusers_tome.tools.measure.units import format_bytes
+from ppdiffusers_tome.tuning.measurement import DeviceClock
 
 if TYPE_CHECKING:
     import paddle
@@ -118,10 +119,10 @@ def _turn(name: str, case: BlockCase) -> Callable[[], dict[str, float]]:
             for _ in stages(case, x, timestep):
                 pass
 
-    step = (lambda: seconds_of(lambda: run(case.blocks))) if name == PORT else _our_step(name, case, x)
+    step = (lambda: measure_seconds(lambda: run(case.blocks))) if name == PORT else _our_step(name, case, x)
 
     def turn() -> dict[str, float]:
-        with paddle.no_grad(), garbage_kept():
+        with paddle.no_grad(), pause_garbage_collection():
             run()  # or the variant before would decide which memory has to be fetched from the system again
             clock = DeviceClock()
             seconds = {stage: clock.lap() for stage in stages(case, x, timestep) if stage in STAGES}
@@ -149,7 +150,7 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
 
     if name == FAST:
         run_steps(1 + config.reuse_steps)
-    return lambda: seconds_of(lambda: run_steps(config.reuse_steps)) / config.reuse_steps
+    return lambda: measure_seconds(lambda: run_steps(config.reuse_steps)) / config.reuse_steps
 
 
 def _run_blocks(attachment: Any, case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor) -> None:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import paddle
-import ppdiffusers
 import pytest
 
 import tiny
@@ -118,19 +117,6 @@ class Tensors:
     def alive(self) -> int:
         gc.collect()
         return sum(each() is not None for each in self.seen)
-
-
-class Sampler(ppdiffusers.DiffusionPipeline):
-    """Calls a denoiser at every timestep."""
-
-    def __init__(self, denoiser: tiny.Model, scheduler: Any) -> None:
-        super().__init__()
-        self.register_modules(denoiser=denoiser, scheduler=scheduler)
-
-    @paddle.no_grad()
-    def __call__(self, call: Callable[[float], np.ndarray]) -> list[np.ndarray]:
-        self.scheduler.set_timesteps(9)
-        return [call(timestep) for timestep in self.scheduler.timesteps.tolist()]
 
 
 class ToMeContract:
@@ -304,8 +290,8 @@ class ToMeContract:
 
     def denoise(self, model: tiny.Model) -> list[np.ndarray]:
         """Run a model at nine timesteps, as a pipeline does, always with the same latents."""
-        pipe = Sampler(model, tiny.scheduler())
-        return pipe(lambda timestep: self.output(model, timestep=timestep))
+        pipe = tiny.Sampler(model, tiny.scheduler())
+        return pipe(lambda unet, number, timestep: self.output(unet, timestep=timestep), steps=9)
 
     def test_train_and_eval_modes_stay(self, model: tiny.Model) -> None:
         model.train()

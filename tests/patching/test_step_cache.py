@@ -23,18 +23,9 @@ STEPS = 12
 CACHE = (0, 1, 2, 5, 8, 10, 11)
 
 
-class Sampler(ppdiffusers.DiffusionPipeline):
-    """Calls a denoiser with the same latents at every timestep, so that steps can be compared one by one."""
-
-    def __init__(self, unet: tiny.Model, scheduler: Any) -> None:
-        super().__init__()
-        self.register_modules(unet=unet, scheduler=scheduler)
-
-    @paddle.no_grad()
+class Sampler(tiny.Sampler):
     def __call__(self, calls: Any, steps: int = STEPS, begin: int = 0) -> list[np.ndarray]:
-        self.scheduler.set_timesteps(steps)
-        timesteps = enumerate(self.scheduler.timesteps.tolist())
-        return [calls(self.unet, number, timestep) for number, timestep in timesteps if number >= begin]
+        return super().__call__(calls, steps, begin)
 
 
 def call(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any
 
 from paddle.nn import Layer
 
+from ppdiffusers_tome.patching.adapters.adapter import UNETS
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
 from ppdiffusers_tome.patching.overrides.block import find_arguments
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride
@@ -13,22 +14,18 @@ from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 
 
-class BlockStack:
-    """Transformer blocks that run one after another; their key in the cache.
+class StackForward(ForwardOverride):
+    """The override of a block in a stack, transformer blocks that run one after another.
 
     The whole stack has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
     block returns its input, and the last one returns the input of the first plus the predicted residual.
-    """
 
-
-class StackForward(ForwardOverride):
-    """The override of a block in a stack.
-
-    ``outputs`` are the arguments, by position or name, whose new values the block returns, in that order.
+    ``stack`` is the path of the stack in its denoiser. ``outputs`` are the arguments, by position or name, whose new
+    values the block returns, in that order.
     """
 
     def __init__(
-        self, attachment: Attachment, layer: Layer, stack: BlockStack, outputs: tuple[int | str, ...], *,
+        self, attachment: Attachment, layer: Layer, stack: str, outputs: tuple[int | str, ...], *,
         is_first: bool, is_last: bool,
     ) -> None:  # fmt: skip
         super().__init__(attachment, layer)
@@ -99,8 +96,7 @@ def attach_step_cache(attachment: Attachment, denoiser: Layer) -> None:
         if id(block.block) not in skipped:
             container = block.name if is_controlnet else block.name.rpartition(".")[0]
             stacks.setdefault(container, []).append(block)
-    for blocks in stacks.values():
-        stack = BlockStack()
+    for stack, blocks in stacks.items():
         for block in blocks:
             StackForward(
                 attachment, block.block, stack, block.adapter.outputs,
@@ -109,9 +105,10 @@ def attach_step_cache(attachment: Attachment, denoiser: Layer) -> None:
 
 
 def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[Layer, bool]]:
-    """Return the levels of a UNet that a skipped step does not run, and whether their outputs are used."""
-    down, up = (list(getattr(denoiser, name, ())) for name in ("down_blocks", "up_blocks"))
-    middle = [layer for layer in [getattr(denoiser, "mid_block", None)] if layer is not None]
+    """Return the levels that a skipped step omits, and whether their outputs are used."""
+    unet = UNETS[0]  # that of ppdiffusers, whose levels are layers with a ``forward``
+    down, up = (list(getattr(denoiser, name, ())) for name in (unet.down, unet.up))
+    middle = [layer for layer in [getattr(denoiser, unet.middle, None)] if layer is not None]
     if is_controlnet:
         return [(level, True) for level in [*down, *middle]]
     coarse = [*down[1:], *middle, *up[:-1]] if up else []

@@ -103,7 +103,7 @@ class DenoiserCall:
             self.cached_step = self._begin_cached_step(denoising, step)
 
     def find_cached_step(self) -> CachedStep | None:
-        """Return the state of the cache over steps in this call; None where all layers run."""
+        """Return the step of the cache; None where all layers run."""
         if not self._has_timestep and self.timestep_argument is not None:
             self.set_timestep(self.timestep_argument)
         return self.cached_step

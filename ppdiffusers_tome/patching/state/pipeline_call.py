@@ -83,7 +83,7 @@ class PipelineCall:
         return self._denoisings[attachment]
 
     def end(self) -> None:
-        """Report the steps, and log denoisers in which no step was between ``start`` and ``end``."""
+        """Report cached steps, and log denoisers in which no tokens merged."""
         for attachment, denoising in self._denoisings.items():
             if denoising is not None and attachment.config.cache:
                 histories = [history for entry in denoising.histories.entries for history in entry.values()]

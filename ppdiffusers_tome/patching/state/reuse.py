@@ -66,7 +66,7 @@ class MatchingCache:
 
     @property
     def entries(self) -> list[Reductions]:
-        """What the calls of the last step share with the next."""
+        """The reductions of the last step's calls, for the next step."""
         return [entry.reductions for entry in self._current]
 
     @property

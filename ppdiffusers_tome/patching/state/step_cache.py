@@ -1,4 +1,4 @@
-"""The cache over steps: which steps are computed, and what the others predict from them.
+"""The schedule of the cache over steps, and predictions in skipped steps.
 
 Merging makes a call of the denoiser cheaper; this makes some calls skip most of their layers. A skipped step adds what
 those layers added in the computed steps before it, extrapolated linearly (TaylorSeer, arXiv 2503.06923, order 1).
@@ -70,7 +70,7 @@ class History:
     slope: Any = None
 
     def add(self, step: int, value: Any) -> None:
-        """Store the value of a computed step; the shapes are those of the steps before."""
+        """Store the value of a computed step, of the same shapes as before."""
         if self.order > 0 and self.step >= 0:
             distance = step - self.step
             self.slope = map_tensors(lambda new, old: (new - old) / distance, value, self.value)

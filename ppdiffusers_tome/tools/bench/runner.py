@@ -16,10 +16,9 @@ from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
 from ppdiffusers_tome.tools.bench.variants import variant_applied
 from ppdiffusers_tome.tools.bench.workloads import Case, load_workload
 from ppdiffusers_tome.tools.console.output import warn
-from ppdiffusers_tome.tools.measure.clock import seconds_of
 from ppdiffusers_tome.tools.measure.ledger import Ledger
-from ppdiffusers_tome.tools.measure.rounds import in_turn
 from ppdiffusers_tome.tools.measure.runner import Job, run_jobs
+from ppdiffusers_tome.tools.measure.timing import measure_seconds, rotate
 
 Finding = tuple[list[Any], Any]  # a key of the ledger and its result
 
@@ -107,7 +106,7 @@ def measure_rounds(case: Case, variants: Sequence[str], rounds: Sequence[int]) -
     def run(variant: str, steps: int) -> float:
         with variant_applied(workload.model_or_pipe, variant):
             gc.collect()
-            return seconds_of(lambda: workload.run(steps)) / workload.units
+            return measure_seconds(lambda: workload.run(steps)) / workload.units
 
     # The first calls set things up: on a GPU each variant's kernels are chosen, on a CPU a call may take a minute.
     for variant in variants if paddle.get_device() != "cpu" else variants[:1]:
@@ -115,7 +114,7 @@ def measure_rounds(case: Case, variants: Sequence[str], rounds: Sequence[int]) -
         run(variant, 1)
     for number in rounds:
         seconds = {}
-        for variant in in_turn(variants, number):
+        for variant in rotate(variants, number):
             yield {"running": variant}
             seconds[variant] = run(variant, case.steps)
         yield {"round": number, "seconds": seconds}

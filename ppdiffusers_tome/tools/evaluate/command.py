@@ -1,4 +1,4 @@
-"""The run that ``evaluate`` and ``compare`` share: from a loaded pipeline to the samples of all cases."""
+"""The run of ``evaluate`` and ``compare``, from a loaded pipeline to all samples."""
 
 from __future__ import annotations
 

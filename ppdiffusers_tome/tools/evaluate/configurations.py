@@ -1,4 +1,4 @@
-"""Configurations that are compared: the unmerged pipeline, ppdiffusers' port, and this package with any settings.
+"""Configurations to compare: unmerged, ppdiffusers' port, and this package with settings.
 
 This module imports no Paddle.
 """

@@ -14,10 +14,10 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, unmerged
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder, Sample
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.measure.clock import DeviceClock
 from ppdiffusers_tome.tools.measure.ledger import Ledger
-from ppdiffusers_tome.tools.measure.rounds import in_turn
 from ppdiffusers_tome.tools.measure.runner import Job, run_jobs
+from ppdiffusers_tome.tools.measure.timing import rotate
+from ppdiffusers_tome.tuning.measurement import DeviceClock
 
 WARM_UP_STEPS = 1
 IMAGES_PER_REFERENCE = 8  # whose seconds are compared with those of one unmerged image
@@ -88,7 +88,7 @@ class Evaluation:
     def _run_case(self, number: int, case: Case, keys: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Generate the images of a case; other configurations begin in every case."""
         missing = [each for each in self.configurations if case.key(each.name) in keys and each.name != UNMERGED]
-        missing = in_turn(missing, number)
+        missing = rotate(missing, number)
         for start in range(0, max(1, len(missing)), IMAGES_PER_REFERENCE):
             reference = self._measure(unmerged(), case, None)
             if start == 0 and case.key(UNMERGED) in keys:

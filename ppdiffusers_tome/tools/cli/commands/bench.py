@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome bench``: the cost and gain of token merging, measured in turns with the unmerged model."""
+"""``ppdiffusers-tome bench``: cost and gain of token merging, measured in turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome compare``: the same images without and with token merging, side by side and in numbers."""
+"""``ppdiffusers-tome compare``: images without and with token merging, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome visualize``: which tokens merged where, over the image, and the image at several ratios."""
+"""``ppdiffusers-tome visualize``: merged tokens over the image, at several ratios."""
 
 from __future__ import annotations
 
