@@ -86,7 +86,7 @@ def test_every_setting_is_an_option_documented_as_in_apply_tome():
     given = (
         "--max-downsample none --sx 3 --sy 4 --no-rand --no-merge-attn --merge-crossattn --merge-mlp --tome-seed 5 "
         "--tile 16 --reuse-steps 2 --reuse-blocks --method tofu --min-similarity 0.5 --start 0.1 --end 0.9 --st 2 "
-        "--proportional"
+        "--proportional --cache 0.5 --cache-order 0"
     )
     overrides = get_tome_overrides(parser.parse_args(given.split()))
     assert overrides.keys() == {*vars(ToMeConfig())} - {"ratio"}
