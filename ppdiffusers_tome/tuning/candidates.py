@@ -11,11 +11,17 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
 from ppdiffusers_tome.settings.types import LEVELS, truncated_repr
 
 # The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from
 # proportional attention and "keys" in a transformer, and in both from unmerged last steps. Plain merging also works
-# where blocks have no layers for keys and attention takes no mask.
+# where blocks have no layers for keys and attention takes no mask. A cache over steps goes with the best of each model.
+_CACHES = (0.3, 0.5, 0.6, 0.7)
+_CACHED = (
+    ToMeConfig(0.0), replace(ToMeConfig.preset("balanced"), end=0.9),
+    ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
+)  # fmt: skip
 CANDIDATES = (
     *(ToMeConfig.preset(name) for name in presets()), replace(ToMeConfig.preset("balanced"), end=0.9),
     ToMeConfig(0.5, method="keys"), ToMeConfig(0.75, method="keys"),
@@ -23,18 +29,20 @@ CANDIDATES = (
     ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
     ToMeConfig(0.8, sx=4, sy=4, tile=8, proportional=True, end=0.9),
     ToMeConfig(0.7, end=0.5), ToMeConfig(0.5), ToMeConfig(0.7),
+    *(replace(config, cache=cache) for config in _CACHED for cache in _CACHES),
 )  # fmt: skip
 
 
 def list_candidates(
     config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None,
-    families: Mapping[str, Sequence[ToMeConfig]] | None = None,
+    families: Mapping[str, Sequence[ToMeConfig]] | None = None, *, steps: int | None = None,
 ) -> dict[str, list[ToMeConfig]]:  # fmt: skip
     """List the settings to try by family, from mild to strong.
 
     Args:
         config, settings: as for ``common_settings``; candidates that they make impossible are omitted.
         families: candidates in place of ``CANDIDATES``.
+        steps: of the denoising; with too few for a cache over steps, there is none among ``CANDIDATES``.
 
     Raises:
         ToMeTypeError: a setting is of the wrong type or unknown.
@@ -42,7 +50,8 @@ def list_candidates(
     """
     common, refusal = common_settings(config, settings), None
     by_family: dict[str, list[ToMeConfig]] = {}
-    for name, members in ({None: CANDIDATES} if families is None else families).items():
+    candidates = [config for config in CANDIDATES if not config.cache or steps is None or steps >= MIN_STEPS]
+    for name, members in ({None: candidates} if families is None else families).items():
         for member in members:
             try:
                 candidate = replace(member, **common)
@@ -56,7 +65,7 @@ def list_candidates(
                 family.append(candidate)
     if families is None:
         for family in by_family.values():
-            family.sort(key=lambda config: (max(map(config.highest_ratio, LEVELS)), config.sx * config.sy))
+            family.sort(key=_strength)
     if not by_family:
         values = ", ".join(f"{name}={truncated_repr(value)}" for name, value in common.items())
         reason = "families has no settings" if refusal is None else f"no settings are possible with {values}; {refusal}"
@@ -84,11 +93,19 @@ def common_settings(
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}
 
 
+def _strength(config: ToMeConfig) -> tuple[float, ...]:
+    """Return what orders the settings of a family from mild to strong."""
+    skipped = config.cache if isinstance(config.cache, float) else 0.0
+    return max(map(config.highest_ratio, LEVELS)), config.sx * config.sy, skipped
+
+
 def _name_family(config: ToMeConfig) -> str:
     """Return a name for all settings that differ in strength alone."""
+    if config.cache and config.ratio == 0:
+        return "cache over steps"
     proportional = ", proportional" if _drop_redundant_proportional(config).proportional else ""
     interval = "" if (config.start, config.end) == (0, 1) else f", from {config.start:g} to {config.end:g}"
-    return f"{config.method}{proportional}{interval}"
+    return f"{config.method}{proportional}{interval}{', cache over steps' if config.cache else ''}"
 
 
 def _drop_redundant_proportional(config: ToMeConfig) -> ToMeConfig:

@@ -53,6 +53,7 @@ class Trial:
         speed_up: unmerged seconds divided by merged seconds, median over the images.
         psnr: the least over the images, in dB; infinite for identical images.
         peak_bytes: the most memory in use; None if it could not be measured.
+        steps: of the denoising, if there were fewer than in the call; such a trial is for comparison and never chosen.
     """
 
     family: str
@@ -60,6 +61,7 @@ class Trial:
     speed_up: float
     psnr: float
     peak_bytes: int | None
+    steps: int | None = None
 
     def meets(self, target: Target) -> bool:
         return self.is_similar_enough(target) and self.is_cheap_enough(target)

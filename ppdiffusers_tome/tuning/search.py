@@ -6,9 +6,10 @@ required similarity, or that reaches the required speed and memory: stronger one
 
 from __future__ import annotations
 
+import inspect
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -40,6 +41,10 @@ class MeasuredImage:
     peak_bytes: int | None  # None if it could not be measured
 
 
+# With a number it generates in so many steps, otherwise in those of the call.
+Generator = Callable[..., MeasuredImage]
+
+
 def tune(
     pipe: Any, call: Mapping[str, Any], *,
     psnr: float | None = None, speedup: float | None = None, memory: int | None = None,
@@ -48,10 +53,13 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
-    It generates about fifteen images, all with seed 0, on a shared copy of the pipeline (``shared_copy``). The pipeline
-    itself stays as it is, with its ToMe or without, and the global random generators are restored. The copy takes the
-    pipeline's place as an argument in ``call``, as the owner of a method there, and as the first argument of
+    It generates about twenty-five images, all with seed 0, on a shared copy of the pipeline (``shared_copy``). The
+    pipeline itself stays as it is, with its ToMe or without, and the global random generators are restored. The copy
+    takes the pipeline's place as an argument in ``call``, as the owner of a method there, and as the first argument of
     ``callback_on_step_end``; a function in ``call`` that reaches the pipeline otherwise sees the idle original.
+
+    Candidates merge tokens, skip steps (``cache``), or do both. If the best skips steps, the simplest way to be as fast
+    is measured too, fewer steps of denoising, unmerged and merged; the verdict says where that keeps more.
 
     Args:
         pipe: any ppdiffusers pipeline whose calls return images.
@@ -94,23 +102,25 @@ def tune(
     arguments = {name: _replace_pipeline(value, pipe, copied_pipe) for name, value in call.items()}
     states = dict(generator_states())
 
-    def generate() -> MeasuredImage:
+    def generate(fewer_steps: int | None = None) -> MeasuredImage:
         paddle.seed(0)
         np.random.seed(0)
         generator_states().update(states)
+        changes = {} if fewer_steps is None else {"num_inference_steps": fewer_steps}
         meter = Meter()
-        output = copied_pipe(**arguments)
+        output = copied_pipe(**{**arguments, **changes})
         seconds, peak_bytes = meter.seconds(), meter.peak_bytes()
         return MeasuredImage(read_first_image(output), seconds, peak_bytes)
 
     with untouched_random_state():
         return tune_images(
-            copied_pipe, [generate], target, config=config, settings=settings, families=families, on_trial=on_trial
-        )
+            copied_pipe, [generate], target, steps=_find_num_steps(copied_pipe, call), config=config, settings=settings,
+            families=families, on_trial=on_trial,
+        )  # fmt: skip
 
 
 def tune_images(
-    pipe: Any, generators: Sequence[Callable[[], MeasuredImage]], target: Target, *,
+    pipe: Any, generators: Sequence[Generator], target: Target, *, steps: int | None = None,
     config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None,
     families: Mapping[str, Sequence[ToMeConfig]] | None = None, on_trial: Callable[[Trial], None] = lambda trial: None,
     known_trials: Iterable[Trial] = (),
@@ -119,12 +129,14 @@ def tune_images(
 
     Args:
         pipe: the pipeline that the functions generate with; it has no ToMe afterwards.
-        generators: functions that each generate and measure one image, the same one at every call.
+        generators: functions that each generate and measure one image, the same one at every call, with fewer steps
+            if they are given a number.
         target: the requirements.
+        steps: of the denoising; None if unknown, then fewer steps are not tried.
         config, settings, families, on_trial: as for ``tune``.
         known_trials: of an earlier, interrupted search with the same images, which are not repeated.
     """
-    by_family = list_candidates(config, settings, families)
+    by_family = list_candidates(config, settings, families, steps=steps)
     unmerged_config = ToMeConfig(**{**common_settings(config, settings), "ratio": 0.0})
     speed_up = 0.0
     try:
@@ -135,6 +147,10 @@ def tune_images(
         best = _choose([trial for trial in trials if trial.meets(target)], target)
         if best is not None:
             speed_up = _measure_side_by_side(pipe, best.config, generators)
+        if best is not None and best.config.cache and steps is not None:
+            for trial in _try_fewer_steps(pipe, generators, unmerged, best.config, steps, speed_up):
+                trials.append(trial)
+                on_trial(trial)
     finally:
         remove_tome(pipe)
     pays = best is not None and (speed_up >= _LEAST_SPEED_UP or target.memory is not None)
@@ -145,6 +161,13 @@ def tune_images(
     )  # fmt: skip
 
 
+def _find_num_steps(pipe: Any, call: Mapping[str, Any]) -> int | None:
+    """Return the number of steps of a call, or None."""
+    parameter = inspect.signature(type(pipe).__call__).parameters.get("num_inference_steps")
+    steps = call.get("num_inference_steps", None if parameter is None else parameter.default)
+    return steps if isinstance(steps, int) else None
+
+
 def _replace_pipeline(value: Any, pipe: Any, copied_pipe: Any) -> Any:
     """Replace the pipeline, or the owner of a method, by its copy."""
     if isinstance(value, MethodType) and value.__self__ is pipe:
@@ -153,7 +176,7 @@ def _replace_pipeline(value: Any, pipe: Any, copied_pipe: Any) -> Any:
 
 
 def _try_candidates(
-    pipe: Any, generators: Sequence[Callable[[], MeasuredImage]], unmerged: Sequence[MeasuredImage],
+    pipe: Any, generators: Sequence[Generator], unmerged: Sequence[MeasuredImage],
     by_family: Mapping[str, Sequence[ToMeConfig]], target: Target, on_trial: Callable[[Trial], None],
     known_trials: Iterable[Trial],
 ) -> list[Trial]:  # fmt: skip
@@ -162,7 +185,7 @@ def _try_candidates(
     Raises:
         NothingToMergeError: nothing merges with any of them.
     """
-    known = {trial.config: trial for trial in known_trials}
+    known = {trial.config: trial for trial in known_trials if trial.steps is None}
     trials: dict[ToMeConfig, Trial] = {}
     refusal: NothingToMergeError | None = None
     for family, configs in by_family.items():
@@ -175,11 +198,7 @@ def _try_candidates(
                 except NothingToMergeError as error:
                     refusal = error
                     continue
-                merged = [generate() for generate in generators]
-                pairs = list(zip(unmerged, merged, strict=True))
-                speed_up = statistics.median(before.seconds / after.seconds for before, after in pairs)
-                least_psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in pairs)
-                trials[config] = Trial(family, config, speed_up, least_psnr, _max_peak(merged))
+                trials[config] = _make_trial(family, config, unmerged, [generate() for generate in generators])
                 on_trial(trials[config])
             trial = trials[config]
             if not trial.is_similar_enough(target) or (target.psnr is None and trial.is_cheap_enough(target)):
@@ -187,6 +206,34 @@ def _try_candidates(
     if not trials and refusal is not None:
         raise refusal
     return list(trials.values())
+
+
+def _try_fewer_steps(
+    pipe: Any, generators: Sequence[Generator], unmerged: Sequence[MeasuredImage], config: ToMeConfig, steps: int,
+    speed_up: float,
+) -> list[Trial]:  # fmt: skip
+    """Try fewer steps in the time of a cache over steps, unmerged and with the same merging."""
+    trials = []
+    for candidate in dict.fromkeys([replace(config, ratio=0.0, cache=0.0), replace(config, cache=0.0)]):
+        apply_config(pipe, candidate)
+        per_step = 1.0 if candidate.ratio == 0 else _speed_up(unmerged, [generate() for generate in generators])
+        fewer = min(steps - 1, max(1, round(steps * per_step / speed_up)))
+        images = [generate(fewer) for generate in generators]
+        trials.append(_make_trial("fewer steps", candidate, unmerged, images, fewer))
+    return trials
+
+
+def _make_trial(
+    family: str, config: ToMeConfig, unmerged: Sequence[MeasuredImage], images: Sequence[MeasuredImage],
+    steps: int | None = None,
+) -> Trial:  # fmt: skip
+    psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in zip(unmerged, images, strict=True))
+    return Trial(family, config, _speed_up(unmerged, images), psnr, _max_peak(images), steps)
+
+
+def _speed_up(unmerged: Sequence[MeasuredImage], images: Sequence[MeasuredImage]) -> float:
+    """Return the median over the images."""
+    return statistics.median(one.seconds / another.seconds for one, another in zip(unmerged, images, strict=True))
 
 
 def _max_peak(images: Iterable[MeasuredImage]) -> int | None:
@@ -203,7 +250,7 @@ def _choose(trials: Sequence[Trial], target: Target) -> Trial | None:
 
 
 def _measure_side_by_side(
-    pipe: Any, config: ToMeConfig, generators: Sequence[Callable[[], MeasuredImage]]
+    pipe: Any, config: ToMeConfig, generators: Sequence[Generator]
 ) -> float:  # fmt: skip
     """Return the median speed-up of merged images over unmerged ones.
 
@@ -233,4 +280,16 @@ def _describe_result(best: Trial | None, speed_up: float, pays: bool, trials: Se
             f"No settings give a speed-up on this machine at this size: the best that reach the target, {summary}. "
             "Attention takes too small a part of the time; a larger image has a larger speed-up"
         )
-    return f"The chosen settings, {summary}, with a PSNR of {best.psnr:.1f} dB"
+    return f"The chosen settings, {summary}, with a PSNR of {best.psnr:.1f} dB{_compare_fewer_steps(best, trials)}"
+
+
+def _compare_fewer_steps(best: Trial, trials: Sequence[Trial]) -> str:
+    """Describe fewer steps in the same time, if they were tried."""
+    control = max((trial for trial in trials if trial.steps is not None), key=lambda trial: trial.psnr, default=None)
+    if control is None:
+        return ""
+    settings = "nothing merged" if control.config.ratio == 0 else control.config.summary
+    result = f"{control.steps} steps with {settings} have {control.psnr:.1f} dB at {control.speed_up:.2f}x"
+    if control.psnr > best.psnr and control.speed_up > best.speed_up * (2 - _LEAST_SPEED_UP):
+        return f". Fewer steps are better here: {result}"
+    return f"; in about the same time, {result}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.overrides.step_cache import CoarseForward, StackForward
-from ppdiffusers_tome.patching.state.step_cache import MIN_STEPS, History, choose_computed_steps
+from ppdiffusers_tome.patching.state.step_cache import History
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
 
 STEPS = 12
 CACHE = (0, 1, 2, 5, 8, 10, 11)
@@ -43,12 +45,13 @@ def equal_steps(one: list[np.ndarray], another: list[np.ndarray]) -> list[int]:
 class TestSchedule:
     @given(st.integers(MIN_STEPS, 120), st.floats(0, 0.99))
     @settings(max_examples=200, deadline=None)
-    def test_any_number_of_steps_has_its_share_dense_at_both_ends(self, num_steps: int, share: float) -> None:
+    def test_any_number_of_steps_has_its_share_densest_at_the_end(self, num_steps: int, share: float) -> None:
         computed = choose_computed_steps(num_steps, share)
         assert {0, 1, num_steps - 2, num_steps - 1} <= computed <= set(range(num_steps))
         assert len(computed) == max(4, num_steps - round(share * num_steps))
         gaps = np.diff(sorted(computed))
         assert gaps[0] == gaps[-1] == 1
+        assert all(later <= earlier + 1 for earlier, later in pairwise(gaps[1:]))
 
     def test_few_steps_are_all_computed(self) -> None:
         assert all(len(choose_computed_steps(n, 0.5)) == n for n in range(1, MIN_STEPS))
@@ -211,7 +214,7 @@ class TestOnPipelines:
         pipe = tiny.pipeline()
         plain = tiny.run_pipeline(pipe, steps=6)
         apply_tome(pipe, ratio=0, cache=0.5)
-        with pytest.warns(UserWarning, match="6 steps leaves the cache over steps nothing to skip"):
+        with pytest.warns(UserWarning, match="cache=0.5 leaves nothing to skip in a denoising of 6 steps"):
             assert np.array_equal(tiny.run_pipeline(pipe, steps=6), plain)
 
 

@@ -127,10 +127,20 @@ class TestOnAPipeline:
         found = tuned({"a": (ToMeConfig({8: 0.5}), MILD)}, psnr=1)
         assert [one.config for one in found.trials] == [MILD]
 
+    def test_a_cache_over_steps_is_compared_with_fewer_steps(self) -> None:
+        cached = replace(MILD, cache=0.5)
+        found = tuned({"a": (cached,)}, call={**PROMPT, "num_inference_steps": 12}, memory=NO_LIMIT)
+        assert (found.config, found.pays) == (cached, True)
+        _, unmerged, merged = found.trials
+        assert (unmerged.config.ratio, merged.config) == (0, MILD)
+        assert all(trial.family == "fewer steps" and 1 <= trial.steps < 12 for trial in (unmerged, merged))
+        closest = max((unmerged, merged), key=lambda trial: trial.psnr)
+        assert f"{closest.steps} steps with" in found.verdict
+
     def test_what_was_found_can_be_applied(self) -> None:
         pipe = pipeline()
         found = tune(pipe, PROMPT, memory=NO_LIMIT)
-        assert found.config in [configs[0] for configs in list_candidates().values()]
+        assert found.config in [configs[0] for configs in list_candidates(steps=2).values()]
         assert pipe.apply_tome(found.config).tome.config == found.config
         plain = tiny.run_pipeline(remove_tome(pipe))
         nothing = tune(pipe, PROMPT, psnr=500)
@@ -399,14 +409,22 @@ class TestCandidates:
         found = list_candidates()
         assert {family: len(configs) for family, configs in found.items()} == {
             "todo": 3, "todo, from 0 to 0.9": 1, "keys": 2, "tome, proportional": 2,
-            "tome, proportional, from 0 to 0.9": 2, "tome, from 0 to 0.5": 1, "tome": 2,
+            "tome, proportional, from 0 to 0.9": 2, "tome, from 0 to 0.5": 1, "tome": 2, "cache over steps": 4,
+            "todo, from 0 to 0.9, cache over steps": 4, "tome, proportional, from 0 to 0.9, cache over steps": 4,
         }  # fmt: skip
         assert sorted(flat(found), key=repr) == sorted(CANDIDATES, key=repr)
+
+    def test_few_steps_have_no_cache(self) -> None:
+        assert not [config for config in flat(list_candidates(steps=8)) if config.cache]
+        assert flat(list_candidates(steps=9)) == flat(list_candidates())
 
     def test_what_a_method_does_anyway_is_not_tried_twice(self) -> None:
         """Keys count sizes whether they are asked to or not, so both would draw the same picture."""
         found = list_candidates(settings={"method": "keys"})
-        assert set(found) == {"keys", "keys, from 0 to 0.5", "keys, from 0 to 0.9"}
+        assert set(found) == {
+            "keys", "keys, from 0 to 0.5", "keys, from 0 to 0.9", "cache over steps",
+            "keys, from 0 to 0.9, cache over steps",
+        }  # fmt: skip
         drawn = [replace(config, proportional=None) for config in flat(found)]
         assert len(set(drawn)) == len(drawn)
         assert set(list_candidates(settings={"method": "keys", "proportional": False})) == set(found)
@@ -424,8 +442,8 @@ class TestCandidates:
                 possible = replace(config, **given)
                 assert {possible, replace(possible, proportional=None)} & set(flat(found))
         for configs in found.values():
-            ratios = [config.highest_ratio(1) for config in configs]
-            assert ratios == sorted(ratios)
+            strengths = [(config.highest_ratio(1), config.cache) for config in configs]
+            assert strengths == sorted(strengths)
 
     @pytest.mark.parametrize("base", ["quality", ToMeConfig(0.4, tile=8, seed=5)])
     @pytest.mark.parametrize("given", [{}, dict(use_rand=False, max_downsample=None)], ids=str)
@@ -453,7 +471,7 @@ class TestCandidates:
         given: dict[str, Any] = dict(method="tofu", tile=4, seed=3, max_downsample=2)
         pipe, told = pipeline(), []
         found = tune(pipe, PROMPT, psnr=500, on_trial=told.append, **given)
-        mildest = [configs[0] for configs in list_candidates(settings=given).values()]
+        mildest = [configs[0] for configs in list_candidates(settings=given, steps=2).values()]
         assert [trial.config for trial in found.trials] == mildest
         assert tuple(told) == found.trials
         assert all(getattr(trial.config, name) == value for trial in told for name, value in given.items())

@@ -11,7 +11,9 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
-from ppdiffusers_tome.patching.state.step_cache import MIN_STEPS, CachedStep, choose_computed_steps
+from ppdiffusers_tome.patching.state.step_cache import CachedStep
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
+from ppdiffusers_tome.settings.types import format_setting
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.overrides.merge import ActivePoint
@@ -130,8 +132,8 @@ class DenoiserCall:
         if len(computed_steps) >= step.num_steps:
             self.attachment.warn_once(
                 "nothing to skip",
-                f"a denoising of {step.num_steps} steps leaves the cache over steps nothing to skip; it needs "
-                f"{MIN_STEPS} steps or more",
+                f"cache={format_setting(self._config.cache)} leaves nothing to skip in a denoising of {step.num_steps} "
+                f"steps, so all are computed; a fraction skips some of {MIN_STEPS} steps or more",
             )
         histories = denoising.histories.lookup(self._latent_shape, self._conditioning)
         if denoising.histories.never_matches:

@@ -1,4 +1,4 @@
-"""The schedule of the cache over steps, and predictions in skipped steps.
+"""The values of layers over steps, and their prediction in skipped steps.
 
 Merging makes a call of the denoiser cheaper; this makes some calls skip most of their layers. A skipped step adds what
 those layers added in the computed steps before it, extrapolated linearly (TaylorSeer, arXiv 2503.06923, order 1).
@@ -9,49 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import paddle
-
-MIN_STEPS = 9  # with fewer, no step is skipped
-_EVENNESS = 0.4  # 1 spaces the computed steps evenly; 0 is as dense at the ends as it gets
-
-
-@lru_cache(maxsize=64)
-def choose_computed_steps(num_steps: int, cache: float | tuple[int, ...]) -> frozenset[int]:
-    """Choose the steps of a denoising that are computed.
-
-    They are dense at both ends and sparse in the middle: the first steps decide what the image shows, the last ones its
-    fine detail, and between them the residuals change nearly linearly.
-
-    Args:
-        num_steps: of the denoising.
-        cache: the fraction of steps to skip, or the computed steps themselves, counted from 0; those after the last one
-            are computed too.
-
-    Example:
-        >>> sorted(choose_computed_steps(20, 0.5))
-        [0, 1, 2, 5, 8, 11, 14, 17, 18, 19]
-    """
-    if isinstance(cache, tuple):
-        return frozenset(cache) | frozenset(range(cache[-1], num_steps))
-    count = num_steps - round(cache * num_steps)
-    if num_steps < MIN_STEPS or count >= num_steps:
-        return frozenset(range(num_steps))
-    count = max(count, 4)
-    steps = []
-    for number in range(count):
-        position = number / (count - 1)
-        position -= (1 - _EVENNESS) * math.sin(2 * math.pi * position) / (2 * math.pi)
-        steps.append(round(position * (num_steps - 1)))
-    # The slope at the start needs two steps, and the last two matter most for fine detail. No step counts twice.
-    steps[1], steps[-2] = 1, num_steps - 2
-    for number in range(2, count):
-        steps[number] = max(steps[number], steps[number - 1] + 1)
-    for number in range(count - 1, 0, -1):
-        steps[number] = min(steps[number], num_steps - count + number)
-    return frozenset(steps)
 
 
 @dataclass

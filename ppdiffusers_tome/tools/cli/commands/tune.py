@@ -6,6 +6,7 @@ import argparse
 import math
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,8 @@ trials), and tune.jsonl trial by trial: stopped, the same command resumes. The d
 a PSNR it chooses the fastest settings that meet the target; without one, those with the images most similar to the
 unmerged ones. If none give a speed-up, it says so and writes no tome.json.
 
-All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched.
+All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched, and
+the cache over steps without --config. If the best skips steps, fewer steps in the same time are measured beside it.
 
 examples:
   ppdiffusers-tome tune
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     prompts = check_prompts(select_prompts(settings.model.labels, args.prompt, PROMPTS[:2]))
     memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
     kept = common_settings(args.config, get_tome_overrides(args))
-    list_candidates(settings=kept)  # an error before anything is loaded
+    list_candidates(settings=kept, steps=settings.steps)  # an error before anything is loaded
     from ppdiffusers_tome.tools.files import prepare_folder
 
     paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
@@ -91,13 +93,14 @@ def _tune(
     loaded, prompts = load_for_prompts(settings, prompts, default=default)
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
 
-    def generate(prompt: str, number: int) -> MeasuredImage:
-        generated = loaded.generate(prompt, number, edges)
+    def generate(prompt: str, number: int, fewer_steps: int | None = None) -> MeasuredImage:
+        changed = loaded if fewer_steps is None else replace(loaded, settings=replace(settings, steps=fewer_steps))
+        generated = changed.generate(prompt, number, edges)
         return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
 
     generators = [partial(generate, prompt, number) for number, prompt in enumerate(prompts)]
-    keys = [["trial", family, each.to_dict()] for family, configs in list_candidates(settings=kept).items()
-            for each in configs]  # fmt: skip
+    candidates = list_candidates(settings=kept, steps=settings.steps)
+    keys = [["trial", family, config.to_dict()] for family, configs in candidates.items() for config in configs]
     run = {**loaded.describe_run(), "kept": kept}
     identity = {
         **run, "prompts": prompts, "seed": settings.seed, "negative_prompt": settings.negative_prompt,
@@ -115,7 +118,9 @@ def _tune(
             ledger.add(["trial", trial.family, trial.config.to_dict()], _to_dict(trial))
             bar.update()
 
-        tuned = tune_images(loaded.pipe, generators, target, settings=kept, on_trial=add, known_trials=known)
+        tuned = tune_images(
+            loaded.pipe, generators, target, steps=settings.steps, settings=kept, on_trial=add, known_trials=known
+        )
     run |= {"target": vars(target), "memory": explain_peak()}
     page = Page("Settings that were tried", _describe(run, tuned), [_make_table(tuned)])
     if tuned.pays:
@@ -130,7 +135,7 @@ def _tune(
 def _to_dict(trial: Trial) -> dict[str, Any]:
     psnr = trial.psnr if math.isfinite(trial.psnr) else None
     return {"family": trial.family, "config": trial.config.to_dict(), "speed_up": trial.speed_up, "psnr_db": psnr,
-            "peak_bytes": trial.peak_bytes}  # fmt: skip
+            "peak_bytes": trial.peak_bytes, "steps": trial.steps}  # fmt: skip
 
 
 def _restore(values: Mapping[str, Any]) -> Trial:
@@ -162,7 +167,9 @@ def _make_table(tuned: Tuned) -> Table:
     table = Table(["settings", "", "speed-up when tried", "PSNR (dB), least", "peak memory"], left=2)
     frontier = find_frontier([(trial.speed_up, trial.psnr) for trial in tuned.trials])
     for trial, is_best in zip(tuned.trials, frontier, strict=True):
-        mark = "chosen" if tuned.pays and trial.config == tuned.config else "frontier" if is_best else ""
+        is_chosen = tuned.pays and trial.steps is None and trial.config == tuned.config
+        mark = "chosen" if is_chosen else "frontier" if is_best else ""
         speed_up, peak = f"{trial.speed_up:.2f}x", format_bytes(trial.peak_bytes)
-        table.add(trial.config.summary, mark, speed_up, format_psnr(trial.psnr), peak)
+        fewer = "" if trial.steps is None else f"{trial.steps} steps, "
+        table.add(f"{fewer}{trial.config.summary}", mark, speed_up, format_psnr(trial.psnr), peak)
     return table
