@@ -6,7 +6,6 @@ import argparse
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,8 +93,7 @@ def _tune(
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
 
     def generate(prompt: str, number: int, fewer_steps: int | None = None) -> MeasuredImage:
-        changed = loaded if fewer_steps is None else replace(loaded, settings=replace(settings, steps=fewer_steps))
-        generated = changed.generate(prompt, number, edges)
+        generated = loaded.generate(prompt, number, edges, steps=fewer_steps)
         return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
 
     generators = [partial(generate, prompt, number) for number, prompt in enumerate(prompts)]

@@ -1,0 +1,257 @@
+"""Measure the cache over steps with and without merging, against fewer steps, on a bundled model.
+
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches images bundled --steps 20 --scheduler ddim
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches costs bundled
+    PYTHONPATH=tests python -m benchmarks.step_caches pages
+
+``images`` adds the PSNR of each setting and prompt to docs/measured/step_caches/images.jsonl and resumes; other work on
+the machine changes nothing. ``costs`` times the kinds of steps in turn on a quiet machine, into costs.jsonl. The
+speed-ups of ``pages`` follow from both: seconds of whole runs move by a fifth between two runs of the same settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import choose_computed_steps
+
+FOLDER = Path("docs/measured/step_caches")
+PLOT = Path("docs/images/frontier.png")
+PROMPTS = {
+    "bundled": ["a photo of a cat", "a photo of an astronaut", "a photo of a rocket", "a photo of a cup of coffee"],
+    "bundled-dit": ["cat", "astronaut", "rocket", "coffee"],
+}
+# The tokens that keep most at their speed, see docs/en/results/fidelity.md.
+BEST_TOKENS = {
+    "bundled": replace(ToMeConfig.preset("balanced"), end=0.9),
+    "bundled-dit": ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
+}
+TOKENS = {
+    "tome 0.5": ToMeConfig(0.5), "quality": ToMeConfig.preset("quality"), "balanced": ToMeConfig.preset("balanced"),
+    "keys 0.5": ToMeConfig(0.5, method="keys"),
+}  # fmt: skip
+UNMERGED, CACHE, FEWER = "unmerged", "cache", "fewer steps"
+DEEPCACHE = "DeepCache"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to generate an image faster.
+
+    Attributes:
+        name, group: what pages call it.
+        config: settings; None for the model as it is.
+        steps: of the denoising.
+        coarse_only: skip the coarse levels of a UNet alone, as DeepCache does.
+    """
+
+    name: str
+    group: str
+    config: ToMeConfig | None
+    steps: int
+    coarse_only: bool = False
+
+
+def list_variants(model: str, steps: int) -> list[Variant]:
+    """List the variants of a denoising with so many steps, the unmerged one first."""
+    tokens, whole = BEST_TOKENS[model], ToMeConfig(0.0)
+    variants = [Variant(UNMERGED, UNMERGED, None, steps)]
+    variants += [Variant(name, "tokens", config, steps) for name, config in TOKENS.items()]
+    variants.append(Variant("best tokens", "tokens", tokens, steps))
+    for cache in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
+        variants.append(Variant(f"cache {cache}", CACHE, replace(whole, cache=cache), steps))
+        variants.append(Variant(f"best tokens, cache {cache}", "tokens and cache", replace(tokens, cache=cache), steps))
+    for interval in (2, 3, 4):
+        computed = tuple(sorted({1, *range(0, steps, interval)}))
+        # Steps after the last computed one are computed too, so the list ends at the last step.
+        name, config = f"every {interval}", replace(whole, cache=(*computed[:-1], max(computed[-1], steps - 1)))
+        variants.append(Variant(name, "fixed interval", config, steps))
+        if model == "bundled":
+            variants.append(Variant(f"{DEEPCACHE}, {name}", DEEPCACHE, replace(config, cache_order=0), steps, True))
+    for name, computed in _list_placements(steps).items():
+        variants.append(Variant(f"cache 0.5, {name}", "placement", replace(whole, cache=computed), steps))
+    for fraction in (0.8, 0.6, 0.5, 0.4, 0.35, 0.3):
+        fewer = round(fraction * steps)
+        variants.append(Variant(f"{fewer} steps", FEWER, None, fewer))
+        variants.append(Variant(f"{fewer} steps, best tokens", f"{FEWER}, best tokens", tokens, fewer))
+    return variants
+
+
+def _list_placements(steps: int) -> dict[str, tuple[int, ...]]:
+    """List half of the steps, placed otherwise than the package does."""
+    positions = [number / (steps // 2 - 1) for number in range(steps // 2)]
+    both_ends = [position - 0.6 * math.sin(2 * math.pi * position) / (2 * math.pi) for position in positions]
+    return {name: _space(places, steps) for name, places in (("even", positions), ("dense at both ends", both_ends))}
+
+
+def _space(places: Sequence[float], steps: int) -> tuple[int, ...]:
+    """Return steps at places from 0 to 1, all different, with the first two and the last two."""
+    computed = [round(place * (steps - 1)) for place in places]
+    computed[1], computed[-2] = 1, steps - 2
+    for number in range(2, len(computed)):
+        computed[number] = max(computed[number], computed[number - 1] + 1)
+    for number in range(len(computed) - 2, 1, -1):
+        computed[number] = min(computed[number], computed[number + 1] - 1)
+    return tuple(computed)
+
+
+class Model:
+    """A bundled model, ready to generate."""
+
+    def __init__(self, name: str, scheduler: str) -> None:
+        from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+        from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+        from ppdiffusers_tome.tools.generation.model_sources import find_model
+        from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
+
+        self.pipe = load_pipeline(find_model(name, class_labels=True), class_labels=True)
+        self.pipe.scheduler = make_scheduler(scheduler, self.pipe.scheduler.config)
+        self.pipe.set_progress_bar_config(disable=True)
+        enable_chunked_attention(self.pipe)
+        self.denoiser = getattr(self.pipe, "unet", None) or self.pipe.transformer
+
+    def generate(self, variant: Variant, prompt: str) -> Any:
+        """Generate an image with a variant."""
+        from ppdiffusers_tome import apply_tome, remove_tome
+        from ppdiffusers_tome.tools.generation.sampling import generate_image
+
+        with _skip_coarse_levels_only() if variant.coarse_only else mock.MagicMock():
+            remove_tome(self.pipe)
+            if variant.config is not None:
+                apply_tome(self.pipe, variant.config)
+        return generate_image(
+            self.pipe, prompt, seed=0, height=512, width=512, steps=variant.steps, guidance_scale=1.5
+        )  # fmt: skip
+
+
+@contextmanager
+def _skip_coarse_levels_only() -> Iterator[None]:
+    from ppdiffusers_tome.patching.overrides import step_cache
+
+    with mock.patch.object(step_cache, "find_blocks", lambda denoiser: []):
+        yield
+
+
+def measure_images(model: str, scheduler: str, steps: int, num_prompts: int, only: Sequence[str]) -> None:
+    """Append the PSNR of each variant and prompt that the file lacks."""
+    import numpy as np
+
+    from ppdiffusers_tome.tuning.images import psnr
+
+    path = FOLDER / "images.jsonl"
+    done = {(row["model"], row["scheduler"], row["of"], row["prompt"], row["name"]) for row in _read(path)}
+    loaded = Model(model, scheduler)
+    for prompt in PROMPTS[model][:num_prompts]:
+        reference = None
+        for variant in list_variants(model, steps):
+            if (model, scheduler, steps, prompt, variant.name) in done or (only and variant.group not in only):
+                continue
+            if reference is None:
+                unmerged = Variant(UNMERGED, UNMERGED, None, steps)
+                reference = np.asarray(loaded.generate(unmerged, prompt))
+            if variant.name == UNMERGED:
+                continue
+            pixels = np.asarray(loaded.generate(variant, prompt))
+            row = {"model": model, "scheduler": scheduler, "of": steps, "prompt": prompt, "name": variant.name,
+                   "group": variant.group, "psnr": round(psnr(reference, pixels), 2), "kinds": _count_kinds(variant)}
+            _append(path, row)
+
+
+def _count_kinds(variant: Variant) -> dict[str, int]:
+    """Count the steps of each kind: whole, merged with which settings, skipped."""
+    config, steps = variant.config, variant.steps
+    if config is None:
+        return {"whole": steps}
+    computed = choose_computed_steps(steps, config.cache) if config.cache else frozenset(range(steps))
+    merged = sum(config.ratio_at(1, step / steps) > 0 for step in computed)
+    skipped = "coarse levels skipped" if variant.coarse_only else "skipped"
+    tokens = replace(config, cache=0.0, cache_order=1, end=1.0).summary
+    kinds = {"whole": len(computed) - merged, tokens: merged, skipped: steps - len(computed)}
+    return {kind: count for kind, count in kinds.items() if count}
+
+
+def measure_costs(model: str, rounds: int) -> None:
+    """Append the seconds of a step of each kind, and of everything but the denoiser, measured in turn."""
+    loaded, steps = Model(model, "ddim"), 6
+    skipping = ToMeConfig(0.0, cache=(0, 1, 3, 5))
+    turns = {"whole": Variant("whole", "", None, steps), "skipped": Variant("skipped", "", skipping, steps)}
+    if model == "bundled":
+        turns["coarse levels skipped"] = Variant("coarse", "", skipping, steps, True)
+    for config in [*TOKENS.values(), BEST_TOKENS[model]]:
+        turns[replace(config, end=1.0).summary] = Variant("tokens", "", replace(config, end=1.0), steps)
+    seconds: dict[str, list[float]] = {}
+    times: list[float] = []
+    before = loaded.denoiser.register_forward_pre_hook(lambda *_: times.append(-time.perf_counter()))
+    after = loaded.denoiser.register_forward_post_hook(lambda *_: times.append(times.pop() + time.perf_counter()))
+    for number in range(rounds + 1):
+        for kind, variant in turns.items():
+            times.clear()
+            start = time.perf_counter()
+            loaded.generate(variant, PROMPTS[model][0])
+            rest = time.perf_counter() - start - sum(times)
+            if number == 0:  # the first image of each kind is slower
+                continue
+            seconds.setdefault(kind, []).extend(times[2::2] if kind.endswith("skipped") else times[1:])
+            if kind == "whole":
+                seconds.setdefault("everything but the denoiser", []).append(rest)
+    before.remove()
+    after.remove()
+    _append(FOLDER / "costs.jsonl", {
+        "model": model, "rounds": rounds, "machine": _describe_machine(),
+        "seconds": {kind: round(statistics.median(values), 4) for kind, values in seconds.items()},
+    })  # fmt: skip
+
+
+def _describe_machine() -> dict[str, Any]:
+    from ppdiffusers_tome.tools.measure.system import describe_machine
+
+    return describe_machine()
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _append(path: Path, row: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("images", "costs"):
+        command = commands.add_parser(name)
+        command.add_argument("model", choices=list(PROMPTS))
+        if name == "images":
+            command.add_argument("--steps", type=int, default=20)
+            command.add_argument("--scheduler", default="ddim")
+            command.add_argument("--prompts", type=int, default=3)
+            command.add_argument("--only", nargs="*", default=[], metavar="GROUP")
+        else:
+            command.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args(argv)
+    from benchmarks.pages import prepare
+
+    prepare()
+    if args.command == "images":
+        measure_images(args.model, args.scheduler, args.steps, args.prompts, args.only)
+    else:
+        measure_costs(args.model, args.rounds)
+
+
+if __name__ == "__main__":
+    main()
