@@ -35,8 +35,18 @@ class PaddleTokenMerging:
                 ),
                 "method": (list(METHODS), {"default": "tome", "tooltip": f"With '{OWN}' only. {about}."}),
                 "start": ("FLOAT", {**progress, "default": 0.0, "tooltip": "Merge from here on: 0 is pure noise."}),
-                "end": ("FLOAT", {**progress, "default": 1.0, "tooltip": "Merge up to here: 1 is the picture."}),
-            }
+                "end": ("FLOAT", {**progress, "default": 1.0, "tooltip": "Merge up to here: 1 is the image."}),
+            },
+            # Optional, so that workflows saved before it existed still run.
+            "optional": {
+                "cache": (
+                    "FLOAT",
+                    {
+                        "default": 0.0, "min": 0.0, "max": 0.8, "step": 0.05,
+                        "tooltip": "Fraction of the steps to skip with a cache over steps; 0 for none.",
+                    },
+                ),
+            },
         }  # fmt: skip
 
     RETURN_TYPES = ("PIPELINE", "STRING")
@@ -47,19 +57,19 @@ class PaddleTokenMerging:
     DESCRIPTION = "Merges redundant tokens while pictures are drawn: faster, less memory, nearly the same picture."
 
     @classmethod
-    def VALIDATE_INPUTS(cls, settings, ratio, method, start, end):  # noqa: N802  ComfyUI's name
+    def VALIDATE_INPUTS(cls, settings, ratio, method, start, end, cache=0.0):  # noqa: N802  ComfyUI's name
         """True, or what is wrong; before anything is loaded. What another node will give is None as yet."""
-        if None in (settings, ratio, method, start, end):
+        if None in (settings, ratio, method, start, end, cache):
             return True
         try:
-            _config(settings, ratio, method, start, end)
+            _config(settings, ratio, method, start, end, cache)
         except ToMeError as error:
             return str(error)
         return True
 
-    def merge(self, sd_pipe, settings, ratio, method, start, end):
+    def merge(self, sd_pipe, settings, ratio, method, start, end, cache=0.0):
         """Returns the merged pipeline, and what merges in it, as text."""
-        config = _config(settings, ratio, method, start, end)
+        config = _config(settings, ratio, method, start, end, cache)
         pipe = shared_copy(sd_pipe)
         if config is None:
             return pipe, "nothing merges"
@@ -68,10 +78,10 @@ class PaddleTokenMerging:
         return pipe, f"{config.summary}: {blocks}"
 
 
-def _config(settings, ratio, method, start, end):
+def _config(settings, ratio, method, start, end, cache):
     """What the widgets say; None for nothing. Raises ToMeError."""
     if settings == OFF:
         return None
     if settings == OWN:
-        return ToMeConfig(ratio=ratio, method=method, start=start, end=end)
-    return replace(ToMeConfig.preset(settings), start=start, end=end)
+        return ToMeConfig(ratio=ratio, method=method, start=start, end=end, cache=cache)
+    return replace(ToMeConfig.preset(settings), start=start, end=end, cache=cache)

@@ -69,10 +69,10 @@ def list_variants(model: str, steps: int) -> list[Variant]:
     variants = [Variant(UNMERGED, UNMERGED, None, steps)]
     variants += [Variant(name, "tokens", config, steps) for name, config in TOKENS.items()]
     variants.append(Variant("best tokens", "tokens", tokens, steps))
-    for cache in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
+    for cache in (0.3, 0.4, 0.5, 0.6, 0.7):
         variants.append(Variant(f"cache {cache}", CACHE, replace(whole, cache=cache), steps))
         variants.append(Variant(f"best tokens, cache {cache}", "tokens and cache", replace(tokens, cache=cache), steps))
-    for interval in (2, 3, 4):
+    for interval in (2, 3):
         computed = tuple(sorted({1, *range(0, steps, interval)}))
         # Steps after the last computed one are computed too, so the list ends at the last step.
         name, config = f"every {interval}", replace(whole, cache=(*computed[:-1], max(computed[-1], steps - 1)))
@@ -81,7 +81,7 @@ def list_variants(model: str, steps: int) -> list[Variant]:
             variants.append(Variant(f"{DEEPCACHE}, {name}", DEEPCACHE, replace(config, cache_order=0), steps, True))
     for name, computed in _list_placements(steps).items():
         variants.append(Variant(f"cache 0.5, {name}", "placement", replace(whole, cache=computed), steps))
-    for fraction in (0.8, 0.6, 0.5, 0.4, 0.35, 0.3):
+    for fraction in (0.8, 0.6, 0.5, 0.4, 0.3):
         fewer = round(fraction * steps)
         variants.append(Variant(f"{fewer} steps", FEWER, None, fewer))
         variants.append(Variant(f"{fewer} steps, best tokens", f"{FEWER}, best tokens", tokens, fewer))

@@ -16,6 +16,7 @@ from ppdiffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionM
 from ppdiffusers.transformers import CLIPTokenizer
 
 import tiny
+from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.demo_model import MODEL
@@ -99,9 +100,16 @@ class TestOfTheNode:
             (dict(start=0.8, end=0.2), "start=0.8 must be below end=0.2"),
             (dict(settings=OWN, ratio=0.75), "below 0.75"),
             (dict(settings=OWN, method="merge"), "method='merge'"),
-            (dict(settings="quick"), "there is no preset 'quick'"),
+            (dict(settings="quick"), "there is no preset 'quick'"), (dict(cache=1.0), "cache=1.0"),
         ]:
             assert words in OURS.VALIDATE_INPUTS(**{**usual, **given})
+
+    def test_a_cache_over_steps_is_optional(self) -> None:
+        usual = dict(settings=OWN, ratio=0.5, method="tome", start=0.0, end=1.0)
+        for given, cache in ((usual, 0.0), ({**usual, "cache": 0.5}, 0.5)):
+            pipe, summary = OURS().merge(tiny.pipeline(), **given)
+            assert pipe.tome.config == ToMeConfig(0.5, cache=cache)
+            assert ("cache 0.5" in summary) == bool(cache)
 
     def test_without_the_package_one_line_says_so(self) -> None:
         code = f"""
