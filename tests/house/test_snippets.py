@@ -22,7 +22,7 @@ PIPELINES = (
     ppdiffusers.StableDiffusionImg2ImgPipeline,
     ppdiffusers.PaddleInferStableDiffusionPipeline,
 )
-SLOW = ("export_pipeline(", "height=768")
+SLOW = ("export_pipeline(", "height=512", "height=768")
 PAGES = [
     README, DOCS / "en" / "index.md", DOCS / "en" / "reference" / "arguments.md",
     *sorted((DOCS / "en" / "get-started").glob("*.md")), *sorted((DOCS / "en" / "guides").glob("*.md")),
