@@ -84,7 +84,7 @@ def format_page() -> str:
 
 
 def _format_groups(pipelines: Iterable[PipelineCoverage]) -> str:
-    """Format a table with a row for all pipelines of which the same is true, those that merge first."""
+    """Format a table with pipelines that are alike in one row."""
     names: dict[tuple[bool, str], list[str]] = {}
     for each in sorted(pipelines, key=lambda each: not each.merges):
         names.setdefault((each.merges, each.where), []).append(each.name)
