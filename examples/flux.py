@@ -30,7 +30,7 @@ if not paddle.get_device().startswith("gpu"):
 
 pipe = ppdiffusers.FluxPipeline.from_pretrained(args.model, paddle_dtype=paddle.bfloat16)
 # Keys and values of the picture's tokens become fewer, those of the prompt never do.
-pipe.apply_tome("balanced")
+pipe.apply_tome("quality")
 paddle.seed(0)
 image = pipe(
     "a photo of an astronaut riding a horse on mars", height=args.size, width=args.size,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_config, remove_tome
@@ -14,8 +15,26 @@ from ppdiffusers_tome.settings.presets import is_preset
 from ppdiffusers_tome.settings.types import UNSET, truncated_repr
 
 T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def _refuse_second_ratio(function: Function) -> Function:
+    """Raise an error that names the remedy where the ratio is passed twice."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **settings: Any) -> Any:
+        if len(args) > 1 and "ratio" in settings:
+            first, ratio = truncated_repr(args[1]), truncated_repr(settings["ratio"])
+            raise ToMeTypeError(
+                f"{first} and ratio={ratio} are both the ratio; pass one of them, or a preset with another ratio as "
+                f"apply_tome(config={first}, ratio={ratio})"
+            )
+        return function(*args, **settings)
+
+    return cast(Function, call)
+
+
+@_refuse_second_ratio
 def apply_tome(
     model_or_pipe: T,
     ratio: Ratio | str | ToMeConfig = UNSET,
@@ -47,8 +66,8 @@ def apply_tome(
     ``apply_tome(pipe, "quality", seed=1)`` is that preset with another seed. Settings applied before are replaced.
 
     Args:
-        model_or_pipe: a ppdiffusers pipeline (its UNet, prior, transformer and ControlNets merge, its VAE and text
-            encoder never do), a model, or a part of a model.
+        model_or_pipe: an argument of the function only, not of the method: a ppdiffusers pipeline (its UNet, prior,
+            transformer and ControlNets merge, its VAE and text encoder never do), a model, or a part of a model.
         ratio: fraction of the tokens to merge (default 0.5), ``0 <= ratio < 1 - 1 / (sx * sy * st)``; the methods
             ``keys``, ``pool`` and ``todo`` accept that limit, too. 0.5 halves the tokens that attention sees (with
             these methods, its keys); 0 leaves the model exactly as it is. Several numbers are a ramp over the
@@ -95,7 +114,7 @@ def apply_tome(
     every call of the denoiser.
 
     Returns:
-        ``model_or_pipe``, so that calls chain.
+        The pipeline or model, so that calls chain.
 
     Raises:
         ToMeTypeError: a setting has the wrong type.

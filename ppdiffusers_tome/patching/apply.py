@@ -89,6 +89,13 @@ class AppliedToMe:
         """The number of merging blocks in all denoisers."""
         return sum(len(entry.paths) for entry in self.entries)
 
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{entry.denoiser or 'the model'} has {entry.config.summary} in {len(entry.paths)} "
+            f"block{'s' if len(entry.paths) > 1 else ''}"
+            for entry in self.entries
+        )
+
 
 def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
     """Apply validated settings; see ``apply_tome``."""

@@ -16,7 +16,7 @@ class _Unset:
     """The default of arguments for which None is a valid value."""
 
     def __repr__(self) -> str:
-        return "<unset>"
+        return "..."
 
 
 # Any, so that parameters with this default keep their own types.

@@ -174,6 +174,8 @@ def _validate_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> floa
         )
     if isinstance(ratio, bool) or not isinstance(ratio, Real):
         suggestion = did_you_mean(ratio, presets()) if isinstance(ratio, str) else ""
+        if str(ratio).endswith(".json"):
+            suggestion = f"; pass a file of settings as config={str(ratio)!r}"
         raise ToMeTypeError(
             f"{name}={truncated_repr(ratio)} must be a number, the fraction of tokens to merge, such as 0.5, or the "
             f"name of a preset ({', '.join(presets())}); got {describe_type(ratio)}{suggestion}"

@@ -8,6 +8,7 @@ import math
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=math.nan), ToMeValueError, rf"ratio=nan {BELOW}give a finite number such as 0\.5"),
     (dict(ratio=True), ToMeTypeError, rf"ratio=True {NUMBER}bool"),
     (dict(ratio="0.5"), ToMeTypeError, rf"ratio='0\.5' {NUMBER}str"),
+    (dict(ratio="mine.json"), ToMeTypeError, rf"{NUMBER}str; pass a file of settings as config='mine\.json'$"),
+    (dict(ratio=Path("mine.json")), ToMeTypeError, r"pass a file of settings as config='mine\.json'$"),
     (dict(ratio=[0.5]), ToMeValueError, r"ratio=\[0\.5\] must be a number, or a ramp of two or more: \(0\.7, 0\.3\)"),
     (dict(ratio=[0.5, 0.8]), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
     (dict(ratio=[0.5, "0.4"]), ToMeTypeError, rf"ratio\[1\]='0\.4' {NUMBER}str"),
@@ -129,6 +132,15 @@ def test_unknown_setting_is_refused() -> None:
         ToMeConfig.from_dict({"ration": 0.5, "zz": 1, "sx": 2})
     with pytest.raises(TypeError, match="ration"):
         unet().apply_tome(ration=0.5)
+
+
+@pytest.mark.parametrize("method", [False, True], ids=["function", "method"])
+def test_a_preset_with_another_ratio_is_config(method: bool) -> None:
+    apply = unet().apply_tome if method else functools.partial(apply_tome, unet())
+    remedy = r"^'balanced' and ratio=0\.4 are both the ratio; .* as apply_tome\(config='balanced', ratio=0\.4\)$"
+    with pytest.raises(ToMeTypeError, match=remedy):
+        apply("balanced", ratio=0.4)
+    assert apply(config="balanced", ratio=0.4).tome.config == replace(ToMeConfig.preset("balanced"), ratio=0.4)
 
 
 class TestNumbersOfOtherLibraries:

@@ -85,6 +85,13 @@ def test_help_on_a_method_is_that_of_the_function(cls: type, function: Callable[
     assert all(each.name in shown for each in its[1:])
 
 
+def test_help_names_no_placeholder() -> None:
+    shown = pydoc.plain(pydoc.render_doc(ppdiffusers.StableDiffusionPipeline.apply_tome))
+    assert "sx: 'int' = ..." in shown
+    assert "unset" not in shown.lower()
+    assert "model_or_pipe: an argument of the function only, not of the method" in shown
+
+
 def test_uninstall_gives_back_exactly_what_was_there() -> None:
     code = """
 import json, paddle, ppdiffusers

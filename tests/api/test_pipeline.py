@@ -201,6 +201,16 @@ class TestDifferentSettings:
             _ = pipe.tome.config
 
 
+def test_what_is_applied_prints_as_one_line() -> None:
+    pipe = control_pipeline(tiny.controlnet())
+    pipe.unet.apply_tome("balanced")
+    pipe.controlnet.apply_tome(0.3)
+    of_unet = f"unet has {ToMeConfig.preset('balanced').summary} in 3 blocks"
+    assert "preset balanced" in of_unet
+    assert str(pipe.tome) == f"{of_unet}; controlnet has ratio 0.3 in 1 block"
+    assert str(pipe.controlnet.tome) == "the model has ratio 0.3 in 1 block"
+
+
 def test_mixin_gives_a_class_its_methods() -> None:
     assert MyPipeline.apply_tome is ToMeMixin.apply_tome
     pipe = tiny.pipeline(MyPipeline)

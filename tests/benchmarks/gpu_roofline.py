@@ -2,16 +2,17 @@
 
 Kernel launches and bytes moved are counted; a roofline gives times.
 
-    PYTHONPATH=tests python -m benchmarks.gpu_roofline --kernels kernels.json --page docs/en/results/gpu-estimate.md
+    PYTHONPATH=tests python -m benchmarks.gpu_roofline --kernels kernels.json --output docs/measured/gpu
 
 Needs Paddle 2.6, whose programs may be traced in float16 without a GPU (make PADDLE=2.6.2 VENV=.venv-2.6 lint makes
-such an environment). kernels.json is what ``kernels --save`` wrote; without it the page says
-that kernels were not looked up.
+such an environment). kernels.json is what ``gpu_kernels --save`` wrote; without it the tables say that kernels were
+not looked up.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 import sys
@@ -21,12 +22,8 @@ from pathlib import Path
 from benchmarks.block import MERGE, PARTITION, STAGES, UNMERGE, BlockCase
 from benchmarks.gpu_costs import DEVICES, LAUNCH_SECONDS, Cost, Device, seconds_of
 from benchmarks.gpu_trace import TRACED, Data, Operator, trace
-from benchmarks.pages import replace_between, table
 
-BEGIN, END = (
-    "<!-- what follows is made by benchmarks.gpu_roofline -->",
-    "<!-- what benchmarks.gpu_roofline makes ends here -->",
-)
+Row = list[object]
 ONCE_A_BLOCK, REUSED = STAGES, (MERGE, UNMERGE)
 CASES = (BlockCase(2, 64, 64), BlockCase(16, 64, 64), BlockCase(2, 128, 128), BlockCase(16, 128, 128))
 
@@ -137,87 +134,78 @@ def _bytes(tensors: Iterable[Data]) -> int:
     return sum(data.num_bytes for data in tensors)
 
 
-class Page:
-    """The generated part of the page."""
+class Estimator:
+    """The rows of the tables."""
 
     def __init__(self, launch_seconds: float, kernels: dict[str, list[str]] | None) -> None:
         self.launch_seconds, self.kernels = launch_seconds, kernels
 
-    def format_case(self, case: BlockCase) -> Iterator[str]:
-        """Format one size: costs, and whether merging can pay."""
+    def estimate_case(self, case: BlockCase) -> tuple[list[Row], list[Row]]:
+        """Estimate one size: the costs of every variant, and whether merging can pay."""
         traces = {name: trace(stages, case) for name, stages in TRACED.items()}
         num_tokens, num_left = case.grid.num_tokens, case.grid.num_tokens - case.num_merged
         size = f"{case.batch} images, {case.height}x{case.width} tokens, {case.channels} channels"
-        yield f"\n## {size}, ratio {case.ratio:g}\n"
         totals = {"ours, matching reused": costs_of(traces["ours"], REUSED)}
         totals |= {name: costs_of(operators, ONCE_A_BLOCK) for name, operators in traces.items()}
         plain, merged = attention(case, num_tokens, num_tokens), attention(case, num_left, num_left)
         fewer_keys = attention(case, num_tokens, num_left)
-        yield self._format_estimates({
+        shown = {
             **totals,
             "ours, partition (once a call and grid)": costs_of(traces["ours"], (PARTITION,)),
             "self-attention, unmerged": plain, "self-attention, merged": merged,
             "self-attention, keys downsampled": fewer_keys,
-        })  # fmt: skip
-        headings = ["attention saved, less this", *(f"{each.name}, estimate: saved - cost, µs" for each in DEVICES)]
-        rows = []
+        }  # fmt: skip
+        blocks = [self._block_row(size, name, costs) for name, costs in shown.items()]
+        saved = []
         for name, costs in totals.items():
             left = fewer_keys if "todo" in name else merged
-            rows.append([name, *(self._format_saved(plain, left, costs, device) for device in DEVICES)])
-        yield table(headings, rows, left=len(headings)).rstrip()
+            saved.append([size, name, *(self._format_saved(plain, left, costs, device) for device in DEVICES)])
+        return blocks, saved
 
-    def format_operators(self, case: BlockCase) -> Iterator[str]:
-        """Format every operator of every variant that launches or moves anything."""
-        headings = ["stage", "operator", "inputs", "outputs", "launches", "bytes", "flops", "GPU kernel"]
+    def list_operators(self, case: BlockCase) -> Iterator[Row]:
+        """List every operator of every variant that launches or moves anything."""
         for name, stages in TRACED.items():
-            rows = []
             for op in trace(stages, case):
                 cost = cost_of(op)
                 if cost.launches or cost.num_bytes:
                     inputs = (f"{slot} {data}{' (with gaps)' * data.strided}" for slot, data in op.inputs.items())
-                    rows.append([
-                        op.stage, op.name + ", in place" * op.in_place, ", ".join(inputs) or "-",
+                    yield [
+                        name, op.stage, op.name + ", in place" * op.in_place, ", ".join(inputs) or "-",
                         ", ".join(map(str, op.outputs)), cost.launches, f"{cost.num_bytes:,}", f"{cost.flops:,}",
                         self.has_kernel(op),
-                    ])  # fmt: skip
-            text = table(headings, rows, left=len(headings))
-            yield f"\n<details><summary>{name}</summary>\n\n{text}\n</details>"
+                    ]  # fmt: skip
 
     def missing_kernels(self, case: BlockCase) -> list[str]:
         """Return the operators that lack a kernel they need."""
         operators = [op for stages in TRACED.values() for op in trace(stages, case)]
         return sorted({op.name for op in operators if self.has_kernel(op) == "no"})
 
-    def format_missing(self, missing: list[str]) -> str:
-        if self.kernels is None:
-            return "Whether the operators have GPU kernels was not checked."
-        result = f"these lack one: {', '.join(missing)}" if missing else "each has the kernel it needs"
-        return f"Every operator was looked up in the registry of `paddlepaddle-gpu` 2.6.2; {result}."
-
     def has_kernel(self, operator: Operator) -> str:
         if self.kernels is None:
             return "not checked"
         return "yes" if has_kernel(self.kernels.get(operator.name, []), operator) else "no"
 
-    def _format_estimates(self, totals: dict[str, list[Cost]]) -> str:
-        devices = [f"{device.name}, µs" for device in DEVICES]
-        headings = ["estimate for one block", "operators that launch", "launches", "MB moved", "GFLOP", *devices]
-        rows = []
-        for name, costs in totals.items():
-            total = sum(costs, Cost())
-            started = sum(1 for cost in costs if cost.launches)
-            times = [f"{1e6 * self._seconds(costs, device):,.0f}" for device in DEVICES]
-            moved, products = f"{total.num_bytes / 1e6:,.1f}", f"{total.flops / 1e9:,.2f}"
-            rows.append([name, started, total.launches, moved, products, *times])
-        return table(headings, rows, left=len(headings))
+    def _block_row(self, size: str, name: str, costs: list[Cost]) -> Row:
+        total = sum(costs, Cost())
+        started = sum(1 for cost in costs if cost.launches)
+        times = [f"{1e6 * self._seconds(costs, device):,.0f}" for device in DEVICES]
+        moved, products = f"{total.num_bytes / 1e6:,.1f}", f"{total.flops / 1e9:,.2f}"
+        return [size, name, started, total.launches, moved, products, *times]
 
     def _format_saved(self, plain: list[Cost], merged: list[Cost], costs: list[Cost], device: Device) -> str:
         saved = self._seconds(plain, device) - self._seconds(merged, device)
         cost = self._seconds(costs, device)
-        return f"{1e6 * saved:,.0f} - {1e6 * cost:,.0f} = **{1e6 * (saved - cost):,.0f}**"
+        return f"{1e6 * saved:,.0f} - {1e6 * cost:,.0f} = {1e6 * (saved - cost):,.0f}"
 
     def _seconds(self, costs: list[Cost], device: Device) -> float:
         return seconds_of(costs, device, self.launch_seconds)
+
+
+def write_csv(path: Path, headings: Row, rows: Iterable[Row]) -> None:
+    """Write a table."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([headings, *rows])
 
 
 def has_kernel(registered: list[str], operator: Operator) -> bool:
@@ -238,8 +226,8 @@ def main() -> None:
     parser.add_argument("--ratio", type=float, default=0.5)
     parser.add_argument("--launch-microseconds", type=float, default=1e6 * LAUNCH_SECONDS,
                         help="an assumption, for every kernel")
-    parser.add_argument("--kernels", type=Path, help="what kernels --save wrote")
-    parser.add_argument("--page", type=Path, help="rewrite the figures of this page; without it, they are printed")
+    parser.add_argument("--kernels", type=Path, help="what gpu_kernels --save wrote")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the tables go")
     args = parser.parse_args()
     import paddle  # after ppdiffusers_tome, see docs/en/get-started/installation.md
 
@@ -249,17 +237,27 @@ def main() -> None:
     if args.batch:
         cases = (BlockCase(args.batch, args.height, args.width, args.channels, args.ratio),)
     kernels = json.loads(args.kernels.read_text()) if args.kernels else None
-    page = Page(args.launch_microseconds / 1e6, kernels)
-    missing = page.missing_kernels(cases[0])
-    lines = [f"Assumed: {args.launch_microseconds:g} µs for every kernel started.", page.format_missing(missing)]
-    lines += [line for case in cases for line in page.format_case(case)]
-    lines += [f"\n## Operators of {cases[0].batch} images, {cases[0].height}x{cases[0].width} tokens"]
-    lines += page.format_operators(cases[0])
-    text = "\n".join(lines)
-    if args.page:
-        replace_between(args.page, BEGIN, END, text)
-    else:
-        print(text)
+    estimator = Estimator(args.launch_microseconds / 1e6, kernels)
+    found = [estimator.estimate_case(case) for case in cases]
+    devices = [device.name for device in DEVICES]
+    args.output.mkdir(parents=True, exist_ok=True)
+    write_csv(
+        args.output / "blocks.csv",
+        ["size", "estimate for one block", "operators that launch", "launches", "MB moved", "GFLOP",
+         *(f"{name}, µs" for name in devices)],
+        [row for blocks, _ in found for row in blocks],
+    )  # fmt: skip
+    write_csv(
+        args.output / "saved.csv",
+        ["size", "attention saved, less this", *(f"{name}, estimate: saved - cost, µs" for name in devices)],
+        [row for _, saved in found for row in saved],
+    )
+    write_csv(
+        args.output / "operators.csv",
+        ["variant", "stage", "operator", "inputs", "outputs", "launches", "bytes", "flops", "GPU kernel"],
+        estimator.list_operators(cases[0]),
+    )
+    missing = estimator.missing_kernels(cases[0])
     if missing:
         sys.exit(f"no GPU kernel for: {', '.join(missing)}")
 

@@ -1,20 +1,21 @@
-"""The presets and the tables of the fidelity page follow from the evaluations in docs/measured."""
+"""The presets and the tables of the results follow from the evaluations in docs/measured."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured"
-NAMES = ("bundled", "bundled-dit", "bundled-tiles", "bundled-steps")
-EVALUATIONS = [MEASURED / "fidelity" / f"{name}.json" for name in NAMES]
 
 
 def load(name: str) -> ModuleType:
@@ -27,20 +28,25 @@ def load(name: str) -> ModuleType:
     return module
 
 
-frontier, choose_presets, choices = load("frontier"), load("choose_presets"), load("choices")
+tables = load("tables")
+choose_presets = tables.choose_presets
 
 
 def test_presets_are_those_that_the_evaluations_choose() -> None:
-    candidates = choose_presets.candidates([json.loads(path.read_text()) for path in EVALUATIONS[:2]])
+    evaluations = [json.loads((MEASURED / "fidelity" / f"{name}.json").read_text()) for name in tables.NAMES[:2]]
+    candidates = choose_presets.candidates(evaluations)
     chosen = {name: ToMeConfig.from_dict(preset.settings) for name, preset in choose_presets.chosen(candidates).items()}
     assert chosen == {name: ToMeConfig.preset(name) for name in presets()}
 
 
-def test_the_page_shows_the_evaluations() -> None:
-    evaluations = [frontier.read(path) for path in EVALUATIONS]
-    shown = [line for _, points in evaluations[:2] for line in frontier.goals(points)]
-    shown += frontier.table(evaluations[:2]) + frontier.table(evaluations[2:3]) + frontier.table(evaluations[3:])
-    results = [json.loads(path.read_text()) for path in EVALUATIONS]
-    shown += choices.table(results) + choose_presets.table(choose_presets.candidates(results[:2]))
-    page = (ROOT / "docs" / "en" / "results" / "fidelity.md").read_text().splitlines()
-    assert [line for line in shown if line.startswith("|") and line not in page] == []
+def test_tables_are_those_of_the_evaluations() -> None:
+    """Otherwise run: python docs/measured/tables.py docs/measured/fidelity"""
+    for name, content in tables.make_tables(MEASURED / "fidelity").items():
+        assert (MEASURED / "fidelity" / name).read_text(encoding="utf-8") == content, name
+
+
+@pytest.mark.parametrize("page", ["fidelity", "performance", "gpu-estimate", "bundled-model"])
+def test_files_that_a_page_names_exist(page: str) -> None:
+    text = (ROOT / "docs" / "en" / "results" / f"{page}.md").read_text(encoding="utf-8")
+    for pattern in re.findall(r"`([\w.*-]+\.csv)`", text):
+        assert list(MEASURED.rglob(pattern)), pattern

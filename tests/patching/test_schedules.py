@@ -303,7 +303,7 @@ class TestExplicitSettings:
             name: of_config[name] for name in SETTINGS if name != "ratio"
         }
         given = signature(apply_tome).parameters
-        assert {str(given[name].default) for name in SETTINGS} == {"<unset>"}
+        assert {str(given[name].default) for name in SETTINGS} == {"..."}
 
 
 class TestUnchangeable:

@@ -18,7 +18,7 @@ NOT_EXPORTED = {"HotshotXLPipeline": "ppdiffusers.pipelines.hotshot_xl.hotshot_x
 _WHEEL, _SOURCE = TESTED[-2:]
 _PAGE = f"""# Coverage
 
-Every pipeline that ppdiffusers {_WHEEL} exports, as printed by `ppdiffusers-tome doctor --markdown`.
+Every pipeline that ppdiffusers {_WHEEL} exports; `ppdiffusers-tome doctor --markdown` prints a row for each.
 The blocks of a denoiser are read from a tiny real model of its kind, with the function that `apply_tome` uses.
 The level is how many times smaller than the latent the finest grid of tokens is.
 `max_downsample=None`, the default, merges at that level.
@@ -77,8 +77,16 @@ def make_table(pipelines: Iterable[PipelineCoverage]) -> Table:
 def format_page() -> str:
     """Format the documentation's page on coverage."""
     pipelines = read_coverage()
-    tables = {
-        "wheel": make_table(each for each in pipelines if not each.since),
-        "source": make_table(each for each in pipelines if each.since),
-    }
-    return _PAGE.format(**{name: table.markdown() for name, table in tables.items()})
+    return _PAGE.format(
+        wheel=_format_groups(each for each in pipelines if not each.since),
+        source=_format_groups(each for each in pipelines if each.since),
+    )
+
+
+def _format_groups(pipelines: Iterable[PipelineCoverage]) -> str:
+    """Format a table with pipelines that are alike in one row."""
+    names: dict[tuple[bool, str], list[str]] = {}
+    for each in sorted(pipelines, key=lambda each: not each.merges):
+        names.setdefault((each.merges, each.where), []).append(each.name)
+    rows = [(where, "yes" if merges else "no", ", ".join(group)) for (merges, where), group in names.items()]
+    return Table(("where, or why not", "merges", "pipelines"), rows, left=3).markdown()
