@@ -139,7 +139,7 @@ class Model:
 def _skip_coarse_levels_only() -> Iterator[None]:
     from ppdiffusers_tome.patching.overrides import step_cache
 
-    with mock.patch.object(step_cache, "find_blocks", lambda denoiser: []):
+    with mock.patch.object(step_cache, "find_blocks", return_value=[]):
         yield
 
 
