@@ -12,6 +12,7 @@ speed-ups of ``pages`` follow from both: seconds of whole runs move by a fifth b
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 import statistics
@@ -27,7 +28,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import choose_computed_steps
 
 FOLDER = Path("docs/measured/step_caches")
-PLOT = Path("docs/images/frontier.png")
+PLOT = Path("docs/images/step-caches.png")
 PROMPTS = {
     "bundled": ["a photo of a cat", "a photo of an astronaut", "a photo of a rocket", "a photo of a cup of coffee"],
     "bundled-dit": ["cat", "astronaut", "rocket", "coffee"],
@@ -213,6 +214,107 @@ def measure_costs(model: str, rounds: int) -> None:
     })  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Point:
+    """A variant with its speed-ups of the denoiser and of the whole image, and its median PSNR in dB."""
+
+    name: str
+    group: str
+    denoiser: float
+    image: float
+    psnr: float
+    lowest: float
+    num_images: int
+
+
+def read_points() -> dict[tuple[str, str, int], list[Point]]:
+    """Return the points by model, scheduler and steps of the unmerged denoising."""
+    seconds = {row["model"]: row["seconds"] for row in _read(FOLDER / "costs.jsonl")}  # the last of each model
+    psnrs: dict[tuple[str, str, int], dict[str, list[dict[str, Any]]]] = {}
+    for row in _read(FOLDER / "images.jsonl"):
+        case = (row["model"], row["scheduler"], row["of"])
+        psnrs.setdefault(case, {}).setdefault(row["name"], []).append(row)
+    points: dict[tuple[str, str, int], list[Point]] = {}
+    for (model, scheduler, steps), rows_by_name in psnrs.items():
+        costs = seconds[model]
+        whole, rest = steps * costs["whole"], costs["everything but the denoiser"]
+        for name, rows in rows_by_name.items():
+            spent = sum(count * costs[kind] for kind, count in rows[0]["kinds"].items())
+            values = [row["psnr"] for row in rows]
+            points.setdefault((model, scheduler, steps), []).append(Point(
+                name, rows[0]["group"], whole / spent, (whole + rest) / (spent + rest), statistics.median(values),
+                min(values), len(values),
+            ))  # fmt: skip
+    return points
+
+
+def best_at(points: Sequence[Point], speed: float, groups: Sequence[str]) -> Point | None:
+    """Return the most similar of the points of some groups at a speed-up of the denoiser or faster."""
+    fast = [point for point in points if point.group in groups and point.denoiser >= speed]
+    return max(fast, key=lambda point: point.psnr, default=None)
+
+
+LINES = {
+    "tokens and cache, or either": ("tokens", CACHE, "tokens and cache"), "cache alone": (CACHE,),
+    "tokens alone": ("tokens",), "fixed interval": ("fixed interval",), DEEPCACHE: (DEEPCACHE,),
+    "fewer steps": (FEWER,), "fewer steps, best tokens or none": (FEWER, f"{FEWER}, best tokens"),
+}  # fmt: skip
+OURS, CONTROL = LINES["tokens and cache, or either"], LINES["fewer steps, best tokens or none"]
+SPEEDS = (1.2, 1.4, 1.6, 1.8, 1.9, 2.0, 2.25, 2.4, 2.6, 3.0, 3.5)
+
+
+def write_pages() -> None:
+    """Write all points and the best at each speed as CSV, and the plot."""
+    points = read_points()
+    table = [("model", "scheduler", "steps", "setting", "denoiser", "image", "psnr", "lowest", "images")]
+    best = [("model", "scheduler", "steps", "denoiser", "best", "psnr", "fewer steps", "their psnr", "above")]
+    for case, members in points.items():
+        for point in sorted(members, key=lambda point: point.denoiser):
+            numbers = (f"{point.denoiser:.2f}", f"{point.image:.2f}", f"{point.psnr:.1f}", f"{point.lowest:.1f}")
+            table.append((*map(str, case), point.name, *numbers, str(point.num_images)))
+        for speed in SPEEDS:
+            one, control = best_at(members, speed, OURS), best_at(members, speed, CONTROL)
+            if one is not None:
+                cells = ("-", "-", "-")
+                if control is not None:
+                    cells = (control.name, f"{control.psnr:.1f}", f"{one.psnr - control.psnr:+.1f}")
+                best.append((*map(str, case), f"{speed:g}", one.name, f"{one.psnr:.1f}", *cells))
+    for name, rows in (("settings", table), ("best", best)):
+        with (FOLDER / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+    _plot(points)
+
+
+def _plot(points: Mapping[tuple[str, str, int], Sequence[Point]]) -> None:
+    """Draw a panel a case: each point, and for each line the best at a speed or faster."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    columns = 2
+    rows = math.ceil(len(points) / columns)
+    figure, panels = plt.subplots(rows, columns, figsize=(13, 4.6 * rows), squeeze=False, constrained_layout=True)
+    for axes in panels.flat[len(points) :]:
+        axes.axis("off")
+    for axes, ((model, scheduler, steps), members) in zip(panels.flat, sorted(points.items()), strict=False):
+        for number, (label, groups) in enumerate(LINES.items()):
+            own = sorted((p for p in members if p.group in groups), key=lambda point: point.denoiser)
+            if not own:
+                continue
+            width = 2.4 if number == 0 else 1.2
+            axes.plot([p.denoiser for p in own], [p.psnr for p in own], ".", color=f"C{number}", alpha=0.6)
+            speeds = [own[0].denoiser + step * (own[-1].denoiser - own[0].denoiser) / 400 for step in range(401)]
+            best = [best_at(own, min(speed, own[-1].denoiser), groups) for speed in speeds]
+            axes.plot(speeds, [p.psnr if p else math.nan for p in best], color=f"C{number}", lw=width, label=label)
+        axes.set(title=f"{model}, {steps} steps, {scheduler}", xlim=(1, 3.6), xlabel="speed-up of the denoiser",
+                 ylabel="PSNR to the unmerged image (dB)")  # fmt: skip
+        axes.xaxis.set_major_formatter("{x:g}x")
+        axes.grid(alpha=0.3)
+    panels[0][0].legend(fontsize=8)
+    figure.savefig(PLOT, dpi=100)
+
+
 def _describe_machine() -> dict[str, Any]:
     from ppdiffusers_tome.tools.measure.system import describe_machine
 
@@ -243,7 +345,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             command.add_argument("--only", nargs="*", default=[], metavar="GROUP")
         else:
             command.add_argument("--rounds", type=int, default=3)
+    commands.add_parser("pages")
     args = parser.parse_args(argv)
+    if args.command == "pages":
+        write_pages()
+        return
     from benchmarks.pages import prepare
 
     prepare()
