@@ -67,7 +67,7 @@ def summarize(case: Case, repeats: int, variants: Sequence[str], ledger: Ledger)
         ratio = split_label(variant)[1]
         results.append(Result(
             case, variant, len(seconds),
-            seconds=None if too_large or not seconds else Spread.of(seconds),
+            seconds=None if too_large or not seconds else Spread.from_values(seconds),
             speed_up=None if too_large else _compare(rounds, variant, NONE),
             share_of_free=None if too_large or ratio is None else _compare(rounds, variant, f"{FREE} {ratio:g}"),
             out_of_memory=too_large,
@@ -83,7 +83,7 @@ def _compare(rounds: Sequence[Mapping[str, float]], variant: str, other: str) ->
     both = [seconds for seconds in rounds if variant in seconds and other in seconds]
     if not both:
         return None
-    return Spread.of_quotients([seconds[other] for seconds in both], [seconds[variant] for seconds in both])
+    return Spread.from_quotients([seconds[other] for seconds in both], [seconds[variant] for seconds in both])
 
 
 def make_notes(results: Sequence[Result], machine: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The plot of an evaluation: PSNR and FLIP against the speed-ups, one line per family, the frontier ringed."""
+"""The plot of an evaluation: PSNR and FLIP against the speed-ups."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MAX_LEGEND_LINE, _MAX_NAME_LINE = 130, 24  # characters
 
 
 def plot_rows(title: str, note: str, rows: Sequence[Row]) -> Image.Image:
-    """Plot PSNR and FLIP against the speed-up of the blocks and of the whole image, as medians with intervals.
+    """Plot medians with intervals, a line for each family.
 
     Configurations whose images are identical to the unmerged ones are omitted, as their PSNR is infinite. In the panels
     of PSNR the frontier is ringed, named and joined by a dashed line.
     """
-    shown = [row for row in rows if row.configuration.contender != UNMERGED and math.isfinite(row.psnr)]
+    shown = [row for row in rows if row.configuration.name != UNMERGED and math.isfinite(row.psnr)]
     families = list(dict.fromkeys(row.configuration.family for row in shown))
     columns, legend_height = legend_size(list(map(_format_family, families)), _WIDTH)
 
@@ -76,14 +76,14 @@ def _draw_panel(axes: Axes, rows: Sequence[Row], families: Sequence[str], speed_
 
 
 def _compute_bar(value: Median) -> list[list[float]] | None:
-    """Return the lengths below and above a value, as ``errorbar`` takes them; None without a finite interval."""
+    """Return the lengths of an error bar; None without a finite interval."""
     if value.interval is None or not all(map(math.isfinite, value.interval)):
         return None
     return [[value.median - value.interval[0]], [value.interval[1] - value.median]]
 
 
 def _draw_frontier(axes: Axes, rows: Sequence[Row], speed_up: str) -> None:
-    """Ring, join and name the frontier; names are above and below their points in turns."""
+    """Ring, join and name the frontier, above and below in turns."""
     best = [row for row in rows if (row.on_block_frontier if speed_up == BLOCK_SPEED_UP else row.on_frontier)]
     best.sort(key=lambda row: row.medians[speed_up].median)
     points = [(row.medians[speed_up].median, row.psnr) for row in best]
