@@ -62,18 +62,17 @@ def summarize(case: Case, repeats: int, variants: Sequence[str], ledger: Ledger)
     results = []
     for variant in variants:
         too_large = case.key("too large", variant) in ledger
-        seconds = [seconds[variant] for seconds in rounds if variant in seconds]
+        timed = [] if too_large else [seconds[variant] for seconds in rounds if variant in seconds]
         peaks = ledger.get(case.key("memory", variant), {})
         ratio = split_label(variant)[1]
         results.append(Result(
-            case, variant, len(seconds),
-            seconds=None if too_large or not seconds else Spread.from_values(seconds),
-            speed_up=None if too_large else _compare(rounds, variant, NONE),
-            share_of_free=None if too_large or ratio is None else _compare(rounds, variant, f"{FREE} {ratio:g}"),
+            case, variant, len(timed),
+            seconds=Spread.from_values(timed) if timed else None,
+            speed_up=_compare(rounds, variant, NONE) if timed else None,
+            share_of_free=_compare(rounds, variant, f"{FREE} {ratio:g}") if timed and ratio is not None else None,
             out_of_memory=too_large,
             peak_out_of_memory=peaks is None,
-            peak_bytes=(peaks or {}).get("peak_bytes"),
-            resident_peak_bytes=(peaks or {}).get("resident_peak_bytes"),
+            **{name: (peaks or {}).get(name) for name in ("peak_bytes", "resident_peak_bytes")},
         ))  # fmt: skip
     return results
 

@@ -89,7 +89,7 @@ def test_every_run_has_the_same_inputs() -> None:
     loaded.model_or_pipe.register_forward_pre_hook(lambda layer, values: inputs.append([x.numpy() for x in values]))
     loaded.run(4)
     loaded.run(4)
-    assert [int(timestep) for _, timestep, _ in inputs[:4]] == [999, 749, 499, 249]
+    assert [int(timestep) for _, timestep in inputs[:4]] == [999, 749, 499, 249]
     for first, second in zip(inputs[:4], inputs[4:], strict=True):
         assert all(map(np.array_equal, first, second))
 
