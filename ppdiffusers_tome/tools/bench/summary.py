@@ -104,16 +104,7 @@ def make_notes(results: Sequence[Result], machine: Mapping[str, Any]) -> list[st
     ]
 
 
-def make_glance_table(results: Sequence[Result]) -> Table:
-    """Return a row per variant and a column per case: ``5.38 s (1.58x)``."""
-    cells: dict[str, list[str]] = {}
-    for result in results:
-        cells.setdefault(result.variant, []).append(result.format())
-    names = dict.fromkeys(result.case.name for result in results)
-    return Table(["variant", *names], [[variant, *row] for variant, row in cells.items()])
-
-
-def make_detail_table(results: Sequence[Result], memory_limit: int | None = None) -> Table:
+def make_table(results: Sequence[Result], memory_limit: int | None = None) -> Table:
     """Return a row per case and variant, with ranges and memory."""
     has_memory = any(result.peak_bytes is not None or result.peak_out_of_memory for result in results)
     headings = ["setting", "variant", "seconds", "speed-up", f"share of {FREE}"]

@@ -21,7 +21,7 @@ from ppdiffusers_tome.tools.generation.device import get_device_name
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE
 from ppdiffusers_tome.tools.play.html import render_comparison, render_photo
 from ppdiffusers_tome.tools.play.i18n import CHINESE, WORDS, choose_language, translate
-from ppdiffusers_tome.tools.play.requests import FORMATS, MAX_BYTES, OWN, RefusedError, read_photo
+from ppdiffusers_tome.tools.play.requests import FORMATS, MAX_BYTES, MAX_CACHE, OWN, RefusedError, read_photo
 from ppdiffusers_tome.tools.play.studio import Comparison, Request, Studio
 
 _HIDDEN: dict[str, Any] = {"show_progress": "hidden", "show_api": False}
@@ -106,6 +106,7 @@ class Page:
             self._add(gr.Dropdown([*METHODS], value=usual.method), "method", label="method")
             self._add(gr.Slider(0.05, 0.75, usual.ratio, step=0.05), "ratio", label="ratio", info="ratio_info")
             self._add(gr.Checkbox(True), "with_map", label="with_map")
+        self._add(gr.Slider(0, MAX_CACHE, 0, step=0.1), "cache", label="cache", info="cache_info")
         preset.change(lambda name: gr.update(visible=name == OWN), preset, own, **_HIDDEN)
         with self._add(gr.Accordion(open=False), label="options"):
             with gr.Row():

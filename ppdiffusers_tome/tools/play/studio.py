@@ -13,6 +13,7 @@ from typing import Any
 
 from PIL import Image
 
+from ppdiffusers_tome import applied_tome
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.recorder import merging_blocks
@@ -215,17 +216,22 @@ class Studio:
         else:
             unmerged, unmerged_at, is_reused = self._generate(request, None, report), time.time(), False
         merged = self._generate(request, request.tome, report).compare_with(unmerged.image)
+        oddities = _describe_oddities(request)
+        applied = applied_tome(request.loaded.pipe)
+        if request.tome.cache and applied is not None and (calls := applied.entries[0].last_image) is not None:
+            oddities["cache_steps"] = f"{calls.num_skipped} / {calls.num_skipped + calls.num_computed}"
         map_images = list(_trace(request, report)) if request.with_map else []
-        return Comparison(request, unmerged, merged, unmerged_at, is_reused, _describe_oddities(request), map_images)
+        return Comparison(request, unmerged, merged, unmerged_at, is_reused, oddities, map_images)
 
     def _generate(self, request: Request, tome: ToMeConfig | None, report: Report) -> GeneratedImage:
         """Generate and measure an image, after a warm-up for new settings."""
         loaded, edges = request.loaded, request.edges
-        loaded.apply(tome)
         key = (edges is not None, loaded.height, loaded.width, loaded.guidance_scale > 1, tome)
         if key not in self._warm:
+            loaded.apply(tome and replace(tome, cache=0.0))  # which skips nothing in one step
             loaded.generate(request.prompt, 0, edges, steps=1, after_call=_count_calls(report, "warm_up", 1))
             self._warm.add(key)
+        loaded.apply(tome)
         stage = "unmerged_image" if tome is None else "merged_image"
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
 
