@@ -75,7 +75,7 @@ def test_a_torn_line_is_skipped_with_a_warning_and_costs_no_other(path: Path, to
         file.write(torn)
     with pytest.warns(UserWarning, match="line 3 is incomplete"):
         fill(path, 2)
-    with pytest.warns(UserWarning), Ledger(path, IDENTITY) as ledger:
+    with pytest.warns(UserWarning, match="is incomplete"), Ledger(path, IDENTITY) as ledger:
         assert [ledger.get(["n", number]) for number in (1, 2, 3)] == [1, 2, None]
 
 

@@ -53,7 +53,7 @@ def iterate_in_child(work: Callable[..., Iterator[T]], *args: object) -> Iterato
             receiver.close()
         output = log.read_text(errors="replace")[-_MAX_OUTPUT:] if log.exists() else ""
     status = process.exitcode or 0
-    if out_of_memory.ended_by_memory(status, output):
+    if out_of_memory.is_memory_exit(status, output):
         raise MemoryError(output)
     if status:
         raise RuntimeError(f"the process of {work.__name__}{args} ended with status {status}:\n{output}")

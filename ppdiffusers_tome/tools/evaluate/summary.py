@@ -145,8 +145,8 @@ def describe_rows(
         notes.append("N steps: the unmerged pipeline with fewer denoising steps, the other way to save the same time")
     if any(row.prompt_adherence is not None for row in rows):
         notes.append(
-            "prompt adherence: the fraction of the images that resemble the photograph which the prompt names more than "
-            "any other; images that resemble none, as after few steps, are misses"
+            "prompt adherence: the fraction of the images that resemble the photograph which the prompt names more "
+            "than any other; images that resemble none, as after few steps, are misses"
         )
     return notes
 

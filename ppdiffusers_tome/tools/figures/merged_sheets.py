@@ -21,7 +21,10 @@ def make_groups_sheet(
     image: Image.Image, records: Mapping[MergingBlock, Sequence[MergeRecord]], num_calls: int, calls: Sequence[int],
     run: Mapping[str, Any], settings: str,
 ) -> Image.Image:  # fmt: skip
-    """Lay out the groups over the image: a row per call, a column per block; in the last row how often tokens merged.
+    """Lay out the groups over the image, and how often tokens merged.
+
+    A row is a call of the denoiser, a column a block.
+
 
     Args:
         image: the one whose merging was recorded.

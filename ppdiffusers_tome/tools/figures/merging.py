@@ -1,4 +1,4 @@
-"""Images of merged tokens: their groups over the image, as in the papers' figures, and how often each merged."""
+"""Images of the groups of merged tokens, and of how often each merged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def draw_merge_frequency(image: Image.Image, grid: Grid, frequency: np.ndarray) 
 
 
 def compute_merge_frequency(records: Sequence[MergeRecord], num_calls: int) -> np.ndarray:
-    """Return the fraction of all calls in which each token of a block merged, ``[height, width]``."""
+    """Return in which fraction of the calls each token merged, ``[height, width]``."""
     return np.sum([record.merged for record in records], axis=0) / num_calls
 
 
@@ -65,7 +65,7 @@ def first_blocks_by_level(blocks: Iterable[MergingBlock]) -> list[MergingBlock]:
 
 
 def spread_calls(num_calls: int, count: int) -> list[int]:
-    """Choose at most ``count`` calls, numbered from 0: the first, the last and others evenly between."""
+    """Choose at most ``count`` calls, numbered from 0, evenly from first to last."""
     return sorted({round(place * (num_calls - 1) / max(1, count - 1)) for place in range(count)})
 
 

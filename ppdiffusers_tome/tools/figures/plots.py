@@ -1,4 +1,4 @@
-"""The style of all plots and sheets: matplotlib without pyplot, so that nothing outside changes."""
+"""The style of plots and sheets, for matplotlib without pyplot."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _FONTS = (
 
 @contextmanager
 def plot_style() -> Iterator[None]:
-    """Apply the style inside a ``with`` statement; characters that no font has are one warning."""
+    """Apply the style; characters that no font has are one warning."""
     import matplotlib
     from matplotlib.font_manager import fontManager
 
@@ -95,7 +95,7 @@ def draw_plot(title: str, note: str, draw: Callable[[Figure], None], *, width: i
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Return color and marker of a line; after the last color the first has another marker."""
+    """Return color and marker of a line; colors repeat with another marker."""
     turn, color = divmod(number, len(COLOURS))
     return {"color": COLOURS[color], "marker": _MARKERS[turn % len(_MARKERS)]}
 

@@ -1,4 +1,4 @@
-"""Files with one JSON object per line, which a process may be killed while it writes.
+"""Files with a JSON object per line, written by processes that may be killed.
 
 Imports no Paddle.
 """

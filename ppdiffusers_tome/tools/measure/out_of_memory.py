@@ -18,7 +18,7 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or _mentions_memory(str(error))
 
 
-def ended_by_memory(status: int, output: str) -> bool:
+def is_memory_exit(status: int, output: str) -> bool:
     """Return whether a process ended for want of memory.
 
     Args:

@@ -118,12 +118,10 @@ class Studio:
         """Wait for the running comparison, and drop the others."""
         self._worker.shutdown(cancel_futures=True)
 
-    def estimate_seconds(self, height: Any, width: Any, steps: Any) -> float | None:
-        """Estimate how long both images take; None where a size is missing or nothing was measured."""
+    def get_pace(self) -> tuple[float, float] | None:
+        """Return the seconds per pixel of a step and of decoding; None if they failed."""
         try:
-            step_seconds, other_seconds = self._pace.result()
-            scale = height * width / (self.plain.height * self.plain.width)
-            return 2 * scale * (step_seconds * steps + other_seconds)
+            return self._pace.result()
         except Exception:  # an image fails alike, and says why
             return None
 
@@ -236,12 +234,11 @@ class Studio:
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
 
     def _measure_pace(self) -> tuple[float, float]:
-        """Return the seconds of one step and of decoding."""
         loaded, times = replace(self.plain, settings=replace(self.plain.settings, steps=1)), [0.0]
         request = Request(loaded, self.prompt, None, loaded.settings.tome, with_map=False)
         image = self._generate(request, None, lambda *_: times.append(time.perf_counter()))
-        step_seconds = times[-1] - times[-2]
-        return step_seconds, max(0.0, image.seconds - step_seconds)
+        step_seconds, pixels = times[-1] - times[-2], loaded.height * loaded.width
+        return step_seconds / pixels, max(0.0, image.seconds - step_seconds) / pixels
 
 
 def _check_size(form: Mapping[str, Any]) -> tuple[int, int]:

@@ -148,8 +148,8 @@ def test_variant_that_does_not_fit_is_dropped(tmp_path: Path) -> None:
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30)); "
         "from ppdiffusers_tome.tools.cli.program import main; sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", code, "bench", "unet", *SMALL[:2], "--sizes", "512", "--batches", "3", "--steps", "1"]
-    command += ["--repeats", "1", "--variants", "ours", "--output", str(tmp_path)]
+    command = [sys.executable, "-c", code, "bench", "unet", *SMALL[:2], "--sizes", "512", "--batches", "3"]
+    command += ["--steps", "1", "--repeats", "1", "--variants", "ours", "--output", str(tmp_path)]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=one_thread)
     assert done.returncode == 0, done.stderr
@@ -171,7 +171,7 @@ def test_speed_ups_come_from_rounds_in_which_both_ran(tmp_path: Path) -> None:
             both = {"peak_bytes": peaks, "resident_peak_bytes": peaks}
             ledger.add(case.key("memory", variant), peaks and both)
         results = summarize(case, 4, ["none", "ours 0.5", "free 0.5", "port 0.5"], ledger)
-    none, ours, free, port = results
+    none, ours, _, port = results
     assert ours.speed_up == Spread(2, 2, 4)
     assert ours.share_of_free == Spread(0.9, 0.5, 1)
     assert (none.share_of_free, port.seconds, port.out_of_memory, port.peak_out_of_memory) == (None, None, True, True)

@@ -1,4 +1,4 @@
-"""The bundled model at a size that takes a second, and its page on a free port."""
+"""Fixtures of the page: a small studio, and its page on a free port."""
 
 from __future__ import annotations
 

@@ -56,6 +56,7 @@ def test_both_images_are_compared_under_a_slider(
     tab = open_page(size, locale)
     assert tab.locator("#tome-generate").inner_text() == word
     tab.locator("#tome-preset input").last.check()  # custom settings, whose map is shown
+    tab.wait_for_selector("#tome-own", timeout=WAIT)
     tab.click("#tome-generate")
     tab.wait_for_selector(".tome-map img", timeout=WAIT)
     slider = tab.locator(".tome-pair input")
@@ -75,7 +76,9 @@ def test_both_images_are_compared_under_a_slider(
 def test_the_second_user_waits_until_the_first_cancels(open_page: Callable[..., Any]) -> None:
     first, second = open_page(DESKTOP), open_page(DESKTOP)
     first.locator(".label-wrap").first.click()
+    estimate = first.locator("#tome-estimate p").inner_text()
     first.get_by_label("Steps", exact=True).fill("200")
+    first.wait_for_function("before => document.querySelector('#tome-estimate p').innerText !== before", arg=estimate)
     first.click("#tome-generate")
     first.wait_for_selector("text=Generating without token merging", timeout=WAIT)
     second.click("#tome-generate")

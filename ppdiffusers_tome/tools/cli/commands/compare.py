@@ -121,7 +121,7 @@ def _compare(
 def _make_sheet(
     title: str, notes: Sequence[str], edges: Mapping[str, Image.Image] | None, rows: Sequence[Row], images: ImageFolder
 ) -> Image.Image:
-    """Lay out a row per prompt and a column per configuration, edges on the left."""
+    """Lay out a row per prompt and a column per configuration."""
     from ppdiffusers_tome.tools.evaluate.summary import PSNR, SECONDS, SPEED_UP
     from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
     from ppdiffusers_tome.tools.measure.similarity import format_psnr
@@ -147,7 +147,7 @@ def _make_sheet(
 
 
 def _load_edges(loaded: LoadedPipeline, prompts: Sequence[str]) -> dict[str, Image.Image]:
-    """Return the edges of each prompt: the given ones, or those of the photograph that it names."""
+    """Return the edges of each prompt, by default of its photograph."""
     from ppdiffusers_tome.tools.generation.edges import compute_photograph_edges
 
     if loaded.settings.edges is not None:
