@@ -24,8 +24,6 @@ BLUE, ORANGE, GREEN, PINK, PURPLE, TEAL, BROWN, GREY, RED, LIME, NAVY, ROSE = CO
 DPI = 100
 _MARKERS = "os^DvP"
 _MARGIN, _TITLE, _LINE = 20, 34, 20  # pixels: of the edges, and the heights of the title and of a line under it
-_LEGEND_LINE = 22  # pixels
-_LEGEND_EMS = 5  # beside each name: its marker and the gap to the next column
 _STYLE: dict[str, Any] = {
     "font.size": 10, "text.color": INK, "text.parse_math": False,
     "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 10,
@@ -98,24 +96,6 @@ def line_style(number: int) -> dict[str, Any]:
     """Return color and marker of a line; colors repeat with another marker."""
     turn, color = divmod(number, len(COLOURS))
     return {"color": COLOURS[color], "marker": _MARKERS[turn % len(_MARKERS)]}
-
-
-def legend_size(names: Sequence[str], width: int, most: int = 4) -> tuple[int, int]:
-    """Fit a legend under a plot.
-
-    Args:
-        names: its entries.
-        width: of the plot, in pixels.
-        most: the largest number of columns.
-
-    Returns:
-        The number of columns, at least one, and the height in pixels.
-    """
-    longest = max((measure_width(name, _STYLE["font.size"]) for name in names), default=0)
-    columns = int((width - 2 * _MARGIN) // (longest + _LEGEND_EMS * _STYLE["font.size"] * DPI / 72))
-    columns = max(1, min(columns, most))
-    extra_lines = sum(name.count("\n") for name in names)
-    return columns, _LEGEND_LINE * (-(-len(names) // columns) + extra_lines)
 
 
 def measure_width(text: str, points: float) -> float:

@@ -69,7 +69,7 @@ class Comparison:
     Attributes:
         merged: with its similarity to the unmerged image.
         unmerged_at: when the unmerged image was finished, in seconds since 1970.
-        is_reused: whether an earlier comparison generated the unmerged image.
+        is_reused: whether an earlier comparison generated it.
         oddities: details of what a user should know, by keys of ``i18n.WORDS``.
         map_images: which tokens merged; empty where no map was asked for or no tokens merge into groups.
     """

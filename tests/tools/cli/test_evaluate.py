@@ -91,16 +91,6 @@ def test_everything_is_measured_and_written(whole: Path) -> None:
     assert len(list((whole / "references").iterdir())) == 2
 
 
-def test_seconds_are_compared_with_those_of_the_last_unmerged_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "IMAGES_PER_REFERENCE", 2)
-    assert evaluate(tmp_path, "--prompt", PROMPT, "--ratios", "0.3", "0.5", "0.7") == 0
-    plain, *merged = [row["samples"][0] for row in read_rows(tmp_path).values()]
-    assert [sample["unmerged_seconds"] == plain["seconds"] for sample in merged] == [True, True, False]
-    assert len(list((tmp_path / "references").iterdir())) == 1
-
-
 def test_a_stopped_run_resumes(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generate, calls = sampling.generate_image, []
 
@@ -154,17 +144,19 @@ def test_results_of_other_settings_are_refused_and_overwritten_on_demand(
     assert (pixels_of(reference) != pixels_of(copy / "references" / reference.name)).any()
 
 
-def test_saved_images_are_those_of_generate(tmp_path: Path, generate: Callable[..., list[Path]]) -> None:
-    arguments = (tmp_path / "evaluate", "--prompt", PROMPT, "--seeds", "7", "--ratios", "0.5")
-    assert evaluate(*arguments) == 0
-    assert not (tmp_path / "evaluate" / "images").exists()
-    assert evaluate(*arguments, "--save-images") == 0  # generates those that were not kept
+def test_saved_images_are_those_of_generate_and_seconds_are_compared_with_the_last_unmerged_one(
+    tmp_path: Path, generate: Callable[..., list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "IMAGES_PER_REFERENCE", 2)
+    arguments = (tmp_path / "evaluate", "--prompt", PROMPT, "--seeds", "7", "--ratios", "0.3", "0.5", "0.7")
+    assert evaluate(*arguments, "--save-images") == 0
     (kept,) = (tmp_path / "evaluate" / "images").glob("ours-0-5-*/*")
     (reference,) = (tmp_path / "evaluate" / "references").iterdir()
-    (merged,) = generate("--seed", "7", folder="merged")
-    (plain,) = generate("--seed", "7", "--ratio", "0", folder="plain")
-    assert (pixels_of(kept) == pixels_of(merged)).all()
-    assert (pixels_of(reference) == pixels_of(plain)).all()
+    plain, *merged = [row["samples"][0] for row in read_rows(tmp_path / "evaluate").values()]
+    assert [sample["unmerged_seconds"] == plain["seconds"] for sample in merged] == [True, True, False]
+    for path, ratio in ((kept, "0.5"), (reference, "0")):
+        (image,) = generate("--seed", "7", "--ratio", ratio, folder=ratio)
+        assert (pixels_of(path) == pixels_of(image)).all()
 
 
 @pytest.mark.once
@@ -223,16 +215,13 @@ def test_a_size_that_the_port_cannot_run_is_refused(tmp_path: Path, capsys: pyte
     assert "--height 72 must be a multiple of 128 for 'port 0.5, max_downsample 8'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["evaluate.md", "evaluate.png", "references/FILE"])
-def test_other_files_are_not_replaced(
-    name: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / name.replace("FILE", next((whole / "references").iterdir()).name)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"mine")
-    assert evaluate(tmp_path, *TWO, *BOTH) == 2
-    assert "exists already" in capsys.readouterr().err
-    assert path.read_bytes() == b"mine"
+def test_other_files_are_not_replaced(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "references").mkdir()
+    for path in (tmp_path / "references" / next((whole / "references").iterdir()).name, tmp_path / "evaluate.md"):
+        path.write_bytes(b"mine")
+        assert evaluate(tmp_path, *TWO, *BOTH) == 2
+        assert f"{path} exists already" in capsys.readouterr().err
+        assert path.read_bytes() == b"mine"
     assert not (tmp_path / "evaluate.jsonl").exists()
 
 
