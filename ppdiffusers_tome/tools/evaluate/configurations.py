@@ -84,8 +84,7 @@ def unmerged() -> Configuration:
 
 def ours(config: ToMeConfig, name: str | None = None, family: str | None = None) -> Configuration:
     """Return this package with settings, by default named after them."""
-    words = _describe(OURS, config)
-    return Configuration(name or _join_with_ratio(words, config), OURS, config, family or ", ".join(words))
+    return _make_configuration(OURS, config, name, family)
 
 
 def port(
@@ -99,8 +98,7 @@ def port(
     config = ToMeConfig(ratio=ratio, max_downsample=max_downsample)
     if not isinstance(config.to_dict()["ratio"], float):
         raise UserError(f"ratio={ratio!r} must be one number for the port, such as 0.5")
-    words = _describe(PORT, config)
-    return Configuration(name or _join_with_ratio(words, config), PORT, config, family or ", ".join(words))
+    return _make_configuration(PORT, config, name, family)
 
 
 def add_fewer_steps_argument(group: Any) -> None:
@@ -198,22 +196,14 @@ def check_names(configurations: Iterable[Configuration]) -> list[Configuration]:
     return list(by_name.values())
 
 
-def _describe(contender: str, config: ToMeConfig) -> list[str]:
-    """Return contender, method and changed settings, without ratio and seed."""
+def _make_configuration(contender: str, config: ToMeConfig, name: str | None, family: str | None) -> Configuration:
+    """Name the changed settings: ``ours tofu 0.5, tile 16`` of the family ``ours tofu, tile 16``."""
     defaults = ToMeConfig().to_dict()
-    changes = {
-        name: value for name, value in config.to_dict().items()
-        if value != defaults[name] and name not in ("ratio", "seed")
-    }  # fmt: skip
-    method = changes.pop("method", None)
-    words = {True: "{name}", False: "no {name}"}
+    changes = {setting: value for setting, value in config.to_dict().items() if value != defaults[setting]}
+    words = [contender, *([changes["method"]] if "method" in changes else [])]
     settings = [
-        words[value].format(name=name) if isinstance(value, bool) else f"{name} {format_setting(value)}"
-        for name, value in changes.items()
-    ]
-    return [contender if method is None else f"{contender} {method}", *settings]
-
-
-def _join_with_ratio(words: list[str], config: ToMeConfig) -> str:
-    """Return a name such as ``ours 0.5, tile 16``."""
-    return ", ".join([f"{words[0]} {format_setting(config.ratio)}", *words[1:]])
+        setting if value is True else f"no {setting}" if value is False else f"{setting} {format_setting(value)}"
+        for setting, value in changes.items() if setting not in ("ratio", "seed", "method")
+    ]  # fmt: skip
+    default_name = ", ".join([" ".join([*words, format_setting(config.ratio)]), *settings])
+    return Configuration(name or default_name, contender, config, family or ", ".join([" ".join(words), *settings]))

@@ -58,24 +58,18 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """Append an object to a file and flush it to the disk.
 
     Raises:
-        UserError: it cannot be written; the file is then as before.
+        UserError: it cannot be written.
     """
     content = json.dumps(line).encode() + b"\n"
     try:
-        with path.open("ab+", buffering=0) as file:
-            end = file.seek(0, os.SEEK_END)
-            if end:  # after an incomplete line this one would be lost as well
-                file.seek(end - 1)
-                content = content if file.read(1) == b"\n" else b"\n" + content
-            try:
-                written = 0
-                while written < len(content):
-                    written += file.write(content[written:]) or 0
-                os.fsync(file.fileno())
-            except OSError:
-                with suppress(OSError):
-                    file.truncate(end)
-                raise
+        with path.open("ab+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read() != b"\n":  # after an incomplete line this one would be lost as well
+                    content = b"\n" + content
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror}); make room and give the same command again, which resumes "
