@@ -27,7 +27,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-frontier, choose_presets, choices = load("frontier"), load("choose_presets"), load("choices")
+frontier, choices, choose_presets = load("frontier"), load("choices"), load("choose_presets")  # which imports it
 
 
 def test_presets_are_those_that_the_evaluations_choose() -> None:
