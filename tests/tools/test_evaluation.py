@@ -29,7 +29,7 @@ from ppdiffusers_tome.tools.evaluate.configurations import (
 )
 from ppdiffusers_tome.tools.evaluate.frontier import find_frontier
 from ppdiffusers_tome.tools.evaluate.plot import plot_rows
-from ppdiffusers_tome.tools.evaluate.runner import BlockClock, find_merging_levels
+from ppdiffusers_tome.tools.evaluate.runner import find_merging_levels, time_blocks
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder, Sample
 from ppdiffusers_tome.tools.evaluate.summary import BLOCK_SPEED_UP, PSNR, SPEED_UP, Row, make_rows, make_table
 
@@ -106,9 +106,9 @@ def test_the_clock_of_blocks_covers_all_their_hooks(
     pipe.unet.conv_out.register_forward_pre_hook(pause)  # of another layer
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])  # time passes in the hooks alone
     hooks = [list(layer._forward_pre_hooks) for layer in pipe.unet.sublayers()]
-    with BlockClock(pipe) as clock:
+    with time_blocks(pipe) as seconds:
         tiny.run_unet(pipe.unet)
-    assert clock.seconds[block.level] == 2
+    assert seconds[block.level] == 2
     assert [list(layer._forward_pre_hooks) for layer in pipe.unet.sublayers()] == hooks
 
 

@@ -62,10 +62,10 @@ class Configuration:
         Raises:
             UserError: it cannot.
         """
-        level = (self.tome.max_downsample or 1) if self.contender == PORT and self.tome else 1
+        level = (self.tome and self.tome.max_downsample) or 1
         multiple = _PORT_MULTIPLE * level
         for name, pixels in (("height", height), ("width", width)):
-            if level > 1 and pixels % multiple:
+            if self.contender == PORT and level > 1 and pixels % multiple:
                 raise UserError(
                     f"--{name} {pixels} must be a multiple of {multiple} for {self.name!r}: the port fails where level "
                     f"{level} is not a whole number of cells of 2x2 tokens"

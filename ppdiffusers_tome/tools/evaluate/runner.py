@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -209,60 +210,51 @@ def measure_image(
 
     from ppdiffusers_tome.api import remove_tome
 
-    clock = BlockClock(pipe)
     try:
         configuration.apply(pipe)
         gc.collect()  # otherwise earlier images would count as memory, or be collected while this one is timed
         generated = None if times_blocks and paddle.get_device() == "cpu" else generate()
         if times_blocks:
-            with clock:
+            with time_blocks(pipe) as seconds:
                 timed = generate()
-            generated = generated or timed
+            generated = replace(generated or timed, block_seconds=seconds)
     finally:
         remove_tome(pipe)
     assert generated is not None
-    generated = replace(generated, block_seconds=clock.seconds)
     return generated if reference is None else generated.compare_with(reference)
 
 
-class BlockClock:
-    """Seconds inside the transformer blocks that could merge, merging included, in a ``with`` statement.
+@contextmanager
+def time_blocks(pipe: Any) -> Iterator[dict[int, float]]:
+    """Sum the seconds inside the transformer blocks that could merge, by level.
 
-    A configuration must be applied before. The hooks run before all others of a block and after all others, whatever
-    merges there. On a GPU every block waits for the device before and after.
-
-    Attributes:
-        seconds: by level (1, 2, 4 or 8), summed over blocks and calls.
+    Merging counts: a configuration must be applied before, so that these hooks run before all others of a block and
+    after all others. On a GPU every block waits for the device before and after.
     """
+    from ppdiffusers_tome.patching.blocks import find_blocks
+    from ppdiffusers_tome.patching.models import list_models
 
-    def __init__(self, pipe: Any) -> None:
-        self._pipe = pipe
-        self._handles: list[Any] = []
-        self._clock: DeviceClock | None = None
-        self.seconds: dict[int, float] = {}
+    seconds: dict[int, float] = {}
+    clocks: list[DeviceClock] = []
+    handles = []
 
-    def __enter__(self) -> BlockClock:
-        from ppdiffusers_tome.patching.blocks import find_blocks
-        from ppdiffusers_tome.patching.models import list_models
+    def start(block: Any, inputs: Any) -> None:
+        clocks.append(DeviceClock())
 
-        for _, model in list_models(self._pipe):
-            for block in find_blocks(model):
-                self.seconds.setdefault(block.level, 0.0)
-                start = block.block.register_forward_pre_hook(self._start)
-                block.block._forward_pre_hooks.move_to_end(start._hook_id, last=False)
-                self._handles += [start, block.block.register_forward_post_hook(partial(self._stop, block.level))]
-        return self
+    def stop(level: int, block: Any, inputs: Any, output: Any) -> None:
+        seconds[level] += clocks.pop().lap()
 
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
+    for _, model in list_models(pipe):
+        for block in find_blocks(model):
+            seconds.setdefault(block.level, 0.0)
+            first = block.block.register_forward_pre_hook(start)
+            block.block._forward_pre_hooks.move_to_end(first._hook_id, last=False)
+            handles += [first, block.block.register_forward_post_hook(partial(stop, block.level))]
+    try:
+        yield seconds
+    finally:
+        for handle in handles:
             handle.remove()
-
-    def _start(self, block: Any, inputs: Any) -> Any:
-        self._clock = DeviceClock()
-
-    def _stop(self, level: int, block: Any, inputs: Any, output: Any) -> Any:
-        assert self._clock is not None
-        self.seconds[level] += self._clock.lap()
 
 
 def find_merging_levels(pipe: Any, configurations: Sequence[Configuration]) -> list[int]:

@@ -86,15 +86,13 @@ def _token_of_pixel(pixels: int, tokens: int) -> np.ndarray:
 
 def _find_outlines(group_of_pixel: np.ndarray) -> np.ndarray:
     """Return True at the pixels that touch another group."""
-    found = np.zeros(group_of_pixel.shape, bool)
-    width = -(-max(group_of_pixel.shape) // _SHEET_PIXELS)
-    for axis in (0, 1):
-        values, outlines = np.moveaxis(group_of_pixel, axis, 0), np.moveaxis(found, axis, 0)
-        for distance in range(1, width + 1):
-            differs = values[distance:] != values[:-distance]
-            outlines[distance:] |= differs
-            outlines[:-distance] |= differs
-    return found
+    from scipy.ndimage import maximum_filter1d, minimum_filter1d
+
+    size = 1 + 2 * -(-max(group_of_pixel.shape) // _SHEET_PIXELS)
+    rows, columns = (
+        maximum_filter1d(group_of_pixel, size, axis) != minimum_filter1d(group_of_pixel, size, axis) for axis in (0, 1)
+    )
+    return rows | columns
 
 
 def _make_colors(count: int) -> np.ndarray:
