@@ -238,10 +238,10 @@ def time_blocks(pipe: Any) -> Iterator[dict[int, float]]:
     clocks: list[DeviceClock] = []
     handles = []
 
-    def start(block: Any, inputs: Any) -> None:
+    def start(block: Any, inputs: Any) -> Any:
         clocks.append(DeviceClock())
 
-    def stop(level: int, block: Any, inputs: Any, output: Any) -> None:
+    def stop(level: int, block: Any, inputs: Any, output: Any) -> Any:
         seconds[level] += clocks.pop().lap()
 
     for _, model in list_models(pipe):
