@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.evaluate.differences import subtract_psnr
+from ppdiffusers_tome.tools.evaluate.differences import subtract
+from ppdiffusers_tome.tools.measure.stats import Median
 
 # Of the suites, by their names there; the presets are todo, random 0.75, 3x3, and 4x4 at two levels.
 CHOICES = (
@@ -87,6 +89,22 @@ def difference(evaluations: Sequence[Rows], one: str, other: str) -> str:
     if rows is None:
         return "-"
     return subtract_psnr(rows[one], rows[other]).format("{:+.1f}".format)
+
+
+def subtract_psnr(first: Mapping[str, Any], second: Mapping[str, Any]) -> Median:
+    """Return the difference in PSNR of two configurations of an ``evaluate.json``, in dB.
+
+    Raises:
+        KeyError: the second has no image of a prompt and seed of the first.
+    """
+    by_case = [
+        {
+            (sample["prompt"], sample["seed"]): math.inf if sample["psnr_db"] is None else float(sample["psnr_db"])
+            for sample in configuration["samples"]
+        }
+        for configuration in (first, second)
+    ]
+    return subtract(list(by_case[0].values()), [by_case[1][case] for case in by_case[0]])
 
 
 def main() -> None:

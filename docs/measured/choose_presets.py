@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from choices import subtract_psnr
+
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import FOLDER
-from ppdiffusers_tome.tools.evaluate.differences import subtract_psnr
 
 AIMS = {"quality": 6.0, "balanced": 1.0, "fast": -2.0}  # dB above the reference
 MODEL = "bundled"

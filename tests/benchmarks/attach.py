@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         seconds["remove_tome"].append(measure_seconds(lambda: remove_tome(unet)))
     print(f"{args.model}, {num_blocks} blocks; {pages.describe(pages.machine())}")
     for name, values in seconds.items():
-        milliseconds = Spread.of([1000 * value for value in values])
+        milliseconds = Spread.from_values([1000 * value for value in values])
         print(f"{name}: {milliseconds.format('{:.1f} ms'.format)}")
 
 

@@ -67,9 +67,9 @@ def _measure(specimen: Specimen, side: int, config: ToMeConfig, repeats: int) ->
         "grids": [str(each.grid) for each in merging],
         "tokens": [each.grid.num_tokens for each in merging],
         "tokens_left": [each.grid.num_tokens - each.num_merged for each in merging],
-        "seconds": asdict(Spread.of(seconds["unmerged"])),
-        "merged_seconds": asdict(Spread.of(seconds["merged"])),
-        "speed_up": asdict(Spread.of_quotients(seconds["unmerged"], seconds["merged"])),
+        "seconds": asdict(Spread.from_values(seconds["unmerged"])),
+        "merged_seconds": asdict(Spread.from_values(seconds["merged"])),
+        "speed_up": asdict(Spread.from_quotients(seconds["unmerged"], seconds["merged"])),
     }
 
 

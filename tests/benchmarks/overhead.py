@@ -170,7 +170,7 @@ def _add_sums(seconds: dict[str, list[float]]) -> dict[str, Spread]:
     runs = {stage: [1000 * value for value in values] for stage, values in seconds.items()}
     for name, stages in SUMS.items():
         runs[name] = [sum(run) for run in zip(*(runs[stage] for stage in stages), strict=True)]
-    return {stage: Spread.of(values) for stage, values in runs.items()}
+    return {stage: Spread.from_values(values) for stage, values in runs.items()}
 
 
 def _run_tomesd(torch_python: Path, case: BlockCase, repeats: int) -> dict[str, list[float]]:

@@ -31,7 +31,6 @@ def iterate_in_child(work: Callable[..., Iterator[T]], *args: object) -> Iterato
         ToMeError: the work raised it.
         RuntimeError: the process failed for another reason.
     """
-    kills = out_of_memory.num_memory_kills()
     spawning = multiprocessing.get_context("spawn")
     receiver, sender = spawning.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +53,7 @@ def iterate_in_child(work: Callable[..., Iterator[T]], *args: object) -> Iterato
             receiver.close()
         output = log.read_text(errors="replace")[-_MAX_OUTPUT:] if log.exists() else ""
     status = process.exitcode or 0
-    if status and out_of_memory.memory_ended(status, kills, output):
+    if out_of_memory.is_memory_exit(status, output):
         raise MemoryError(output)
     if status:
         raise RuntimeError(f"the process of {work.__name__}{args} ended with status {status}:\n{output}")

@@ -11,11 +11,6 @@ _SDXL = {
     "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), "use_linear_projection": True,
     "addition_embed_type": "text_time",
 }  # fmt: skip
-_SD3 = {  # transformer/config.json of stabilityai/stable-diffusion-3-medium-diffusers
-    "sample_size": 128, "patch_size": 2, "in_channels": 16, "out_channels": 16, "num_layers": 24,
-    "attention_head_dim": 64, "num_attention_heads": 24, "joint_attention_dim": 4096, "caption_projection_dim": 1536,
-    "pooled_projection_dim": 2048, "pos_embed_max_size": 192,
-}  # fmt: skip
 RANDOM_UNETS: dict[str, dict[str, Any]] = {
     "sd15-random": {**_SD15, "block_out_channels": (320, 640, 1280, 1280)},
     "sd15-tiny-random": {
@@ -33,12 +28,11 @@ RANDOM_UNETS: dict[str, dict[str, Any]] = {
         "projection_class_embeddings_input_dim": 32 + 6 * 8, "norm_num_groups": 8, "layers_per_block": 1,
     },
 }  # fmt: skip
-RANDOM_TRANSFORMERS: dict[str, dict[str, Any]] = {
-    "sd3-random": _SD3,
-    "sd3-tiny-random": {
-        **_SD3, "num_layers": 2, "attention_head_dim": 8, "num_attention_heads": 2, "joint_attention_dim": 32,
-        "caption_projection_dim": 16, "pooled_projection_dim": 32,
-    },
+RANDOM_SD3 = "sd3-random"
+_SD3 = {  # transformer/config.json of stabilityai/stable-diffusion-3-medium-diffusers
+    "sample_size": 128, "patch_size": 2, "in_channels": 16, "out_channels": 16, "num_layers": 24,
+    "attention_head_dim": 64, "num_attention_heads": 24, "joint_attention_dim": 4096, "caption_projection_dim": 1536,
+    "pooled_projection_dim": 2048, "pos_embed_max_size": 192,
 }  # fmt: skip
 _POOL = 2**22
 
@@ -46,11 +40,8 @@ _POOL = 2**22
 def random_model(name: str, *, dtype: str = "float32") -> Any:
     """Build a model in evaluation mode, its weights the same every time.
 
-    Weights come from one pool of normal numbers, scaled by their fan-in as initialisers do; to sample 860 million of
-    them takes longer than a UNet call.
-
     Args:
-        name: of ``RANDOM_UNETS`` or ``RANDOM_TRANSFORMERS``.
+        name: of ``RANDOM_UNETS``, or ``RANDOM_SD3``.
         dtype: ``float32``, ``float16`` or ``bfloat16``; the model is made in the first and cast.
     """
     import paddle
@@ -59,10 +50,10 @@ def random_model(name: str, *, dtype: str = "float32") -> Any:
 
     set_global_initializer(Constant(0.0), Constant(0.0))
     try:
-        if name in RANDOM_UNETS:
-            model = ppdiffusers.UNet2DConditionModel(**RANDOM_UNETS[name])
+        if name == RANDOM_SD3:
+            model = ppdiffusers.SD3Transformer2DModel(**_SD3)
         else:
-            model = ppdiffusers.SD3Transformer2DModel(**RANDOM_TRANSFORMERS[name])
+            model = ppdiffusers.UNet2DConditionModel(**RANDOM_UNETS[name])
     finally:
         set_global_initializer(None)
     _fill(model)
@@ -71,6 +62,10 @@ def random_model(name: str, *, dtype: str = "float32") -> Any:
 
 
 def _fill(model: Any) -> None:
+    """Scale normal numbers by the fan-in of each weight, as initialisers do.
+
+    They are one pool, repeated: to sample 860 million of them takes longer than a UNet call.
+    """
     import numpy as np
     import paddle
 

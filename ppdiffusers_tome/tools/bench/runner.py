@@ -16,8 +16,7 @@ from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
 from ppdiffusers_tome.tools.bench.variants import variant_applied
 from ppdiffusers_tome.tools.bench.workloads import Case, load_workload
 from ppdiffusers_tome.tools.console.output import warn
-from ppdiffusers_tome.tools.measure.ledger import Ledger
-from ppdiffusers_tome.tools.measure.runner import Job, run_jobs
+from ppdiffusers_tome.tools.measure.ledger import Job, Ledger, run_jobs
 from ppdiffusers_tome.tools.measure.timing import measure_seconds, rotate
 
 Finding = tuple[list[Any], Any]  # a key of the ledger and its result

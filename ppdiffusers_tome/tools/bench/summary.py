@@ -62,18 +62,17 @@ def summarize(case: Case, repeats: int, variants: Sequence[str], ledger: Ledger)
     results = []
     for variant in variants:
         too_large = case.key("too large", variant) in ledger
-        seconds = [seconds[variant] for seconds in rounds if variant in seconds]
+        timed = [] if too_large else [seconds[variant] for seconds in rounds if variant in seconds]
         peaks = ledger.get(case.key("memory", variant), {})
         ratio = split_label(variant)[1]
         results.append(Result(
-            case, variant, len(seconds),
-            seconds=None if too_large or not seconds else Spread.of(seconds),
-            speed_up=None if too_large else _compare(rounds, variant, NONE),
-            share_of_free=None if too_large or ratio is None else _compare(rounds, variant, f"{FREE} {ratio:g}"),
+            case, variant, len(timed),
+            seconds=Spread.from_values(timed) if timed else None,
+            speed_up=_compare(rounds, variant, NONE) if timed else None,
+            share_of_free=_compare(rounds, variant, f"{FREE} {ratio:g}") if timed and ratio is not None else None,
             out_of_memory=too_large,
             peak_out_of_memory=peaks is None,
-            peak_bytes=(peaks or {}).get("peak_bytes"),
-            resident_peak_bytes=(peaks or {}).get("resident_peak_bytes"),
+            **{name: (peaks or {}).get(name) for name in ("peak_bytes", "resident_peak_bytes")},
         ))  # fmt: skip
     return results
 
@@ -83,7 +82,7 @@ def _compare(rounds: Sequence[Mapping[str, float]], variant: str, other: str) ->
     both = [seconds for seconds in rounds if variant in seconds and other in seconds]
     if not both:
         return None
-    return Spread.of_quotients([seconds[other] for seconds in both], [seconds[variant] for seconds in both])
+    return Spread.from_quotients([seconds[other] for seconds in both], [seconds[variant] for seconds in both])
 
 
 def make_notes(results: Sequence[Result], machine: Mapping[str, Any]) -> list[str]:
@@ -105,16 +104,7 @@ def make_notes(results: Sequence[Result], machine: Mapping[str, Any]) -> list[st
     ]
 
 
-def make_glance_table(results: Sequence[Result]) -> Table:
-    """Return a row per variant and a column per case: ``5.38 s (1.58x)``."""
-    cells: dict[str, list[str]] = {}
-    for result in results:
-        cells.setdefault(result.variant, []).append(result.format())
-    names = dict.fromkeys(result.case.name for result in results)
-    return Table(["variant", *names], [[variant, *row] for variant, row in cells.items()])
-
-
-def make_detail_table(results: Sequence[Result], memory_limit: int | None = None) -> Table:
+def make_table(results: Sequence[Result], memory_limit: int | None = None) -> Table:
     """Return a row per case and variant, with ranges and memory."""
     has_memory = any(result.peak_bytes is not None or result.peak_out_of_memory for result in results)
     headings = ["setting", "variant", "seconds", "speed-up", f"share of {FREE}"]

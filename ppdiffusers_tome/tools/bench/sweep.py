@@ -89,12 +89,12 @@ def run_sweep(
     }  # fmt: skip
     variants = label_variants(args.variants, args.ratios)
 
-    def make_tables(results: Sequence[Result]) -> list[Table]:
-        from ppdiffusers_tome.tools.bench.summary import make_detail_table, make_glance_table
+    def make_limited_table(results: Sequence[Result]) -> Table:
+        from ppdiffusers_tome.tools.bench.summary import make_table
 
-        return [make_glance_table(results), make_detail_table(results, limit)]
+        return make_table(results, limit)
 
-    run_benchmark(args, name, title, repeats, variants, make_tables, memory=memory)
+    run_benchmark(args, name, title, repeats, variants, make_limited_table, memory=memory)
 
 
 def run_benchmark(
@@ -103,7 +103,7 @@ def run_benchmark(
     title: str,
     repeats: Mapping[Case, int],
     variants: Sequence[str],
-    make_tables: Callable[[Sequence[Result]], list[Table]],
+    make_table: Callable[[Sequence[Result]], Table],
     *,
     memory: bool = False,
 ) -> None:
@@ -115,7 +115,7 @@ def run_benchmark(
         title: of the page.
         repeats: rounds of each case.
         variants: labels of all that are compared.
-        make_tables: returns the tables of the page.
+        make_table: returns the table of the page.
         memory: whether peak memory is measured as well.
 
     Raises:
@@ -139,7 +139,7 @@ def run_benchmark(
         results = [result for case in cases for result in summarize(case, repeats[case], variants, ledger)]
         notes = make_notes(results, ledger.machine)
         notes += [f"{case.model}, {case.name} was not measured: {why}" for case, why in runner.failed.items()]
-        page = Page(title, notes, make_tables(results))
+        page = Page(title, notes, [make_table(results)])
         found = {"date": date.today().isoformat(), "machine": ledger.machine, "results": [*map(asdict, results)]}
         write_text(page_file, page.markdown(), overwrite=True)
         write_json(json_file, found, overwrite=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.random_models import RANDOM_TRANSFORMERS, RANDOM_UNETS, random_model
+from ppdiffusers_tome.tools.bench.random_models import RANDOM_SD3, RANDOM_UNETS, random_model
 from ppdiffusers_tome.tools.bench.variants import find_denoiser
 from ppdiffusers_tome.tools.generation.device import check_device
 from ppdiffusers_tome.tools.generation.model_sources import find_model
@@ -78,10 +78,7 @@ def load_workload(case: Case) -> Workload:
         UserError: the model cannot be loaded, or this device cannot run it so.
     """
     check_device(case.dtype, xformers=False)
-    if case.what == PIPELINE:
-        workload = _load_pipeline(case)
-    else:
-        workload = _load_sd3(case) if case.model in RANDOM_TRANSFORMERS else _load_unet(case)
+    workload = _load_pipeline(case) if case.what == PIPELINE else _load_denoiser(case)
     _set_attention(find_denoiser(workload.model_or_pipe), case)
     return workload
 
@@ -93,8 +90,8 @@ def _set_attention(denoiser: Any, case: Case) -> None:
 
     if case.attention in _PADDLE_NAMES and not paddle.get_device().startswith("gpu"):
         raise UserError(f"--attention {case.attention} needs a GPU with paddlepaddle-gpu; use plain or chunked here")
-    if case.model in RANDOM_TRANSFORMERS:
-        return  # SD3 computes attention in its own way, which is flash attention in half precision
+    if case.model == RANDOM_SD3:
+        return  # it computes attention in its own way, which is flash attention in half precision
     denoiser.set_default_attn_processor()
     if case.attention == CHUNKED:
         enable_chunked_attention(denoiser)
@@ -102,62 +99,50 @@ def _set_attention(denoiser: Any, case: Case) -> None:
         denoiser.enable_xformers_memory_efficient_attention(attention_op=_PADDLE_NAMES[case.attention])
 
 
-def _normal_tensors(case: Case) -> Callable[..., Any]:
-    """Return a function that makes random tensors ``[batch, *shape]``, the same in every process."""
+def _load_denoiser(case: Case) -> Workload:
     import numpy as np
-    import paddle
-
-    rng = np.random.default_rng(0)
-    dtype = getattr(paddle, case.dtype)
-    return lambda *shape: paddle.to_tensor(rng.standard_normal((case.batch, *shape), np.float32)).cast(dtype)
-
-
-def _timestep(case: Case, step: int) -> int:
-    return 999 - 1000 * step // case.steps
-
-
-def _load_unet(case: Case) -> Workload:
     import paddle
 
     from ppdiffusers_tome.tools.generation.model_loader import load_unet
 
-    if case.model in RANDOM_UNETS:
-        unet = random_model(case.model, dtype=case.dtype)
+    if case.model in (*RANDOM_UNETS, RANDOM_SD3):
+        model = random_model(case.model, dtype=case.dtype)
     else:
-        unet = load_unet(find_model(case.model), dtype=case.dtype)
-    side, config, normal = case.size // 8, unet.config, _normal_tensors(case)
-    latents = [normal(config.in_channels, side, side) for _ in range(case.steps)]
-    text = normal(_TEXT_TOKENS, config.cross_attention_dim)
-    conditions: dict[str, Any] = {}
-    if config.get("addition_embed_type") == "text_time":  # SDXL
-        pooled = normal(config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim)
-        ids = paddle.to_tensor([[case.size, case.size, 0, 0, case.size, case.size]], dtype=text.dtype)
-        conditions["added_cond_kwargs"] = {"text_embeds": pooled, "time_ids": ids.expand([case.batch, 6])}
+        model = load_unet(find_model(case.model), dtype=case.dtype)
+    rng = np.random.default_rng(0)  # the same inputs in every process
+
+    def make_normal(*shape: int) -> paddle.Tensor:
+        values = rng.standard_normal((case.batch, *shape), np.float32)
+        return paddle.to_tensor(values).cast(getattr(paddle, case.dtype))
+
+    latents = [make_normal(model.config.in_channels, case.size // 8, case.size // 8) for _ in range(case.steps)]
+    conditions = _make_conditions(case, model.config, make_normal)
 
     def run(steps: int) -> None:
         with paddle.no_grad():
             for step, latent in enumerate(latents[:steps]):
-                unet(latent, paddle.to_tensor(_timestep(case, step), dtype="int64"), text, **conditions)
-
-    return Workload(unet, run, case.steps)
-
-
-def _load_sd3(case: Case) -> Workload:
-    import paddle
-
-    config, normal, side = RANDOM_TRANSFORMERS[case.model], _normal_tensors(case), case.size // 8
-    model = random_model(case.model, dtype=case.dtype)
-    latents = [normal(config["in_channels"], side, side) for _ in range(case.steps)]
-    text = normal(_SD3_TEXT_TOKENS, config["joint_attention_dim"])
-    pooled = normal(config["pooled_projection_dim"])
-
-    def run(steps: int) -> None:
-        with paddle.no_grad():
-            for step, latent in enumerate(latents[:steps]):
-                timesteps = paddle.full([case.batch], _timestep(case, step), dtype="int64")
-                model(hidden_states=latent, encoder_hidden_states=text, pooled_projections=pooled, timestep=timesteps)
+                timestep = paddle.to_tensor(999 - 1000 * step // case.steps, dtype="int64")
+                if case.model == RANDOM_SD3:
+                    model(hidden_states=latent, timestep=timestep.expand([case.batch]), **conditions)
+                else:
+                    model(latent, timestep, **conditions)
 
     return Workload(model, run, case.steps)
+
+
+def _make_conditions(case: Case, config: Any, make_normal: Callable[..., Any]) -> dict[str, Any]:
+    """Make the text's embeddings, as the denoiser takes them."""
+    import paddle
+
+    if case.model == RANDOM_SD3:
+        text = make_normal(_SD3_TEXT_TOKENS, config.joint_attention_dim)
+        return {"encoder_hidden_states": text, "pooled_projections": make_normal(config.pooled_projection_dim)}
+    conditions: dict[str, Any] = {"encoder_hidden_states": make_normal(_TEXT_TOKENS, config.cross_attention_dim)}
+    if config.get("addition_embed_type") == "text_time":  # SDXL
+        pooled = make_normal(config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim)
+        ids = paddle.to_tensor([[case.size, case.size, 0, 0, case.size, case.size]], dtype=pooled.dtype)
+        conditions["added_cond_kwargs"] = {"text_embeds": pooled, "time_ids": ids.expand([case.batch, 6])}
+    return conditions
 
 
 def _load_pipeline(case: Case) -> Workload:

@@ -1,19 +1,21 @@
-"""Configurations to compare: unmerged, ppdiffusers' port, and this package with settings.
+"""Configurations to compare: unmerged, with fewer steps, ppdiffusers' port, and this package with settings.
 
-This module imports no Paddle.
+Imports no Paddle.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.presets import is_preset
 from ppdiffusers_tome.settings.types import format_setting, truncated_repr
+from ppdiffusers_tome.tools.measure.units import counted
 
 UNMERGED, PORT, OURS = "unmerged", "port", "ours"
 _PORT_SETTINGS = ("ratio", "max_downsample")
@@ -30,12 +32,14 @@ class Configuration:
         contender: ``unmerged``, ``port`` or ``ours``.
         tome: the settings, of which the port has ratio and max_downsample; None for the unmerged pipeline.
         family: configurations of one family share a line of the plot.
+        steps: of the denoising, where they are fewer than those of all others.
     """
 
     name: str
     contender: str
     tome: ToMeConfig | None
     family: str
+    steps: int | None = None
 
     def apply(self, pipe: Any) -> None:
         """Apply it to a pipeline, in place of the one before.
@@ -58,10 +62,10 @@ class Configuration:
         Raises:
             UserError: it cannot.
         """
-        level = (self.tome.max_downsample or 1) if self.contender == PORT and self.tome else 1
+        level = (self.tome and self.tome.max_downsample) or 1
         multiple = _PORT_MULTIPLE * level
         for name, pixels in (("height", height), ("width", width)):
-            if level > 1 and pixels % multiple:
+            if self.contender == PORT and level > 1 and pixels % multiple:
                 raise UserError(
                     f"--{name} {pixels} must be a multiple of {multiple} for {self.name!r}: the port fails where level "
                     f"{level} is not a whole number of cells of 2x2 tokens"
@@ -70,8 +74,7 @@ class Configuration:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, equal to those that JSON restores."""
         tome = None if self.tome is None else self.tome.to_dict()
-        values = {"name": self.name, "contender": self.contender, "family": self.family, "tome": tome}
-        return json.loads(json.dumps(values))
+        return json.loads(json.dumps({**vars(self), "tome": tome}))
 
 
 def unmerged() -> Configuration:
@@ -80,8 +83,8 @@ def unmerged() -> Configuration:
 
 
 def ours(config: ToMeConfig, name: str | None = None, family: str | None = None) -> Configuration:
-    """Return this package with settings; the default name and family list those that are not the default."""
-    return Configuration(name or _make_name(OURS, config), OURS, config, family or _make_family(OURS, config))
+    """Return this package with settings, by default named after them."""
+    return _make_configuration(OURS, config, name, family)
 
 
 def port(
@@ -95,7 +98,29 @@ def port(
     config = ToMeConfig(ratio=ratio, max_downsample=max_downsample)
     if not isinstance(config.to_dict()["ratio"], float):
         raise UserError(f"ratio={ratio!r} must be one number for the port, such as 0.5")
-    return Configuration(name or _make_name(PORT, config), PORT, config, family or _make_family(PORT, config))
+    return _make_configuration(PORT, config, name, family)
+
+
+def add_fewer_steps_argument(group: Any) -> None:
+    """Add the unmerged pipeline with fewer steps."""
+    group.add_argument("--fewer-steps", type=int, nargs="+", default=[], metavar="N",
+                       help="the unmerged pipeline with this many denoising steps too: whether merging keeps more than "
+                       "fewer steps do at the same cost")  # fmt: skip
+
+
+def make_fewer_steps(numbers: Iterable[int], steps: int) -> list[Configuration]:
+    """Return the unmerged pipeline with each number of steps.
+
+    Raises:
+        UserError: a number is not below ``steps``, those of all others.
+    """
+    numbers = list(numbers)
+    for number in numbers:
+        if not 1 <= number < steps:
+            raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")
+    return [
+        replace(unmerged(), name=counted(number, "step"), family="fewer steps", steps=number) for number in numbers
+    ]
 
 
 def read_settings_files(paths: Iterable[str]) -> list[Configuration]:
@@ -105,7 +130,7 @@ def read_settings_files(paths: Iterable[str]) -> list[Configuration]:
         UserError: a file cannot be read or holds something else.
     """
     try:
-        return [ours(ToMeConfig.named(path), Path(path).stem) for path in paths]
+        return [ours(ToMeConfig.named(path), Path(path).stem, path if is_preset(path) else None) for path in paths]
     except ToMeError as error:
         raise UserError(f"--configs {error}") from error  # which begins with the path
 
@@ -171,28 +196,14 @@ def check_names(configurations: Iterable[Configuration]) -> list[Configuration]:
     return list(by_name.values())
 
 
-def _make_name(contender: str, config: ToMeConfig) -> str:
-    """Return a name such as ``ours 0.5, tile 16``."""
-    first, *settings = _describe(contender, config)
-    return ", ".join([f"{first} {format_setting(config.ratio)}", *settings])
-
-
-def _make_family(contender: str, config: ToMeConfig) -> str:
-    """Return a name for all ratios, such as ``ours, tile 16``."""
-    return ", ".join(_describe(contender, config))
-
-
-def _describe(contender: str, config: ToMeConfig) -> list[str]:
-    """Return contender and method, and the settings that are not the default; without ratio and seed."""
+def _make_configuration(contender: str, config: ToMeConfig, name: str | None, family: str | None) -> Configuration:
+    """Name the changed settings: ``ours tofu 0.5, tile 16`` of the family ``ours tofu, tile 16``."""
     defaults = ToMeConfig().to_dict()
-    changes = {
-        name: value for name, value in config.to_dict().items()
-        if value != defaults[name] and name not in ("ratio", "seed")
-    }  # fmt: skip
-    method = changes.pop("method", None)
-    words = {True: "{name}", False: "no {name}"}
+    changes = {setting: value for setting, value in config.to_dict().items() if value != defaults[setting]}
+    words = [contender, *([changes["method"]] if "method" in changes else [])]
     settings = [
-        words[value].format(name=name) if isinstance(value, bool) else f"{name} {format_setting(value)}"
-        for name, value in changes.items()
-    ]
-    return [contender if method is None else f"{contender} {method}", *settings]
+        setting if value is True else f"no {setting}" if value is False else f"{setting} {format_setting(value)}"
+        for setting, value in changes.items() if setting not in ("ratio", "seed", "method")
+    ]  # fmt: skip
+    default_name = ", ".join([" ".join([*words, format_setting(config.ratio)]), *settings])
+    return Configuration(name or default_name, contender, config, family or ", ".join([" ".join(words), *settings]))

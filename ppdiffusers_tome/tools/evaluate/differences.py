@@ -6,14 +6,13 @@ same prompt and noise, varies far less.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.tools.console.tables import Table
-from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration
+from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED
 from ppdiffusers_tome.tools.measure.stats import METHOD, MIN_VALUES, Median
 from ppdiffusers_tome.tools.measure.units import counted
 
@@ -80,22 +79,6 @@ def subtract(first: Sequence[float], second: Sequence[float]) -> Median:
     return Median.from_values([0.0 if a == b else a - b for a, b in zip(first, second, strict=True)])
 
 
-def subtract_psnr(first: Mapping[str, Any], second: Mapping[str, Any]) -> Median:
-    """Return the difference in PSNR of two configurations of an ``evaluate.json``, in dB.
-
-    Raises:
-        KeyError: the second has no image of a prompt and seed of the first.
-    """
-    by_case = [
-        {
-            (sample["prompt"], sample["seed"]): math.inf if sample["psnr_db"] is None else float(sample["psnr_db"])
-            for sample in configuration["samples"]
-        }
-        for configuration in (first, second)
-    ]
-    return subtract(list(by_case[0].values()), [by_case[1][case] for case in by_case[0]])
-
-
 def make_table(differences: Sequence[Difference]) -> Table:
     """Make a table with one row per pair and one column per measure."""
     measures = [measure for measure in MEASURES if any(each.measure == measure for each in differences)]
@@ -133,7 +116,7 @@ def describe(rows: Sequence[Row], differences: Sequence[Difference]) -> Iterator
 
 
 def _describe_falls(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield, of every family with several ratios, whether PSNR falls from each ratio to the next."""
+    """Yield whether the PSNR of each family falls with its ratio."""
     for family in dict.fromkeys(row.configuration.family for row in rows):
         by_ratio = _sort_by_ratio([row for row in rows if row.configuration.family == family])
         exceptions = []
@@ -153,13 +136,10 @@ def _describe_falls(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _sort_by_ratio(rows: Sequence[Row]) -> list[tuple[float, Row]]:
-    """Return the rows of ratios above 0; none if two of them differ in another setting or share a ratio."""
-
-    def without_ratio(configuration: Configuration) -> Any:
-        return None if configuration.tome is None else replace(configuration.tome, ratio=0)
-
-    ratios = {row.configuration.tome.ratio: row for row in rows if row.configuration.tome is not None}
-    is_family = len(ratios) == len(rows) and len({without_ratio(row.configuration) for row in rows}) == 1
-    if not is_family or not all(isinstance(ratio, int | float) for ratio in ratios):
+    """Return the rows of a family, if they differ in the ratio alone."""
+    configs = [row.configuration.tome for row in rows if row.configuration.tome is not None]
+    by_ratio = {config.ratio: row for config, row in zip(configs, rows, strict=False)}
+    is_family = len(by_ratio) == len(rows) and len({replace(config, ratio=0) for config in configs}) == 1
+    if not is_family or not all(isinstance(ratio, float) for ratio in by_ratio):
         return []
-    return sorted((float(ratio), row) for ratio, row in ratios.items() if ratio > 0)  # type: ignore[arg-type,operator]
+    return sorted((ratio, row) for ratio, row in by_ratio.items() if ratio > 0)  # type: ignore[misc,operator]

@@ -1,4 +1,4 @@
-"""The plot of an evaluation: PSNR and FLIP against the speed-ups, one line per family, the frontier ringed."""
+"""The plot of an evaluation: PSNR and FLIP against the speed-ups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED
 from ppdiffusers_tome.tools.evaluate.summary import BLOCK_SPEED_UP, FLIP, PSNR, SPEED_UP, Row
-from ppdiffusers_tome.tools.figures.plots import FAINT, INK, draw_plot, legend_size, line_style
+from ppdiffusers_tome.tools.figures.plots import FAINT, INK, draw_plot, line_style
 from ppdiffusers_tome.tools.measure.stats import Median
 
 if TYPE_CHECKING:
@@ -20,18 +20,22 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 1280, 880
 _HEIGHT_RATIOS = (5, 3)  # of the panels of PSNR and of FLIP
-_MAX_LEGEND_LINE, _MAX_NAME_LINE = 130, 24  # characters
+_LEGEND_LINE = 22  # pixels
+_LEGEND_CHARACTERS = {4: 28, 2: 62, 1: 130}  # that fit into this many columns
+_MAX_NAME_LINE = 24  # characters
 
 
 def plot_rows(title: str, note: str, rows: Sequence[Row]) -> Image.Image:
-    """Plot PSNR and FLIP against the speed-up of the blocks and of the whole image, as medians with intervals.
+    """Plot medians with intervals, a line for each family.
 
     Configurations whose images are identical to the unmerged ones are omitted, as their PSNR is infinite. In the panels
     of PSNR the frontier is ringed, named and joined by a dashed line.
     """
-    shown = [row for row in rows if row.configuration.contender != UNMERGED and math.isfinite(row.psnr)]
+    shown = [row for row in rows if row.configuration.name != UNMERGED and math.isfinite(row.psnr)]
     families = list(dict.fromkeys(row.configuration.family for row in shown))
-    columns, legend_height = legend_size(list(map(_format_family, families)), _WIDTH)
+    longest = max(map(len, families), default=0)
+    columns = next((columns for columns, most in _LEGEND_CHARACTERS.items() if longest <= most), 1)
+    num_lines = -(-len(families) // columns) + sum(_format_family(family).count("\n") for family in families)
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(2, 2, sharex="col", sharey="row", height_ratios=_HEIGHT_RATIOS)
@@ -50,11 +54,11 @@ def plot_rows(title: str, note: str, rows: Sequence[Row]) -> Image.Image:
     explanation = f"{note}; ringed and joined: the frontier" if families else note
     if any(row.medians[PSNR].interval for row in shown):
         explanation += "; bars: intervals of the medians"
-    return draw_plot(title, explanation, draw, width=_WIDTH, height=_HEIGHT + legend_height)
+    return draw_plot(title, explanation, draw, width=_WIDTH, height=_HEIGHT + num_lines * _LEGEND_LINE)
 
 
 def _format_family(family: str) -> str:
-    return textwrap.fill(family, _MAX_LEGEND_LINE)
+    return textwrap.fill(family, _LEGEND_CHARACTERS[1])
 
 
 def _draw_panel(axes: Axes, rows: Sequence[Row], families: Sequence[str], speed_up: str, measure: str) -> None:
@@ -76,14 +80,14 @@ def _draw_panel(axes: Axes, rows: Sequence[Row], families: Sequence[str], speed_
 
 
 def _compute_bar(value: Median) -> list[list[float]] | None:
-    """Return the lengths below and above a value, as ``errorbar`` takes them; None without a finite interval."""
+    """Return the lengths of an error bar; None without a finite interval."""
     if value.interval is None or not all(map(math.isfinite, value.interval)):
         return None
     return [[value.median - value.interval[0]], [value.interval[1] - value.median]]
 
 
 def _draw_frontier(axes: Axes, rows: Sequence[Row], speed_up: str) -> None:
-    """Ring, join and name the frontier; names are above and below their points in turns."""
+    """Ring, join and name the frontier, above and below in turns."""
     best = [row for row in rows if (row.on_block_frontier if speed_up == BLOCK_SPEED_UP else row.on_frontier)]
     best.sort(key=lambda row: row.medians[speed_up].median)
     points = [(row.medians[speed_up].median, row.psnr) for row in best]

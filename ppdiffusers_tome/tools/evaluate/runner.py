@@ -1,26 +1,51 @@
-"""Generating all images of an evaluation: configurations take turns, and a stopped run resumes."""
+"""The run of ``evaluate`` and ``compare``: configurations take turns, and a stopped run resumes."""
 
 from __future__ import annotations
 
 import gc
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
-
-import numpy as np
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, unmerged
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder, Sample
-from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.measure.ledger import Ledger
-from ppdiffusers_tome.tools.measure.runner import Job, run_jobs
+from ppdiffusers_tome.tools.measure.ledger import Job, Ledger, run_jobs
+from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
 from ppdiffusers_tome.tools.measure.timing import rotate
 from ppdiffusers_tome.tuning.measurement import DeviceClock
 
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+    from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
+    from ppdiffusers_tome.tools.generation.results import GeneratedImage
+    from ppdiffusers_tome.tools.ranks import Ranks
+
 WARM_UP_STEPS = 1
 IMAGES_PER_REFERENCE = 8  # whose seconds are compared with those of one unmerged image
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of all cases.
+
+    Attributes:
+        run: the description of pipeline and settings that all images share.
+        machine: the description of the machine.
+        levels: at which any configuration merges; none if blocks were not timed.
+        samples: by configuration, one per case.
+    """
+
+    run: dict[str, Any]
+    machine: dict[str, Any]
+    levels: list[int]
+    samples: dict[str, list[Sample]]
 
 
 @dataclass
@@ -32,35 +57,70 @@ class Evaluation:
     seconds are compared with those of the same minutes. Similarity is always to the first unmerged image.
 
     Attributes:
-        pipe: the pipeline that ``generate`` uses.
-        generate: generates and measures the image of a case, with fewer steps if a number is given.
+        loaded: generates the images.
         configurations: the unmerged pipeline first.
         images: keeps the images.
-        follows_prompt: tells whether an image ``[height, width, 3]`` shows its prompt; None if that is not known.
         times_blocks: whether the seconds inside the blocks that merge are measured too.
+        ranks: the processes that share the cases.
+        edges: by prompt, for a ControlNet.
     """
 
-    pipe: Any
-    generate: Callable[[Case, int | None], GeneratedImage]
+    loaded: LoadedPipeline
     configurations: Sequence[Configuration]
     images: ImageFolder
-    follows_prompt: Callable[[np.ndarray, str], bool | None] = lambda image, prompt: None
-    times_blocks: bool = True
+    times_blocks: bool
+    ranks: Ranks
+    edges: Mapping[str, Image.Image] | None = None
     _warmed_up: set[str] = field(default_factory=set)
 
-    def run(self, cases: Sequence[Case], ledger: Ledger) -> None:
+    def run(self, cases: Sequence[Case], ledger_path: Path, *, overwrite: bool) -> Results | None:
         """Generate and measure the images that the ledger or the folder lacks.
 
+        Args:
+            cases: every configuration generates them.
+            ledger_path: the file of the results.
+            overwrite: start over.
+
+        Returns:
+            All results; None on other ranks than the first.
+
         Raises:
+            UserError: the ledger belongs to another run, or cannot be written.
             NothingToMergeError: nothing merges in the pipeline with a configuration.
-            UserError: a name in the ledger has other settings.
         """
+        from ppdiffusers_tome.tools.generation.device import get_device_name
+        from ppdiffusers_tome.tools.measure.memory import explain_peak
+        from ppdiffusers_tome.tools.measure.system import describe_machine
+
+        ranks, loaded = self.ranks, self.loaded
+        run = {**loaded.describe_run(), "negative_prompt": loaded.settings.negative_prompt}
+        versions = run.pop("versions")
+        machine = {**describe_machine(), **versions, "device": get_device_name(), "memory": explain_peak()}
+        if self.edges is not None:  # another image may have taken the place of a file
+            run["controlnet"]["edge_checksums"] = [zlib.crc32(image.tobytes()) for image in self.edges.values()]
+        if not ranks.is_first:
+            ranks.exchange(None, "the first rank has opened the ledger")
+        with Ledger(ledger_path, run, overwrite=overwrite and ranks.is_first, rank=ranks.rank) as ledger:
+            ledger.check_machine(machine)
+            if ranks.is_first:
+                ranks.exchange(None, "the first rank has opened the ledger")
+            self._generate_missing(ranks.shard(cases), ledger)
+            ranks.exchange(None, "all images are generated")
+            ranks.leave()
+            if not ranks.is_first:
+                return None
+            ledger.reload()
+            levels = find_merging_levels(loaded.pipe, self.configurations) if self.times_blocks else []
+            return Results(run, ledger.machine, levels, self._read_samples(cases, ledger))
+
+    def _generate_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
+        keys = {each.name: ["configuration", each.name] for each in self.configurations}
         for configuration in self.configurations:
-            known = ledger.get(["configuration", configuration.name], configuration.to_dict())
+            known = ledger.get(keys[configuration.name], configuration.to_dict())
             _check_settings(ledger, known, configuration)
         for configuration in self.configurations:
-            if ["configuration", configuration.name] not in ledger:
-                ledger.add(["configuration", configuration.name], configuration.to_dict())
+            if keys[configuration.name] not in ledger:
+                ledger.add(keys[configuration.name], configuration.to_dict())
         jobs = [
             Job(f"{case.prompt[:40]}, seed {case.seed}", [case.key(each.name) for each in self.configurations],
                 partial(self._run_case, number, case))
@@ -68,25 +128,19 @@ class Evaluation:
         ]  # fmt: skip
         run_jobs(jobs, ledger, description="images", is_done=lambda key: key in ledger and self.images.has(key))
 
-    def read_samples(self, cases: Sequence[Case], ledger: Ledger) -> dict[str, list[Sample]]:
-        """Return the samples of all cases by configuration.
-
-        Raises:
-            UserError: another version wrote the ledger.
-        """
+    def _read_samples(self, cases: Sequence[Case], ledger: Ledger) -> dict[str, list[Sample]]:
         try:
             return {
-                each.name: [Sample.from_dict(ledger[case.key(each.name)]) for case in cases]
-                for each in self.configurations
+                each.name: [Sample(**ledger[case.key(each.name)]) for case in cases] for each in self.configurations
             }
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError) as error:
             raise UserError(
                 f"{ledger.path} holds results that this version did not write; give another --output, or --overwrite "
                 "to start over"
             ) from error
 
     def _run_case(self, number: int, case: Case, keys: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Generate the images of a case; other configurations begin in every case."""
+        """Generate the images of a case; each case begins with another configuration."""
         missing = [each for each in self.configurations if case.key(each.name) in keys and each.name != UNMERGED]
         missing = rotate(missing, number)
         for start in range(0, max(1, len(missing)), IMAGES_PER_REFERENCE):
@@ -94,32 +148,46 @@ class Evaluation:
             if start == 0 and case.key(UNMERGED) in keys:
                 self.images.write(UNMERGED, case, reference.image)
                 yield case.key(UNMERGED), self._make_sample(case, reference, reference)
-            pixels = self.images.read(UNMERGED, case)
+            first = self.images.open(UNMERGED, case)
             for configuration in missing[start : start + IMAGES_PER_REFERENCE]:
-                generated = self._measure(configuration, case, pixels)
+                generated = self._measure(configuration, case, first)
                 self.images.write(configuration.name, case, generated.image)
                 yield case.key(configuration.name), self._make_sample(case, generated, reference)
 
-    def _measure(self, configuration: Configuration, case: Case, reference: np.ndarray | None) -> GeneratedImage:
+    def _measure(self, configuration: Configuration, case: Case, reference: Image.Image | None) -> GeneratedImage:
         if configuration.name not in self._warmed_up:  # the first image of a configuration is slower
-            configuration.apply(self.pipe)
-            self.generate(case, WARM_UP_STEPS)
+            configuration.apply(self.loaded.pipe)
+            self._generate(case, WARM_UP_STEPS)
             self._warmed_up.add(configuration.name)
-        return measure_image(
-            self.pipe, configuration, lambda: self.generate(case, None), reference, times_blocks=self.times_blocks
-        )
+        generate = partial(self._generate, case, configuration.steps)
+        return measure_image(self.loaded.pipe, configuration, generate, reference, times_blocks=self.times_blocks)
+
+    def _generate(self, case: Case, steps: int | None) -> GeneratedImage:
+        guide = None if self.edges is None else self.edges[case.prompt]
+        generated = self.loaded.generate(case.prompt, case.seed - self.loaded.settings.seed, guide, steps=steps)
+        self.ranks.check_first_is_alive()  # which locks the ledger
+        return generated
 
     def _make_sample(self, case: Case, generated: GeneratedImage, reference: GeneratedImage) -> dict[str, Any]:
-        return Sample(
-            case, generated.seconds, reference.seconds, generated.block_seconds, reference.block_seconds,
-            generated.denoising_peak_bytes, generated.peak_bytes, generated.similarity,
-            self.follows_prompt(np.asarray(generated.image), case.prompt),
-        ).to_dict()  # fmt: skip
+        import numpy as np
+
+        from ppdiffusers_tome.tools.demo_model.recognition import shows_subject
+
+        seconds, unmerged_seconds = (
+            {str(level): seconds for level, seconds in image.block_seconds.items()} for image in (generated, reference)
+        )
+        return asdict(Sample(
+            case.prompt, case.seed, generated.seconds, reference.seconds, seconds, unmerged_seconds,
+            generated.denoising_peak_bytes, generated.peak_bytes, **similarity_to_dict(generated.similarity),
+            follows_prompt=(
+                shows_subject(np.asarray(generated.image), case.prompt) if self.loaded.settings.model.bundled else None
+            ),
+        ))  # fmt: skip
 
 
 def measure_image(
     pipe: Any, configuration: Configuration, generate: Callable[[], GeneratedImage],
-    reference: np.ndarray | None = None, *, times_blocks: bool = True,
+    reference: Image.Image | np.ndarray | None = None, *, times_blocks: bool = True,
 ) -> GeneratedImage:  # fmt: skip
     """Measure one image of a configuration; the pipeline is unmerged afterwards.
 
@@ -129,7 +197,7 @@ def measure_image(
         pipe: the pipeline that ``generate`` uses.
         configuration: is applied to it.
         generate: generates the image and measures the call.
-        reference: the unmerged image of the same prompt and noise, uint8 ``[height, width, 3]``.
+        reference: the unmerged image of the same prompt and noise, as PIL has it or uint8 ``[height, width, 3]``.
         times_blocks: whether the seconds inside the blocks that merge are measured too.
 
     Returns:
@@ -142,60 +210,51 @@ def measure_image(
 
     from ppdiffusers_tome.api import remove_tome
 
-    clock = BlockClock(pipe)
     try:
         configuration.apply(pipe)
         gc.collect()  # otherwise earlier images would count as memory, or be collected while this one is timed
         generated = None if times_blocks and paddle.get_device() == "cpu" else generate()
         if times_blocks:
-            with clock:
+            with time_blocks(pipe) as seconds:
                 timed = generate()
-            generated = generated or timed
+            generated = replace(generated or timed, block_seconds=seconds)
     finally:
         remove_tome(pipe)
     assert generated is not None
-    generated = replace(generated, block_seconds=clock.seconds)
     return generated if reference is None else generated.compare_with(reference)
 
 
-class BlockClock:
-    """Seconds inside the transformer blocks that could merge, merging included, in a ``with`` statement.
+@contextmanager
+def time_blocks(pipe: Any) -> Iterator[dict[int, float]]:
+    """Sum the seconds inside the transformer blocks that could merge, by level.
 
-    A configuration must be applied before. The hooks run before all others of a block and after all others, whatever
-    merges there. On a GPU every block waits for the device before and after.
-
-    Attributes:
-        seconds: by level (1, 2, 4 or 8), summed over blocks and calls.
+    Merging counts: a configuration must be applied before, so that these hooks run before all others of a block and
+    after all others. On a GPU every block waits for the device before and after.
     """
+    from ppdiffusers_tome.patching.blocks import find_blocks
+    from ppdiffusers_tome.patching.models import list_models
 
-    def __init__(self, pipe: Any) -> None:
-        self._pipe = pipe
-        self._handles: list[Any] = []
-        self._clock: DeviceClock | None = None
-        self.seconds: dict[int, float] = {}
+    seconds: dict[int, float] = {}
+    clocks: list[DeviceClock] = []
+    handles = []
 
-    def __enter__(self) -> BlockClock:
-        from ppdiffusers_tome.patching.blocks import find_blocks
-        from ppdiffusers_tome.patching.models import list_models
+    def start(block: Any, inputs: Any) -> Any:
+        clocks.append(DeviceClock())
 
-        for _, model in list_models(self._pipe):
-            for block in find_blocks(model):
-                self.seconds.setdefault(block.level, 0.0)
-                start = block.block.register_forward_pre_hook(self._start)
-                block.block._forward_pre_hooks.move_to_end(start._hook_id, last=False)
-                self._handles += [start, block.block.register_forward_post_hook(partial(self._stop, block.level))]
-        return self
+    def stop(level: int, block: Any, inputs: Any, output: Any) -> Any:
+        seconds[level] += clocks.pop().lap()
 
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
+    for _, model in list_models(pipe):
+        for block in find_blocks(model):
+            seconds.setdefault(block.level, 0.0)
+            first = block.block.register_forward_pre_hook(start)
+            block.block._forward_pre_hooks.move_to_end(first._hook_id, last=False)
+            handles += [first, block.block.register_forward_post_hook(partial(stop, block.level))]
+    try:
+        yield seconds
+    finally:
+        for handle in handles:
             handle.remove()
-
-    def _start(self, block: Any, inputs: Any) -> Any:
-        self._clock = DeviceClock()
-
-    def _stop(self, level: int, block: Any, inputs: Any, output: Any) -> Any:
-        assert self._clock is not None
-        self.seconds[level] += self._clock.lap()
 
 
 def find_merging_levels(pipe: Any, configurations: Sequence[Configuration]) -> list[int]:
@@ -209,9 +268,8 @@ def find_merging_levels(pipe: Any, configurations: Sequence[Configuration]) -> l
 
 
 def _check_settings(ledger: Ledger, known: Mapping[str, Any], configuration: Configuration) -> None:
-    new = configuration.to_dict()
-    if known != new:
-        old_settings, settings = ({**values, **(values["tome"] or {})} for values in (known, new))
+    if known != configuration.to_dict():
+        old_settings, settings = ({**values, **(values["tome"] or {})} for values in (known, configuration.to_dict()))
         changes = ", ".join(
             f"{name}={old_settings.get(name)!r} then and {value!r} now"
             for name, value in settings.items()

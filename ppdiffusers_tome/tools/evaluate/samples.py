@@ -12,10 +12,9 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.images import slugify, write_image
-from ppdiffusers_tome.tools.measure.similarity import Similarity, similarity_from_dict, similarity_to_dict
+from ppdiffusers_tome.tools.measure.similarity import Similarity, similarity_from_dict
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL import Image
 
 REFERENCES, IMAGES = "references", "images"
@@ -40,52 +39,38 @@ class Case:
 
 @dataclass(frozen=True)
 class Sample:
-    """The measurements of one image.
+    """The measurements of one image, as JSON has them.
 
     Attributes:
-        case: the prompt and the seed.
+        prompt, seed: of its case.
         seconds, unmerged_seconds: of the whole call, and of the last unmerged one before it.
         block_seconds, unmerged_block_seconds: inside the blocks that could merge, by level.
         denoising_peak_bytes, peak_bytes: the most memory in use, until the last denoising step and with decoding;
             None if it could not be measured.
-        similarity: to the unmerged image; None for that image itself.
+        psnr_db, ssim, flip: to the unmerged image; None for that image itself. An infinite PSNR is None, too.
         follows_prompt: whether it shows its prompt; None if that is not known.
     """
 
-    case: Case
+    prompt: str
+    seed: int
     seconds: float
     unmerged_seconds: float
-    block_seconds: Mapping[int, float]
-    unmerged_block_seconds: Mapping[int, float]
+    block_seconds: Mapping[str, float]
+    unmerged_block_seconds: Mapping[str, float]
     denoising_peak_bytes: int | None
     peak_bytes: int | None
-    similarity: Similarity | None
+    psnr_db: float | None
+    ssim: float | None
+    flip: float | None
     follows_prompt: bool | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON."""
-        return {
-            "prompt": self.case.prompt, "seed": self.case.seed,
-            "seconds": self.seconds, "unmerged_seconds": self.unmerged_seconds,
-            "block_seconds": {str(level): seconds for level, seconds in self.block_seconds.items()},
-            "unmerged_block_seconds": {str(level): seconds for level, seconds in self.unmerged_block_seconds.items()},
-            "denoising_peak_bytes": self.denoising_peak_bytes, "peak_bytes": self.peak_bytes,
-            **similarity_to_dict(self.similarity), "follows_prompt": self.follows_prompt,
-        }  # fmt: skip
+    @property
+    def case(self) -> Case:
+        return Case(self.prompt, self.seed)
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Sample:
-        """Restore a sample from the values of ``to_dict``."""
-        block_seconds, unmerged_block_seconds = (
-            {int(level): seconds for level, seconds in values[name].items()}
-            for name in ("block_seconds", "unmerged_block_seconds")
-        )
-        return cls(
-            Case(values["prompt"], values["seed"]), values["seconds"], values["unmerged_seconds"],
-            block_seconds, unmerged_block_seconds,
-            values["denoising_peak_bytes"], values["peak_bytes"], similarity_from_dict(values),
-            values["follows_prompt"],
-        )  # fmt: skip
+    @property
+    def similarity(self) -> Similarity | None:
+        return similarity_from_dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -115,19 +100,19 @@ class ImageFolder:
                 prepare_folder(folder, [case.file_name for case in cases], overwrite=overwrite)
 
     def folder_of(self, configuration: str) -> Path:
-        """Return the folder of a configuration; names that differ in any character have different folders."""
+        """Return the folder of a configuration; different names have different folders."""
         if configuration == UNMERGED:
             return self.path / REFERENCES
         return self.path / IMAGES / f"{slugify(configuration)}-{_checksum(configuration)}"
 
     def has(self, key: Sequence[Any]) -> bool:
-        """Return whether the image of a ledger's key exists or is not to be kept."""
+        """Return whether the image of a ledger's key exists, or is unwanted."""
         configuration, prompt, seed = key
         path = self.folder_of(configuration) / Case(prompt, seed).file_name
         return not self._keeps(configuration) or path.is_file()
 
     def write(self, configuration: str, case: Case, image: Image.Image) -> None:
-        """Write an image if it is to be kept, in place of an earlier one."""
+        """Write an image if it is to be kept; it replaces an earlier one."""
         if self._keeps(configuration):
             settings = {"configuration": configuration, "prompt": case.prompt, "seed": case.seed}
             write_image(self.folder_of(configuration) / case.file_name, image, settings, overwrite=True)
@@ -137,12 +122,6 @@ class ImageFolder:
         from PIL import Image
 
         return Image.open(self.folder_of(configuration) / case.file_name).convert("RGB")
-
-    def read(self, configuration: str, case: Case) -> np.ndarray:
-        """Read an image that was written, uint8 ``[height, width, 3]``."""
-        import numpy as np
-
-        return np.asarray(self.open(configuration, case))
 
     def _keeps(self, configuration: str) -> bool:
         return self.keeps_all or configuration == UNMERGED

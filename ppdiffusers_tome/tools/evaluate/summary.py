@@ -1,10 +1,10 @@
-"""The results of an evaluation or a comparison: one row per configuration, as a table and as JSON."""
+"""The results of an evaluation or a comparison, as tables and as JSON."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,13 @@ class Row:
 
     @property
     def prompt_adherence(self) -> float | None:
-        """The fraction of the images that show their prompt; None if that is not known of any."""
+        """The fraction of the images that show their prompt; None if unknown."""
         judged = [sample.follows_prompt for sample in self.samples if sample.follows_prompt is not None]
         return sum(judged) / len(judged) if judged else None
 
     @property
     def peaks(self) -> dict[str, int | None]:
-        """The highest peaks of memory in bytes; None where one of them was not measured."""
+        """The highest peaks of memory in bytes; None if not measured."""
         return {
             "denoising_peak_bytes": highest_peak(sample.denoising_peak_bytes for sample in self.samples),
             "peak_bytes": highest_peak(sample.peak_bytes for sample in self.samples),
@@ -71,7 +71,7 @@ class Row:
             "configuration": self.configuration.to_dict(), **medians, **self.peaks,
             "prompt_adherence": self.prompt_adherence,
             "on_frontier": self.on_frontier, "on_block_frontier": self.on_block_frontier,
-            "samples": [sample.to_dict() for sample in self.samples],
+            "samples": [asdict(sample) for sample in self.samples],
         }  # fmt: skip
 
 
@@ -105,8 +105,8 @@ def _collect_values(samples: Sequence[Sample], levels: Sequence[int]) -> dict[st
         SPEED_UP: [sample.unmerged_seconds / sample.seconds for sample in samples],
     }
     if levels:
-        values[BLOCK_SECONDS] = [sum(sample.block_seconds[level] for level in levels) for sample in samples]
-        unmerged = [sum(sample.unmerged_block_seconds[level] for level in levels) for sample in samples]
+        values[BLOCK_SECONDS] = [sum(sample.block_seconds[str(level)] for level in levels) for sample in samples]
+        unmerged = [sum(sample.unmerged_block_seconds[str(level)] for level in levels) for sample in samples]
         values[BLOCK_SPEED_UP] = [slow / fast for slow, fast in zip(unmerged, values[BLOCK_SECONDS], strict=True)]
     similarities = [sample.similarity for sample in samples if sample.similarity is not None]
     if similarities:
@@ -141,6 +141,13 @@ def describe_rows(
             "frontier: no other configuration has as much PSNR and as much speed-up (of the blocks, of the whole) and "
             "more of at least one",
         ]
+    if any(row.configuration.steps is not None for row in rows):
+        notes.append("N steps: the unmerged pipeline with fewer denoising steps, the other way to save the same time")
+    if any(row.prompt_adherence is not None for row in rows):
+        notes.append(
+            "prompt adherence: the fraction of the images that resemble the photograph which the prompt names more "
+            "than any other; images that resemble none, as after few steps, are misses"
+        )
     return notes
 
 
@@ -171,7 +178,7 @@ def write_results(
     paths: Sequence[Path], title: str, notes: Sequence[str], rows: Sequence[Row], more: Mapping[str, Any], *,
     overwrite: bool,
 ) -> None:  # fmt: skip
-    """Write the tables as Markdown and JSON, and print them and the paths of the files.
+    """Write the tables as Markdown and JSON, and print them.
 
     Args:
         paths: of the image, which exists, the Markdown and the JSON.

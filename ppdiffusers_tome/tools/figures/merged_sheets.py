@@ -8,6 +8,8 @@ from typing import Any
 from PIL import Image
 
 from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.types import format_setting
 from ppdiffusers_tome.tools.figures.merging import compute_merge_frequency, draw_groups, draw_merge_frequency
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
@@ -19,7 +21,10 @@ def make_groups_sheet(
     image: Image.Image, records: Mapping[MergingBlock, Sequence[MergeRecord]], num_calls: int, calls: Sequence[int],
     run: Mapping[str, Any], settings: str,
 ) -> Image.Image:  # fmt: skip
-    """Lay out the groups over the image: a row per call, a column per block; in the last row how often tokens merged.
+    """Lay out the groups over the image, and how often tokens merged.
+
+    A row is a call of the denoiser, a column a block.
+
 
     Args:
         image: the one whose merging was recorded.
@@ -50,10 +55,10 @@ def make_groups_sheet(
     return make_sheet(title, columns, rows)
 
 
-def make_ratios_sheet(run: Mapping[str, Any], by_ratio: Mapping[float, GeneratedImage]) -> Image.Image:
-    """Lay out the image at every ratio in a row, with its similarity to the unmerged one."""
-    columns = [Label(f"ratio {ratio:g}" if ratio else "unmerged") for ratio in by_ratio]
-    cells = [Cell(generated.image, str(generated.similarity or "")) for generated in by_ratio.values()]
+def make_ratios_sheet(run: Mapping[str, Any], by_ratio: Sequence[tuple[ToMeConfig, GeneratedImage]]) -> Image.Image:
+    """Lay out the image at every ratio in a row, with its similarity."""
+    columns = [Label(f"ratio {format_setting(config.ratio)}" if config.ratio else "unmerged") for config, _ in by_ratio]
+    cells = [Cell(generated.image, str(generated.similarity or "")) for _, generated in by_ratio]
     title = Label("Token merging by ratio", (f"{format_run(run)}, seed {run['seed']}",))
     return make_sheet(title, columns, [(run["prompt"], cells)])
 
@@ -71,9 +76,12 @@ def describe_records(records: Sequence[MergeRecord]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def describe_ratios(by_ratio: Mapping[float, GeneratedImage]) -> list[dict[str, Any]]:
+def describe_ratios(by_ratio: Sequence[tuple[ToMeConfig, GeneratedImage]]) -> list[dict[str, Any]]:
     """Return the similarity at every ratio as plain values."""
-    return [{"ratio": ratio, **similarity_to_dict(generated.similarity)} for ratio, generated in by_ratio.items()]
+    return [
+        {"ratio": config.to_dict()["ratio"], **similarity_to_dict(generated.similarity)}
+        for config, generated in by_ratio
+    ]
 
 
 def _make_groups_cell(image: Image.Image, record: MergeRecord | None) -> Cell:

@@ -1,4 +1,4 @@
-"""Images of merged tokens: their groups over the image, as in the papers' figures, and how often each merged."""
+"""Images of the groups of merged tokens, and of how often each merged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def draw_merge_frequency(image: Image.Image, grid: Grid, frequency: np.ndarray) 
 
 
 def compute_merge_frequency(records: Sequence[MergeRecord], num_calls: int) -> np.ndarray:
-    """Return the fraction of all calls in which each token of a block merged, ``[height, width]``."""
+    """Return in which fraction of the calls each token merged, ``[height, width]``."""
     return np.sum([record.merged for record in records], axis=0) / num_calls
 
 
@@ -65,7 +65,7 @@ def first_blocks_by_level(blocks: Iterable[MergingBlock]) -> list[MergingBlock]:
 
 
 def spread_calls(num_calls: int, count: int) -> list[int]:
-    """Choose at most ``count`` calls, numbered from 0: the first, the last and others evenly between."""
+    """Choose at most ``count`` calls, numbered from 0, evenly from first to last."""
     return sorted({round(place * (num_calls - 1) / max(1, count - 1)) for place in range(count)})
 
 
@@ -86,15 +86,13 @@ def _token_of_pixel(pixels: int, tokens: int) -> np.ndarray:
 
 def _find_outlines(group_of_pixel: np.ndarray) -> np.ndarray:
     """Return True at the pixels that touch another group."""
-    found = np.zeros(group_of_pixel.shape, bool)
-    width = -(-max(group_of_pixel.shape) // _SHEET_PIXELS)
-    for axis in (0, 1):
-        values, outlines = np.moveaxis(group_of_pixel, axis, 0), np.moveaxis(found, axis, 0)
-        for distance in range(1, width + 1):
-            differs = values[distance:] != values[:-distance]
-            outlines[distance:] |= differs
-            outlines[:-distance] |= differs
-    return found
+    from scipy.ndimage import maximum_filter1d, minimum_filter1d
+
+    size = 1 + 2 * -(-max(group_of_pixel.shape) // _SHEET_PIXELS)
+    rows, columns = (
+        maximum_filter1d(group_of_pixel, size, axis) != minimum_filter1d(group_of_pixel, size, axis) for axis in (0, 1)
+    )
+    return rows | columns
 
 
 def _make_colors(count: int) -> np.ndarray:

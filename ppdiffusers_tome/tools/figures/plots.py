@@ -1,10 +1,10 @@
-"""The style of all plots and sheets: matplotlib without pyplot, so that nothing outside changes."""
+"""The style of plots and sheets, for matplotlib without pyplot."""
 
 from __future__ import annotations
 
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,6 @@ BLUE, ORANGE, GREEN, PINK, PURPLE, TEAL, BROWN, GREY, RED, LIME, NAVY, ROSE = CO
 DPI = 100
 _MARKERS = "os^DvP"
 _MARGIN, _TITLE, _LINE = 20, 34, 20  # pixels: of the edges, and the heights of the title and of a line under it
-_LEGEND_LINE = 22  # pixels
-_LEGEND_EMS = 5  # beside each name: its marker and the gap to the next column
 _STYLE: dict[str, Any] = {
     "font.size": 10, "text.color": INK, "text.parse_math": False,
     "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 10,
@@ -45,7 +43,7 @@ _FONTS = (
 
 @contextmanager
 def plot_style() -> Iterator[None]:
-    """Apply the style inside a ``with`` statement; characters that no font has are one warning."""
+    """Apply the style; characters that no font has are one warning."""
     import matplotlib
     from matplotlib.font_manager import fontManager
 
@@ -95,27 +93,9 @@ def draw_plot(title: str, note: str, draw: Callable[[Figure], None], *, width: i
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Return color and marker of a line; after the last color the first has another marker."""
+    """Return color and marker of a line; colors repeat with another marker."""
     turn, color = divmod(number, len(COLOURS))
     return {"color": COLOURS[color], "marker": _MARKERS[turn % len(_MARKERS)]}
-
-
-def legend_size(names: Sequence[str], width: int, most: int = 4) -> tuple[int, int]:
-    """Fit a legend under a plot.
-
-    Args:
-        names: its entries.
-        width: of the plot, in pixels.
-        most: the largest number of columns.
-
-    Returns:
-        The number of columns, at least one, and the height in pixels.
-    """
-    longest = max((measure_width(name, _STYLE["font.size"]) for name in names), default=0)
-    columns = int((width - 2 * _MARGIN) // (longest + _LEGEND_EMS * _STYLE["font.size"] * DPI / 72))
-    columns = max(1, min(columns, most))
-    extra_lines = sum(name.count("\n") for name in names)
-    return columns, _LEGEND_LINE * (-(-len(names) // columns) + extra_lines)
 
 
 def measure_width(text: str, points: float) -> float:

@@ -53,7 +53,7 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
 
 
 class _Page:
-    """Texts and images at their places in pixels; ``y`` is the top of what comes next."""
+    """Texts and images at their places in pixels, from top to bottom."""
 
     def __init__(self, num_columns: int, column_width: int, font_size: int) -> None:
         self.font_size, self.column_step = font_size, column_width + _GAP
@@ -69,7 +69,7 @@ class _Page:
         )
 
     def add_texts(self, columns: Sequence[Sequence[tuple[str, float, str]]], width: int) -> None:
-        """Add columns of paragraphs, each with the scale of its font and its color, in lines of a width."""
+        """Add columns of paragraphs, each with its font scale and color."""
         bottoms = [self.y]
         for number, paragraphs in enumerate(columns):
             y = self.y
@@ -103,7 +103,7 @@ class _Page:
 
 
 def _wrap(text: str, points: float, width: int) -> list[str]:
-    """Break a text into lines that fit into a width in pixels; paths are broken behind a separator."""
+    """Break a text into lines of a width in pixels, paths at separators."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     breakable = re.sub(r"(?<=[./_])(?=[^\W\d])", "\0 ", text)
     characters = len(breakable)
@@ -115,7 +115,7 @@ def _wrap(text: str, points: float, width: int) -> list[str]:
 
 
 def _compute_cell_size(image: Image.Image) -> tuple[int, int]:
-    """Keep an image's size, but enlarge tiny ones by whole numbers until labels fit, and shrink huge ones."""
+    """Enlarge tiny images by whole numbers until labels fit; shrink huge ones."""
     width, height = image.size
     scale = -(-_MIN_CELL // width) if width < _MIN_CELL else min(1.0, _MAX_CELL / max(width, height))
     return round(width * scale), round(height * scale)

@@ -1,40 +1,36 @@
 """The file of a run's results, from which a stopped run resumes.
 
-This module imports no Paddle.
+Imports no Paddle.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.types import truncated_repr
-from ppdiffusers_tome.tools.measure.json_lines import Writer, part_of, parts_of, read_lines, refuse_writers
+from ppdiffusers_tome.tools.measure.json_lines import append_line, lock_file, read_lines
 
 _START = b'{"identity": '  # of every ledger
-
-L = TypeVar("L", bound="Ledger")
 
 
 class Ledger:
     """Results by their keys, on the disk and in memory.
 
-    A key is any value that JSON can hold, such as ``["a cat", 0, "ratio 0.5"]``; so is a result. A line that is
-    incomplete, as after a killed process, counts as not written. A ledger is open in a ``with`` statement; meanwhile no
-    other run can write its file.
+    A key is any value that JSON can hold, such as ``["a cat", 0, "ratio 0.5"]``; so is a result. A ledger is used in a
+    ``with`` statement; meanwhile no other run can write its file.
 
     Args:
         path: the file; created if it does not exist.
         identity: what all results of the file have in common, such as the model; those of an existing file must match.
         overwrite: start over and forget the results of the file.
-        rank: of several processes that write at once. Rank 0 writes the file itself, every other rank a part of its
-            own beside it; all of them read all files. Rank 0 must have opened it before any other.
-
-    Raises:
-        UserError: the file has another identity or is no ledger, another run writes it, or it cannot be written.
+        rank: of several processes that write at once. Rank 0 locks the file and writes it; every other rank writes a
+            part beside it, and all of them read all files. Rank 0 must enter its ``with`` statement first.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any], *, overwrite: bool = False, rank: int = 0) -> None:
@@ -42,17 +38,32 @@ class Ledger:
         self.machine: dict[str, Any] = {}
         self._results: dict[str, Any] = {}
         self._identity = json.loads(json.dumps(identity))
-        self._writer = Writer(part_of(path, rank) if rank else path)
-        try:
-            if rank == 0:
-                refuse_writers(path, path)
-                for part in parts_of(path) if overwrite else ():
+        self._overwrite, self._rank = overwrite, rank
+        self._file = path.with_name(f"{path.stem}.part-{rank:04d}{path.suffix}") if rank else path
+        self._lock = ExitStack()
+
+    def __enter__(self) -> Ledger:
+        """Lock and read the file.
+
+        Raises:
+            UserError: it has another identity or is no ledger, another run writes it, or it cannot be written.
+        """
+        if self._file.is_symlink():  # in a folder that somebody else filled it may lead to any file of the user's
+            raise UserError(
+                f"{self._file} is a link, and nothing is added to what it leads to; choose another --output"
+            )
+        with ExitStack() as lock:
+            if self._rank == 0:
+                lock.enter_context(lock_file(self.path))
+                for part in self._list_parts() if self._overwrite else ():
                     part.unlink()
-            self._start_file(overwrite)
+            self._start_file()
             self.reload()
-        except BaseException:
-            self.close()
-            raise
+            self._lock = lock.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
 
     def __contains__(self, key: Any) -> bool:
         return _encode(key) in self._results
@@ -71,7 +82,7 @@ class Ledger:
         Raises:
             UserError: it cannot be written.
         """
-        self._writer.add({"key": key, "result": result})
+        append_line(self._file, {"key": key, "result": result})
         self._results[_encode(key)] = json.loads(json.dumps(result))
 
     def check_machine(self, machine: Mapping[str, Any]) -> None:
@@ -84,7 +95,7 @@ class Ledger:
             self._check(self.path, self.machine, machine)
         else:
             self.machine = dict(machine)
-            self._writer.add({"machine": self.machine})
+            append_line(self._file, {"machine": self.machine})
 
     def reload(self) -> None:
         """Read all files again, with the results that other ranks have added since.
@@ -92,7 +103,7 @@ class Ledger:
         Raises:
             UserError: a file has another identity.
         """
-        for path in [self.path, *parts_of(self.path)]:
+        for path in [self.path, *self._list_parts()]:
             for line in read_lines(path):
                 if "identity" in line:
                     self._check(path, line["identity"], self._identity)
@@ -101,27 +112,24 @@ class Ledger:
                 elif "key" in line and "result" in line:
                     self._results[_encode(line["key"])] = line["result"]
 
-    def close(self) -> None:
-        """Let other runs write the file; closing it again does nothing."""
-        self._writer.close()
+    def _list_parts(self) -> list[Path]:
+        return sorted(self.path.parent.glob(f"{self.path.stem}.part-*{self.path.suffix}"))
 
-    def __enter__(self: L) -> L:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _start_file(self, overwrite: bool) -> None:
+    def _start_file(self) -> None:
         """Write the identity into a file that is new or has only its beginning."""
-        content = self._writer.path.read_bytes().strip(b"\0\r\n ")
+        try:
+            self._file.touch()
+            content = self._file.read_bytes().strip(b"\0\r\n ")
+        except OSError as error:
+            raise UserError(f"{self._file} cannot be written ({error.strerror}); choose another --output") from error
         is_new = b"\n" not in content and _START.startswith(content[: len(_START)])
-        if overwrite or is_new:
-            self._writer.empty()
-            self._writer.add({"identity": self._identity})
+        if self._overwrite or is_new:
+            self._file.write_bytes(b"")
+            append_line(self._file, {"identity": self._identity})
         elif _START not in content:
             raise UserError(
-                f"{self._writer.path} is no file of results of this program, or of another version; give another "
-                "--output, or --overwrite to start over"
+                f"{self._file} is no file of results of this program, or of another version; give another --output, "
+                "or --overwrite to start over"
             )
 
     def _check(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -132,6 +140,46 @@ class Ledger:
                     f"{truncated_repr(value)}; give the same arguments on the same machine to resume, another "
                     "--output, or --overwrite to start over"
                 )
+
+
+@dataclass(frozen=True)
+class Job:
+    """Results that share a loaded model or a reference image.
+
+    Attributes:
+        name: for the progress bar.
+        keys: of the results.
+        run: computes the results of the keys that it is given, a part of ``keys`` in their order, and yields each key
+            with its result at once. It may omit keys; the next run tries these again.
+    """
+
+    name: str
+    keys: Sequence[Any]
+    run: Callable[[list[Any]], Iterator[tuple[Any, Any]]]
+
+
+def run_jobs(
+    jobs: Iterable[Job], ledger: Ledger, *, description: str, is_done: Callable[[Any], bool] | None = None
+) -> None:
+    """Run jobs and add each result to the ledger at once.
+
+    Args:
+        jobs: in their order; a job whose keys are all done does not run.
+        ledger: receives the results.
+        description: of the results, in the plural, for the progress bar.
+        is_done: tells whether a key needs no result any more; by default it is in the ledger.
+    """
+    from tqdm import tqdm
+
+    is_done = is_done or ledger.__contains__
+    missing = [(job, [key for key in job.keys if not is_done(key)]) for job in jobs]
+    with tqdm(total=sum(len(keys) for _, keys in missing), desc=description, position=0, disable=None) as bar:
+        for job, keys in missing:
+            if keys:
+                bar.set_postfix_str(job.name)
+                for key, result in job.run(keys):
+                    ledger.add(key, result)
+                    bar.update()
 
 
 def _encode(key: Any) -> str:

@@ -1,4 +1,4 @@
-"""Memory: free, in total, and the peak of a call; the limits of Linux's control groups count, as in a container."""
+"""Free and total memory, within the limits of Linux's control groups."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def highest_peak(peaks: Iterable[int | None]) -> int | None:
 
 
 def _read_cgroups() -> Iterator[tuple[int, int]]:
-    """Yield limit and use in bytes of this process's control groups and their parents, of version 1 and 2."""
+    """Yield limit and use of control groups in bytes, of version 1 and 2."""
     try:
         lines = _CGROUPS.read_text().splitlines()
     except OSError:  # another system than Linux

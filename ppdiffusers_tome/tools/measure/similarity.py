@@ -53,7 +53,7 @@ def compare_images(reference: np.ndarray, image: np.ndarray) -> Similarity:
 
 
 def compute_psnr(reference: np.ndarray, image: np.ndarray) -> float:
-    """Compute the PSNR of two uint8 images in dB; SSIM and FLIP take a hundred times as long."""
+    """Compute the PSNR of two uint8 images in dB."""
     from skimage.metrics import peak_signal_noise_ratio
 
     if np.array_equal(reference, image):
@@ -69,7 +69,7 @@ def format_psnr(psnr: float | None) -> str:
 
 
 def similarity_to_dict(similarity: Similarity | None) -> dict[str, float | None]:
-    """Return plain values; an infinite PSNR, which JSON lacks, is null beside an SSIM of 1."""
+    """Return plain values; an infinite PSNR, which JSON lacks, is null."""
     if similarity is None:
         return {"psnr_db": None, "ssim": None, "flip": None}
     psnr = similarity.psnr if math.isfinite(similarity.psnr) else None

@@ -26,14 +26,14 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def from_values(cls, values: Sequence[float]) -> Spread:
         """Summarize one value or more."""
         return cls(statistics.median(values), min(values), max(values))
 
     @classmethod
-    def of_quotients(cls, values: Sequence[float], divisors: Sequence[float]) -> Spread:
+    def from_quotients(cls, values: Sequence[float], divisors: Sequence[float]) -> Spread:
         """Summarize values that are each divided by the divisor of the same round."""
-        return cls.of([value / divisor for value, divisor in zip(values, divisors, strict=True)])
+        return cls.from_values([value / divisor for value, divisor in zip(values, divisors, strict=True)])
 
     def format(self, format_value: Callable[[float], str]) -> str:
         """Return ``2.00x (1.90x to 2.20x)``."""
@@ -41,17 +41,15 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Median:
-    """The median of a value over images, with the lowest, the highest and its confidence interval.
+class Median(Spread):
+    """A median over images and its confidence interval.
+
+    Values may be infinite, as the PSNR of identical images.
 
     Attributes:
-        median, low, high: may be infinite, as the PSNR of identical images.
         interval: holds the median of the population with a confidence of ``LEVEL``; None for fewer than ``MIN_VALUES``.
     """
 
-    median: float
-    low: float
-    high: float
     interval: tuple[float, float] | None = None
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Seconds of work on the device, and turns that share what slows the machine down."""
+"""Seconds of work, and turns that share what slows the machine."""
 
 from __future__ import annotations
 

@@ -21,12 +21,20 @@ from ppdiffusers_tome.tools.generation.device import get_device_name
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE
 from ppdiffusers_tome.tools.play.html import render_comparison, render_photo
 from ppdiffusers_tome.tools.play.i18n import CHINESE, WORDS, choose_language, translate
-from ppdiffusers_tome.tools.play.requests import FORMATS, MAX_BYTES, OWN, RefusedError, read_photo
+from ppdiffusers_tome.tools.play.requests import FORMATS, MAX_BYTES, MAX_CACHE, OWN, RefusedError, read_photo
 from ppdiffusers_tome.tools.play.studio import Comparison, Request, Studio
 
 _HIDDEN: dict[str, Any] = {"show_progress": "hidden", "show_api": False}
 _MAX_SESSIONS = 32
 _UPLOAD_SECONDS = 60  # until an uploaded file, which is read at once, is deleted
+# In the browser, as Gradio may lose a click that comes while it waits for the answer to a changed field.
+_SHOW_OWN = f"name => ({{visible: name === '{OWN}', __type__: 'update'}})"
+_SHOW_ESTIMATE = """(pace, height, width, steps) => {
+  if (!pace || !height || !width || !steps) return "";
+  const seconds = 2 * height * width * (pace.step * steps + pace.decoding);
+  const time = seconds < 100 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`;
+  return `<p class="tome-note">${pace.sentence.replace("{time}", time)}</p>`;
+}"""
 
 
 class _Blocks(gr.Blocks):
@@ -102,11 +110,12 @@ class Page:
             self._add(gr.Dropdown(names, value=self._studio.prompt, allow_custom_value=True), "prompt", label="class")
         names = sorted(presets(), key=lambda name: ToMeConfig.named(name).highest_ratio(1))
         preset = self._add(gr.Radio([*names, OWN], value="balanced", elem_id="tome-preset"), "preset", label="merging")
-        with gr.Group(visible=False) as own:
+        with gr.Group(visible=False, elem_id="tome-own") as own:
             self._add(gr.Dropdown([*METHODS], value=usual.method), "method", label="method")
             self._add(gr.Slider(0.05, 0.75, usual.ratio, step=0.05), "ratio", label="ratio", info="ratio_info")
             self._add(gr.Checkbox(True), "with_map", label="with_map")
-        preset.change(lambda name: gr.update(visible=name == OWN), preset, own, **_HIDDEN)
+        self._add(gr.Slider(0, MAX_CACHE, 0, step=0.1), "cache", label="cache", info="cache_info")
+        preset.change(None, preset, own, js=_SHOW_OWN)
         with self._add(gr.Accordion(open=False), label="options"):
             with gr.Row():
                 self._add_number("seed", loaded.settings.seed, precision=0)
@@ -138,11 +147,13 @@ class Page:
         language, photo, request, comparison = gr.State("en"), gr.State(), gr.State(), gr.State()
         has_photo = gr.Checkbox(False, visible=False)  # what the browser shows, as the state may be lost
         form, buttons = [*self._form.values()], [generate, cancel]
+        pace = gr.JSON(visible=False)
+        sizes = [self._form[field] for field in ("height", "width", "steps")]
         self.blocks.load(self._translate, None, [language, header, result, *self._words], **_HIDDEN).then(
-            self._estimate, [language, *form], estimate, **_HIDDEN
+            self._describe_pace, language, pace, **_HIDDEN
         )
-        for field in ("height", "width", "steps"):
-            self._form[field].change(self._estimate, [language, *form], estimate, **_HIDDEN)
+        for component in (pace, *sizes):
+            component.change(None, [pace, *sizes], estimate, js=_SHOW_ESTIMATE)
         shown = {"inputs": [language, photo, *form], "outputs": preview, **_HIDDEN}
         file.upload(self._read_photo, [language, file], [photo, has_photo], **_HIDDEN).success(self._preview, **shown)
         file.clear(lambda: (None, False, ""), None, [photo, has_photo, preview], **_HIDDEN)
@@ -177,13 +188,10 @@ class Page:
         first = f"<p>{words('first')}</p>"
         return [language, header, first, *(gr.update(**update) for update in updates.values())]
 
-    def _estimate(self, language: str, *values: Any) -> str:
-        form = dict(zip(self._form, values, strict=True))
-        seconds = self._studio.estimate_seconds(form["height"], form["width"], form["steps"])
-        if seconds is None:
-            return ""
-        time = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-        return f'<p class="tome-note">{translate(language, "estimate", time=time)}</p>'
+    def _describe_pace(self, language: str) -> dict[str, Any] | None:
+        pace = self._studio.get_pace()
+        sentence = translate(language, "estimate", time="{time}")
+        return None if pace is None else {"sentence": sentence, "step": pace[0], "decoding": pace[1]}
 
     def _read_photo(self, language: str, content: bytes) -> tuple[Any, bool]:
         with _refusals_as_errors(language):

@@ -6,6 +6,7 @@ import io
 import threading
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeError
@@ -21,6 +22,7 @@ OWN = "own"  # settings of token merging from the form, instead of a preset
 # Browsers represent whole numbers exactly up to this one; a rounded seed would generate another image.
 MAX_SEED = min(settings.MAX_SEED, 2**53 - 1)
 MAX_STEPS = 200  # or one user could keep all others waiting for hours
+MAX_CACHE = 0.7  # of the steps
 MAX_BYTES = 20 * 2**20
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
 _MAX_PROMPT = 2000  # characters
@@ -87,6 +89,7 @@ def check_tome(form: Mapping[str, Any]) -> ToMeConfig:
             config = ToMeConfig(method=str(form["method"]), ratio=check_number(form, "ratio", 0, 1))
         else:
             config = ToMeConfig.preset(form["preset"])  # never named(), which reads files
+        config = replace(config, cache=check_number(form, "cache", 0, MAX_CACHE))
     except ToMeError as error:
         raise RefusedError("bad_settings", detail=error) from error
     if config.ratio == 0:

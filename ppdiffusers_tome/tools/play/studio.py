@@ -13,6 +13,7 @@ from typing import Any
 
 from PIL import Image
 
+from ppdiffusers_tome import applied_tome
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.recorder import merging_blocks
@@ -68,7 +69,7 @@ class Comparison:
     Attributes:
         merged: with its similarity to the unmerged image.
         unmerged_at: when the unmerged image was finished, in seconds since 1970.
-        is_reused: whether an earlier comparison generated the unmerged image.
+        is_reused: whether an earlier comparison generated it.
         oddities: details of what a user should know, by keys of ``i18n.WORDS``.
         map_images: which tokens merged; empty where no map was asked for or no tokens merge into groups.
     """
@@ -117,12 +118,10 @@ class Studio:
         """Wait for the running comparison, and drop the others."""
         self._worker.shutdown(cancel_futures=True)
 
-    def estimate_seconds(self, height: Any, width: Any, steps: Any) -> float | None:
-        """Estimate how long both images take; None where a size is missing or nothing was measured."""
+    def get_pace(self) -> tuple[float, float] | None:
+        """Return the seconds per pixel of a step and of decoding; None if they failed."""
         try:
-            step_seconds, other_seconds = self._pace.result()
-            scale = height * width / (self.plain.height * self.plain.width)
-            return 2 * scale * (step_seconds * steps + other_seconds)
+            return self._pace.result()
         except Exception:  # an image fails alike, and says why
             return None
 
@@ -215,27 +214,31 @@ class Studio:
         else:
             unmerged, unmerged_at, is_reused = self._generate(request, None, report), time.time(), False
         merged = self._generate(request, request.tome, report).compare_with(unmerged.image)
+        oddities = _describe_oddities(request)
+        applied = applied_tome(request.loaded.pipe)
+        if request.tome.cache and applied is not None and (calls := applied.entries[0].last_image) is not None:
+            oddities["cache_steps"] = f"{calls.num_skipped} / {calls.num_skipped + calls.num_computed}"
         map_images = list(_trace(request, report)) if request.with_map else []
-        return Comparison(request, unmerged, merged, unmerged_at, is_reused, _describe_oddities(request), map_images)
+        return Comparison(request, unmerged, merged, unmerged_at, is_reused, oddities, map_images)
 
     def _generate(self, request: Request, tome: ToMeConfig | None, report: Report) -> GeneratedImage:
         """Generate and measure an image, after a warm-up for new settings."""
         loaded, edges = request.loaded, request.edges
-        loaded.apply(tome)
         key = (edges is not None, loaded.height, loaded.width, loaded.guidance_scale > 1, tome)
         if key not in self._warm:
+            loaded.apply(tome and replace(tome, cache=0.0))  # which skips nothing in one step
             loaded.generate(request.prompt, 0, edges, steps=1, after_call=_count_calls(report, "warm_up", 1))
             self._warm.add(key)
+        loaded.apply(tome)
         stage = "unmerged_image" if tome is None else "merged_image"
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
 
     def _measure_pace(self) -> tuple[float, float]:
-        """Return the seconds of one step and of decoding."""
         loaded, times = replace(self.plain, settings=replace(self.plain.settings, steps=1)), [0.0]
         request = Request(loaded, self.prompt, None, loaded.settings.tome, with_map=False)
         image = self._generate(request, None, lambda *_: times.append(time.perf_counter()))
-        step_seconds = times[-1] - times[-2]
-        return step_seconds, max(0.0, image.seconds - step_seconds)
+        step_seconds, pixels = times[-1] - times[-2], loaded.height * loaded.width
+        return step_seconds / pixels, max(0.0, image.seconds - step_seconds) / pixels
 
 
 def _check_size(form: Mapping[str, Any]) -> tuple[int, int]:

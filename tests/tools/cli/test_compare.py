@@ -38,14 +38,15 @@ def test_a_sheet_tables_and_images_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], generate: Callable[..., list[Path]]
 ) -> None:
     folder = tmp_path / "compare"
-    assert compare(folder, *FEW, "--steps", "2", "--seed", "5") == 0
+    assert compare(folder, *FEW, "--steps", "2", "--fewer-steps", "1", "--seed", "5") == 0
     captured = capsys.readouterr()
     assert heard(captured.err) == []
     assert sorted(path.name for path in folder.iterdir()) == FILES
     content = json.loads((folder / "compare.json").read_text())
-    unmerged, half, most = content["configurations"]
+    unmerged, half, most, fewer = content["configurations"]
     assert [row["configuration"]["tome"]["ratio"] for row in (half, most)] == [0.5, 0.7]
-    for row in (unmerged, half, most):
+    assert (fewer["configuration"]["tome"], fewer["configuration"]["steps"]) == (None, 1)
+    for row in (unmerged, half, most, fewer):
         assert [(sample["prompt"], sample["seed"]) for sample in row["samples"]] == [(PROMPT, 5), (ROCKET, 6)]
         assert row["seconds"]["median"] > 0
     assert unmerged["speed_up"]["median"] == 1.0
@@ -53,7 +54,7 @@ def test_a_sheet_tables_and_images_are_written(
     assert half["psnr_db"]["median"] > 10
     assert content["run"]["seed"] == 5
     assert read_settings(folder / "compare.png")["run"] == content["run"]
-    for name in ("unmerged", "ratio 0.5", "ratio 0.7"):
+    for name in ("unmerged", "ratio 0.5", "ratio 0.7", "1 step"):
         assert f"| {name} |" in (folder / "compare.md").read_text()
         assert any(line.strip().startswith(name) for line in captured.out.splitlines())
     generated = generate("--ratio", "0", "--steps", "2", "--seed", "5", prompts=(PROMPT, ROCKET))

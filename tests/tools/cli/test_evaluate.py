@@ -91,16 +91,6 @@ def test_everything_is_measured_and_written(whole: Path) -> None:
     assert len(list((whole / "references").iterdir())) == 2
 
 
-def test_seconds_are_compared_with_those_of_the_last_unmerged_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "IMAGES_PER_REFERENCE", 2)
-    assert evaluate(tmp_path, "--prompt", PROMPT, "--ratios", "0.3", "0.5", "0.7") == 0
-    plain, *merged = [row["samples"][0] for row in read_rows(tmp_path).values()]
-    assert [sample["unmerged_seconds"] == plain["seconds"] for sample in merged] == [True, True, False]
-    assert len(list((tmp_path / "references").iterdir())) == 1
-
-
 def test_a_stopped_run_resumes(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generate, calls = sampling.generate_image, []
 
@@ -122,19 +112,6 @@ def test_a_stopped_run_resumes(whole: Path, tmp_path: Path, monkeypatch: pytest.
     assert len(read_keys(tmp_path)) == 6
     assert evaluate(tmp_path, *TWO, *BOTH) == 0
     assert len(read_keys(tmp_path)) == 6
-
-
-def test_a_torn_line_is_reported_and_its_image_measured_again(
-    whole: Path, copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = copy / "evaluate.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines[-4] = lines[-4][:25] + b"\n"
-    path.write_bytes(b"".join(lines))
-    assert evaluate(copy, *TWO, *BOTH) == 0
-    assert f"warning: {path}, line {len(lines) - 3} is incomplete" in capsys.readouterr().err
-    assert read_similarity(copy) == read_similarity(whole)
-    assert len(read_keys(copy)) == 6
 
 
 def test_more_is_added_to_the_results(whole: Path, copy: Path, tmp_path: Path) -> None:
@@ -167,17 +144,19 @@ def test_results_of_other_settings_are_refused_and_overwritten_on_demand(
     assert (pixels_of(reference) != pixels_of(copy / "references" / reference.name)).any()
 
 
-def test_saved_images_are_those_of_generate(tmp_path: Path, generate: Callable[..., list[Path]]) -> None:
-    arguments = (tmp_path / "evaluate", "--prompt", PROMPT, "--seeds", "7", "--ratios", "0.5")
-    assert evaluate(*arguments) == 0
-    assert not (tmp_path / "evaluate" / "images").exists()
-    assert evaluate(*arguments, "--save-images") == 0  # generates those that were not kept
+def test_saved_images_are_those_of_generate_and_seconds_are_compared_with_the_last_unmerged_one(
+    tmp_path: Path, generate: Callable[..., list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "IMAGES_PER_REFERENCE", 2)
+    arguments = (tmp_path / "evaluate", "--prompt", PROMPT, "--seeds", "7", "--ratios", "0.3", "0.5", "0.7")
+    assert evaluate(*arguments, "--save-images") == 0
     (kept,) = (tmp_path / "evaluate" / "images").glob("ours-0-5-*/*")
     (reference,) = (tmp_path / "evaluate" / "references").iterdir()
-    (merged,) = generate("--seed", "7", folder="merged")
-    (plain,) = generate("--seed", "7", "--ratio", "0", folder="plain")
-    assert (pixels_of(kept) == pixels_of(merged)).all()
-    assert (pixels_of(reference) == pixels_of(plain)).all()
+    plain, *merged = [row["samples"][0] for row in read_rows(tmp_path / "evaluate").values()]
+    assert [sample["unmerged_seconds"] == plain["seconds"] for sample in merged] == [True, True, False]
+    for path, ratio in ((kept, "0.5"), (reference, "0")):
+        (image,) = generate("--seed", "7", "--ratio", ratio, folder=ratio)
+        assert (pixels_of(path) == pixels_of(image)).all()
 
 
 @pytest.mark.once
@@ -193,6 +172,19 @@ def test_prompts_come_from_files_or_are_all_subjects(tmp_path: Path) -> None:
     assert [sample["prompt"] for sample in samples] == [prompt_of(subject) for subject in SUBJECTS]
 
 
+def test_fewer_steps_are_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--prompt", PROMPT, "--configs", "quality", "--steps", "3", "--fewer-steps"]
+    assert evaluate(tmp_path / "out", *arguments, "3") == 2
+    assert "--fewer-steps 3 must be at least 1 and below 3" in capsys.readouterr().err
+    assert evaluate(tmp_path / "out", *arguments, "1", "2") == 0
+    rows = read_rows(tmp_path / "out")
+    assert list(rows) == ["unmerged", "quality", "1 step", "2 steps"]
+    assert rows["1 step"]["psnr_db"]["median"] < rows["2 steps"]["psnr_db"]["median"] < 60
+    assert rows["1 step"]["configuration"] == {
+        "name": "1 step", "contender": "unmerged", "family": "fewer steps", "tome": None, "steps": 1,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -203,9 +195,8 @@ def test_prompts_come_from_files_or_are_all_subjects(tmp_path: Path) -> None:
         (["--suite", "nowhere.jsonl"], "--suite nowhere.jsonl cannot be read"),
         (["--seeds", "-1"], "--seeds -1 must be from 0 to 2**62"),
         (["--model", "some/model"], "there is no prompt"),
-        (["--prompts", "nowhere.txt"], "--prompts nowhere.txt cannot be read"),
         (["--prompts", "/dev/null"], "--prompts /dev/null holds no prompt"),
-        (["--seed", "3"], "'--seed' is not an argument of evaluate; did you mean --seeds?"),
+        (["--prompts", "/proc/self/exe"], "--prompts /proc/self/exe: it is not text in UTF-8"),
     ],
 )
 def test_bad_input_is_refused(
@@ -218,29 +209,19 @@ def test_bad_input_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_prompts_in_another_encoding_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "prompts.txt"
-    file.write_bytes("一只猫\n".encode("gbk"))
-    assert evaluate(tmp_path / "outputs", "--prompts", str(file)) == 2
-    assert f"--prompts {file}: it is not text in UTF-8" in capsys.readouterr().err
-
-
 def test_a_size_that_the_port_cannot_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     coarse = ["--port-ratios", "0.5", "--max-downsample", "8", "--height", "72"]
     assert evaluate(tmp_path, "--prompt", PROMPT, *coarse) == 2
     assert "--height 72 must be a multiple of 128 for 'port 0.5, max_downsample 8'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["evaluate.md", "evaluate.png", "references/FILE"])
-def test_other_files_are_not_replaced(
-    name: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / name.replace("FILE", next((whole / "references").iterdir()).name)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"mine")
-    assert evaluate(tmp_path, *TWO, *BOTH) == 2
-    assert "exists already" in capsys.readouterr().err
-    assert path.read_bytes() == b"mine"
+def test_other_files_are_not_replaced(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "references").mkdir()
+    for path in (tmp_path / "references" / next((whole / "references").iterdir()).name, tmp_path / "evaluate.md"):
+        path.write_bytes(b"mine")
+        assert evaluate(tmp_path, *TWO, *BOTH) == 2
+        assert f"{path} exists already" in capsys.readouterr().err
+        assert path.read_bytes() == b"mine"
     assert not (tmp_path / "evaluate.jsonl").exists()
 
 

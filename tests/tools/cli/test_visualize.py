@@ -38,7 +38,7 @@ def test_a_sheet_a_strip_and_numbers_are_written(tmp_path: Path, capsys: pytest.
     captured = capsys.readouterr()
     assert heard(captured.err) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
-    assert captured.out.split() == [str(tmp_path / name) for name in (FILES[2], FILES[0], FILES[1])]
+    assert captured.out.split() == [str(tmp_path / name) for name in FILES]
     assert read_settings(tmp_path / "visualize.png") == content["run"]
     assert content["run"]["ratio"] == content["run"]["tome"]["ratio"] == 0.5
     assert [row["ratio"] for row in content["ratios"]] == [0.0, 0.25, 0.5]
@@ -50,6 +50,16 @@ def test_a_sheet_a_strip_and_numbers_are_written(tmp_path: Path, capsys: pytest.
     }  # fmt: skip
     assert {row["merged_away"] for row in content["merged"]} == {128}
     assert {row["call"] for row in content["merged"]} == {1, 2}
+
+
+def test_a_preset_has_a_strip_and_says_how_to_see_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ratios = visualize(tmp_path / "strip", "--config", "fast", size=SMALL)["ratios"]
+    assert [row["ratio"] for row in ratios] == [0.0, 0.5, {"1": 0.9375, "2": 0.9375}]
+    assert sorted(path.name for path in (tmp_path / "strip").iterdir()) == FILES[:2]
+    warning, advice = heard(capsys.readouterr().err)[0].split("; to see groups, add ")
+    assert "method todo makes no groups" in warning
+    visualize(tmp_path / "groups", "--config", "fast", *advice.split(), size=SMALL)
+    assert sorted(path.name for path in (tmp_path / "groups").iterdir()) == FILES
 
 
 def test_the_groups_are_those_that_merged(tmp_path: Path) -> None:
@@ -94,17 +104,6 @@ def test_calls_that_ran_unmerged_show_the_plain_image(tmp_path: Path) -> None:
     assert np.array_equal(image[first : first + 256], cell[first : first + 256])
 
 
-def test_ramps_and_levels_of_a_settings_file_count(tmp_path: Path) -> None:
-    config = tmp_path / "settings.json"
-    config.write_text(json.dumps({"ratio": {"1": [0.6, 0.2], "2": 0.25}}))
-    size = ["--height", "128", "--width", "128", "--steps", "4"]
-    content = visualize(tmp_path / "out", "--config", str(config), size=size)
-    by_level = {level: [row["merged_away"] for row in content["merged"] if row["level"] == level] for level in (1, 2)}
-    assert by_level[1] == sorted(by_level[1], reverse=True)
-    assert by_level[1][0] > by_level[1][-1]
-    assert set(by_level[2]) == {16}
-
-
 def test_a_controlnet_has_a_column(tmp_path: Path, photo: Path) -> None:
     content = visualize(tmp_path, "--image", str(photo), size=SMALL)
     assert {row["denoiser"] for row in content["merged"]} == {"unet", "controlnet"}
@@ -116,12 +115,10 @@ def test_a_controlnet_has_a_column(tmp_path: Path, photo: Path) -> None:
     [
         (["--ratio", "0"], "--ratio 0 merges nothing"),
         (["--ratios", "0"], "--ratios 0 leaves nothing to compare"),
-        (["--ratios", "0.5", "0.9"], "ratio=0.9 must be at least 0 and below 0.75"),
         (["--at", "0"], "--at 0 must be 1 or more"),
         (["--at", "5", "1"], "--at 5 must be at most 1"),
         (["--blocks", "nowhere"], f"these merge: unet.{BLOCK}"),
         (["--prompt", "a photo of a rocket"], "2 prompts were given"),
-        (["--method", "todo"], "choose a --method that does, such as tome"),
         (["--height", "8", "--width", "8"], "none of the blocks merged tokens into groups"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the tests of the page share: the bundled model at a size that takes a second, and its page on a free port."""
+"""Fixtures of the page: a small studio, and its page on a free port."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def make_form(studio: Studio, **fields: Any) -> dict[str, Any]:
     """Fill in the form of the page for a fast image."""
     loaded = studio.plain
     return {
-        "prompt": studio.prompt, "preset": "own", "method": "tome", "ratio": 0.5, "with_map": False, "seed": 0,
-        "steps": 1, "guidance": loaded.guidance_scale, "width": loaded.width, "height": loaded.height,
+        "prompt": studio.prompt, "preset": "own", "method": "tome", "ratio": 0.5, "with_map": False, "cache": 0,
+        "seed": 0, "steps": 1, "guidance": loaded.guidance_scale, "width": loaded.width, "height": loaded.height,
         "negative_prompt": "", "low": 100, "high": 200, "strength": 1, **fields,
     }  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""Writes ``docs/images/play.png`` anew, by a real browser; or with a folder as argument, all looks of the page there.
+"""Write ``docs/images/play.png`` by a real browser.
+
+With a folder as argument it writes the page in all languages, colors and sizes there.
 
     python tests/tools/play/picture.py        # needs gradio, playwright and a Chromium
 """

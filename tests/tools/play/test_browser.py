@@ -56,6 +56,7 @@ def test_both_images_are_compared_under_a_slider(
     tab = open_page(size, locale)
     assert tab.locator("#tome-generate").inner_text() == word
     tab.locator("#tome-preset input").last.check()  # custom settings, whose map is shown
+    tab.wait_for_selector("#tome-own", timeout=WAIT)
     tab.click("#tome-generate")
     tab.wait_for_selector(".tome-map img", timeout=WAIT)
     slider = tab.locator(".tome-pair input")
@@ -75,7 +76,9 @@ def test_both_images_are_compared_under_a_slider(
 def test_the_second_user_waits_until_the_first_cancels(open_page: Callable[..., Any]) -> None:
     first, second = open_page(DESKTOP), open_page(DESKTOP)
     first.locator(".label-wrap").first.click()
-    first.get_by_label("Steps").fill("200")
+    estimate = first.locator("#tome-estimate p").inner_text()
+    first.get_by_label("Steps", exact=True).fill("200")
+    first.wait_for_function("before => document.querySelector('#tome-estimate p').innerText !== before", arg=estimate)
     first.click("#tome-generate")
     first.wait_for_selector("text=Generating without token merging", timeout=WAIT)
     second.click("#tome-generate")
@@ -83,11 +86,11 @@ def test_the_second_user_waits_until_the_first_cancels(open_page: Callable[..., 
     first.click("#tome-cancel")
     first.wait_for_selector("text=Cancelled.", timeout=WAIT)
     second.wait_for_selector(".tome-pair", timeout=WAIT)
-    first.get_by_label("Steps").fill("201")
+    first.get_by_label("Steps", exact=True).fill("201")
     first.wait_for_selector("#tome-generate:enabled", timeout=WAIT)
     first.click("#tome-generate")
     first.wait_for_selector("text=Steps 201 does not work", timeout=WAIT)
-    first.get_by_label("Steps").fill("1")
+    first.get_by_label("Steps", exact=True).fill("1")
     first.click("#tome-generate")
     first.wait_for_selector(".tome-pair", timeout=WAIT)
 

@@ -33,15 +33,16 @@ def images_equal(first: Image.Image, second: Image.Image) -> bool:
 
 
 def test_images_are_those_of_the_pipeline(studio: Studio) -> None:
-    result = compare(studio, seed=3)
+    result = compare(studio, seed=3, steps=10, cache=0.5)
     loaded = replace(studio.plain, settings=replace(studio.plain.settings, seed=3))
-    for tome, image in ((None, result.unmerged.image), (ToMeConfig(ratio=0.5), result.merged.image)):
+    for tome, image in ((None, result.unmerged.image), (ToMeConfig(ratio=0.5, cache=0.5), result.merged.image)):
         loaded.apply(tome)
-        assert images_equal(image, loaded.generate(studio.prompt, 0, None, steps=1).image)
+        assert images_equal(image, loaded.generate(studio.prompt, 0, None, steps=10).image)
     assert result.merged.similarity is not None
     assert 10 < result.merged.similarity.psnr < 100
     assert min(result.merged.seconds, result.unmerged.seconds) > 0
-    assert result.oddities.keys() == {"unusual_size"}
+    assert result.oddities.keys() == {"unusual_size", "cache_steps"}
+    assert result.oddities["cache_steps"] == "5 / 10"
 
 
 def test_the_edges_of_a_photo_guide(studio: Studio, bright_square: Image.Image) -> None:
@@ -73,6 +74,7 @@ def test_the_map_shows_some_calls_and_the_average(studio: Studio) -> None:
     images = compare(studio, steps=14, with_map=True).map_images
     assert [image.call for image in images] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14, 0]
     assert all(image.num_merged == image.num_tokens // 2 for image in images)
+    assert 2 < len(compare(studio, steps=14, with_map=True, cache=0.5).map_images) < len(images)
     assert compare(studio, method="pool", with_map=True).map_images == []
 
 
@@ -136,9 +138,7 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
     studio.close()
 
 
-def test_the_time_of_both_images_is_estimated(studio: Studio) -> None:
-    height, width = studio.plain.height, studio.plain.width
-    short, long = (studio.estimate_seconds(height, width, steps) for steps in (1, 10))
-    assert short is not None
-    assert long is not None
-    assert 0 < short < long < studio.estimate_seconds(2 * height, width, 10)
+def test_the_pace_is_measured_beforehand(studio: Studio) -> None:
+    pace = studio.get_pace()
+    assert pace is not None
+    assert min(pace) > 0

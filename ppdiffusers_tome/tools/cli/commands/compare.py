@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, subject_of
-from ppdiffusers_tome.tools.evaluate.configurations import Configuration, check_names, ours, read_settings_files
+from ppdiffusers_tome.tools.evaluate.configurations import (
+    Configuration,
+    add_fewer_steps_argument,
+    check_names,
+    make_fewer_steps,
+    ours,
+    read_settings_files,
+)
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
@@ -38,7 +45,7 @@ examples:
   ppdiffusers-tome compare
   ppdiffusers-tome compare --ratios 0.5 --steps 5 --prompt "a photo of a motorcycle"
   ppdiffusers-tome compare --controlnet bundled
-  ppdiffusers-tome compare --ratios 0.5 --configs quality balanced fast
+  ppdiffusers-tome compare --ratios 0.5 --configs quality balanced fast --fewer-steps 8 6
 """
 RATIOS = (0.25, 0.5, 0.7)
 
@@ -51,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       f"(default: {' '.join(map(str, RATIOS))}, without --configs)")
     tome.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                       help="settings to compare as well, each a column: JSON files, or presets")
+    add_fewer_steps_argument(tome)
     add_controlnet_arguments(parser)
     add_output_arguments(parser)
 
@@ -60,6 +68,7 @@ def run(args: argparse.Namespace) -> None:
     ratios = args.ratios if args.ratios is not None else [] if args.configs else RATIOS
     columns = [ours(parse_tome_config(args, ratio), f"ratio {ratio:g}") for ratio in ratios if ratio != 0]
     columns += read_settings_files(args.configs)
+    columns += make_fewer_steps(args.fewer_steps, settings.steps)
     if not columns:
         raise UserError("--ratios 0 leaves nothing to compare with the unmerged images; add another, such as 0.5")
     configurations = check_names(replace(column, family=column.name) for column in columns)
@@ -82,7 +91,7 @@ def _compare(
     settings: Settings, prompts: list[str], configurations: Sequence[Configuration], images: ImageFolder,
     paths: Sequence[Path], *, default: bool, overwrite: bool,
 ) -> None:  # fmt: skip
-    from ppdiffusers_tome.tools.evaluate.command import evaluate_cases
+    from ppdiffusers_tome.tools.evaluate.runner import Evaluation
     from ppdiffusers_tome.tools.evaluate.samples import Case
     from ppdiffusers_tome.tools.evaluate.summary import describe_rows, make_rows, write_results
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
@@ -94,10 +103,8 @@ def _compare(
     cases = [Case(prompt, settings.seed + number) for number, prompt in enumerate(prompts)]
     ledger_path = images.path.with_suffix(".jsonl")
     images.prepare(configurations, cases, overwrite=overwrite or ledger_path.is_file())
-    results = evaluate_cases(
-        loaded, configurations, cases, images, ledger_path, edges=edges, times_blocks=False, overwrite=overwrite,
-        ranks=Ranks(0, 1),
-    )  # fmt: skip
+    evaluation = Evaluation(loaded, configurations, images, times_blocks=False, ranks=Ranks(0, 1), edges=edges)
+    results = evaluation.run(cases, ledger_path, overwrite=overwrite)
     assert results is not None
     rows = make_rows(configurations, results.samples)
     tomes = {each.name: None if each.tome is None else each.tome.to_dict() for each in configurations}
@@ -114,7 +121,7 @@ def _compare(
 def _make_sheet(
     title: str, notes: Sequence[str], edges: Mapping[str, Image.Image] | None, rows: Sequence[Row], images: ImageFolder
 ) -> Image.Image:
-    """Lay out a row per prompt and a column per configuration, edges on the left."""
+    """Lay out a row per prompt and a column per configuration."""
     from ppdiffusers_tome.tools.evaluate.summary import PSNR, SECONDS, SPEED_UP
     from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
     from ppdiffusers_tome.tools.measure.similarity import format_psnr
@@ -140,7 +147,7 @@ def _make_sheet(
 
 
 def _load_edges(loaded: LoadedPipeline, prompts: Sequence[str]) -> dict[str, Image.Image]:
-    """Return the edges of each prompt: the given ones, or those of the photograph that it names."""
+    """Return the edges of each prompt, by default of its photograph."""
     from ppdiffusers_tome.tools.generation.edges import compute_photograph_edges
 
     if loaded.settings.edges is not None:

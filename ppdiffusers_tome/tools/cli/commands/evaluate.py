@@ -11,7 +11,9 @@ from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.settings.text_files import read_text
 from ppdiffusers_tome.tools.evaluate.configurations import (
     Configuration,
+    add_fewer_steps_argument,
     check_names,
+    make_fewer_steps,
     ours,
     port,
     read_settings_files,
@@ -42,6 +44,7 @@ a suite is a file with one configuration per line; besides the settings it may n
 examples:
   ppdiffusers-tome evaluate --ratios 0.3 0.5 0.7 --port-ratios 0.3 0.5 0.7 --seeds 0 1
   ppdiffusers-tome evaluate --configs fast.json careful.json --prompt "a photo of a motorcycle"
+  ppdiffusers-tome evaluate --configs quality balanced fast --fewer-steps 8 6
   ppdiffusers-tome evaluate --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompts prompts.txt --seeds 0 1 \\
       --ratios 0.3 0.5 --save-images
 """
@@ -63,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        help="presets, or JSON files of settings as ToMeConfig.save writes them")
     group.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE",
                        help="files with one configuration per line, see below")
+    add_fewer_steps_argument(group)
     add_tome_arguments(parser)
     add_output_arguments(parser)
     parser.add_argument("--save-images", action="store_true", help="keep all images, not the unmerged ones alone")
@@ -74,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # each configuration has its own
-    configurations = _parse_configurations(args)
+    configurations = _parse_configurations(args, settings.steps)
     for seed in args.seeds:
         check_seed("--seeds", seed)
     from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder
@@ -92,7 +96,7 @@ def run(args: argparse.Namespace) -> None:
         _evaluate(settings, configurations, cases, images, paths, overwrite=args.overwrite)
 
 
-def _parse_configurations(args: argparse.Namespace) -> list[Configuration]:
+def _parse_configurations(args: argparse.Namespace, steps: int) -> list[Configuration]:
     """Return the unmerged pipeline and all that is compared with it."""
     ratios = args.ratios
     if ratios is None:
@@ -101,11 +105,11 @@ def _parse_configurations(args: argparse.Namespace) -> list[Configuration]:
     compared += [port(ratio, get_tome_overrides(args).get("max_downsample")) for ratio in args.port_ratios]
     compared += read_settings_files(args.configs)
     compared += [each for path in args.suite for each in read_suite(path)]
-    return check_names(compared)
+    return check_names([*compared, *make_fewer_steps(args.fewer_steps, steps)])
 
 
 def _parse_prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
-    """Return every prompt once: of --prompt and --prompts; without both, all subjects of a bundled model."""
+    """Return every prompt once; without any, all subjects of a bundled model."""
     prompts = list(args.prompt or [])
     if args.prompts is not None:
         try:
@@ -127,8 +131,8 @@ def _evaluate(
     settings: Settings, configurations: Sequence[Configuration], cases: Sequence[Case], images: ImageFolder,
     paths: Sequence[Path], *, overwrite: bool,
 ) -> None:  # fmt: skip
-    from ppdiffusers_tome.tools.evaluate.command import evaluate_cases
     from ppdiffusers_tome.tools.evaluate.plot import plot_rows
+    from ppdiffusers_tome.tools.evaluate.runner import Evaluation
     from ppdiffusers_tome.tools.evaluate.summary import describe_rows, make_rows, write_results
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.images import write_image
@@ -138,10 +142,8 @@ def _evaluate(
     loaded, _ = load_for_prompts(settings, prompts)
     for configuration in configurations:
         configuration.check_size(loaded.height, loaded.width)
-    results = evaluate_cases(
-        loaded, configurations, cases, images, images.path / "evaluate.jsonl", times_blocks=True, overwrite=overwrite,
-        ranks=Ranks.from_environment(),
-    )  # fmt: skip
+    evaluation = Evaluation(loaded, configurations, images, times_blocks=True, ranks=Ranks.from_environment())
+    results = evaluation.run(cases, images.path / "evaluate.jsonl", overwrite=overwrite)
     if results is None:
         return
     title = "Fidelity and speed of token merging"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
+from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
@@ -16,19 +17,19 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_tome_arguments,
 )
 from ppdiffusers_tome.tools.generation.class_labels import select_prompts
-from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
+from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings, parse_tome_config
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
+    from ppdiffusers_tome.settings.config import ToMeConfig
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
     from ppdiffusers_tome.tools.generation.results import GeneratedImage
 
 HELP = "Generate an image and show which of its tokens merged, by step and level; and the image at several ratios."
 EXAMPLES = """writes visualize.png (groups of merged tokens over the image: one row per step, one column per block),
 visualize-ratios.png (the image without token merging and at every ratio) and visualize.json (groups in numbers,
-PSNR, SSIM and FLIP). Groups have their mean color and an outline; tokens that did not merge have no outline.
+PSNR, SSIM and FLIP). Groups have their mean color and an outline; tokens that did not merge have no outline. Methods
+that compare no tokens, as in all presets, make no groups and no visualize.png.
 
 examples:
   ppdiffusers-tome visualize
@@ -58,36 +59,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    ratios = list(dict.fromkeys([0.0, *args.ratios]))
-    for ratio in ratios:
-        parse_settings(args, ratio)
     settings = parse_settings(args, args.ratio)
+    configs = list(dict.fromkeys(parse_tome_config(args, ratio) for ratio in (0.0, *args.ratios)))
     prompts = check_prompts(select_prompts(settings.model.labels, args.prompt, PROMPTS[1:2]))
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one image; give one --prompt")
-    if ratios == [0.0]:
+    if len(configs) == 1:
         raise UserError("--ratios 0 leaves nothing to compare with the unmerged image; add another, such as 0.5")
     if settings.tome.ratio == 0:
         raise UserError("--ratio 0 merges nothing, so there is nothing to show; give a ratio such as 0.5")
-    if not METHODS[settings.tome.method].compares:
-        raise UserError(
-            f"method {settings.tome.method} computes no similarities, so there is nothing to show; choose a --method "
-            "that does, such as tome"
-        )
     if args.at and min(args.at) < 1:
         raise UserError(f"--at {min(args.at)} must be 1 or more: calls of the denoiser are counted from 1")
+    from ppdiffusers_tome.tools.console.output import quiet_libraries
     from ppdiffusers_tome.tools.files import prepare_folder
 
-    names = ["visualize.png", "visualize-ratios.png", "visualize.json"]
+    names = ["visualize-ratios.png", "visualize.json"]
+    if METHODS[settings.tome.method].compares:
+        names.append("visualize.png")
+    else:
+        configs = list(dict.fromkeys([*configs, settings.tome]))
+        warn(
+            f"method {settings.tome.method} makes no groups of similar tokens, so there is no visualize.png; to see "
+            "groups, add --method tome --ratio 0.5"
+        )
     paths = prepare_folder(args.output, names, overwrite=args.overwrite)
-    from ppdiffusers_tome.tools.console.output import quiet_libraries
-
     with quiet_libraries():
-        _visualize(args, settings, prompts, ratios, paths)
+        _visualize(args, settings, prompts, configs, paths)
 
 
 def _visualize(
-    args: argparse.Namespace, settings: Settings, prompts: list[str], ratios: list[float], paths: list[Path]
+    args: argparse.Namespace, settings: Settings, prompts: list[str], configs: list[ToMeConfig], paths: list[Path]
 ) -> None:
     from ppdiffusers_tome.tools.console.output import print_line
     from ppdiffusers_tome.tools.figures import merged_sheets
@@ -99,24 +100,24 @@ def _visualize(
     loaded.apply_ratio(settings.tome.ratio)
     num_calls = loaded.count_calls()
     calls, blocks = _select_calls(args.at, num_calls), _select_blocks(loaded, args.blocks)
-    image, records, by_ratio = _generate(loaded, prompt, ratios)
-    by_block = {block: [record for record in records if record.block == block] for block in blocks}
-    by_block = {block: of_block for block, of_block in by_block.items() if of_block}
-    if not by_block:
-        raise UserError(
-            "none of the blocks merged tokens into groups in this image, so there is nothing to show: generate a "
-            "larger image, omit --blocks, or choose a --method that makes groups, such as tome"
-        )
+    traced, records, by_ratio = _generate(loaded, prompt, configs)
     run = loaded.describe(prompt, 0, settings.tome.ratio)
-    sheets = [
-        merged_sheets.make_groups_sheet(image, by_block, num_calls, calls, run, settings.tome.summary),
-        merged_sheets.make_ratios_sheet(run, by_ratio),
-    ]
-    for path, sheet in zip(paths, sheets, strict=False):
-        write_image(path, sheet, run, overwrite=args.overwrite)
+    sheets = [merged_sheets.make_ratios_sheet(run, by_ratio)]
+    if METHODS[settings.tome.method].compares:
+        by_block = {block: [record for record in records if record.block == block] for block in blocks}
+        by_block = {block: of_block for block, of_block in by_block.items() if of_block}
+        if not by_block:
+            raise UserError(
+                "none of the blocks merged tokens into groups in this image, so there is nothing to show: generate a "
+                "larger image, or omit --blocks"
+            )
+        summary = settings.tome.summary
+        sheets.append(merged_sheets.make_groups_sheet(traced.image, by_block, num_calls, calls, run, summary))
     numbers = {"run": run, "calls": num_calls, "merged": merged_sheets.describe_records(records),
                "ratios": merged_sheets.describe_ratios(by_ratio)}  # fmt: skip
-    write_json(paths[2], numbers, overwrite=args.overwrite)
+    write_json(paths[1], numbers, overwrite=args.overwrite)
+    for path, sheet in zip((paths[0], *paths[2:]), sheets, strict=True):
+        write_image(path, sheet, run, overwrite=args.overwrite)
     for path in paths:
         print_line(str(path))
 
@@ -148,21 +149,21 @@ def _select_blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[Mer
 
 
 def _generate(
-    loaded: LoadedPipeline, prompt: str, ratios: list[float]
-) -> tuple[Image.Image, list[MergeRecord], dict[float, GeneratedImage]]:
-    """Return the image with the settings, its records, and the image at every ratio, all from the same noise."""
+    loaded: LoadedPipeline, prompt: str, configs: list[ToMeConfig]
+) -> tuple[GeneratedImage, list[MergeRecord], list[tuple[ToMeConfig, GeneratedImage]]]:
+    """Generate the image with the settings, traced, and at every ratio."""
     from tqdm import tqdm
 
     edges = None if loaded.settings.edges is None else loaded.load_edges(loaded.settings.edges)
-    by_ratio: dict[float, GeneratedImage] = {}
-    with tqdm(total=1 + len(ratios), desc="images", position=0, disable=None) as bar:
+    by_ratio: list[tuple[ToMeConfig, GeneratedImage]] = []
+    with tqdm(total=1 + len(configs), desc="images", position=0, disable=None) as bar:
         traced, records = loaded.generate_traced(prompt, 0, edges)
         bar.update()
-        for ratio in ratios:
+        for config in configs:
             generated = traced
-            if ratio != loaded.settings.tome.ratio:
-                loaded.apply_ratio(ratio)
+            if config != loaded.settings.tome:
+                loaded.apply_ratio(config.ratio)
                 generated = loaded.generate(prompt, 0, edges)
-            by_ratio[ratio] = generated.compare_with(by_ratio[0.0].image) if ratio else generated
+            by_ratio.append((config, generated.compare_with(by_ratio[0][1].image) if by_ratio else generated))
             bar.update()
-    return traced.image, records, by_ratio
+    return traced, records, by_ratio

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     repeats = dict.fromkeys(_cases(args), args.repeats)
     gpu = None if args.on_cpu_as_a_check else _require_gpu()
     title = f"What presets save on {gpu}" if gpu else "What presets save: a check on a CPU with tiny models, of no GPU"
-    run_benchmark(args, "gpu", title, repeats, [NONE, *PRESETS.values()], partial(_make_tables, gpu=gpu))
+    run_benchmark(args, "gpu", title, repeats, [NONE, *PRESETS.values()], partial(_make_table, gpu=gpu))
 
 
 def _cases(args: argparse.Namespace) -> list[Case]:
@@ -106,7 +106,7 @@ def _gpu_name() -> Iterator[str | None]:
     yield paddle.device.cuda.get_device_name() if paddle.get_device().startswith("gpu") else None
 
 
-def _make_tables(results: Sequence[Result], gpu: str | None) -> list[Table]:
+def _make_table(results: Sequence[Result], gpu: str | None) -> Table:
     """Return a row per case, with measured and estimated speed-ups."""
     device = closest_device(gpu or "")
     table = Table(["model", "type", "attention", "size", "unmerged", *presets_by_strength()], left=4)
@@ -124,4 +124,4 @@ def _make_tables(results: Sequence[Result], gpu: str | None) -> list[Table]:
                 cells[-1] = result.speed_up.format("{:.2f}x".format) + expected
         size, title = f"{case.size}x{case.size}", TITLES.get(family, case.model)
         table.add(title, case.dtype, case.attention, size, by_variant[NONE].format(), *cells)
-    return [table]
+    return table
