@@ -15,11 +15,7 @@ SUMS = "SHA256SUMS"
 
 
 def load_dit(**keywords: Any) -> Any:
-    """Load the bundled DiTPipeline, whose VAE is stored once, with ``MODEL``.
-
-    Args:
-        keywords: of ``DiTPipeline.from_pretrained``.
-    """
+    """Load the bundled DiTPipeline, whose VAE is that of ``MODEL``; keywords are those of ``from_pretrained``."""
     from ppdiffusers import AutoencoderKL, DiTPipeline
 
     vae = AutoencoderKL.from_pretrained(str(MODEL / "vae"), **keywords)

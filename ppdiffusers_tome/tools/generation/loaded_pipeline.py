@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.tools.console.output import warn
+from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.device import check_device
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, choose_guidance_scale
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
     from ppdiffusers_tome.tools.generation.edges import EdgeSource
     from ppdiffusers_tome.tools.generation.model_sources import ModelSource
-
-_MAX_PROMPT = 60  # characters in a warning
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ class LoadedPipeline:
 
     def apply(self, tome: ToMeConfig | None) -> None:
         """Apply ToMe with other settings; None removes it."""
-        from ppdiffusers_tome.api import apply_tome
-        from ppdiffusers_tome.patching.apply import remove_tome
+        from ppdiffusers_tome.api import apply_tome, remove_tome
 
         if tome is None:
             remove_tome(self.pipe)
@@ -151,26 +149,18 @@ def load_for_prompts(
 ) -> tuple[LoadedPipeline, list[str]]:
     """Load a pipeline, with warnings about prompts and sizes that do not suit it.
 
-    Args:
-        settings: of the pipeline.
-        prompts: what to generate.
-        default: True if the user gave no prompts; as many classes replace them where the pipeline has classes, which
-            is known of a hub's pipeline only once it is loaded.
-
-    Raises:
-        UserError: it cannot be loaded, this device cannot run it, or it lacks a class.
+    With ``default`` the user gave no prompts: as many classes replace them where the pipeline has classes, which is
+    known of a hub's pipeline only once it is loaded.
     """
-    from ppdiffusers_tome.tools.generation.class_labels import select_prompts
-
     loaded = load_from_settings(settings)
     prompts = select_prompts(loaded.labels, None if default else prompts, prompts)
     if loaded.labels is not None:
         options = {"--negative-prompt": settings.negative_prompt}
         loaded.labels.check_arguments(options, settings.height, settings.width, loaded.guidance_scale)
         return loaded, prompts
-    for prompt in [*prompts, settings.negative_prompt or ""]:
+    for prompt in [*prompts, settings.negative_prompt]:
         if truncation := describe_truncation(loaded.pipe, prompt):
-            warn(f"prompt {prompt[:40]!r}... {truncation}; the rest is ignored")
+            warn(f"prompt {str(prompt)[:40]!r}... {truncation}; the rest is ignored")
     for warning in (*(describe_unknown_subject(settings, prompt) for prompt in prompts), loaded.size_warning):
         if warning is not None:
             warn(warning)
@@ -178,13 +168,8 @@ def load_for_prompts(
 
 
 def load_from_settings(settings: Settings) -> LoadedPipeline:
-    """Load a pipeline without any warnings about prompts and sizes.
-
-    Raises:
-        UserError: it cannot be loaded, or this device cannot run it.
-    """
-    from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
-    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+    """Load a pipeline without any warnings about prompts and sizes."""
+    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline, set_attention
     from ppdiffusers_tome.tools.generation.sampling import get_class_labels, get_native_size
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
@@ -194,10 +179,7 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
-    if settings.xformers:
-        pipe.enable_xformers_memory_efficient_attention()
-    if settings.chunked_attention:
-        enable_chunked_attention(pipe)
+    set_attention(pipe, xformers=settings.xformers, chunked=settings.chunked_attention)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
     height, width = get_native_size(pipe)
     guidance_scale = settings.guidance_scale
@@ -215,13 +197,13 @@ def describe_truncation(pipe: Any, prompt: str | None) -> str | None:
 
 def describe_unknown_subject(settings: Settings, prompt: str) -> str | None:
     """Explain that the bundled model does not know a prompt's subject, or return None."""
+    from ppdiffusers_tome.settings.types import truncated_repr
     from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
 
     if not settings.model.bundled or subject_of(prompt) is not None:
         return None
-    shown = prompt if len(prompt) <= _MAX_PROMPT else f"{prompt[:_MAX_PROMPT]}..."
     return (
-        f"prompt {shown!r} names none of the photographs that the bundled model knows: "
+        f"prompt {truncated_repr(prompt)} names none of the photographs that the bundled model knows: "
         f"{', '.join(subject.words for subject in SUBJECTS)}; write for example '{prompt_of(SUBJECTS[0])}'"
     )
 

@@ -7,16 +7,14 @@ would end in a raw error after minutes, or with the system killing the process. 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.generation.model_sources import ModelSource
 from ppdiffusers_tome.tools.generation.weights import read_json
 from ppdiffusers_tome.tools.measure.memory import get_free_memory
 
@@ -24,73 +22,68 @@ _BYTES = 4  # of a float32, the only dtype on a CPU
 _UNET = "the attention of the UNet"
 
 
-@dataclass(frozen=True)
-class MemoryNeeds:
-    """The settings that the memory of an image depends on, besides its size.
-
-    Attributes:
-        model: the pipeline.
-        tome: settings of token merging.
-        rows: of the UNet's batch, two for each image with guidance.
-        chunked_attention: True if the UNet's attention is computed a few queries at a time.
-    """
-
-    model: ModelSource
-    tome: ToMeConfig
-    rows: int = 2
-    chunked_attention: bool = False
-
-
 def check_memory(
-    needs: MemoryNeeds, height: int | None, width: int | None, *, prefix: str = "--", can_chunk: bool = True
-) -> None:
+    folder: Path | None, tome: ToMeConfig, height: int | None, width: int | None, *, rows: int = 2,
+    chunked_attention: bool | None = False, prefix: str = "--",
+) -> None:  # fmt: skip
     """Refuse an image that cannot fit.
 
     Args:
-        needs: what its memory depends on.
+        folder: of the pipeline; None for a hub's, of which little is known.
+        tome: settings of token merging.
         height, width: in pixels; None for the model's native size, which is assumed to fit.
-        prefix: precedes the names of both in the error.
-        can_chunk: True if ``--chunked-attention`` is an option.
+        rows: of the UNet's batch, two for each image with guidance.
+        chunked_attention: True if the UNet's attention is computed a few queries at a time; None if it cannot be.
+        prefix: precedes the names of height and width in the error.
 
     Raises:
         UserError: it takes more memory than exists.
     """
+    given = {"height": height, "width": width}
+    names = " and ".join(f"{prefix}{name} {pixels}" for name, pixels in given.items() if pixels is not None)
     free = get_free_bytes()
-    if free is None or (height is None and width is None):
+    if free is None or not names:
         return
-    vae, unet = _read_config(needs.model, "vae"), _read_config(needs.model, "unet")
-    scale = 2 ** (len(_get_numbers(vae, "block_out_channels") or [0] * 4) - 1)
+    unet = _read_config(folder, "unet")
     native = unet.get("sample_size")
-    native = native * scale if isinstance(native, int) else 0
-    sizes = {part: size for size, part in _list_needs(needs, vae, unet, scale, height or native, width or native)}
-    part = max(sizes, key=lambda part: sizes[part])
-    if sizes[part] > free:
-        given = {"height": height, "width": width}
-        names = " and ".join(f"{prefix}{name} {pixels}" for name, pixels in given.items() if pixels is not None)
-        chunking_helps = can_chunk and all(size <= free for part, size in sizes.items() if part != _UNET)
+    native = native * _get_scale(folder) if isinstance(native, int) else 0
+    needs = compute_needs(folder, tome, height or native, width or native, rows)
+    if chunked_attention:
+        needs.pop(_UNET, None)
+    part = max(needs, key=lambda part: needs[part])
+    if needs[part] > free:
+        fits_otherwise = all(size <= free for part, size in needs.items() if part != _UNET)
+        remedy = ", or give --chunked-attention" if fits_otherwise and chunked_attention is not None else ""
         raise UserError(
-            f"{names}: {part} alone takes at least {sizes[part] / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} "
-            f"GiB are free; choose a smaller image{', or give --chunked-attention' if chunking_helps else ''}"
+            f"{names}: {part} alone takes at least {needs[part] / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} "
+            f"GiB are free; choose a smaller image{remedy}"
         )
 
 
-def _list_needs(
-    needs: MemoryNeeds, vae: dict[str, Any], unet: dict[str, Any], scale: int, height: int, width: int
-) -> Iterator[tuple[int, str]]:
-    """Yield the bytes that parts of the work need at once, with names."""
-    yield 3 * _BYTES * height * width, "the image"
+def compute_needs(folder: Path | None, tome: ToMeConfig, height: int, width: int, rows: int) -> dict[str, int]:
+    """Compute the bytes that parts of the work need at once; see ``check_memory``."""
+    needs = {"the image": 3 * _BYTES * height * width}
     if installed_version("paddlepaddle-gpu") is not None:
-        return  # the rest may be in the memory of a GPU
+        return needs  # the rest may be in the memory of a GPU
+    vae, scale = _read_config(folder, "vae"), _get_scale(folder)
     channels = _get_numbers(vae, "block_out_channels")
     if channels:
         # At full size: the input of the decoder's last block, and its norm.
-        yield 2 * max(channels[:2]) * _BYTES * height * width, "decoding"
+        needs["decoding"] = 2 * max(channels[:2]) * _BYTES * height * width
         if vae.get("mid_block_add_attention", True):
-            yield 2 * _BYTES * ((height // scale) * (width // scale)) ** 2, "the attention of the VAE"
-    if not needs.chunked_attention:
-        # Models that were distilled with their guidance are called without the second half. Scores and their softmax:
-        rows = 1 if unet.get("time_cond_proj_dim") else needs.rows
-        yield 2 * _BYTES * rows * _count_scores(unet, needs.tome, height // scale, width // scale), _UNET
+            needs["the attention of the VAE"] = 2 * _BYTES * ((height // scale) * (width // scale)) ** 2
+    unet = _read_config(folder, "unet")
+    # Models that were distilled with their guidance are called without the second half. Scores and their softmax:
+    rows = 1 if unet.get("time_cond_proj_dim") else rows
+    needs[_UNET] = 2 * _BYTES * rows * _count_scores(unet, tome, height // scale, width // scale)
+    return needs
+
+
+def get_free_bytes() -> int | None:
+    """Return the bytes of free memory and swap; None where swap grows as needed."""
+    import psutil
+
+    return get_free_memory() + psutil.swap_memory().free if sys.platform == "linux" else None
 
 
 def _count_scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: int) -> int:
@@ -109,11 +102,9 @@ def _count_scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: in
     return heads[min(finest, len(heads) - 1)] * remaining * queries
 
 
-def get_free_bytes() -> int | None:
-    """Return the bytes of free memory and swap; None where swap grows as needed."""
-    import psutil
-
-    return get_free_memory() + psutil.swap_memory().free if sys.platform == "linux" else None
+def _get_scale(folder: Path | None) -> int:
+    """Return how many times smaller than the image the VAE's latent is."""
+    return 2 ** (len(_get_numbers(_read_config(folder, "vae"), "block_out_channels") or [0] * 4) - 1)
 
 
 def _get_numbers(config: dict[str, Any], name: str) -> list[int]:
@@ -124,7 +115,7 @@ def _get_numbers(config: dict[str, Any], name: str) -> list[int]:
 
 
 @lru_cache(maxsize=16)
-def _read_config(model: ModelSource, part: str) -> dict[str, Any]:
+def _read_config(folder: Path | None, part: str) -> dict[str, Any]:
     """Read the settings of a part of a pipeline; empty where they are unknown."""
-    path = None if model.folder is None else model.folder / part / "config.json"
+    path = None if folder is None else folder / part / "config.json"
     return {} if path is None or not path.is_file() else read_json(path)

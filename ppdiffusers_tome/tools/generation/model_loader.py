@@ -13,6 +13,7 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, make_unsupported_error
+from ppdiffusers_tome.tools.generation.weights import is_pickle, list_files
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -23,39 +24,41 @@ _CONTROLNET_PIPELINES = {
 
 
 def load_pipeline(
-    model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = "float32", any_kind: bool = False,
+    model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0], any_kind: bool = False,
     class_labels: bool = False,
 ) -> Any:  # fmt: skip
-    """Load a pipeline, with a ControlNet where one is given.
+    """Load a pipeline in evaluation mode, with a warning if its weights are pickles.
 
     Args:
         model, controlnet: from ``model_sources``.
         dtype: one of ``DTYPES``; all but float32 on a GPU only.
         any_kind: accept pipelines that cannot generate from a prompt, too.
         class_labels: accept a DiTPipeline, too.
-
-    Returns:
-        A ppdiffusers pipeline in evaluation mode. Weights that are pickles give a warning.
-
-    Raises:
-        UserError: it cannot be downloaded, or its files cannot be loaded.
     """
     import ppdiffusers
 
     log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
+    cls, parts = ppdiffusers.DiffusionPipeline, {}
     if model.vae is not None:
-        vae = _load(ppdiffusers.AutoencoderKL, "--model", replace(model, folder=model.vae), dtype)
-        pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype, vae=vae)
-    elif controlnet is None:
-        pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype)
-    else:
-        loaded = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
-        pipe = _load(_choose_controlnet_pipeline(model), "--model", model, dtype, controlnet=loaded)
-    has_labels = class_labels and isinstance(pipe, ppdiffusers.DiTPipeline)
-    is_incomplete = getattr(pipe, "unet", None) is None or getattr(pipe, "vae", None) is None
-    if is_incomplete and not any_kind and not has_labels:
+        parts["vae"] = _load(ppdiffusers.AutoencoderKL, "--model", replace(model, folder=model.vae), dtype)
+    if controlnet is not None:
+        parts["controlnet"] = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
+        cls = _choose_controlnet_pipeline(model)
+    pipe = _load(cls, "--model", model, dtype, **parts)
+    is_complete = all(getattr(pipe, part, None) is not None for part in ("unet", "vae"))
+    if not (is_complete or any_kind or (class_labels and isinstance(pipe, ppdiffusers.DiTPipeline))):
         raise make_unsupported_error(model.name, type(pipe).__name__)
     return pipe
+
+
+def set_attention(pipe: Any, *, xformers: bool, chunked: bool) -> None:
+    """Choose how a pipeline computes attention."""
+    from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+
+    if xformers:
+        pipe.enable_xformers_memory_efficient_attention()
+    if chunked:
+        enable_chunked_attention(pipe)
 
 
 def drop_controlnet(pipe: Any) -> Any:
@@ -71,7 +74,7 @@ def drop_controlnet(pipe: Any) -> Any:
     return getattr(ppdiffusers, name)(**parts, **checks)
 
 
-def load_unet(model: ModelSource, *, dtype: str = "float32") -> Any:
+def load_unet(model: ModelSource, *, dtype: str = DTYPES[0]) -> Any:
     """Load the UNet of a pipeline alone; see ``load_pipeline``."""
     import ppdiffusers
 
@@ -91,8 +94,8 @@ def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: An
         )
     name, arguments = source.arguments
     try:
-        with _hide_variants(source) as folder:
-            return cls.from_pretrained(folder or name, **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
+        with _link_files(source) as folder:
+            return cls.from_pretrained(folder, **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         remedy = "check that its files are complete" if Path(name).is_dir() else "check the name and the network"
@@ -100,13 +103,15 @@ def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: An
 
 
 @contextmanager
-def _hide_variants(source: ModelSource) -> Iterator[str | None]:
-    """Link the files of a folder under names without a variant, as paddlenlp loads no other; None without variants."""
-    if source.folder is None or not source.variants:
-        yield None
+def _link_files(source: ModelSource) -> Iterator[str]:
+    """Link the files to load in another folder, as paddlenlp loads no variant and ppdiffusers prefers some pickles."""
+    if source.folder is None or source.bundled:
+        yield source.arguments[0]
         return
     with TemporaryDirectory() as folder:
-        for path in filter(Path.is_file, source.folder.rglob("*")):
+        for path in list_files(source.folder):
+            if is_pickle(path) and path not in source.pickles:
+                continue
             relative = path.relative_to(source.folder)
             variant = source.variants.get(relative.parts[0])
             link = folder / relative.with_name(path.name.replace(f".{variant}.", "."))

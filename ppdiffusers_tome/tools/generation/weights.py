@@ -1,6 +1,6 @@
-"""The files of a model's folder that loading would open.
+"""Files of a model's folder that loading may open.
 
-Code is refused, and pickles are opened only where nothing else exists. Imports no Paddle.
+Code is refused, and pickles are opened only where no safetensors exist. Imports no Paddle.
 """
 
 from __future__ import annotations
@@ -41,21 +41,7 @@ class Weights:
     variant: str | None = None
 
 
-def refuse_code(folder: Path, label: str) -> None:
-    """Check that a folder, in errors called ``label``, holds no code.
-
-    Raises:
-        UserError: it does.
-    """
-    code = next((path for path in _list_files(folder) if path.suffix.lower() in _CODE), None)
-    if code is not None:
-        raise UserError(
-            f"{label} holds code, {code.relative_to(folder)}, which loading a model can run; remove it, or if you "
-            "trust it load the pipeline in a program of your own"
-        )
-
-
-def _list_files(folder: Path) -> Iterator[Path]:
+def list_files(folder: Path) -> Iterator[Path]:
     """List all files below a folder, also behind links."""
     seen = set()
     for name, folders, files in os.walk(folder, followlinks=True):
@@ -68,11 +54,23 @@ def _list_files(folder: Path) -> Iterator[Path]:
         yield from (Path(name, file) for file in sorted(files))
 
 
-def find_weights(folder: Path, torch: bool, *, transformers: bool = False) -> Weights:
-    """Find the weights of a part.
+def refuse_code(folder: Path, label: str) -> None:
+    """Raise a ``UserError`` if a folder, in errors called ``label``, holds code."""
+    code = next((path for path in list_files(folder) if path.suffix.lower() in _CODE), None)
+    if code is not None:
+        raise UserError(
+            f"{label} holds code, {code.relative_to(folder)}, which loading a model can run; remove it, or if you "
+            "trust it load the pipeline in a program of your own"
+        )
 
-    Of several kinds ppdiffusers takes an index of safetensors, an index of pickles, safetensors, pickles, in that
-    order. Without a variant to look for, it takes half precision last.
+
+def is_pickle(path: Path) -> bool:
+    """Return whether a file is a pickle, or an index that may name some."""
+    return path.suffix in _PICKLES or (path.suffix == ".json" and ".index" in path.name and not _is_safe(path))
+
+
+def find_weights(folder: Path, torch: bool, *, transformers: bool = False) -> Weights:
+    """Find the weights of a part: safetensors before pickles, full precision before half.
 
     Args:
         folder: of the part.
@@ -83,55 +81,23 @@ def find_weights(folder: Path, torch: bool, *, transformers: bool = False) -> We
         UserError: pickles would be opened although safetensors exist, or a file is no weights.
     """
     files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size > 0]
-    pickles = [path for path in files if path.suffix in _PICKLES]
-    tensors = [path for path in files if path.suffix == ".safetensors"]
-    for path in (*tensors, *pickles):
+    files = [path for path in files if _is_safe(path) or is_pickle(path)]
+    for path in files:
         _refuse_pointer(path)
     names = _TRANSFORMERS_NAMES if transformers else _DIFFUSERS_NAMES[torch]
-    indices = [path for path in files if ".index" in path.name and path.suffix == ".json"]
-    loadable = [path for path in (*indices, *tensors, *pickles) if _SHARD.sub("", path.name).split(".")[0] in names]
-    variants = sorted({_get_variant(path) for path in loadable}, key=lambda variant: (variant != "", variant))
-    opened = [path for path in loadable if _get_variant(path) == variants[0]]
-    safe = [path for path in opened if path.name.startswith(f"{names[0]}.") and ".safetensors" in path.name]
-    safe_indices = [path for path in safe if path in indices]
-    pickle_indices = [path for path in opened if path in indices and path not in safe]
-    for index in safe_indices:
-        _check_index(index)
-    if safe_indices or (not pickle_indices and any(not _SHARD.search(path.name) for path in safe)):
-        return Weights(True, (), variants[0] or None)
-    if tensors and (pickle_indices or pickles):
+    stems = {path: _SHARD.sub("", path.name).split(".")[0] for path in files}
+    safe = [path for path in files if _is_safe(path) and stems[path] == names[0]]
+    pickles = tuple(path for path in files if is_pickle(path))
+    if not safe and pickles and len(pickles) < len(files):
         raise UserError(
-            f"{folder} holds safetensors, but {(pickle_indices or pickles)[0].name} would be loaded instead, and "
-            "pickles can run any code; remove whichever you do not mean"
+            f"{folder} holds safetensors, but {pickles[0].name} would be loaded instead, and pickles can run any code; "
+            "remove whichever you do not mean"
         )
-    return Weights(any(path not in tensors for path in opened), tuple(pickles or pickle_indices))
-
-
-def _get_variant(path: Path) -> str:
-    """Return the variant in a file's name, such as ``fp16``, or nothing."""
-    parts = _SHARD.sub("", path.name).split(".")[1:]
-    known = ("safetensors", "index", "json", *(suffix[1:] for suffix in _PICKLES))
-    return ".".join(part for part in parts if part not in known)
-
-
-def _refuse_pointer(path: Path) -> None:
-    if path.stat().st_size < 1024:
-        with path.open("rb") as file:
-            if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-                raise UserError(
-                    f"{path} is a git-lfs pointer, not weights: the folder was cloned without its large files; run "
-                    "'git lfs pull' in it, or download the model again"
-                )
-
-
-def _check_index(index: Path) -> None:
-    """Check that an index of safetensors names such files beside it alone."""
-    shards = read_json(index).get("weight_map", {})
-    for shard in map(str, shards.values() if isinstance(shards, dict) else ()):
-        if not shard.endswith(".safetensors") or Path(shard).name != shard or not (index.parent / shard).is_file():
-            raise UserError(
-                f"{index} names {shard!r}, which is not a safetensors file next to it; copy the complete model again"
-            )
+    for path in safe:
+        if path.suffix == ".json":
+            _check_index(path)
+    variant = min(map(_get_variant, safe), default="")
+    return Weights(bool(safe or {stems[path] for path in pickles} & {*names}), () if safe else pickles, variant or None)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -147,3 +113,32 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} does not hold the settings of a pipeline; copy the complete model again")
     return content
+
+
+def _is_safe(path: Path) -> bool:
+    return ".safetensors" in path.suffixes and path.suffix in (".safetensors", ".json")
+
+
+def _get_variant(path: Path) -> str:
+    """Return the variant in a file's name, such as ``fp16``, or nothing."""
+    parts = _SHARD.sub("", path.name).split(".")[1:]
+    return ".".join(part for part in parts if part not in ("safetensors", "index", "json"))
+
+
+def _refuse_pointer(path: Path) -> None:
+    with path.open("rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise UserError(
+                f"{path} is a git-lfs pointer, not weights: the folder was cloned without its large files; run "
+                "'git lfs pull' in it, or download the model again"
+            )
+
+
+def _check_index(index: Path) -> None:
+    """Check that an index of safetensors names such files beside it alone."""
+    shards = read_json(index).get("weight_map", {})
+    for shard in map(str, shards.values() if isinstance(shards, dict) else ()):
+        if not shard.endswith(".safetensors") or Path(shard).name != shard or not (index.parent / shard).is_file():
+            raise UserError(
+                f"{index} names {shard!r}, which is not a safetensors file next to it; copy the complete model again"
+            )

@@ -26,10 +26,9 @@ from ppdiffusers_tome.tools.figures.merging import (
 )
 from ppdiffusers_tome.tools.generation import loaded_pipeline
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
-from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, get_memory_needs
+from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 from ppdiffusers_tome.tools.play import requests
 from ppdiffusers_tome.tools.play.requests import RefusedError, check_number
@@ -154,9 +153,9 @@ class Studio:
         loaded = replace(base, settings=settings, height=height, width=width, guidance_scale=guidance_scale)
         tome, prompt = requests.check_tome(form), requests.check_prompt(form["prompt"], loaded.labels)
         for ratio in (0.0, tome.ratio) if loaded.labels is None else ():  # others have one size, which is loaded
-            needs = get_memory_needs(replace(settings, tome=replace(tome, ratio=ratio), guidance_scale=guidance_scale))
+            asked = replace(settings, tome=replace(tome, ratio=ratio), guidance_scale=guidance_scale)
             try:
-                check_memory(needs, height, width, prefix="")
+                asked.check_memory(height, width, prefix="")
             except ToMeError as error:
                 raise RefusedError("too_large", detail=error) from error
         edges = self.find_edges(photo, form) if base is self.guided and photo is not None else None

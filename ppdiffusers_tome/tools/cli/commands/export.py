@@ -17,7 +17,7 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_size_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.memory import MemoryNeeds, check_memory
+from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--tolerance {args.tolerance} must be above 0; 0.0001 is usual")
     model, config = find_model(args.model), parse_tome_config(args, args.ratio)
     require_exportable(config)
-    check_memory(MemoryNeeds(model, config, args.rows or 1), args.height, args.width, can_chunk=False)
+    check_memory(model.folder, config, args.height, args.width, rows=args.rows or 1, chunked_attention=None)
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     if args.onnx:
         require_onnx()
