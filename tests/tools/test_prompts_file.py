@@ -79,40 +79,35 @@ BAD_LINES = {
     '{"prompt": "a", "prompt": "b"}': "key twice",
     '{"prompt": " \\u200b"}': "no prompt",
     '{"prompt": "\\ud800"}': "no text has",
-    '{"prompt": "a\\u0000"}': "no text has",
     '{"prompt": "a", "sead": 1}': "did you mean seed?",
     '{"prompt": "a", "seed": 4611686018427387905}': "from 0 to 2**62",
-    '{"prompt": "a", "seed": 1.5}': "whole number",
     '{"prompt": "a", "seed": "' + "9" * 5000 + '"}': "whole number",
     '{"prompt": "a", "height": 100}': "multiple of 8",
-    '{"prompt": "a", "ratio": 0.8}': "ratio=0.8 must be",
     '{"prompt": "a", "ratio": 1' + "0" * 400 + "}": "must be",
     '{"prompt": "a", "image": "nowhere.png"}': "does not exist",
     '{"prompt": "a", "image": "/dev/zero"}': "not a file",
-    '{"prompt": "a", "image": "\\u0000"}': "no text has",
     '{"prompt": "a", "image": "' + "x" * 5000 + '"}': "does not exist",
     '{"prompt": "a", "image": "a.jsonl", "control_image": "a.jsonl"}': "not both",
-    json.dumps({"word " * 500: 1, "prompt": "a"}): "is not known",
 }
 
 
-def test_a_bad_line_is_named_and_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_bad_line_is_named_and_takes_no_other_with_it(tmp_path: Path) -> None:
     good = '{"prompt": "good"}'
     specs, bad = read(tmp_path / "a.jsonl", "\n".join([good, *BAD_LINES, good]))
     assert [(spec.number, spec.line) for spec in specs] == [(1, 1), (len(BAD_LINES) + 2, len(BAD_LINES) + 2)]
-    assert [each.line for each in bad] == list(range(2, len(BAD_LINES) + 2))
-    for each, words in zip(bad, BAD_LINES.values(), strict=True):
-        assert words in each.error
-        assert "\n" not in each.error
-        assert len(each.error) < 500
+    assert [line.line for line in bad] == list(range(2, len(BAD_LINES) + 2))
+    for line, words in zip(bad, BAD_LINES.values(), strict=True):
+        assert words in line.error
+        assert "\n" not in line.error
+        assert len(line.error) < 500
 
 
 def test_bad_rows_of_a_table_are_named(tmp_path: Path) -> None:
     specs, bad = read(tmp_path / "a.csv", 'prompt,seed\n"two\nlines",1\na,b,c\na,x\ngood,4\n"open,1\nmore')
     assert [(spec.number, spec.line, spec.prompt) for spec in specs] == [(1, 2, "two\nlines"), (4, 6, "good")]
-    assert [each.line for each in bad] == [4, 5, 7]
-    for each, words in zip(bad, ("3 cells for 2", "whole number", "close every quot"), strict=True):
-        assert words in each.error
+    assert [line.line for line in bad] == [4, 5, 7]
+    for line, words in zip(bad, ("3 cells for 2", "whole number", "close every quot"), strict=True):
+        assert words in line.error
 
 
 @pytest.mark.parametrize(
@@ -121,12 +116,12 @@ def test_bad_rows_of_a_table_are_named(tmp_path: Path) -> None:
         ("a.yaml", "a", "must end in one of .jsonl, .csv, .tsv, .txt"),
         ("a.csv", "text,seed\na,1\n", "'prompt'"),
         ("a.csv", "prompt,prompt\na,b\n", "two columns 'prompt'"),
-        ("a.csv", "", "'prompt'"),
         ("a.csv", "word " * 500, "'prompt'"),
         ("a.txt", f" \n{ZERO_WIDTH_SPACE}\n", "holds no prompt"),
+        ("a.txt", "一只猫在桌子上".encode("gbk"), "iconv -f GB18030 -t UTF-8"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content: str, words: str) -> None:
+def test_file_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
     with pytest.raises(UserError) as raised:
         read(tmp_path / name, content)
     assert words in str(raised.value)
@@ -150,11 +145,9 @@ def test_images_are_confined_to_a_folder(tmp_path: Path) -> None:
         for root in (folder, tmp_path / "in", folder / "deep" / ".."):
             specs, bad = read(tmp_path / "a.jsonl", content, "--image-root", str(root))
             assert [spec.number for spec in specs] == list(range(1, len(inside) + 1))
-            # What exists outside is not told.
-            assert all("is outside of --image-root" in each.error for each in bad)
+            # No error says what exists outside.
+            assert all("is outside of --image-root" in line.error for line in bad)
             assert len(bad) == len(outside)
-    specs, bad = read(tmp_path / "a.csv", "prompt,image\na,images/a.png\nb,mine.png\n", "--image-root", str(folder))
-    assert ([spec.line for spec in specs], [each.line for each in bad]) == ([2], [3])
 
 
 @pytest.mark.parametrize(
@@ -174,7 +167,7 @@ def test_no_two_lines_write_one_file(tmp_path: Path) -> None:
     names = ["A b-1.png", "a B-1.PNG", "\u00e9.png", "e\u0301.png", "000006-p.png"]
     content = [json.dumps({"prompt": "p", "output": name}) for name in names] + ['{"prompt": "p"}']
     specs, bad = read(tmp_path / "a.jsonl", "\n".join(content))
-    assert ([spec.number for spec in specs], [each.line for each in bad]) == ([1, 3, 5], [2, 4, 6])
+    assert ([spec.number for spec in specs], [line.line for line in bad]) == ([1, 3, 5], [2, 4, 6])
     assert "is that of line 1 already" in bad[0].error
 
 

@@ -20,7 +20,7 @@ from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
 
 ROCKET = "a photo of a rocket"
-CLEAN = 0.8  # a likeness that a rocket in noise, recognised as one, does not have
+CLEAN = 0.8  # a similarity that a noisy rocket does not reach
 NATIVE = ("--height", "512", "--width", "512", "--steps", "6", "--guidance-scale", "1")
 
 
@@ -43,19 +43,17 @@ def test_files_have_names_and_settings(generate, capsys):
     assert "MiB with decoding" in captured.out
 
 
-def test_the_same_seed_gives_the_same_bytes_and_other_settings_another_image(generate):
-    first, again = generate(folder="a")[0], generate("--overwrite", folder="a")[0]
-    before = first.read_bytes()
-    assert again.read_bytes() == before == generate(folder="b")[0].read_bytes()
+def test_same_seed_gives_the_same_bytes_and_other_settings_another_image(generate):
+    first, again = generate(folder="a")[0], generate(folder="b")[0]
+    assert again.read_bytes() == first.read_bytes()
     for number, given in enumerate((("--seed", "1"), ("--tile", "4"), ("--ratio", "0"))):
         assert not np.array_equal(pixels_of(first), pixels_of(generate(*given, folder=str(number))[0]))
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("scheduler", ["ddim", "euler-a"])
-def test_image_i_has_seed_plus_i_whatever_else_is_generated(generate, scheduler):
-    several = generate("--seed", "3", "--scheduler", scheduler, prompts=(ROCKET, PROMPT), folder="a")
-    (alone,) = generate("--seed", "4", "--scheduler", scheduler, folder="b")
+def test_image_i_has_seed_plus_i_whatever_else_is_generated(generate):
+    several = generate("--seed", "3", "--scheduler", "euler-a", prompts=(ROCKET, PROMPT), folder="a")
+    (alone,) = generate("--seed", "4", "--scheduler", "euler-a", folder="b")
     np.testing.assert_array_equal(pixels_of(several[1]), pixels_of(alone))
 
 
@@ -97,11 +95,7 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "scheduler",
-    [
-        pytest.param(name, marks=[pytest.mark.sweep] * (name not in ("ddim", "euler-a", "pndm")))
-        for name in schedulers.SCHEDULERS
-    ],
+    "scheduler", ["euler-a", *(pytest.param(name, marks=pytest.mark.sweep) for name in schedulers.SCHEDULERS)]
 )
 def test_every_scheduler_generates_the_photograph(generate, scheduler):
     (file,) = generate(*NATIVE, "--scheduler", scheduler, prompts=(ROCKET,))
