@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,30 +93,34 @@ def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: An
         )
     name, arguments = source.arguments
     try:
-        with _link_files(source) as folder:
-            return cls.from_pretrained(folder, **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
+        return cls.from_pretrained(_link_files(source), **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         remedy = "check that its files are complete" if Path(name).is_dir() else "check the name and the network"
         raise UserError(f"{option} {name} could not be loaded; {remedy} ({type(error).__name__}: {reason})") from error
 
 
-@contextmanager
-def _link_files(source: ModelSource) -> Iterator[str]:
-    """Link the files to load in another folder, as paddlenlp loads no variant and ppdiffusers prefers some pickles."""
+def _link_files(source: ModelSource) -> str:
+    """Return a folder that holds nothing but what may be loaded, of links where the model's own holds more.
+
+    paddlenlp loads no variant of weights, and ppdiffusers prefers some pickles to safetensors.
+    """
+    name, _ = source.arguments
     if source.folder is None or source.bundled:
-        yield source.arguments[0]
-        return
-    with TemporaryDirectory() as folder:
-        for path in list_files(source.folder):
-            if is_pickle(path) and path not in source.pickles:
-                continue
-            relative = path.relative_to(source.folder)
-            variant = source.variants.get(relative.parts[0])
-            link = folder / relative.with_name(path.name.replace(f".{variant}.", "."))
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path.resolve())
-        yield folder
+        return name
+    files = list(list_files(source.folder))
+    closed = {path for path in files if is_pickle(path) and path not in source.pickles}
+    if not closed and not source.variants:
+        return name
+    folder = TemporaryDirectory()
+    atexit.register(folder.cleanup)  # a tokenizer copies its files from there when it is saved
+    for path in (path for path in files if path not in closed):
+        relative = path.relative_to(source.folder)
+        variant = source.variants.get(relative.parts[0])
+        link = folder.name / relative.with_name(path.name.replace(f".{variant}.", "."))
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path.resolve())
+    return folder.name
 
 
 def _choose_controlnet_pipeline(model: ModelSource) -> Any:
