@@ -56,11 +56,7 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool) -> None:
-    """Write a file beside its place, flush it to the disk, and rename it.
-
-    Raises:
-        UserError: the file exists and must not be replaced, or cannot be written.
-    """
+    """Write a file beside its place, flush it to the disk, and rename it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         # A file of a killed process with the same number; or a link, which would lead out of the folder.

@@ -54,5 +54,5 @@ def test_it_is_less_than_what_is_measured(tmp_path):
     rows = json.loads((tmp_path / "compare.json").read_text())["configurations"]
     for row, ratio in zip(rows, (0.0, 0.5), strict=True):
         needs = compute_needs(MODEL, ToMeConfig(ratio), 256, 256, rows=2)
-        assert len(needs) == 4
+        assert len(needs) == 3
         assert row["peak_bytes"] is None or 0 < min(needs.values()) <= max(needs.values()) < row["peak_bytes"]

@@ -80,7 +80,6 @@ class Generator:
         oddities = {"subject": describe_unknown_subject(self.settings, spec.prompt), "size": loaded.size_warning}
         if spec.edges is not None:
             spec.edges.check()
-            oddities["fit"] = spec.edges.describe_fit(loaded.height, loaded.width)
         for name, oddity in oddities.items():
             if oddity is not None and name not in self._warned:
                 self._warned.add(name)
@@ -93,7 +92,7 @@ class Generator:
         settings, loaded = self.settings, self.load(specs[0])
         loaded.apply_ratio(self._get_ratio(specs[0]))
         negative_prompts = [spec.negative_prompt for spec in specs if spec.negative_prompt is not None]
-        edges = [loaded.load_edges(spec.edges, report_fit=False) for spec in specs if spec.edges is not None]
+        edges = [loaded.load_edges(spec.edges) for spec in specs if spec.edges is not None]
         return generate_batch(
             loaded.pipe, [spec.prompt for spec in specs], height=loaded.height, width=loaded.width,
             seeds=[spec.seed for spec in specs], steps=settings.steps, guidance_scale=loaded.guidance_scale,

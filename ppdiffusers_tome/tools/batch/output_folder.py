@@ -64,11 +64,7 @@ class OutputFolder:
             lock.release()
 
     def prepare(self, specs: Sequence[ImageSpec]) -> None:
-        """Write the manifest of what earlier runs finished; the folder must be locked.
-
-        Raises:
-            UserError: the folder cannot be written, or holds what must not be replaced.
-        """
+        """Write the manifest of what earlier runs finished; the folder must be locked."""
         continues = self._check_run()
         subfolders = sorted({self.path / spec.file.rpartition("/")[0] for spec in specs} - {self.path})
         for folder in subfolders:

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 
 def generate_from_file(args: argparse.Namespace) -> None:
-    """Generate the images of a file of prompts that are not finished yet.
-
-    Raises:
-        UserError: the arguments, the file or the folder cannot be used, no image can be generated of a line and
-            ``--on-error`` is ``stop``, or the disk is full. The same command then resumes from there.
-    """
+    """Generate the images of a file of prompts that are not finished yet."""
     options, ranks = BatchOptions.from_arguments(args), Ranks.from_environment()
     log(f"checking the lines of {options.prompts} ...")
     specs, bad = read_specs(options)

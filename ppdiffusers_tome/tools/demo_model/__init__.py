@@ -27,9 +27,6 @@ def check_sums(folder: Path) -> None:
     """Compare every file of a bundled model with ``SHA256SUMS``, once per process.
 
     This finds a download that was cut off, a failing disk and a stray file, not an attacker who can write there.
-
-    Raises:
-        UserError: a file is missing, damaged or not listed. Names that begin with a dot are never loaded.
     """
     try:
         lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()

@@ -20,14 +20,11 @@ from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
 from ppdiffusers_tome.tools.generation.sampling import get_class_labels
-from ppdiffusers_tome.tools.measure.memory import get_free_device_memory
 from ppdiffusers_tome.tuning.measurement import DeviceClock
 from ppdiffusers_tome.tuning.random_state import untouched_random_state
 
 _REPEATS = 2
 _STEPS = 4  # of the schedule; the call ends with the first, and schedulers like PNDM refuse a schedule of one
-# Processors that hold all attention scores at once; xFormers' does so on a CPU.
-_HOLDS_SCORES = {"AttnProcessor", "XFormersAttnProcessor"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,6 @@ class Estimate:
         num_blocks: the number of blocks at this level.
         num_merged: tokens of each image that merge away, at most; 0 where ``reason`` says why.
         reason: why nothing merges at this level; None where something does.
-        score_bytes: memory that unmerged attention scores of one image take in a block; 0 where they are not held.
     """
 
     part: str
@@ -50,7 +46,6 @@ class Estimate:
     num_blocks: int
     num_merged: int
     reason: str | None = None
-    score_bytes: int = 0
 
 
 def find_latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[tuple[int, int], int]:
@@ -121,17 +116,6 @@ def time_decoding(pipe: Any, height: int, width: int) -> float:
     return clock.lap()
 
 
-def find_memory_limit(estimates: list[Estimate]) -> str | None:
-    """Explain why unmerged attention does not fit into memory; None if it fits."""
-    needed = max((each.score_bytes for each in estimates), default=0)
-    if needed <= get_free_device_memory() / 2:
-        return None
-    return (
-        f"unmerged attention needs {needed / 2**30:.1f} GiB for its scores alone; add --chunked-attention on a CPU, "
-        "--xformers on a GPU"
-    )
-
-
 class _TimedError(Exception):
     """Ends a pipeline's call after the first call of its denoiser."""
 
@@ -184,7 +168,7 @@ def _estimate_level(
     elif num_merged == 0:
         reason = f"ratio {ratio:g} of {grid.num_tokens} tokens is none"
     else:
-        return Estimate(part, level, grid, num_selected, num_merged, score_bytes=_count_score_bytes(blocks[0], grid))
+        return Estimate(part, level, grid, num_selected, num_merged)
     return Estimate(part, level, grid, len(blocks), 0, reason)
 
 
@@ -194,10 +178,3 @@ def _find_grid(block: MergeableBlock, height: int, width: int) -> Grid:
     for _ in range(round(math.log2(block.level / patch))):
         height, width = -(-height // 2), -(-width // 2)
     return Grid(height // patch, width // patch)
-
-
-def _count_score_bytes(block: MergeableBlock, grid: Grid) -> int:
-    """Count the bytes of the scores and their softmax for one image."""
-    layers = block.block.sublayers(include_self=True)
-    held = [layer for layer in layers if type(getattr(layer, "processor", None)).__name__ in _HOLDS_SCORES]
-    return int(2 * held[0].heads * grid.num_tokens**2 * held[0].to_q.weight.element_size()) if held else 0

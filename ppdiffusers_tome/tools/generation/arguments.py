@@ -73,7 +73,7 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--image", type=Path, metavar="FILE",
                        help="a photo with edges: --canny-low 100 --canny-high 200")
     group.add_argument("--control-image", type=Path, metavar="FILE", help="edges in white on black, used as they are")
-    group.add_argument("--fit", choices=list(FIT_MODES), default=CROP, metavar="NAME",
+    group.add_argument("--fit", choices=FIT_MODES, default=CROP, metavar="NAME",
                        help=f"of another shape: {', '.join(FIT_MODES)} (default: {CROP})")
     group.add_argument("--canny-low", type=float, default=100, help=argparse.SUPPRESS)
     group.add_argument("--canny-high", type=float, default=200, help=argparse.SUPPRESS)

@@ -38,11 +38,7 @@ class ClassLabels:
 
     @classmethod
     def from_folder(cls, folder: Path, *, only_named: bool = False) -> ClassLabels:
-        """Read the classes of a pipeline in a folder.
-
-        Raises:
-            UserError: its files do not have them.
-        """
+        """Read the classes of a pipeline in a folder."""
         names = read_json(folder / "model_index.json").get("id2label") or {}
         transformer, vae = (read_json(folder / part / "config.json") for part in ("transformer", "vae"))
         try:
@@ -73,9 +69,6 @@ class ClassLabels:
 
     def find_class(self, prompt: str) -> int:
         """Find the class that a prompt names, by number or by name.
-
-        Raises:
-            UserError: no class has that name.
 
         Example:
             >>> ClassLabels({"cat": 0, "coffee": 1}, 10, 512).find_class("a photo of a cat")
@@ -108,9 +101,6 @@ class ClassLabels:
             options: arguments that only pipelines with prompts take, by the user's names; None where not given.
             height, width: in pixels; None where not given.
             guidance_scale: as in ppdiffusers.
-
-        Raises:
-            UserError: the pipeline does not take one of them.
         """
         for option, value in options.items():
             if value is not None:
@@ -133,9 +123,6 @@ def select_prompts(labels: ClassLabels | None, prompts: Sequence[str] | None, de
         labels: of a pipeline with classes; as many classes as default prompts are then the default.
         prompts: None for the default.
         default: for pipelines with prompts.
-
-    Raises:
-        UserError: a prompt names no class.
     """
     if labels is None:
         return list(default if prompts is None else prompts)

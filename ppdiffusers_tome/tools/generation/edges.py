@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.demo_model.photographs import Subject
 
 CROP, PAD, STRETCH = "crop", "pad", "stretch"
-# What happens to a file of another shape than the image.
-FIT_MODES = {CROP: "its middle is used", PAD: "all of it is used, padded with black", STRETCH: "it is stretched"}
+FIT_MODES = (CROP, PAD, STRETCH)  # of a file of another shape than the image
 
 
 @dataclass(frozen=True)
@@ -71,29 +70,6 @@ class EdgeSource:
         padded.paste(edges, ((width - edges.width) // 2, (height - edges.height) // 2))
         return padded
 
-    def describe_fit(self, height: int, width: int) -> str | None:
-        """Describe what an image of this size uses of the file; None for all."""
-        from PIL import Image, ImageOps
-
-        with self._report_faults(), Image.open(self.path) as file:
-            size = ImageOps.exif_transpose(file).size
-        if _fit_inside(size, (width, height)) == (width, height):
-            return None
-        alternatives = " and ".join(f"--fit {fit}" for fit in FIT_MODES if fit != self.fit)
-        return (
-            f"{self.option} {self.path} is {size[0]}x{size[1]} and the image {width}x{height}: {FIT_MODES[self.fit]}; "
-            f"{alternatives} are other ways"
-        )
-
-    def describe_missing_edges(self) -> str:
-        """Explain why the file gives no edges, and what to do."""
-        if not self.is_photo:
-            return f"{self.option} {self.path} is black all over, which guides nothing; give edges in white on black"
-        return (
-            f"{self.option} {self.path} has no edges where it is used; lower --canny-low and --canny-high, or give "
-            "another photo"
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, with the name of the file alone."""
         thresholds = {"canny_low": self.low, "canny_high": self.high} if self.is_photo else {}
@@ -123,8 +99,10 @@ def fit_image(image: Image.Image, height: int, width: int, fit: str = CROP) -> I
 
     if fit == CROP:
         return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
-    size = _fit_inside(image.size, (width, height)) if fit == PAD else (width, height)
-    return image.resize(size, Image.Resampling.LANCZOS)
+    if fit == PAD:
+        scale = min(width / image.width, height / image.height)
+        width, height = max(1, round(scale * image.width)), max(1, round(scale * image.height))
+    return image.resize((width, height), Image.Resampling.LANCZOS)
 
 
 def detect_edges(image: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:
@@ -141,9 +119,3 @@ def compute_photograph_edges(subject: Subject, height: int, width: int) -> Image
     from ppdiffusers_tome.tools.demo_model.photographs import square_image
 
     return detect_edges(fit_image(square_image(subject, max(height, width)), height, width))
-
-
-def _fit_inside(size: tuple[int, int], outer: tuple[int, int]) -> tuple[int, int]:
-    """Return the largest width and height of the same proportions that fit."""
-    scale = min(outer[0] / size[0], outer[1] / size[1])
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))

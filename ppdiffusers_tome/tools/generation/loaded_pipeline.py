@@ -105,14 +105,9 @@ class LoadedPipeline:
         """A warning where images are too small for the model, or None."""
         return describe_unusual_size(self.settings.model, self.pipe, self.height, self.width)
 
-    def load_edges(self, source: EdgeSource, *, report_fit: bool = True) -> Image.Image:
-        """Load edges at the size of the images, with warnings about what is odd."""
-        edges = source.load(self.height, self.width)
-        if report_fit and (fit := source.describe_fit(self.height, self.width)):
-            warn(fit)
-        if edges.getbbox() is None:
-            warn(source.describe_missing_edges())
-        return edges
+    def load_edges(self, source: EdgeSource) -> Image.Image:
+        """Load edges at the size of the images."""
+        return source.load(self.height, self.width)
 
     def describe(self, prompt: str, number: int, ratio: Ratio) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""

@@ -75,9 +75,6 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
         args: of ``generation.arguments``.
         ratio: fraction of the tokens to merge; None for that of ``--config``, or the default.
         provides_edges: True if the command has edges for a ControlNet without any.
-
-    Raises:
-        UserError, ToMeValueError: an argument cannot be used.
     """
     check_sizes(args)
     model = find_model(args.model, class_labels=True)
@@ -118,11 +115,7 @@ def choose_guidance_scale(model: ModelSource, labels: ClassLabels | None) -> flo
 
 
 def check_prompts(prompts: list[str] | None) -> list[str]:
-    """Return at least one prompt, none of them blank.
-
-    Raises:
-        UserError: there is none, or one is blank.
-    """
+    """Return at least one prompt, none of them blank."""
     if not prompts:
         raise UserError("there is no prompt; give one with --prompt 'a photo of a cat'")
     for prompt in prompts:

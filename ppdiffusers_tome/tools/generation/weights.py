@@ -9,36 +9,18 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 
-# Names of files, without what follows the first dot, of models of diffusers and of transformers (paddlenlp).
-# The first of each are those of safetensors.
-_DIFFUSERS_NAMES = {True: ("diffusion_pytorch_model",), False: ("diffusion_paddle_model", "model_state")}
-_TRANSFORMERS_NAMES = ("model", "model_state", "pytorch_model")
+# Stems of safetensors: of diffusers, of ppdiffusers and of transformers (paddlenlp).
+_STEMS = ("diffusion_pytorch_model", "diffusion_paddle_model", "model")
 _SHARD = re.compile(r"-\d+-of-\d+")
 _PICKLES = (".pdparams", ".bin", ".pt", ".pth", ".ckpt")
 # ppdiffusers runs Python files of a folder; the others can be imported where the folder is the working directory.
 _CODE = (".py", ".pyc", ".so", ".pyd")
 _LFS_POINTER = b"version https://git-lfs"
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The weights of a part that loading opens.
-
-    Attributes:
-        exist: False where loading would find none.
-        pickles: those that are pickles; empty where safetensors are loaded.
-        variant: of weights that exist in no other, such as ``fp16``.
-    """
-
-    exist: bool = False
-    pickles: tuple[Path, ...] = ()
-    variant: str | None = None
 
 
 def list_files(folder: Path) -> Iterator[Path]:
@@ -69,24 +51,18 @@ def is_pickle(path: Path) -> bool:
     return path.suffix in _PICKLES or (path.suffix == ".json" and ".index" in path.name and not _is_safe(path))
 
 
-def find_weights(folder: Path, torch: bool, *, transformers: bool = False) -> Weights:
+def find_weights(folder: Path) -> tuple[tuple[Path, ...], str]:
     """Find the weights of a part: safetensors before pickles, full precision before half.
 
-    Args:
-        folder: of the part.
-        torch: True for PyTorch's weights.
-        transformers: True for a model of transformers, such as a text encoder.
-
-    Raises:
-        UserError: pickles would be opened although safetensors exist, or a file is no weights.
+    Returns:
+        The pickles to open, none where safetensors are loaded; and the variant of safetensors that exist in no other,
+        such as ``fp16``, or nothing.
     """
-    files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size > 0]
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()] if folder.is_dir() else []
     files = [path for path in files if _is_safe(path) or is_pickle(path)]
     for path in files:
         _refuse_pointer(path)
-    names = _TRANSFORMERS_NAMES if transformers else _DIFFUSERS_NAMES[torch]
-    stems = {path: _SHARD.sub("", path.name).split(".")[0] for path in files}
-    safe = [path for path in files if _is_safe(path) and stems[path] == names[0]]
+    safe = [path for path in files if _is_safe(path) and _SHARD.sub("", path.name).split(".")[0] in _STEMS]
     pickles = tuple(path for path in files if is_pickle(path))
     if not safe and pickles and len(pickles) < len(files):
         raise UserError(
@@ -96,16 +72,11 @@ def find_weights(folder: Path, torch: bool, *, transformers: bool = False) -> We
     for path in safe:
         if path.suffix == ".json":
             _check_index(path)
-    variant = min(map(_get_variant, safe), default="")
-    return Weights(bool(safe or {stems[path] for path in pickles} & {*names}), () if safe else pickles, variant or None)
+    return () if safe else pickles, min(map(_get_variant, safe), default="")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the settings in a file of a model.
-
-    Raises:
-        UserError: it cannot be read, or holds none.
-    """
+    """Read the settings in a file of a model."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -57,6 +57,7 @@ tune --model bundled-dit --image PHOTO | --image is for pipelines with prompts
 visualize --model bundled-dit --height 64 | height 64 is not the size of this DiTPipeline, 512x512 pixels
 doctor --model bundled --height 100 | --height 100 must be a multiple of 8
 doctor --model bundled --xformers --chunked-attention | give one of them
+doctor --model bundled --height 100000 --width 100000 | alone takes at least
 doctor --json | --json is for --environment; give both, or neither
 doctor --environment --model bundled | --environment was given with --model or --markdown; give one
 export --rows 0 | --rows 0 must be 1 or more
@@ -112,13 +113,13 @@ def get_model_error(model: Path, capsys: pytest.CaptureFixture[str]) -> str:
         ("model_index.json", b"{", "cannot be read"),
         ("model_index.json", b'{"_class_name": "SomePipeline"}', "without a unet and a vae"),
         ("model_index.json", b'{"_class_name": "PaddleInferStableDiffusionPipeline"}', "load_exported("),
-        ("unet", None, "unet of a pipeline (UNet2DConditionModel) is missing or empty"),
+        ("unet", None, "could not be loaded; check that its files are complete"),
         ("unet/config.json", b"{", "cannot be read"),
         ("unet/diffusion_paddle_model.safetensors", b"cut off", "could not be loaded"),
         ("unet/diffusion_paddle_model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-        ("vae/config.json", None, "vae/config.json of a pipeline (AutoencoderKL) is missing"),
-        ("text_encoder/model.safetensors", None, "text_encoder of a pipeline (CLIPTextModel) holds no weights"),
-        ("tokenizer/vocab.json", None, "tokenizer/vocab.json of a pipeline (CLIPTokenizer) is missing"),
+        ("vae/config.json", None, "could not be loaded; check that its files are complete"),
+        ("text_encoder/model.safetensors", None, "could not be loaded; check that its files are complete"),
+        ("tokenizer/vocab.json", None, "could not be loaded; check that its files are complete"),
     ],
 )
 def test_damaged_or_missing_part_of_a_model_is_named(file, content, words, model, capsys):

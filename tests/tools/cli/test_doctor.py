@@ -119,14 +119,6 @@ def test_reasons_why_nothing_merges_at_a_level() -> None:
     assert find_reason(ToMeConfig(0.001, max_downsample=2), 16, 16) == "ratio 0.001 of 64 tokens is none"
 
 
-def test_attention_that_does_not_fit_is_not_tried(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.get_free_device_memory", lambda: 2**20)
-    assert main(["doctor", "--model", "bundled"]) == 0
-    assert "GiB for its scores alone; add --chunked-attention" in capsys.readouterr().out
-
-
 def test_latent_has_the_pipelines_native_size_by_default() -> None:
     pipe = tiny.pipeline()
     assert find_latent_size(pipe, None, None) == ((16, 16), 2)

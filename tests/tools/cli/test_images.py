@@ -14,7 +14,7 @@ from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.files import prepare_folder, write_atomically, write_json
-from ppdiffusers_tome.tools.generation.edges import FIT_MODES, EdgeSource
+from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.images import read_image, read_settings, slugify, write_image
 
 SQUARE = np.zeros((64, 64), bool)
@@ -72,7 +72,6 @@ def test_photos_are_rotated_as_the_camera_says(tmp_path):
     pixels = np.repeat(np.arange(64, dtype=np.uint8)[None], 32, axis=0)
     path = save(tmp_path / "a.png", pixels, exif=tags)
     np.testing.assert_array_equal(np.asarray(read_image(path))[..., 0], np.rot90(pixels, -1))
-    assert EdgeSource(path).describe_fit(64, 32) is None
 
 
 def test_given_edges_are_left_as_they_are_on_black(tmp_path):
@@ -87,20 +86,8 @@ def test_another_shape_is_cropped_padded_or_stretched(fit, height, width, tmp_pa
     wide = save(tmp_path / "wide.png", np.pad(GRAY, ((0, 0), (32, 32))), "RGB")
     rows, columns = np.nonzero(np.asarray(EdgeSource(wide, fit=fit).load(64, 64))[..., 0])
     assert (np.ptp(rows), np.ptp(columns)) == (pytest.approx(height, abs=3), pytest.approx(width, abs=3))
-    note = EdgeSource(wide, fit=fit).describe_fit(64, 64)
-    assert f"wide.png is 128x64 and the image 64x64: {FIT_MODES[fit]}; " in note
     thin = save(tmp_path / "thin.png", np.full((600, 1), 9, np.uint8))
     assert EdgeSource(thin, fit=fit).load(64, 32).size == (32, 64)
-
-
-def test_missing_edges_are_explained(tmp_path):
-    dim = save(tmp_path / "a.png", np.where(SQUARE, 20, 0).astype(np.uint8))
-    for source, words in (
-        (EdgeSource(dim), "lower --canny-low and --canny-high"),
-        (EdgeSource(save(tmp_path / "b.png", GRAY * 0), "--control-image"), "is black all over"),
-    ):
-        assert source.load(64, 64).getbbox() is None
-        assert words in source.describe_missing_edges()
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png", "gif", "webp"])

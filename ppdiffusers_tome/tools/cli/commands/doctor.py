@@ -7,17 +7,18 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.generation.arguments import (
     add_precision_arguments,
     add_size_arguments,
     add_tome_arguments,
 )
+from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.settings.config import ToMeConfig
     from ppdiffusers_tome.tools.doctor.estimate import Estimate
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
@@ -100,6 +101,8 @@ def _print_estimates(args: argparse.Namespace) -> None:
     source, config = find_model(args.model, any_kind=True), parse_tome_config(args, args.ratio)
     if args.xformers and args.chunked_attention:
         raise UserError("--xformers and --chunked-attention were both given; give one of them")
+    chunked = args.xformers or args.chunked_attention
+    check_memory(source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, chunked_attention=chunked)
     with quiet_libraries():
         from ppdiffusers_tome.tools.doctor.estimate import estimate_merging, find_latent_size
         from ppdiffusers_tome.tools.generation.device import check_device, get_device_name
@@ -134,7 +137,7 @@ def _describe_gain(pipe: Any, levels: list[Estimate], config: ToMeConfig, size: 
     """Time a call of the denoiser, or explain why it was not timed."""
     from ppdiffusers_tome.api import apply_tome
     from ppdiffusers_tome.errors import NothingToMergeError
-    from ppdiffusers_tome.tools.doctor.estimate import find_memory_limit, time_decoding, time_denoiser
+    from ppdiffusers_tome.tools.doctor.estimate import time_decoding, time_denoiser
 
     merging = [each for each in levels if each.reason is None]
     if not levels:
@@ -144,9 +147,6 @@ def _describe_gain(pipe: Any, levels: list[Estimate], config: ToMeConfig, size: 
             return str(error)
     if not merging:
         return "Nothing merges at this size and ratio; the table says why. A larger image or ratio has more to merge."
-    limit = find_memory_limit(merging)
-    if limit is not None:
-        return f"Tokens merge. The gain was not timed: {limit}."
     part = max(merging, key=lambda each: each.num_blocks).part
     try:
         unmerged, merged = time_denoiser(pipe, part, config, size[0] * scale, size[1] * scale)
