@@ -12,12 +12,7 @@ from ppdiffusers_tome.tools.batch.options import BatchOptions
 from ppdiffusers_tome.tools.batch.specs import ImageSpec, check_image_path
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
-from ppdiffusers_tome.tools.generation.loaded_pipeline import (
-    LoadedPipeline,
-    describe_truncation,
-    describe_unknown_subject,
-    load_from_settings,
-)
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
 from ppdiffusers_tome.tools.generation.settings import Settings
 
 if TYPE_CHECKING:
@@ -75,13 +70,12 @@ class Generator:
             _check_class(loaded.labels, spec, loaded.guidance_scale)
             return
         for name, text in (("prompt", spec.prompt), ("negative_prompt", spec.negative_prompt)):
-            if complaint := describe_truncation(loaded.pipe, text):
+            if complaint := loaded.describe_truncation(text):
                 raise UserError(f"{name} {complaint}; shorten it")
-        oddities = {"subject": describe_unknown_subject(self.settings, spec.prompt), "size": loaded.size_warning}
         if spec.edges is not None:
             spec.edges.check()
-        for name, oddity in oddities.items():
-            if oddity is not None and name not in self._warned:
+        for name, oddity in loaded.describe_oddities(spec.prompt).items():
+            if name not in self._warned:
                 self._warned.add(name)
                 warn(f"line {spec.line}: {oddity} (later lines of which the same is true are not reported)")
 

@@ -25,7 +25,7 @@ _UNET = "the attention of the UNet"
 
 def check_memory(
     folder: Path | None, tome: ToMeConfig, height: int | None, width: int | None, *, rows: int = 2,
-    chunked_attention: bool | None = False, prefix: str = "--",
+    chunked_attention: bool = False, prefix: str = "--",
 ) -> None:  # fmt: skip
     """Refuse an image that cannot fit.
 
@@ -34,7 +34,7 @@ def check_memory(
         tome: settings of token merging.
         height, width: in pixels; None for the model's native size, which is assumed to fit.
         rows: of the UNet's batch, two for each image with guidance.
-        chunked_attention: True if the UNet's attention is computed a few queries at a time; None if it cannot be.
+        chunked_attention: True if the UNet's attention is computed a few queries at a time.
         prefix: precedes the names of height and width in the error.
     """
     sizes = {"height": height, "width": width}
@@ -51,7 +51,7 @@ def check_memory(
     part = max(needs, key=lambda part: needs[part], default="")
     if part and needs[part] > free:
         fits_otherwise = all(size <= free for part, size in needs.items() if part != _UNET)
-        remedy = ", or give --chunked-attention" if fits_otherwise and chunked_attention is not None else ""
+        remedy = ", or give --chunked-attention" if fits_otherwise else ""
         raise UserError(
             f"{names}: {part} alone takes at least {needs[part] / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} "
             f"GiB are free; choose a smaller image{remedy}"

@@ -243,17 +243,8 @@ def _check_size(form: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _describe_oddities(request: Request) -> dict[str, str]:
-    loaded, edges = request.loaded, request.edges
-    pipe, settings = loaded.pipe, loaded.settings
-    if loaded.labels is not None:
-        return {}
-    found = {
-        "too_long": loaded_pipeline.describe_truncation(pipe, request.prompt),
-        "unknown_subject": loaded_pipeline.describe_unknown_subject(settings, request.prompt),
-        "unusual_size": loaded_pipeline.describe_unusual_size(settings.model, pipe, loaded.height, loaded.width),
-        "no_edges": "" if edges is not None and edges.getbbox() is None else None,
-    }
-    return {key: detail for key, detail in found.items() if detail is not None}
+    has_edges = request.edges is None or request.edges.getbbox() is not None
+    return request.loaded.describe_oddities(request.prompt) | ({} if has_edges else {"no_edges": ""})
 
 
 def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:

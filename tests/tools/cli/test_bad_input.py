@@ -63,7 +63,6 @@ doctor --environment --model bundled | --environment was given with --model or -
 export --rows 0 | --rows 0 must be 1 or more
 export --tolerance 0 | --tolerance 0.0 must be above 0
 export --min-similarity 0.9 | min_similarity cannot be exported
-export --height 160000 --width 160000 | choose a smaller image
 export --controlnet nowhere | --controlnet nowhere does not exist
 export --output /proc/nowhere | cannot be written
 """

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import paddle
 import ppdiffusers
 import pytest
 
@@ -18,7 +17,7 @@ from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.sampling import generate_batch, generate_image, make_initial_noise
+from ppdiffusers_tome.tools.generation.sampling import generate_batch, generate_image
 from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 from tools.cli.conftest import pixels_of, write_dit
 
@@ -77,25 +76,7 @@ def test_prompts_that_name_none_are_refused_with_the_names(labels: ClassLabels, 
         labels.find_class(prompt)
 
 
-def test_image_is_that_of_the_noise_of_its_seed(pipe: Any) -> None:
-    """Computed step by step, as the pipeline is documented."""
-    steps: list[int] = []
-    generated = np.asarray(generate_image(pipe, "coffee", seed=5, after_step=lambda: steps.append(1), **COMMON))
-    assert len(steps) == 2
-    with paddle.no_grad():
-        latent = make_initial_noise(pipe, SIDE, SIDE, 5)
-        pipe.scheduler.set_timesteps(2)
-        for timestep in pipe.scheduler.timesteps:
-            both, classes = paddle.concat([latent, latent]), paddle.to_tensor([1, 1000])
-            predicted = pipe.transformer(both, timestep=timestep.reshape([1]).expand([2]), class_labels=classes).sample
-            guided = predicted[1:, :4] + 3.0 * (predicted[:1, :4] - predicted[1:, :4])
-            latent = pipe.scheduler.step(guided, timestep, latent).prev_sample
-        decoded = pipe.vae.decode(latent / pipe.vae.config.scaling_factor).sample
-    expected = ((decoded / 2 + 0.5).clip(0, 1) * 255).round().transpose([0, 2, 3, 1]).numpy()[0]
-    assert np.abs(generated.astype(int) - expected).max() <= 1
-
-
-@pytest.mark.parametrize("scheduler", ["ddim", "dpmsolver++", "pndm"])
+@pytest.mark.parametrize("scheduler", ["ddim", "pndm"])
 def test_images_of_a_batch_are_those_generated_alone(pipe: Any, scheduler: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(pipe, "scheduler", make_scheduler(scheduler, pipe.scheduler.config))
     prompts, seeds = ["cat", "7", "cat"], [3, 4, 5]
