@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Generator:
-    """Generates batches, with one pipeline in memory at a time.
-
-    Attributes:
-        options: of the run.
-        settings: of the run, with the ControlNet that specs with edges need.
-    """
+    """Generates batches, with one pipeline in memory at a time; ``settings`` have the ControlNet that edges need."""
 
     options: BatchOptions
     settings: Settings

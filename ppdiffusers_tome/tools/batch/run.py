@@ -56,15 +56,7 @@ def generate_from_file(args: argparse.Namespace) -> None:
 
 @dataclass
 class Worker:
-    """One rank at work.
-
-    Attributes:
-        options: of the run.
-        ranks: this rank among all.
-        specs: the images of all ranks.
-        generator: generates them.
-        began: when the first pipeline was loaded, as ``time.perf_counter`` tells.
-    """
+    """One rank at work on its part of the images of all; it ``began`` when the first pipeline was loaded."""
 
     options: BatchOptions
     ranks: Ranks

@@ -176,7 +176,7 @@ def _make_spec(options: BatchOptions, values: Mapping[str, Any], number: int, li
 
 
 def _choose_file(options: BatchOptions, number: int, prompt: str, output: str | None) -> str:
-    """Return the path of an image, by a name that every file system keeps in its folder."""
+    """Choose the path of an image, whose name every file system keeps."""
     if output is None:
         output = f"{number:06d}-{slugify(prompt)}.png"
     elif not _FILE_NAME.fullmatch(output) or _WINDOWS_DEVICE.fullmatch(output) or len(output.encode()) > _MAX_BYTES:

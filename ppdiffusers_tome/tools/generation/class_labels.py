@@ -95,12 +95,9 @@ class ClassLabels:
     def check_arguments(
         self, options: Mapping[str, Any], height: int | None, width: int | None, guidance_scale: float
     ) -> None:
-        """Check the arguments besides the classes.
+        """Check the arguments besides the classes; None stands for one that was not given.
 
-        Args:
-            options: arguments that only pipelines with prompts take, by the user's names; None where not given.
-            height, width: in pixels; None where not given.
-            guidance_scale: as in ppdiffusers.
+        ``options`` are those that only pipelines with prompts take, by the user's names; sizes are in pixels.
         """
         for option, value in options.items():
             if value is not None:
@@ -117,13 +114,7 @@ class ClassLabels:
 
 
 def select_prompts(labels: ClassLabels | None, prompts: Sequence[str] | None, default: Sequence[str]) -> list[str]:
-    """Return the prompts, or the default ones, after checking the classes.
-
-    Args:
-        labels: of a pipeline with classes; as many classes as default prompts are then the default.
-        prompts: None for the default.
-        default: for pipelines with prompts.
-    """
+    """Return the prompts, or without any the default ones: as many classes, where the pipeline has classes."""
     if labels is None:
         return list(default if prompts is None else prompts)
     classes = labels.list_names(len(default)) if prompts is None else list(prompts)
