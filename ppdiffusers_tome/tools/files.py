@@ -14,7 +14,7 @@ from ppdiffusers_tome.errors import UserError
 
 
 def prepare_folder(folder: Path, names: list[str], *, overwrite: bool) -> list[Path]:
-    """Make the folder of ``--output`` and check, before any work starts, that files can be written there.
+    """Make the folder of ``--output`` and check that files can be written.
 
     Args:
         folder: it is made where it does not exist.

@@ -137,7 +137,7 @@ def write_image(
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read the settings that an image was made with; one without any is a ``UserError``."""
+    """Read the settings of an image; one without any is a ``UserError``."""
     from PIL import Image
 
     with Image.open(path) as image:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Generator:
-    """Generates batches, with one pipeline in memory at a time; ``settings`` have the ControlNet that edges need."""
+    """Generates batches, with one pipeline in memory at a time."""
 
     options: BatchOptions
     settings: Settings

@@ -56,18 +56,18 @@ def generate_from_file(args: argparse.Namespace) -> None:
 
 @dataclass
 class Worker:
-    """One rank at work on its part of the images of all; it ``began`` when the first pipeline was loaded."""
+    """One rank at work on its part of all images."""
 
     options: BatchOptions
     ranks: Ranks
     specs: Sequence[ImageSpec]
     generator: Generator
-    began: float = 0.0
+    began: float = 0.0  # when the first pipeline was loaded
     _skipped: list[BadLine] = field(default_factory=list)
     _too_many: dict[tuple[Any, ...], int] = field(default_factory=dict)  # images at once, by batch_key
 
     def run(self) -> list[BadLine]:
-        """Generate this rank's part, in the folder that rank 0 prepares; return the lines that all ranks skipped."""
+        """Generate this rank's part; return the lines that all ranks skipped."""
         from tqdm import tqdm
 
         self.ranks.exchange(None, "prepared")

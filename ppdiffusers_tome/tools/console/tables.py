@@ -38,7 +38,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def print(self) -> None:
-        """Print the table with all numbers whole; in a pipe every row is one line."""
+        """Print the table, in a pipe with one line a row."""
         from rich.console import Console
         from rich.measure import Measurement
 

@@ -15,9 +15,10 @@ SUMS = "SHA256SUMS"
 
 
 def load_dit(**keywords: Any) -> Any:
-    """Load the bundled DiTPipeline, whose VAE is that of ``MODEL``; keywords are those of ``from_pretrained``."""
+    """Load the bundled DiTPipeline, with keywords of ``from_pretrained``."""
     from ppdiffusers import AutoencoderKL, DiTPipeline
 
+    # It is stored once.
     vae = AutoencoderKL.from_pretrained(str(MODEL / "vae"), **keywords)
     return DiTPipeline.from_pretrained(str(DIT), vae=vae, **keywords)
 

@@ -105,7 +105,7 @@ def time_denoiser(pipe: Any, part: str, config: ToMeConfig, height: int, width: 
 
 
 def time_decoding(pipe: Any, height: int, width: int) -> float:
-    """Time the decoding of a latent of this size; 0 for a pipeline without an image's VAE."""
+    """Time the decoding of a latent, or return 0 without an image's VAE."""
     vae = getattr(pipe, "vae", None)
     if not isinstance(vae, ppdiffusers.AutoencoderKL):
         return 0.0

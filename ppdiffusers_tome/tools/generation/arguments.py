@@ -30,7 +30,7 @@ _HELP = {  # of the settings that are not only listed
 
 
 def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
-    """Add the prompt, the model and how to generate; with ``several_seeds`` more than one seed."""
+    """Add the prompt, the model and how to generate."""
     group = parser.add_argument_group("the image")
     group.add_argument("--prompt", action="append", metavar="TEXT", help="what to generate; repeat it for more images")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")

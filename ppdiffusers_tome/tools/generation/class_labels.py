@@ -62,7 +62,7 @@ class ClassLabels:
         return sorted(set(self.class_by_name.values())) if self.only_named else range(self.num_classes)
 
     def list_names(self, count: int | None = None) -> list[str]:
-        """List the first classes by name or number; with None all that have a name."""
+        """List the first classes, or with None all that have a name."""
         names = {number: name for name, number in reversed(list(self.class_by_name.items()))}
         numbers = sorted(names) if count is None or self.only_named else self.numbers
         return [names.get(number, str(number)) for number in numbers[:count]]
@@ -114,7 +114,7 @@ class ClassLabels:
 
 
 def select_prompts(labels: ClassLabels | None, prompts: Sequence[str] | None, default: Sequence[str]) -> list[str]:
-    """Return the prompts, or without any the default ones: as many classes, where the pipeline has classes."""
+    """Return the prompts, or without any as many default ones or classes."""
     if labels is None:
         return list(default if prompts is None else prompts)
     classes = labels.list_names(len(default)) if prompts is None else list(prompts)

@@ -1,4 +1,4 @@
-"""The edges that guide a ControlNet, detected in a photo or read from a file."""
+"""Edges that guide a ControlNet, of a photo or from a file."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class LoadedPipeline:
         return f"has {count} tokens and the model reads {limit}" if count > limit else None
 
     def describe_oddities(self, prompt: str) -> dict[str, str]:
-        """Describe what a user should know of an image of a prompt, by names of the oddities."""
+        """Describe what is odd about an image of a prompt, by names."""
         from ppdiffusers_tome.tools.generation.sampling import get_native_size
 
         if self.labels is not None:

@@ -59,7 +59,7 @@ def check_memory(
 
 
 def compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: int | None, rows: int) -> dict[str, int]:
-    """Compute the bytes that parts of the work need at once, where they are known; see ``check_memory``."""
+    """Compute the bytes that parts of the work need; see ``check_memory``."""
     vae, unet = _read_config(folder, "vae"), _read_config(folder, "unet")
     if "block_out_channels" not in vae or installed_version("paddlepaddle-gpu") is not None:
         return {}  # all may be in the memory of a GPU

@@ -101,7 +101,7 @@ def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: An
 
 
 def _link_files(source: ModelSource) -> str:
-    """Return a folder that holds nothing but what may be loaded, of links where the model's own holds more.
+    """Return a folder of what may be loaded, if need be of links.
 
     paddlenlp loads no variant of weights, and ppdiffusers prefers some pickles to safetensors.
     """

@@ -107,7 +107,7 @@ def make_unsupported_error(name: str, class_name: object) -> UserError:
 
 
 def _find(name: str, option: str, bundled: Mapping[str, Path], owner: str, index: str) -> ModelSource:
-    """Find the folder, which has the file ``index``, or the hub name of an option."""
+    """Find the folder, with a file ``index``, or the hub name of an option."""
     # os.path returns False for names that are no paths, where Path raises: too long, or with a null byte.
     folder = Path(os.path.expanduser(bundled.get(name, Path(name))))
     if not os.path.isdir(folder):

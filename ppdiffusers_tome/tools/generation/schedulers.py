@@ -18,7 +18,7 @@ SCHEDULERS = {
 
 
 def make_scheduler(name: str, config: Any) -> Any:
-    """Make one of ``SCHEDULERS`` from the config of the model's own, which has the noise levels."""
+    """Make one of ``SCHEDULERS`` with the noise levels of another's config."""
     import ppdiffusers
 
     # As in all Stable Diffusion models, PNDM's first steps are not Runge-Kutta steps: with those, images of the bundled
@@ -28,7 +28,9 @@ def make_scheduler(name: str, config: Any) -> Any:
 
 
 def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool) -> None:
-    """Check on a tiny latent that a scheduler can run, as ppdiffusers 0.29's UniPC cannot on Paddle 3.
+    """Check on a tiny latent that a scheduler can run.
+
+    ppdiffusers 0.29's UniPC, for example, fails on Paddle 3.
 
     Args:
         scheduler: of the pipeline; it stays as it is.

@@ -1,4 +1,4 @@
-"""Fixtures of the commands' tests, which run the bundled model at a size that takes a second."""
+"""Fixtures of the commands' tests, which run the bundled model at small sizes."""
 
 from __future__ import annotations
 
