@@ -7,7 +7,6 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -15,14 +14,23 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.suggestions import did_you_mean
 from ppdiffusers_tome.settings.types import truncated_repr
 
-_FORMATTER: Any = partial(argparse.RawDescriptionHelpFormatter, max_help_position=26)
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """A compact layout."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26)
+
+    def _format_text(self, text: str) -> str:
+        formatted = super()._format_text(text)
+        return formatted[:-1] if self._current_indent else formatted  # no empty line after the words of a group
 
 
 class Parser(argparse.ArgumentParser):
     """A parser without abbreviations, whose errors are a ``UserError``."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=_FORMATTER, **settings)
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **settings)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")

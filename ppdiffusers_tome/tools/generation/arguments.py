@@ -25,7 +25,7 @@ _OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
 _CHOICES = {"yes": True, "no": False, "none": None}
 _HELP = {  # of the settings that are not only listed
     "method": f"{', '.join(METHODS)} (default: tome)",
-    "cache": "fraction of steps to predict, or the others: 0,1,4",
+    "cache": "fraction to predict, or computed steps: 0,1,4",
 }
 
 
@@ -71,7 +71,7 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("ControlNet")
     add_controlnet_argument(group)
     group.add_argument("--image", type=Path, metavar="FILE",
-                       help="a photo with edges: --canny-low 100 --canny-high 200")
+                       help="its edges guide (--canny-low 100 --canny-high 200)")
     group.add_argument("--control-image", type=Path, metavar="FILE", help="edges in white on black, used as they are")
     group.add_argument("--fit", choices=FIT_MODES, default=CROP, metavar="NAME",
                        help=f"of another shape: {', '.join(FIT_MODES)} (default: {CROP})")

@@ -36,8 +36,10 @@ references/, and evaluate.jsonl image by image: stopped, the same command resume
 prompts, seeds or configurations adds to the results.
 
 a suite is a file with one configuration per line; besides the settings it may name a family, a line of the plot:
+  {"name": "port 0.5", "contender": "port", "ratio": 0.5}
   {"name": "tiles 0.5", "family": "tiles", "ratio": 0.5, "tile": 16}
 
+examples:
   ppdiffusers-tome evaluate --ratios 0.3 0.5 0.7 --port-ratios 0.3 0.5 0.7 --seeds 0 1
   ppdiffusers-tome evaluate --configs fast.json careful.json --prompt "a photo of a motorcycle"
   ppdiffusers-tome evaluate --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompts prompts.txt --seeds 0 1 \\
@@ -50,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, several_seeds=True)
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
     group.add_argument("--prompts", type=Path, metavar="FILE",
-                       help="one prompt per line (default without any prompt, for bundled models: all their subjects)")
+                       help="one prompt per line (default: all of bundled models)")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
-                       help=f"fractions of the tokens to merge (default: {' '.join(map(str, RATIOS))})")
+                       help=f"fractions to merge (default: {' '.join(map(str, RATIOS))})")
     group.add_argument("--port-ratios", type=float, nargs="+", default=[], metavar="X",
                        help="the same for ppdiffusers' own port of tomesd")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
-                       help="presets, or JSON files of settings as ToMeConfig.save writes them")
+                       help="presets, or JSON files of settings")
     group.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE",
                        help="files with one configuration per line, see below")
     add_tome_arguments(parser)
