@@ -1,4 +1,4 @@
-"""Fixtures of the commands' tests, which run the bundled model at small sizes."""
+"""Fixtures of the commands, which run the bundled model at a small size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Gone:
 
 
 def heard(errors: str) -> list[str]:
-    """Return the lines of standard error without the one about too small images."""
+    """Return the lines of standard error but the warning about small images."""
     return [line for line in errors.splitlines() if "the bundled model's images are smears" not in line]
 
 
@@ -65,7 +65,7 @@ def pixels_of(path: Path) -> np.ndarray:
 
 
 def write_dit(folder: Path, names: dict[str, str]) -> None:
-    """Write a small DiTPipeline, and its labels where ppdiffusers reads them."""
+    """Write a small DiTPipeline with labels, as ppdiffusers saves it."""
     pipe = ppdiffusers.DiTPipeline(
         transformer=tiny.dit(num_embeds_ada_norm=1000, out_channels=8), vae=tiny.vae(), scheduler=tiny.scheduler()
     )
