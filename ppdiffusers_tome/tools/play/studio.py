@@ -243,8 +243,10 @@ def _check_size(form: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _describe_oddities(request: Request) -> dict[str, str]:
-    has_edges = request.edges is None or request.edges.getbbox() is not None
-    return request.loaded.describe_oddities(request.prompt) | ({} if has_edges else {"no_edges": ""})
+    found = request.loaded.describe_oddities(request.prompt)
+    if request.edges is not None and request.edges.getbbox() is None:
+        found["no_edges"] = ""
+    return {key: found[key] for key in ("too_long", "unknown_subject", "unusual_size", "no_edges") if key in found}
 
 
 def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:
