@@ -13,30 +13,26 @@ from typing import Any, BinaryIO
 from ppdiffusers_tome.errors import UserError
 
 
-def prepare_folder(folder: Path, names: list[str], *, overwrite: bool, option: str = "--output") -> list[Path]:
-    """Make a folder and check, before any work starts, that files can be written there.
+def prepare_folder(folder: Path, names: list[str], *, overwrite: bool) -> list[Path]:
+    """Make the folder of ``--output`` and check that files can be written.
 
     Args:
         folder: it is made where it does not exist.
         names: of the files.
         overwrite: replace existing files.
-        option: names the folder in errors.
 
     Returns:
         The paths of the files.
-
-    Raises:
-        UserError: the folder cannot be made or written, or a file exists and must not be replaced.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except FileExistsError as error:
-        raise UserError(f"{option} {folder} is a file; give a folder") from error
+        raise UserError(f"--output {folder} is a file; give a folder") from error
     except OSError as error:
         raise UserError(
-            f"{option} {folder} cannot be written ({error.strerror}); give a folder that you may write to"
+            f"--output {folder} cannot be written ({error.strerror}); give a folder that you may write to"
         ) from error
     paths = [folder / name for name in names]
     for path in paths:
@@ -47,16 +43,20 @@ def prepare_folder(folder: Path, names: list[str], *, overwrite: bool, option: s
                 f"{path.name!a} cannot be the name of a file here, as names are in {error.encoding}; set the "
                 "environment variable LC_ALL=C.UTF-8, or PYTHONUTF8=1"
             ) from error
-        _refuse_existing(path, overwrite, option)
+        refuse_existing(path, overwrite)
     return paths
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool) -> None:
-    """Write a file beside its place, flush it to the disk, and rename it.
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """Raise a ``UserError`` if a file exists and must not be replaced."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, so no file can be written there; choose another --output")
+    if (path.exists() or path.is_symlink()) and not overwrite:
+        raise UserError(f"{path} exists already; choose another --output, or replace it with --overwrite")
 
-    Raises:
-        UserError: the file exists and must not be replaced, or cannot be written.
-    """
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite: bool) -> None:
+    """Write a file beside its place, flush it to the disk, and rename it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         # A file of a killed process with the same number; or a link, which would lead out of the folder.
@@ -65,9 +65,14 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        _refuse_existing(path, overwrite)
+        refuse_existing(path, overwrite)
         temporary.replace(path)
-        _flush_folder(path.parent)
+        with suppress(OSError):  # makes the new name survive a power failure, where the system can
+            handle = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{path} cannot be written ({reason}); make room or choose another --output") from error
@@ -83,20 +88,3 @@ def write_text(path: Path, text: str, *, overwrite: bool) -> None:
 def write_json(path: Path, content: Any, *, overwrite: bool) -> None:
     """Write plain values as JSON; NaN and infinity are a ``ValueError``."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", overwrite=overwrite)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make a new name survive a power failure, where the system can."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _refuse_existing(path: Path, overwrite: bool, option: str = "--output") -> None:
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, so no file can be written there; choose another {option}")
-    if path.exists() and not overwrite:
-        raise UserError(f"{path} exists already; choose another {option}, or replace it with --overwrite")

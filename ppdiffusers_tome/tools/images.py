@@ -124,19 +124,10 @@ def slugify(text: str) -> str:
     return words.strip("-") or "image"
 
 
-def image_file_name(number: int, prompt: str) -> str:
-    """Return the file name of an image; ``number`` counts from 1."""
-    return f"{number:04d}-{slugify(prompt)}.png"
-
-
 def write_image(
     path: Path, image: Image.Image, settings: Mapping[str, Any] | None = None, *, overwrite: bool = False
 ) -> None:
-    """Write a PNG with its settings inside, for ``read_settings``.
-
-    Raises:
-        UserError: the file exists and must not be replaced, or cannot be written; no partial file is left.
-    """
+    """Write a whole PNG with its settings inside, for ``read_settings``."""
     from PIL.PngImagePlugin import PngInfo
 
     chunks = PngInfo()
@@ -146,11 +137,7 @@ def write_image(
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read the settings that an image was made with.
-
-    Raises:
-        UserError: the image holds none.
-    """
+    """Read the settings of an image; one without any is a ``UserError``."""
     from PIL import Image
 
     with Image.open(path) as image:

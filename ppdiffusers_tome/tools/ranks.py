@@ -21,6 +21,7 @@ from ppdiffusers_tome.errors import UserError
 
 T = TypeVar("T")
 
+_PREFIX = "ppdiffusers_tome/"  # of keys in the store
 _POLL_SECONDS = 0.5
 _SECONDS_BEFORE_HINT = 60.0
 
@@ -57,40 +58,35 @@ class Ranks:
         Args:
             value: of this rank, anything that JSON can hold.
             moment: a name that no earlier exchange of the run had.
-
-        Raises:
-            UserError: rank 0 is gone.
         """
         if self.size == 1:
             return [value]
-        with _report_lost_rank():
-            _store().set(_key(f"{moment}/{self.rank}"), json.dumps(value))
-            _store().add(_key(moment), 1)
+        with _open_store() as store:
+            store.set(f"{_PREFIX}{moment}/{self.rank}", json.dumps(value))
+            store.add(f"{_PREFIX}{moment}", 1)
             self._wait_for(moment, self.size)
-            return [json.loads(_store().get(_key(f"{moment}/{rank}"))) for rank in range(self.size)]
+            return [json.loads(store.get(f"{_PREFIX}{moment}/{rank}")) for rank in range(self.size)]
 
     def check_first_is_alive(self) -> None:
         """Raise a ``UserError`` if rank 0, which holds the folder's lock, is gone."""
         if not self.is_first:
-            with _report_lost_rank():
-                _store().add(_key("alive"), 0)
+            with _open_store() as store:
+                store.add(f"{_PREFIX}alive", 0)
 
     def leave(self) -> None:
         """Wait until this process may end; rank 0, which serves the store, is last."""
-        if self.size == 1:
-            return
-        with _report_lost_rank():
-            if self.is_first:
-                self._wait_for("leave", self.size - 1)
-            else:
-                _store().add(_key("leave"), 1)
+        if self.size > 1:
+            with _open_store() as store:
+                store.add(f"{_PREFIX}leave", 1)
+                if self.is_first:
+                    self._wait_for("leave", self.size)
 
     def _wait_for(self, moment: str, count: int) -> None:
-        waited = 0.0
-        while (arrived := _store().add(_key(moment), 0)) < count:
+        began, hinted = time.monotonic(), False
+        while (arrived := _get_store().add(f"{_PREFIX}{moment}", 0)) < count:
             time.sleep(_POLL_SECONDS)
-            waited += _POLL_SECONDS
-            if waited == _SECONDS_BEFORE_HINT:
+            if not hinted and time.monotonic() - began > _SECONDS_BEFORE_HINT:
+                hinted = True
                 print(
                     f"rank {self.rank} waits for {count - arrived} more; if a machine is gone, stop all and give the "
                     "same command again", file=sys.stderr, flush=True,
@@ -103,7 +99,7 @@ def exit_process(code: int) -> NoReturn:
     The store of Paddle 2.6.2 runs on in its thread while C++ libraries are torn down, which now and then aborted a rank
     that had finished, so that the launcher called the whole run failed.
     """
-    if not _store.cache_info().currsize:
+    if not _get_store.cache_info().currsize:
         sys.exit(code)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
@@ -112,21 +108,19 @@ def exit_process(code: int) -> NoReturn:
     os._exit(code)
 
 
+
 @cache
-def _store() -> Any:
+def _get_store() -> Any:
     from paddle.base import core
 
     return core.create_or_get_global_tcp_store()
 
 
-def _key(name: str) -> str:
-    return f"ppdiffusers_tome/{name}"
-
-
 @contextmanager
-def _report_lost_rank() -> Iterator[None]:
+def _open_store() -> Iterator[Any]:
+    """Return the store; a lost connection is a ``UserError``."""
     try:
-        yield
+        yield _get_store()
     except (RuntimeError, ValueError, OSError) as error:  # Paddle raises a ValueError for a broken connection
         message = "the process of rank 0 is gone; give the same command again, which resumes from here"
         raise UserError(message) from error

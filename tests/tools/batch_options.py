@@ -10,7 +10,7 @@ from ppdiffusers_tome.tools.cli.commands import generate
 
 
 def make_options(prompts: Path, *arguments: str) -> BatchOptions:
-    """Parse the arguments of a run whose output folder is ``outputs`` beside the file of prompts."""
+    """Parse the arguments of a run that writes to ``outputs`` beside its prompts."""
     parser = argparse.ArgumentParser()
     generate.add_arguments(parser)
     given = ["--prompts", str(prompts), "--output", str(prompts.parent / "outputs"), *arguments]

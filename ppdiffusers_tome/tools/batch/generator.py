@@ -12,14 +12,8 @@ from ppdiffusers_tome.tools.batch.options import BatchOptions
 from ppdiffusers_tome.tools.batch.specs import ImageSpec, check_image_path
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
-from ppdiffusers_tome.tools.generation.loaded_pipeline import (
-    LoadedPipeline,
-    describe_truncation,
-    describe_unknown_subject,
-    load_from_settings,
-)
-from ppdiffusers_tome.tools.generation.memory import check_memory
-from ppdiffusers_tome.tools.generation.settings import Settings, get_memory_needs
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
+from ppdiffusers_tome.tools.generation.settings import Settings
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -29,12 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Generator:
-    """Generates batches, with one pipeline in memory at a time.
-
-    Attributes:
-        options: of the run.
-        settings: of the run, with the ControlNet that specs with edges need.
-    """
+    """Generates batches, with one pipeline in memory at a time."""
 
     options: BatchOptions
     settings: Settings
@@ -43,7 +32,7 @@ class Generator:
     _warned: set[str] = field(default_factory=set)
 
     def load(self, spec: ImageSpec) -> LoadedPipeline:
-        """Return the pipeline that a spec needs, at its size."""
+        """Return the pipeline that a spec needs, with its settings."""
         has_controlnet = spec.edges is not None and self.settings.controlnet is not None
         if self._loaded is None or (self._loaded.settings.controlnet is not None) != has_controlnet:
             self._loaded = None
@@ -51,19 +40,18 @@ class Generator:
             settings = self.settings if has_controlnet else replace(self.settings, controlnet=None, edges=None)
             self._loaded = load_from_settings(settings)
         loaded = self._loaded
-        return replace(loaded, height=spec.height or loaded.height, width=spec.width or loaded.width)
+        settings = replace(loaded.settings, seed=spec.seed, negative_prompt=spec.negative_prompt, edges=spec.edges)
+        height, width = spec.height or loaded.height, spec.width or loaded.width
+        return replace(loaded, settings=settings, height=height, width=width)
 
     def check_early(self, spec: ImageSpec) -> None:
-        """Raise a ``UserError`` for a spec that no loaded model is needed to refuse.
-
-        Its control image is cut off, it does not fit in memory, or there is no such class.
-        """
+        """Raise a ``UserError`` for a spec that no loaded model is needed to refuse."""
         settings = self.settings
         if settings.model.labels is not None and settings.guidance_scale is not None:
             _check_class(settings.model.labels, spec, settings.guidance_scale)
         if (spec.height, spec.width) != (settings.height, settings.width):
-            tome = settings.tome if spec.ratio is None else replace(settings.tome, ratio=spec.ratio)
-            check_memory(replace(get_memory_needs(settings), tome=tome), spec.height, spec.width, prefix="")
+            tome = replace(settings.tome, ratio=self._get_ratio(spec))
+            replace(settings, tome=tome).check_memory(spec.height, spec.width, prefix="")
         if spec.names_image and spec.edges is not None and spec.edges not in self._whole_files:
             spec.edges.check()
             self._whole_files.add(spec.edges)
@@ -77,14 +65,12 @@ class Generator:
             _check_class(loaded.labels, spec, loaded.guidance_scale)
             return
         for name, text in (("prompt", spec.prompt), ("negative_prompt", spec.negative_prompt)):
-            if complaint := describe_truncation(loaded.pipe, text):
+            if complaint := loaded.describe_truncation(text):
                 raise UserError(f"{name} {complaint}; shorten it")
-        oddities = {"subject": describe_unknown_subject(self.settings, spec.prompt), "size": loaded.size_warning}
         if spec.edges is not None:
             spec.edges.check()
-            oddities["fit"] = spec.edges.describe_fit(loaded.height, loaded.width)
-        for name, oddity in oddities.items():
-            if oddity is not None and name not in self._warned:
+        for name, oddity in loaded.describe_oddities(spec.prompt).items():
+            if name not in self._warned:
                 self._warned.add(name)
                 warn(f"line {spec.line}: {oddity} (later lines of which the same is true are not reported)")
 
@@ -93,9 +79,9 @@ class Generator:
         from ppdiffusers_tome.tools.generation.sampling import generate_batch
 
         settings, loaded = self.settings, self.load(specs[0])
-        loaded.apply_ratio(self._ratio(specs[0]))
+        loaded.apply_ratio(self._get_ratio(specs[0]))
         negative_prompts = [spec.negative_prompt for spec in specs if spec.negative_prompt is not None]
-        edges = [loaded.load_edges(spec.edges, report_fit=False) for spec in specs if spec.edges is not None]
+        edges = [loaded.load_edges(spec.edges) for spec in specs if spec.edges is not None]
         return generate_batch(
             loaded.pipe, [spec.prompt for spec in specs], height=loaded.height, width=loaded.width,
             seeds=[spec.seed for spec in specs], steps=settings.steps, guidance_scale=loaded.guidance_scale,
@@ -104,9 +90,7 @@ class Generator:
 
     def describe(self, spec: ImageSpec) -> dict[str, Any]:
         """Return everything that a spec's image is generated with, as plain values."""
-        loaded = self.load(spec)
-        settings = replace(loaded.settings, seed=spec.seed, negative_prompt=spec.negative_prompt, edges=spec.edges)
-        return replace(loaded, settings=settings).describe(spec.prompt, 0, self._ratio(spec))
+        return self.load(spec).describe(spec.prompt, 0, self._get_ratio(spec))
 
     def free_memory(self) -> None:
         """Hand back memory that nothing uses any more."""
@@ -116,7 +100,7 @@ class Generator:
         if paddle.get_device().startswith("gpu"):
             paddle.device.cuda.empty_cache()
 
-    def _ratio(self, spec: ImageSpec) -> Any:
+    def _get_ratio(self, spec: ImageSpec) -> Any:
         return self.settings.tome.ratio if spec.ratio is None else spec.ratio
 
 

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.batch.options import BatchOptions
 from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec
-from ppdiffusers_tome.tools.files import prepare_folder, write_text
+from ppdiffusers_tome.tools.files import prepare_folder, refuse_existing, write_text
 from ppdiffusers_tome.tools.images import read_settings, write_image
 from ppdiffusers_tome.tools.measure.json_lines import read_lines
 
@@ -35,11 +34,7 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class OutputFolder:
-    """The folder of a run's images.
-
-    Args:
-        options: of the run.
-    """
+    """The folder of a run's images."""
 
     def __init__(self, options: BatchOptions) -> None:
         self.path = options.output
@@ -47,13 +42,7 @@ class OutputFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other runs out, unless the file system has no locks.
-
-        The file holds a random word, by which other ranks see whether they have the same folder.
-
-        Raises:
-            UserError: another run has the folder, or it cannot be written.
-        """
+        """Keep other runs out, unless the file system has no locks."""
         from filelock import FileLock, Timeout  # takes long to import
 
         prepare_folder(self.path, [], overwrite=True)
@@ -68,25 +57,14 @@ class OutputFolder:
             if error.errno not in _NO_LOCKS:
                 raise UserError(f"{self.path / LOCK} cannot be written ({error.strerror}); remove it") from error
         try:
-            (self.path / LOCK).write_text(secrets.token_hex(16))
             yield
         finally:
             with suppress(OSError):
                 (self.path / LOCK).unlink()  # while it is held, or that of another run might be removed
             lock.release()
 
-    def read_lock(self) -> str | None:
-        """Read the word of the run that locks the folder; None without one."""
-        with suppress(OSError, ValueError):
-            return (self.path / LOCK).read_text()
-        return None
-
     def prepare(self, specs: Sequence[ImageSpec]) -> None:
-        """Write the manifest of what earlier runs finished; the folder must be locked.
-
-        Raises:
-            UserError: the folder cannot be written, or holds what must not be replaced.
-        """
+        """Write the manifest of what earlier runs finished; the folder must be locked."""
         continues = self._check_run()
         subfolders = sorted({self.path / spec.file.rpartition("/")[0] for spec in specs} - {self.path})
         for folder in subfolders:
@@ -94,11 +72,8 @@ class OutputFolder:
                 raise UserError(f"{folder} is a link or a file, and images must go there; choose another --output")
         entries = self._collect(specs, read_lines(self.path / MANIFEST) if continues else [])
         missing = {spec.number: spec for spec in specs if spec.number not in entries}
-        for path in (self.path / spec.file for spec in missing.values()):
-            if path.is_dir():
-                raise UserError(f"{path} is a folder, so no file can be written there; choose another --output")
-            if (path.exists() or path.is_symlink()) and not self._options.overwrite:
-                raise UserError(f"{path} exists already; choose another --output, or replace it with --overwrite")
+        for spec in missing.values():
+            refuse_existing(self.path / spec.file, self._options.overwrite)
         files = {self.path / spec.file for spec in specs}
         for folder in (self.path, *subfolders):
             for path in folder.glob("*.png"):
@@ -120,11 +95,7 @@ class OutputFolder:
         return {entry["number"] for entry in read_lines(self.path / MANIFEST) if _is_entry(entry)}
 
     def write(self, spec: ImageSpec, image: Image.Image, settings: Mapping[str, Any], batch: Sequence[int]) -> Path:
-        """Write an image with its settings and the numbers of its batch.
-
-        Raises:
-            UserError: it cannot be written; no partial file is left.
-        """
+        """Write an image with its settings and the numbers of its batch."""
         entry = {
             "number": spec.number, "prompt": spec.prompt, "negative_prompt": spec.negative_prompt, "seed": spec.seed,
             "height": image.height, "width": image.width, "ratio": settings["ratio"], "image": spec.image,
@@ -192,22 +163,19 @@ class OutputFolder:
 
     def _read_entry(self, path: Path) -> dict[str, Any] | None:
         """Return the manifest's line that an image of this run holds, or None."""
-        try:
-            kept = read_settings(path)[IMAGE_KEY]
-            content, run = path.read_bytes(), kept["run"]
+        with suppress(Exception):  # whatever the file holds, it is no image of this run
+            kept, content = read_settings(path)[IMAGE_KEY], path.read_bytes()
             # Its place comes first, for people who read the manifest.
             sha256 = hashlib.sha256(content).hexdigest()
             entry = {"number": 0, "line": 0, "file": "", "sha256": sha256, **kept["entry"]}
-        except Exception:  # whatever the file holds, it is no image of this run
-            return None
-        is_whole = run == self._options.checksum and content.endswith(_END_OF_PNG)
-        return entry if is_whole and _is_entry(entry) else None
+            if kept["run"] == self._options.checksum and content.endswith(_END_OF_PNG) and _is_entry(entry):
+                return entry
+        return None
 
     def _write_lines(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         write_text(self.path / name, "".join(json.dumps(line) + "\n" for line in lines), overwrite=True)
 
 
 def _is_entry(line: Mapping[str, Any]) -> bool:
-    return isinstance(line.get("number"), int) and all(
-        isinstance(line.get(name), str) for name in ("line_checksum", "sha256")
-    )
+    texts = [line.get(name) for name in ("line_checksum", "sha256")]
+    return isinstance(line.get("number"), int) and all(isinstance(text, str) for text in texts)

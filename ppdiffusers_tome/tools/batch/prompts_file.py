@@ -32,9 +32,6 @@ def read_entries(path: Path) -> list[Entry]:
 
     Returns:
         The values of every entry, or what is wrong with it.
-
-    Raises:
-        UserError: the file as a whole cannot be used.
     """
     ending = path.suffix.lower()
     if ending not in ENDINGS:
@@ -64,21 +61,19 @@ def _read_table(path: Path, text: str) -> Iterator[Entry]:
     next(rows)
     while True:
         line = rows.line_num + 1
-        row: dict[str, Any] | UserError
         try:
             cells = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
-            row = UserError(f"it cannot be read as a row ({error}); close every quotation mark")
-        else:
-            named = zip(columns, cells, strict=False)
-            row = {name: cell for name, cell in named if name in FIELDS and not is_blank(cell)}
-            if len(cells) > len(columns):
-                row = UserError(
-                    f"it has {len(cells)} cells for {len(columns)} columns; quote cells that hold {separator!r}"
-                )
-        if row:
+            yield line, UserError(f"it cannot be read as a row ({error}); close every quotation mark")
+            continue
+        if len(cells) > len(columns):
+            fault = f"it has {len(cells)} cells for {len(columns)} columns; quote cells that hold {separator!r}"
+            yield line, UserError(fault)
+            continue
+        named = zip(columns, cells, strict=False)
+        if row := {name: cell for name, cell in named if name in FIELDS and not is_blank(cell)}:
             yield line, row
 
 
@@ -87,7 +82,8 @@ def _read_header(path: Path, text: str) -> tuple[str, list[str]]:
     first = text.split("\n", 1)[0]
     for separator in _SEPARATORS:
         with suppress(csv.Error):
-            names = [_normalize(cell) for cell in next(csv.reader([first], delimiter=separator, strict=True), [])]
+            cells = next(csv.reader([first], delimiter=separator, strict=True), [])
+            names = [cell.strip().lower().replace(" ", "_").replace("-", "_") for cell in cells]
             if "prompt" in names:
                 return separator, names
     raise UserError(
@@ -107,10 +103,6 @@ def _check_columns(path: Path, names: list[str]) -> None:
             raise UserError(f"--prompts {path} has a column {truncated_repr(name)}, which is not known{suggestion}")
     if unknown:
         warn(f"--prompts {path}: columns that are not used: {truncated_repr(', '.join(unknown))}")
-
-
-def _normalize(column: str) -> str:
-    return column.strip().lower().replace(" ", "_").replace("-", "_")
 
 
 def _parse_object(line: str) -> dict[str, Any] | UserError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from ppdiffusers_tome.tools.batch.generator import Generator
 from ppdiffusers_tome.tools.batch.options import STOP, BatchOptions
 from ppdiffusers_tome.tools.batch.output_folder import SKIPPED, OutputFolder
 from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec, form_batches, read_specs
-from ppdiffusers_tome.tools.console.output import log, print_line, quiet_libraries, shorten_warnings, warn
+from ppdiffusers_tome.tools.console.output import log, print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet
 from ppdiffusers_tome.tools.generation.settings import NEEDS_CONTROLNET, Settings
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
@@ -25,36 +24,31 @@ if TYPE_CHECKING:
 
 
 def generate_from_file(args: argparse.Namespace) -> None:
-    """Generate the images of a file of prompts that are not finished yet.
-
-    Raises:
-        UserError: the arguments, the file or the folder cannot be used, no image can be generated of a line and
-            ``--on-error`` is ``stop``, or the disk is full. The same command then resumes from there.
-    """
+    """Generate the images of a file of prompts that are not finished yet."""
     options, ranks = BatchOptions.from_arguments(args), Ranks.from_environment()
     log(f"checking the lines of {options.prompts} ...")
-    with shorten_warnings():
-        specs, bad = read_specs(options)
-        worker = Worker(options, ranks, specs, Generator(options, _add_controlnet(options, specs)))
-        if not ranks.is_first:
+    specs, bad = read_specs(options)
+    worker = Worker(options, ranks, specs, Generator(options, _add_controlnet(options, specs)))
+    if not ranks.is_first:
+        with quiet_libraries():
+            worker.run()
+        return
+    _report_bad_lines(options, worker.generator, specs, bad)
+    folder = OutputFolder(options)
+    with folder.lock():
+        folder.prepare(specs)
+        num_before = len(folder.read_finished())
+        num_lines = len(specs) + len(bad)
+        if ranks.size > 1 or num_before < len(specs):
             with quiet_libraries():
-                worker.run()
-            return
-        _report_bad_lines(options, worker.generator, specs, bad)
-        with worker.folder.lock():
-            worker.folder.prepare(specs)
-            num_lines = len(specs) + len(bad)
-            num_before, began = len(worker.folder.read_finished()), time.perf_counter()
-            if ranks.size > 1 or num_before < len(specs):
-                with quiet_libraries():
-                    bad += worker.run()
-            num_finished = worker.folder.finish(specs, bad)
+                bad += worker.run()
+        num_finished = folder.finish(specs, bad)
     num_now = num_finished - num_before
     report = f"{num_finished} of {num_lines} images are in {options.output}: "
     report += f"{num_now} generated now, {num_before} before"
     if num_now:
-        speed = num_now / (time.perf_counter() - (worker.began or began))
-        report += f"; {speed:.3g} images a second" + (f" on {ranks.size} ranks" if ranks.size > 1 else "")
+        report += f"; {num_now / (time.perf_counter() - worker.began):.3g} images a second"
+        report += f" on {ranks.size} ranks" if ranks.size > 1 else ""
     if bad:
         report += f"; {len(bad)} skipped, see {options.output / SKIPPED}"
     print_line(report)
@@ -62,60 +56,34 @@ def generate_from_file(args: argparse.Namespace) -> None:
 
 @dataclass
 class Worker:
-    """One rank at work.
-
-    Attributes:
-        options: of the run.
-        ranks: this rank among all.
-        specs: the images of all ranks.
-        generator: generates them.
-        began: when the first pipeline was loaded, as ``time.perf_counter`` tells.
-    """
+    """One rank at work on its part of all images."""
 
     options: BatchOptions
     ranks: Ranks
     specs: Sequence[ImageSpec]
     generator: Generator
-    began: float | None = None
+    began: float = 0.0  # when the first pipeline was loaded
     _skipped: list[BadLine] = field(default_factory=list)
     _too_many: dict[tuple[Any, ...], int] = field(default_factory=dict)  # images at once, by batch_key
 
-    @property
-    def folder(self) -> OutputFolder:
-        return OutputFolder(self.options)
-
     def run(self) -> list[BadLine]:
-        """Generate this rank's share, in the folder that rank 0 has prepared.
-
-        Returns:
-            The lines that all ranks had to skip.
-        """
+        """Generate this rank's part; return the lines that all ranks skipped."""
         from tqdm import tqdm
 
-        self._check_files_are_shared()
-        finished = self.folder.read_finished()
+        self.ranks.exchange(None, "prepared")
+        finished = OutputFolder(self.options).read_finished()
         batches = form_batches(self.specs, self.options.batch_size)
         left = [batch for batch in batches if any(spec.number not in finished for spec in batch)]
-        for batch in tqdm(self.ranks.shard(left), desc="batches", position=0, disable=None):
+        self.began = time.perf_counter()
+        for number, batch in enumerate(tqdm(self.ranks.shard(left), desc="batches", position=0, disable=None)):
             self.ranks.check_first_is_alive()
-            loaded = self.generator.load(batch[0])  # a model that cannot be loaded is no line's fault
-            if self.began is None and loaded.labels is not None and self.options.on_error == STOP:
-                for spec in self.specs:  # only the loaded pipeline of a hub tells its classes
-                    self._can_be_generated(spec, finished)
-            self.began = self.began or time.perf_counter()
+            self.generator.load(batch[0])  # a model that cannot be loaded is no line's fault
+            if number == 0:
+                self.began = time.perf_counter()
             self._generate([spec for spec in batch if self._can_be_generated(spec, finished)], finished)
         skipped = self.ranks.exchange(self._skipped, "finished")
         self.ranks.leave()
-        return [BadLine(*each) for found in skipped for each in found]
-
-    def _check_files_are_shared(self) -> None:
-        self.ranks.exchange(None, "prepared")
-        checksum = hashlib.sha256(self.options.prompts.read_bytes()).hexdigest()
-        names = f"--output {self.options.output}", f"--prompts {self.options.prompts}"
-        values = self.ranks.exchange([self.folder.read_lock(), checksum], "compared")
-        for name, *each in zip(names, *values, strict=True):
-            if len(set(each)) > 1:
-                raise UserError(f"{name} is not the same for all ranks; give a path that all machines share")
+        return [BadLine(*bad) for found in skipped for bad in found]
 
     def _can_be_generated(self, spec: ImageSpec, finished: Container[int]) -> bool:
         try:
@@ -145,11 +113,11 @@ class Worker:
         if len(specs) < self._too_many.get(specs[0].batch_key, len(specs) + 1):
             images = self._try_to_generate(specs)
         if images is not None:
-            seconds = (time.perf_counter() - began) / len(specs)
+            seconds, numbers = (time.perf_counter() - began) / len(specs), [spec.number for spec in specs]
             for spec, image in zip(specs, images, strict=True):
                 if spec.number not in finished:
-                    described, numbers = self.generator.describe(spec), [each.number for each in specs]
-                    print_line(f"{self.folder.write(spec, image, described, numbers)}  {seconds:.2f} s")
+                    path = OutputFolder(self.options).write(spec, image, self.generator.describe(spec), numbers)
+                    print_line(f"{path}  {seconds:.2f} s")
         elif len(specs) == 1:
             self._skip(specs[0], "the device has not enough memory for this one image; make it smaller")
         else:
@@ -193,8 +161,8 @@ def _report_bad_lines(
 ) -> None:
     """Warn of bad lines, or stop at the first, before a model is loaded."""
     if options.on_error != STOP:
-        for each in bad:
-            warn(_describe_skip(options, each))
+        for line in bad:
+            warn(_describe_skip(options, line))
         return
     found = list(bad)
     for spec in specs:

@@ -8,6 +8,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.settings import check_seed, check_size
 from ppdiffusers_tome.tools.images import slugify
 
-_MAX_NAME_BYTES = 200  # of 255, as a temporary file has a longer name
+_MAX_BYTES = 200  # of 255, as a temporary file has a longer name
 _FILE_NAME = re.compile(r'[^\s.<>:"/\\|?*\x00-\x1f\x7f][^<>:"/\\|?*\x00-\x1f\x7f]*\.png', re.IGNORECASE)
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)\..*", re.IGNORECASE)
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # JSON can hold halves of a character
@@ -82,11 +83,7 @@ class BadLine(NamedTuple):
 
 
 def read_specs(options: BatchOptions) -> tuple[list[ImageSpec], list[BadLine]]:
-    """Read a file of prompts: its images, and the lines that cannot be used.
-
-    Raises:
-        UserError: the file as a whole cannot be used.
-    """
+    """Read a file of prompts: its images, and the lines that cannot be used."""
     specs: list[ImageSpec] = []
     bad: list[BadLine] = []
     lines: dict[str, int] = {}
@@ -132,11 +129,10 @@ def check_image_path(spec: ImageSpec, image_root: Path | None) -> None:
         return
     path = spec.edges.path
     if image_root is not None:  # first, as errors must not tell what exists outside
-        try:
-            inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(image_root))
-        except (OSError, ValueError):  # too long, or with a null byte
-            inside = False
-        if not inside:
+        is_inside = False
+        with suppress(OSError, ValueError):  # too long, or with a null byte
+            is_inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(image_root))
+        if not is_inside:
             raise UserError(
                 f"{str(path)[:200]!r} is outside of --image-root {str(image_root)!r}, by its name or by a link; put "
                 "the image into that folder"
@@ -147,15 +143,6 @@ def check_image_path(spec: ImageSpec, image_root: Path | None) -> None:
         )
 
 
-def check_file_name(name: str) -> None:
-    """Raise a ``UserError`` unless every file system keeps that name in its folder."""
-    if not _FILE_NAME.fullmatch(name) or _WINDOWS_DEVICE.fullmatch(name) or len(name.encode()) > _MAX_NAME_BYTES:
-        raise UserError(
-            f"output {truncated_repr(name)} must be the name of a file alone that ends in .png, such as star.png: not "
-            f'hidden or reserved, without <>:"/\\|?* and control characters, at most {_MAX_NAME_BYTES} bytes'
-        )
-
-
 def _make_spec(options: BatchOptions, values: Mapping[str, Any], number: int, line: int) -> ImageSpec:
     """Check the values of a line; those of a table are all texts."""
     unknown = next((name for name in values if name not in FIELDS), None)
@@ -163,11 +150,11 @@ def _make_spec(options: BatchOptions, values: Mapping[str, Any], number: int, li
         suggestion = did_you_mean(unknown, FIELDS) or f"; known are {', '.join(FIELDS)}"
         raise UserError(f"{truncated_repr(unknown)} is not known{suggestion}")
     settings = options.settings
-    texts = {name: _text(name, values.get(name)) for name in FIELDS if name not in ("seed", "height", "width", "ratio")}
-    seed, height, width = (_whole_number(name, values.get(name)) for name in ("seed", "height", "width"))
-    prompt, negative_prompt, image, control_image = (
-        texts[name] for name in ("prompt", "negative_prompt", "image", "control_image")
+    prompt, negative_prompt, image, control_image, output = (
+        _check_text(name, values.get(name))
+        for name in ("prompt", "negative_prompt", "image", "control_image", "output")
     )
+    seed, height, width = (_parse_whole_number(name, values.get(name)) for name in ("seed", "height", "width"))
     if prompt is None or is_blank(prompt):
         raise UserError("it has no prompt; say what to generate")
     seed = settings.seed + number - 1 if seed is None else seed
@@ -182,32 +169,34 @@ def _make_spec(options: BatchOptions, values: Mapping[str, Any], number: int, li
     elif control_image is not None:
         edges = options.make_edge_source(control_image, "--control-image")
     return ImageSpec(
-        number, line, _choose_file(options, number, prompt, texts["output"]), prompt,
+        number, line, _choose_file(options, number, prompt, output), prompt,
         settings.negative_prompt if negative_prompt is None else negative_prompt, seed, height or settings.height,
-        width or settings.width, _ratio(options, values.get("ratio")), image, control_image, edges,
+        width or settings.width, _parse_ratio(options, values.get("ratio")), image, control_image, edges,
     )  # fmt: skip
 
 
 def _choose_file(options: BatchOptions, number: int, prompt: str, output: str | None) -> str:
+    """Choose the path of an image, whose name every file system keeps."""
     if output is None:
         output = f"{number:06d}-{slugify(prompt)}.png"
-    else:
-        check_file_name(output)
+    elif not _FILE_NAME.fullmatch(output) or _WINDOWS_DEVICE.fullmatch(output) or len(output.encode()) > _MAX_BYTES:
+        raise UserError(
+            f"output {truncated_repr(output)} must be the name of a file alone that ends in .png, such as star.png: "
+            f'not hidden or reserved, without <>:"/\\|?* and control characters, at most {_MAX_BYTES} bytes'
+        )
     first = number - (number - 1) % options.images_per_folder
     return output if first == 1 else f"{first:06d}-{first + options.images_per_folder - 1:06d}/{output}"
 
 
-def _text(name: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
+def _check_text(name: str, value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
         raise UserError(f"{name} {truncated_repr(value)} must be text")
-    if _NO_TEXT.search(value):
+    if value is not None and _NO_TEXT.search(value):
         raise UserError(f"{name} {truncated_repr(value)} holds a character that no text has; remove it")
     return value
 
 
-def _whole_number(name: str, value: Any) -> int | None:
+def _parse_whole_number(name: str, value: Any) -> int | None:
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value):
         return int(value)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
@@ -215,7 +204,7 @@ def _whole_number(name: str, value: Any) -> int | None:
     return value
 
 
-def _ratio(options: BatchOptions, value: Any) -> float | None:
+def _parse_ratio(options: BatchOptions, value: Any) -> float | None:
     if value is None:
         return None
     try:

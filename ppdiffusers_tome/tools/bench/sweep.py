@@ -13,7 +13,6 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.variants import NONE, VARIANTS, label_variants
 from ppdiffusers_tome.tools.bench.workloads import ATTENTIONS, PLAIN, Case
-from ppdiffusers_tome.tools.console.output import shorten_warnings
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.files import prepare_folder, write_json, write_text
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
@@ -125,7 +124,7 @@ def run_benchmark(
     names = [f"{name}.{ending}" for ending in ("md", "json", "png")]
     # The other files are made of the findings, so they may be replaced where these exist.
     page_file, json_file, plot_file = prepare_folder(args.output, names, overwrite=overwrite or findings.is_file())
-    with shorten_warnings(), Ledger(findings, {"name": name, "variants": variants}, overwrite=overwrite) as ledger:
+    with Ledger(findings, {"name": name, "variants": variants}, overwrite=overwrite) as ledger:
         from ppdiffusers_tome.tools.bench.plots import plot_results
         from ppdiffusers_tome.tools.bench.runner import Runner
         from ppdiffusers_tome.tools.bench.summary import make_notes, summarize

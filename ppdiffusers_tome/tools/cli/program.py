@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
@@ -15,7 +16,7 @@ from typing import NoReturn
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.console.extras import require_extra
-from ppdiffusers_tome.tools.console.interrupts import Interrupts, restore_system_interrupts
+from ppdiffusers_tome.tools.console.interrupts import keep_interrupts, restore_system_interrupts
 from ppdiffusers_tome.tools.console.output import shorten_warnings
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.process import prepare_process
@@ -37,21 +38,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0; 2 for input that cannot be used (one line on stderr); 130 after Ctrl-C; 141 when the output
         is a closed pipe.
     """
-    with Interrupts() as interrupts:
+    with keep_interrupts() as interrupted:
         try:
-            code = _run(sys.argv[1:] if argv is None else list(argv), interrupts)
-            if not interrupts.came:  # otherwise a library has swallowed it
-                return code
+            code = _run(sys.argv[1:] if argv is None else list(argv), interrupted)
         except KeyboardInterrupt:
-            pass
-        line = "\n" if sys.stderr.isatty() else ""  # after the terminal's ^C
-        print(f"{line}{PROGRAM}: interrupted", file=sys.stderr)
-        return INTERRUPTED
+            interrupted.set()
+        if interrupted.is_set():  # also where a library has swallowed it, or turned it into an error
+            line = "\n" if sys.stderr.isatty() else ""  # after the terminal's ^C
+            print(f"{line}{PROGRAM}: interrupted", file=sys.stderr)
+            return INTERRUPTED
+        return code
 
 
-def _run(argv: Sequence[str], interrupts: Interrupts) -> int:
-    description = "Token merging for diffusion models on PaddlePaddle: the same images, faster."
-    parser = Parser(prog=PROGRAM, description=description)
+def _run(argv: Sequence[str], interrupted: threading.Event) -> int:
+    parser = Parser(prog=PROGRAM, description="Token merging for diffusion models on PaddlePaddle.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     known = commands()
     parser.add_commands(known, "COMMAND")
@@ -73,17 +73,15 @@ def _run(argv: Sequence[str], interrupts: Interrupts) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:
-        if interrupts.came:  # a library has turned it into an error
-            raise KeyboardInterrupt from None
+        if interrupted.is_set():
+            return INTERRUPTED
         message = " ".join(str(error).split())
         if not isinstance(error, ToMeError):
             if not is_out_of_memory(error):
                 raise
-            can_chunk = not getattr(args, "chunked_attention", True)  # the command may have no such option
-            message = (
-                f"there is not enough memory ({message[:200] or type(error).__name__}); make images smaller"
-                f"{', or give --chunked-attention' if can_chunk else ''}"
-            )
+            message = f"there is not enough memory ({message[:200] or type(error).__name__}); make images smaller"
+            if not getattr(args, "chunked_attention", True):  # the command may have no such option
+                message += ", or give --chunked-attention"
         print(f"{PROGRAM}: error: {message}", file=sys.stderr)
         return BAD_INPUT
 

@@ -14,11 +14,7 @@ MODULES = {"cli": _CLI, "play": ("gradio", *_CLI)}
 
 
 def require_extra(extra: str, command: str) -> None:
-    """Check that the packages of an extra are installed, without importing them.
-
-    Raises:
-        UserError: one is missing.
-    """
+    """Raise a ``UserError`` if a package of an extra is missing; none is imported."""
     missing = [module for module in MODULES[extra] if find_spec(module) is None]
     if missing:
         raise UserError(

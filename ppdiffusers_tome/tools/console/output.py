@@ -51,30 +51,18 @@ def quiet_libraries() -> Iterator[None]:
         log("loading Paddle and ppdiffusers ...")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with _drop_lines_about_threads():
+        with redirect_stderr(io.StringIO()) as printed:
             import paddle  # noqa: F401
+        lines = printed.getvalue().splitlines(keepends=True)
+        sys.stderr.writelines(line for line in lines if "OMP_NUM_THREADS" not in line)  # about more than one thread
         from paddlenlp.utils.log import logger as paddlenlp_logger
         from ppdiffusers.utils import logging as ppdiffusers_logging
     ppdiffusers_logging.disable_progress_bar()
     paddlenlp_logger.set_level("ERROR")
     for handler in logging.getLogger("ppdiffusers").handlers:
-        handler.addFilter(_is_news)
-    with shorten_warnings():
+        handler.addFilter(lambda record: not any(known in record.getMessage() for known in _KNOWN_MESSAGES))
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", module=r"paddle\b.*")
         yield
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    return not any(message in record.getMessage() for message in _KNOWN_MESSAGES)
-
-
-@contextmanager
-def _drop_lines_about_threads() -> Iterator[None]:
-    """Drop what Paddle prints about using more than one thread."""
-    printed = io.StringIO()
-    with redirect_stderr(printed):
-        yield
-    lines = printed.getvalue().splitlines(keepends=True)
-    sys.stderr.writelines(line for line in lines if "OMP_NUM_THREADS" not in line)

@@ -19,19 +19,14 @@ def prepare_process(*, keep_memory: bool) -> None:
         keep_freed_memory()
     let_mkl_use_avx2()
     os.environ.setdefault("GLOG_minloglevel", "2")  # errors
-    if not os.environ.get("OMP_NUM_THREADS"):
-        _use_all_cores()
+    if not given.get("OMP_NUM_THREADS"):
+        threads = max(1, usable_cores() // int(given.get("PADDLE_LOCAL_SIZE") or 1))  # shared among ranks
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        if threads > 1:
+            print(f"using {threads} threads, one per core; OMP_NUM_THREADS sets another number", file=sys.stderr)
     _original.update({name: given.get(name) for name, value in os.environ.items() if given.get(name) != value})
 
 
 def get_original_environment() -> dict[str, str]:
     """Return the environment without the variables that ``prepare_process`` set."""
     return {name: value for name, value in {**os.environ, **_original}.items() if value is not None}
-
-
-def _use_all_cores() -> None:
-    """Use one thread per core, shared among the ranks of this machine."""
-    threads = max(1, usable_cores() // int(os.environ.get("PADDLE_LOCAL_SIZE") or 1))
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    if threads > 1:
-        print(f"using {threads} threads, one per core; OMP_NUM_THREADS sets another number", file=sys.stderr)

@@ -26,11 +26,7 @@ class Table:
             self.add(*row)
 
     def add(self, *cells: object) -> None:
-        """Add a row, with one cell for each heading.
-
-        Raises:
-            ValueError: the number of cells differs.
-        """
+        """Add a row, with one cell for each heading."""
         if len(cells) != len(self.headings):
             raise ValueError(f"a row of {len(cells)} cells does not fit {len(self.headings)} headings")
         self.rows.append(tuple(map(str, cells)))
@@ -42,18 +38,16 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def print(self) -> None:
-        """Print the table with all numbers whole; in a pipe every row is one line."""
+        """Print the table, in a pipe with one line a row."""
         from rich.console import Console
         from rich.measure import Measurement
 
         console = Console(markup=False, highlight=False)
-        wide = console.options.update(width=100_000)
-        table = self._make_rich_table(self.headings)
-        if console.is_terminal and Measurement.get(console, wide, table).maximum > console.width:
+        wide, table = console.options.update(width=100_000), self._make_rich_table(self.headings)
+        width = Measurement.get(console, wide, table).maximum
+        if console.is_terminal and width > console.width:
             table = self._make_rich_table([heading.replace(" ", "\n") for heading in self.headings])
             width = max(console.width, Measurement.get(console, wide, table).minimum)
-        else:
-            width = Measurement.get(console, wide, table).maximum
         with console.capture() as captured:
             console.width = width
             console.print(table)

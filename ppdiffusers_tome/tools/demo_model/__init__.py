@@ -15,13 +15,10 @@ SUMS = "SHA256SUMS"
 
 
 def load_dit(**keywords: Any) -> Any:
-    """Load the bundled DiTPipeline, whose VAE is stored once, with ``MODEL``.
-
-    Args:
-        keywords: of ``DiTPipeline.from_pretrained``.
-    """
+    """Load the bundled DiTPipeline, with keywords of ``from_pretrained``."""
     from ppdiffusers import AutoencoderKL, DiTPipeline
 
+    # It is stored once.
     vae = AutoencoderKL.from_pretrained(str(MODEL / "vae"), **keywords)
     return DiTPipeline.from_pretrained(str(DIT), vae=vae, **keywords)
 
@@ -31,9 +28,6 @@ def check_sums(folder: Path) -> None:
     """Compare every file of a bundled model with ``SHA256SUMS``, once per process.
 
     This finds a download that was cut off, a failing disk and a stray file, not an attacker who can write there.
-
-    Raises:
-        UserError: a file is missing, damaged or not listed. Names that begin with a dot are never loaded.
     """
     try:
         lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()

@@ -30,15 +30,13 @@ def subject_similarities(image: np.ndarray) -> dict[str, float]:
     """
     best = dict.fromkeys((subject.name for subject in SUBJECTS), -1.0)
     for side in _IMAGE_SIDES:
-        features = _features(cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA))
+        features = _compute_features(cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA))
         if min(float(feature.std()) for feature in features) < _MIN_DEVIATION:
             return dict.fromkeys(best, 0.0)
         for subject in SUBJECTS:
-            for square in _square_features(subject):
-                scores = [
-                    cv2.matchTemplate(whole, part, cv2.TM_CCOEFF_NORMED)
-                    for whole, part in zip(square, features, strict=True)
-                ]
+            for square in _load_features(subject):
+                pairs = zip(square, features, strict=True)
+                scores = [cv2.matchTemplate(whole, part, cv2.TM_CCOEFF_NORMED) for whole, part in pairs]
                 best[subject.name] = max(best[subject.name], float(np.mean(scores, axis=0).max()))
     return best
 
@@ -57,14 +55,14 @@ def shows_subject(image: np.ndarray, prompt: str) -> bool | None:
 
 
 @cache
-def _square_features(subject: Subject) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """Features of the subject's square, as it is and mirrored."""
+def _load_features(subject: Subject) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """Load the features of the subject's square, as it is and mirrored."""
     square = np.asarray(square_image(subject, _SQUARE))
-    return _features(square), _features(np.ascontiguousarray(square[:, ::-1]))
+    return _compute_features(square), _compute_features(np.ascontiguousarray(square[:, ::-1]))
 
 
-def _features(image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Colours, float32 ``[height, width, 3]``, and gradients of the brightness, ``[height, width, 2]``."""
+def _compute_features(image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compute colours ``[height, width, 3]`` and gradients of the brightness ``[height, width, 2]``, float32."""
     colours = image.astype(np.float32)
     grey = cv2.cvtColor(colours, cv2.COLOR_RGB2GRAY)
     gradients = [cv2.Sobel(grey, cv2.CV_32F, dx, 1 - dx) for dx in (1, 0)]

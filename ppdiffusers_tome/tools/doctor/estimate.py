@@ -7,6 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import paddle
+import ppdiffusers
+
 from ppdiffusers_tome.api import apply_tome, remove_tome
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.grid import Grid, Layout
@@ -16,14 +19,12 @@ from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
-from ppdiffusers_tome.tools.measure.memory import get_free_device_memory
+from ppdiffusers_tome.tools.generation.sampling import get_class_labels
 from ppdiffusers_tome.tuning.measurement import DeviceClock
 from ppdiffusers_tome.tuning.random_state import untouched_random_state
 
 _REPEATS = 2
 _STEPS = 4  # of the schedule; the call ends with the first, and schedulers like PNDM refuse a schedule of one
-# Processors that hold all attention scores at once; xFormers' does so on a CPU.
-_HOLDS_SCORES = {"AttnProcessor", "XFormersAttnProcessor"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,6 @@ class Estimate:
         num_blocks: the number of blocks at this level.
         num_merged: tokens of each image that merge away, at most; 0 where ``reason`` says why.
         reason: why nothing merges at this level; None where something does.
-        score_bytes: memory that unmerged attention scores of one image take in a block; 0 where they are not held.
     """
 
     part: str
@@ -46,30 +46,26 @@ class Estimate:
     num_blocks: int
     num_merged: int
     reason: str | None = None
-    score_bytes: int = 0
 
 
 def find_latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[tuple[int, int], int]:
     """Return the size of a pipeline's latent, and its scale to pixels.
 
-    Args:
-        pipe: a pipeline.
-        height, width: of the image in pixels; None for the denoiser's native size.
-
-    Raises:
-        UserError: a size is not given and the pipeline does not tell its own.
+    Height and width are those of the image in pixels, or None for the denoiser's native size.
     """
-    scale = next((getattr(pipe, name) for name in ("vae_scale_factor_spatial", "vae_scale_factor")
-                  if hasattr(pipe, name)), None)  # fmt: skip
-    if scale is None:  # as of a DiTPipeline, which decodes latents but does not tell their scale
-        vae_config = getattr(getattr(pipe, "vae", None), "config", None) or {}
-        scale = compute_vae_scale(vae_config) if "block_out_channels" in vae_config else 1
+    labels = get_class_labels(pipe)
+    if labels is not None:
+        labels.check_arguments({}, height, width, 1.0)
+    scales = [getattr(pipe, name, None) for name in ("vae_scale_factor_spatial", "vae_scale_factor")]
+    if "block_out_channels" in (getattr(getattr(pipe, "vae", None), "config", None) or {}):
+        scales.append(compute_vae_scale(pipe.vae.config))  # a DiTPipeline does not tell it
+    scale = next((int(scale) for scale in scales if scale is not None), 1)
     configs = [getattr(model, "config", None) for _, model in list_models(pipe)]
     sample = next((size for config in configs if (size := getattr(config, "sample_size", None))), None)
     if sample is None and (height is None or width is None):
         raise UserError("the size of this pipeline is not known; give --height and --width")
     rows, columns = (sample, sample) if isinstance(sample, int) else sample or (0, 0)
-    return (rows if height is None else height // scale, columns if width is None else width // scale), int(scale)
+    return (rows if height is None else height // scale, columns if width is None else width // scale), scale
 
 
 def estimate_merging(model_or_pipe: Any, config: ToMeConfig, height: int, width: int) -> list[Estimate]:
@@ -95,19 +91,9 @@ def estimate_merging(model_or_pipe: Any, config: ToMeConfig, height: int, width:
 
 
 def time_denoiser(pipe: Any, part: str, config: ToMeConfig, height: int, width: int) -> tuple[float, float]:
-    """Time the first denoiser call of an image, unmerged and merged.
+    """Time the first denoiser call of one image, unmerged and merged, in seconds.
 
-    Args:
-        pipe: a pipeline without ToMe, and without ToMe afterwards.
-        part: the denoiser's name in it.
-        config: the settings.
-        height, width: of the image in pixels.
-
-    Returns:
-        Seconds for one image, the shortest of two calls each.
-
-    Raises:
-        UserError: the pipeline cannot be called with a prompt, or a class, alone.
+    The pipeline has no ToMe, before and after; height and width are those of the image in pixels.
     """
     denoiser = dict(list_models(pipe))[part]
     unmerged = min(_time_call(pipe, denoiser, height, width) for _ in range(_REPEATS))
@@ -118,15 +104,16 @@ def time_denoiser(pipe: Any, part: str, config: ToMeConfig, height: int, width: 
         remove_tome(pipe)
 
 
-def find_memory_limit(estimates: list[Estimate]) -> str | None:
-    """Explain why unmerged attention does not fit into memory; None if it fits."""
-    needed = max((each.score_bytes for each in estimates), default=0)
-    if needed <= get_free_device_memory() / 2:
-        return None
-    return (
-        f"unmerged attention needs {needed / 2**30:.1f} GiB for its scores alone; add --chunked-attention on a CPU, "
-        "--xformers on a GPU"
-    )
+def time_decoding(pipe: Any, height: int, width: int) -> float:
+    """Time the decoding of a latent, or return 0 without an image's VAE."""
+    vae = getattr(pipe, "vae", None)
+    if not isinstance(vae, ppdiffusers.AutoencoderKL):
+        return 0.0
+    latent = paddle.zeros([1, vae.config.latent_channels, height, width], dtype=vae.dtype)
+    clock = DeviceClock()
+    with paddle.no_grad():
+        vae.decode(latent)
+    return clock.lap()
 
 
 class _TimedError(Exception):
@@ -171,22 +158,18 @@ def _estimate_level(
     num_merged = grid.num_merged(ratio)
     if num_merged and METHODS[config.method].keys == POOLED:
         num_merged = grid.num_tokens - plan_pooling(Layout(grid), grid, num_merged, (config.sx, config.sy, 1)).num_left
-    if not num_selected:
-        reason = _explain_levels(config)
+    if not num_selected and config.levels is not None:
+        reason = f"none: ratio names level {', '.join(map(str, config.levels))} only"
+    elif not num_selected:
+        limit = "the finest level" if config.max_downsample is None else f"level {config.max_downsample}"
+        reason = f"none: max_downsample={config.max_downsample} reaches {limit}"
     elif grid.num_cells(config.sx, config.sy) == 0:
         reason = f"smaller than one cell of {config.sy}x{config.sx} tokens"
     elif num_merged == 0:
         reason = f"ratio {ratio:g} of {grid.num_tokens} tokens is none"
     else:
-        return Estimate(part, level, grid, num_selected, num_merged, score_bytes=_count_score_bytes(blocks[0], grid))
+        return Estimate(part, level, grid, num_selected, num_merged)
     return Estimate(part, level, grid, len(blocks), 0, reason)
-
-
-def _explain_levels(config: ToMeConfig) -> str:
-    if config.levels is not None:
-        return f"none: ratio names level {', '.join(map(str, config.levels))} only"
-    limit = "the finest level" if config.max_downsample is None else f"level {config.max_downsample}"
-    return f"none: max_downsample={config.max_downsample} reaches {limit}"
 
 
 def _find_grid(block: MergeableBlock, height: int, width: int) -> Grid:
@@ -195,12 +178,3 @@ def _find_grid(block: MergeableBlock, height: int, width: int) -> Grid:
     for _ in range(round(math.log2(block.level / patch))):
         height, width = -(-height // 2), -(-width // 2)
     return Grid(height // patch, width // patch)
-
-
-def _count_score_bytes(block: MergeableBlock, grid: Grid) -> int:
-    """Count the bytes of the scores and their softmax for one image."""
-    layers = block.block.sublayers(include_self=True)
-    held = [each for each in layers if type(getattr(each, "processor", None)).__name__ in _HOLDS_SCORES]
-    if not held:
-        return 0
-    return int(2 * held[0].heads * grid.num_tokens**2 * held[0].to_q.weight.element_size())

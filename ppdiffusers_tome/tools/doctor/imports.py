@@ -45,7 +45,9 @@ def try_imports() -> dict[str, dict[str, str]]:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, timeout=_SECONDS
         )
-        printed, end = done.stdout, _describe_end(done.returncode)
+        printed, end = done.stdout, f"the process ended with status {done.returncode}"
+        if done.returncode < 0:
+            end = f"the process was ended by {signal.Signals(-done.returncode).name}"
     except subprocess.TimeoutExpired as error:
         printed, end = error.stdout or b"", f"it took more than {_SECONDS} s"
     results: dict[str, dict[str, str]] = {}
@@ -75,12 +77,11 @@ def remove_private(text: str) -> str:
         text = text.replace(folder + os.sep, "/site-packages/")  # also a folder with spaces in its name
     text = text.replace(str(Path.home()), "/~")
     text = _PATH.sub(lambda found: f"{found[1] or ''}{_shorten_path(found[2] or found[3])}{found[1] or ''}", text)
-    user = ""
-    with suppress(Exception):  # raised in various ways where the system does not know it
-        user = getpass.getuser()
-    for name, substitute in ((user, "USER"), (platform.node(), "HOST")):
-        if name and name not in STEPS:
-            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", substitute, text)
+    names = {platform.node(): "HOST"}
+    with suppress(Exception):  # raised in various ways where the system does not know the user
+        names[getpass.getuser()] = "USER"
+    for name in names.keys() - {"", *STEPS}:
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", names[name], text)
     return " ".join(text.split())
 
 
@@ -117,10 +118,3 @@ def _describe_paddle(paddle: Any) -> dict[str, str]:
             gibibytes = cuda.get_device_properties(index).total_memory / 2**30
             result[f"GPU {index}"] = f"{cuda.get_device_name(index)}, {gibibytes:.1f} GiB, capability {capability}"
     return result
-
-
-def _describe_end(status: int) -> str:
-    """Describe how a process ended before its answer."""
-    with suppress(ValueError):
-        return f"the process was ended by {signal.Signals(-status).name}"
-    return f"the process ended with status {status}"

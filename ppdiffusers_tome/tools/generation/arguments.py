@@ -1,14 +1,14 @@
-"""The arguments that commands share. Imports no Paddle."""
+"""The arguments that commands share. Imports no Paddle.
+
+A command's help has at most 60 lines, so a text here takes one, and rarely used settings are listed by name.
+"""
 
 from __future__ import annotations
 
 import argparse
-import ast
-import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import fields
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,40 +22,34 @@ from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
 # Options that are not called like their setting: `--seed` is the image's.
 _OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
-_CHOICES = {"yes": True, "no": False}
+_CHOICES = {"yes": True, "no": False, "none": None}
+_HELP = {  # of the settings that are not only listed
+    "method": f"{', '.join(METHODS)} (default: tome)",
+    "cache": "fraction to predict, or computed steps: 0,1,4",
+}
 
 
 def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool = False) -> None:
-    """Add the prompt, the model and how to generate; with ``several_seeds`` more than one seed."""
+    """Add the prompt, the model and how to generate."""
     group = parser.add_argument_group("the image")
-    group.add_argument("--prompt", action="append", metavar="TEXT",
-                       help="what to generate, for a DiTPipeline a class by name or number; repeat it for more images")
+    group.add_argument("--prompt", action="append", metavar="TEXT", help="what to generate; repeat it for more images")
     group.add_argument("--negative-prompt", metavar="TEXT", help="what to keep out of the image")
     add_model_argument(group, class_labels=True)
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled models: 10)")
-    group.add_argument("--guidance-scale", type=float, metavar="X",
-                       help="default: 7.5, for a DiTPipeline 4; the bundled models: 1.5")
-    group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME",
-                       help=f"{', '.join(SCHEDULERS)} (default: the model's own)")
+    group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; classes 4; bundled models 1.5")
+    group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=", ".join(SCHEDULERS))
     add_size_arguments(group)
     if several_seeds:
-        group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N",
-                           help="seeds that every prompt is generated with (default: 0)")
+        group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="of all prompts (default: 0)")
     else:
-        group.add_argument("--seed", type=int, default=0, metavar="N", help="image i uses seed N + i (default: 0)")
-    group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
-    group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
-    group.add_argument("--chunked-attention", action="store_true",
-                       help="exact attention in less memory and time on a CPU; not together with --xformers")
+        group.add_argument("--seed", type=int, default=0, metavar="N", help="image i has seed N + i (default: 0)")
+    add_precision_arguments(group)
 
 
 def add_model_argument(group: Any, *, class_labels: bool = False) -> None:
     """Add which pipeline to use; with ``class_labels`` DiTPipelines are accepted, too."""
-    dit = f", '{BUNDLED_DIT}' (its small transformer that generates classes)" if class_labels else ""
-    group.add_argument("--model", default=BUNDLED, metavar="MODEL",
-                       help="a folder in ppdiffusers' or diffusers' format, a hub name such as "
-                       f"runwayml/stable-diffusion-v1-5, '{BUNDLED}' (the default: the small text-to-image model of "
-                       f"this package){dit}")
+    names = f"{BUNDLED} (default){f', {BUNDLED_DIT}' if class_labels else ''}"
+    group.add_argument("--model", default=BUNDLED, metavar="MODEL", help=f"folder, hub name, {names}")
 
 
 def add_size_arguments(group: Any) -> None:
@@ -64,28 +58,31 @@ def add_size_arguments(group: Any) -> None:
         group.add_argument(f"--{name}", type=int, metavar="PIXELS", help="default: the model's native size")
 
 
+def add_precision_arguments(group: Any) -> None:
+    """Add how numbers and attention are computed."""
+    group.add_argument("--dtype", choices=list(DTYPES), default=DTYPES[0], metavar="NAME",
+                       help=f"{', '.join(DTYPES)} (default: {DTYPES[0]})")
+    group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
+    group.add_argument("--chunked-attention", action="store_true", help="exact attention in less memory, for a CPU")
+
+
 def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a ControlNet and the edges that guide it."""
     group = parser.add_argument_group("ControlNet")
     add_controlnet_argument(group)
     group.add_argument("--image", type=Path, metavar="FILE",
-                       help="a photo whose Canny edges guide the image; transparent parts count as white, or "
-                       "as black where the rest is light")
-    group.add_argument("--control-image", type=Path, metavar="FILE",
-                       help="edges in white on black, used as they are; transparency counts as black")
-    group.add_argument("--fit", choices=list(FIT_MODES), default=CROP,
-                       help=f"another aspect ratio: crop to the middle, pad with black, or stretch (default: {CROP})")
-    group.add_argument("--canny-low", type=float, default=100, metavar="X", help="lower threshold (default: 100)")
-    group.add_argument("--canny-high", type=float, default=200, metavar="X", help="upper threshold (default: 200)")
-    group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X",
-                       help="how strongly the edges guide (default: 1)")
+                       help="its edges guide (--canny-low 100 --canny-high 200)")
+    group.add_argument("--control-image", type=Path, metavar="FILE", help="edges in white on black, used as they are")
+    group.add_argument("--fit", choices=FIT_MODES, default=CROP, metavar="NAME",
+                       help=f"of another shape: {', '.join(FIT_MODES)} (default: {CROP})")
+    group.add_argument("--canny-low", type=float, default=100, help=argparse.SUPPRESS)
+    group.add_argument("--canny-high", type=float, default=200, help=argparse.SUPPRESS)
+    group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X", help="strength (default: 1)")
 
 
 def add_controlnet_argument(group: Any) -> None:
     """Add which ControlNet to use."""
-    group.add_argument("--controlnet", metavar="MODEL",
-                       help=f"a folder, a hub name such as lllyasviel/sd-controlnet-canny, or '{BUNDLED}' (the default "
-                       "for the bundled model with edges)")
+    group.add_argument("--controlnet", metavar="MODEL", help=f"a folder, a hub name or {BUNDLED}")
 
 
 def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) -> Any:
@@ -94,36 +91,42 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) 
     Options that the user omits set no attribute. The result is the group, for more arguments.
     """
     group = parser.add_argument_group("token merging")
-    group.add_argument("--config", metavar="FILE", help="settings to start from: a JSON file, or a preset ("
-                       f"{', '.join(presets())}); other options replace them")
+    group.add_argument("--config", metavar="FILE", help=f"a preset ({', '.join(presets())}) or a JSON file")
     if ratio:
-        group.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge, below 0.75 for a "
-                           "2x2 stride; 0 for none (default: 0.5)")
+        group.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge (default: 0.5)")
+    listed, flags = [], []
     for field in fields(ToMeConfig)[1:]:  # all but the ratio
-        option = "--" + _OPTION_NAMES.get(field.name, field.name).replace("_", "-")
-        destination = "tome_seed" if field.name == "seed" else field.name
-        settings: dict[str, Any] = {"dest": destination, "default": argparse.SUPPRESS}
-        settings["help"] = _read_descriptions()[field.name]
+        kind, _, optional = str(field.type).partition(" | ")
+        settings: dict[str, Any]
         if field.name == "method":
-            settings |= {"choices": list(METHODS), "metavar": "NAME"}
-        elif field.type == "bool":
-            settings["action"] = argparse.BooleanOptionalAction
-        elif field.type == "bool | None":
-            settings |= {"type": _parse_choice, "nargs": "?", "const": True, "metavar": "yes|no|none"}
+            settings = {"choices": list(METHODS), "metavar": "NAME"}
+        elif field.name == "cache":
+            settings = {"type": _parse_cache, "metavar": "X"}
+        elif kind == "bool" and optional:
+            settings = {"type": _parse_choice, "nargs": "?", "const": True, "metavar": "yes|no|none"}
+        elif kind == "bool":
+            settings = {"action": argparse.BooleanOptionalAction}
         else:
-            kind, _, optional = str(field.type).partition(" | ")
-            settings["metavar"] = "N" if kind == "int" else "X"
             number = int if kind == "int" else float
-            settings["type"] = _accept_none(number) if "None" in optional else number
-        group.add_argument(option, **settings)
+            settings = {"type": _accept_none(number) if optional else number, "metavar": "N" if number is int else "X"}
+        option = "--" + _OPTION_NAMES.get(field.name, field.name).replace("_", "-")
+        group.add_argument(
+            option, dest="tome_seed" if field.name == "seed" else field.name, default=argparse.SUPPRESS,
+            help=_HELP.get(field.name, argparse.SUPPRESS), **settings,
+        )  # fmt: skip
+        if "action" in settings:
+            flags.append(option[2:])
+        elif field.name not in _HELP:
+            listed.append(option)
+    more = f"also {' '.join(listed)}, --[no-]... {' '.join(flags)}; see help(ppdiffusers_tome.apply_tome) in Python"
+    group.description = textwrap.fill(more, 76, break_on_hyphens=False)
     return group
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     """Add where the results go."""
-    group = parser.add_argument_group("the output")
-    group.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER", help="default: outputs")
-    group.add_argument("--overwrite", action="store_true", help="replace files that exist")
+    parser.add_argument("--output", type=Path, default=Path("outputs"), metavar="FOLDER", help="default: outputs")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
 
 
 def _accept_none(number: type[float]) -> Callable[[str], float | None]:
@@ -135,21 +138,14 @@ def _accept_none(number: type[float]) -> Callable[[str], float | None]:
 
 
 def _parse_choice(text: str) -> bool | None:
-    if text not in (*_CHOICES, "none"):
-        raise argparse.ArgumentTypeError(f"invalid value: {text!r} (choose from yes, no, none)")
-    return _CHOICES.get(text)
+    if text not in _CHOICES:
+        raise argparse.ArgumentTypeError(f"invalid value: {text!r} (choose from {', '.join(_CHOICES)})")
+    return _CHOICES[text]
 
 
-@cache
-def _read_descriptions() -> dict[str, str]:
-    """Read what ``apply_tome`` documents about each setting, without importing it, as that imports Paddle."""
-    spec = find_spec("ppdiffusers_tome.api")
-    assert spec is not None
-    module = ast.parse(Path(str(spec.origin)).read_text(encoding="utf-8"))
-    function = next(each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == "apply_tome")
-    section = (ast.get_docstring(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
-    descriptions: dict[str, str] = {}
-    for names, text in re.findall(r"^    (\w[\w, ]*): (.*(?:\n      .*)*)", section, re.MULTILINE):
-        plain = " ".join(text.split()).replace("``", "").replace("%", "%%").replace("None", "none")
-        descriptions |= dict.fromkeys(names.split(", "), plain)
-    return descriptions
+def _parse_cache(text: str) -> float | tuple[int, ...]:
+    try:
+        return tuple(int(step) for step in text.split(",")) if "," in text else float(text)
+    except ValueError:
+        fault = f"{text!r} is no fraction, such as 0.5, and no list of computed steps, such as 0,1,4"
+        raise argparse.ArgumentTypeError(fault) from None

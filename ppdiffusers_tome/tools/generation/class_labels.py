@@ -38,32 +38,23 @@ class ClassLabels:
 
     @classmethod
     def from_folder(cls, folder: Path, *, only_named: bool = False) -> ClassLabels:
-        """Read the classes of a pipeline in a folder.
-
-        Raises:
-            UserError: its files do not have them.
-        """
-        index = folder / "model_index.json"
-        names = read_json(index).get("id2label") or {}
-        if not isinstance(names, dict) or not all(
-            key.isdecimal() and len(key) < 10 and isinstance(name, str) for key, name in names.items()
-        ):
-            raise UserError(f"{index} holds an id2label that gives no names by number, as {{'0': 'cat'}}; correct it")
-        # As ppdiffusers reads them: the names of a class are separated by commas.
-        numbers = {part.strip(): int(key) for key, name in names.items() for part in name.split(",") if part.strip()}
+        """Read the classes of a pipeline in a folder."""
+        names = read_json(folder / "model_index.json").get("id2label") or {}
         transformer, vae = (read_json(folder / part / "config.json") for part in ("transformer", "vae"))
         try:
-            return cls(numbers, *_read_shape(transformer, vae), only_named)
-        except (KeyError, TypeError) as error:
+            # As ppdiffusers reads them: the names of a class are separated by commas.
+            numbers = {part.strip(): int(key) for key, name in names.items() for part in name.split(",")}
+            return cls(_drop_empty(numbers), *_read_shape(transformer, vae), only_named)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(
-                f"{folder} is a {PIPELINE} without classes or size ({error!r}); copy the complete model again"
+                f"{folder} is a {PIPELINE} whose model_index.json names no classes by number, as {{'0': 'cat'}}, or "
+                f"whose configs have no size ({error!r}); copy the complete model again"
             ) from error
 
     @classmethod
     def from_pipeline(cls, pipe: Any) -> ClassLabels:
         """Return the classes of a loaded pipeline."""
-        names = {name: number for name, number in pipe.labels.items() if name}
-        return cls(names, *_read_shape(pipe.transformer.config, pipe.vae.config))
+        return cls(_drop_empty(pipe.labels), *_read_shape(pipe.transformer.config, pipe.vae.config))
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -71,19 +62,13 @@ class ClassLabels:
         return sorted(set(self.class_by_name.values())) if self.only_named else range(self.num_classes)
 
     def list_names(self, count: int | None = None) -> list[str]:
-        """List the first classes by name or number; with None all that have a name."""
-        names: dict[int, str] = {}
-        for name, number in self.class_by_name.items():
-            names.setdefault(number, name)
-        if count is None or self.only_named:
-            return [names[number] for number in sorted(names)][:count]
-        return [names.get(number, str(number)) for number in range(min(count, self.num_classes))]
+        """List the first classes, or with None all that have a name."""
+        names = {number: name for name, number in reversed(list(self.class_by_name.items()))}
+        numbers = sorted(names) if count is None or self.only_named else self.numbers
+        return [names.get(number, str(number)) for number in numbers[:count]]
 
     def find_class(self, prompt: str) -> int:
         """Find the class that a prompt names, by number or by name.
-
-        Raises:
-            UserError: no class has that name.
 
         Example:
             >>> ClassLabels({"cat": 0, "coffee": 1}, 10, 512).find_class("a photo of a cat")
@@ -94,36 +79,25 @@ class ClassLabels:
         text, numbers = prompt.strip(), self.numbers
         if text.isdecimal() and len(text) < 10 and int(text) in numbers:
             return int(text)
-        if text in self.class_by_name:  # names may differ in capitals alone: a cardigan, and a Cardigan Welsh corgi
-            return self.class_by_name[text]
-        by_name = {name.lower(): number for name, number in reversed(list(self.class_by_name.items()))}
-        subject = subject_of(text)
-        for name in (text.lower(), None if subject is None else subject.name):
+        # Exact names last: some differ in capitals alone, as a cardigan and a Cardigan Welsh corgi.
+        in_small = {name.lower(): number for name, number in self.class_by_name.items()}
+        by_name, subject = {**in_small, **self.class_by_name}, subject_of(text)
+        for name in (text, text.lower(), None if subject is None else subject.name):
             if name in by_name:
                 return by_name[name]
-        accepted = f"a number from {numbers[0]} to {numbers[-1]}"
-        if len(numbers) <= numbers[-1] - numbers[0]:
-            accepted = f"one of the numbers {', '.join(map(str, numbers))}"
         names = self.list_names()
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        known = f"its classes are {', '.join(names[:_MAX_NAMES])}{more}" if names else "its classes have no names"
-        raise UserError(
-            f"prompt {prompt!r} is not a class of this {PIPELINE}{did_you_mean(text.lower(), by_name)}; {known}; give "
-            f"{'one of these, or ' if names else ''}{accepted}"
-        )
+        known = f"its classes are {', '.join(names[:_MAX_NAMES])}{more}; give one of these, or " if names else "give "
+        known += "its number" if self.only_named else f"a number from 0 to {self.num_classes - 1}"
+        suggestion = did_you_mean(text.lower(), in_small)
+        raise UserError(f"prompt {prompt!r} is not a class of this {PIPELINE}{suggestion}; {known}")
 
     def check_arguments(
         self, options: Mapping[str, Any], height: int | None, width: int | None, guidance_scale: float
     ) -> None:
-        """Check the arguments besides the classes.
+        """Check the arguments besides the classes; None stands for one that was not given.
 
-        Args:
-            options: arguments that only pipelines with prompts take, by the user's names; None where not given.
-            height, width: in pixels; None where not given.
-            guidance_scale: as in ppdiffusers.
-
-        Raises:
-            UserError: the pipeline does not take one of them.
+        ``options`` are those that only pipelines with prompts take, by the user's names; sizes are in pixels.
         """
         for option, value in options.items():
             if value is not None:
@@ -140,16 +114,7 @@ class ClassLabels:
 
 
 def select_prompts(labels: ClassLabels | None, prompts: Sequence[str] | None, default: Sequence[str]) -> list[str]:
-    """Return the prompts, or the default ones, after checking the classes.
-
-    Args:
-        labels: of a pipeline with classes; as many classes as default prompts are then the default.
-        prompts: None for the default.
-        default: for pipelines with prompts.
-
-    Raises:
-        UserError: a prompt names no class.
-    """
+    """Return the prompts, or without any as many default ones or classes."""
     if labels is None:
         return list(default if prompts is None else prompts)
     classes = labels.list_names(len(default)) if prompts is None else list(prompts)
@@ -161,6 +126,10 @@ def select_prompts(labels: ClassLabels | None, prompts: Sequence[str] | None, de
 def compute_vae_scale(vae: Mapping[str, Any]) -> int:
     """Compute how many times smaller than the image a VAE's latent is."""
     return 2 ** (len(vae["block_out_channels"]) - 1)
+
+
+def _drop_empty(class_by_name: Mapping[str, int]) -> dict[str, int]:
+    return {name: number for name, number in class_by_name.items() if name}
 
 
 def _read_shape(transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The edges that guide a ControlNet, detected in a photo or read from a file."""
+"""Edges that guide a ControlNet, of a photo or from a file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from ppdiffusers_tome.tools.images import BLACK, CONTRAST, read_image
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
-    from PIL.ImageFile import ImageFile
 
     from ppdiffusers_tome.tools.demo_model.photographs import Subject
 
 CROP, PAD, STRETCH = "crop", "pad", "stretch"
-# What happens to a file of another shape than the image.
-FIT_MODES = {CROP: "its middle is used", PAD: "all of it is used, padded with black", STRETCH: "it is stretched"}
-_ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)  # of EXIF
+FIT_MODES = (CROP, PAD, STRETCH)  # of a file of another shape than the image
 
 
 @dataclass(frozen=True)
@@ -49,12 +46,10 @@ class EdgeSource:
         return self.option == "--image"
 
     def check(self) -> None:
-        """Check the thresholds, and that the file is a complete image.
+        """Check the thresholds, and that the file is a complete image."""
+        from PIL import Image
 
-        Raises:
-            UserError: they are out of order, or it is not.
-        """
-        with self._open() as file:
+        with self._report_faults(), Image.open(self.path) as file:
             file.draft("L", (1, 1))  # decodes an eighth of each side of a JPEG, of all its bytes
             file.load()
         if not 0 <= self.low <= self.high:
@@ -67,49 +62,22 @@ class EdgeSource:
         """Return the edges as an image of that size, white on black."""
         from PIL import Image
 
-        image = self._load_fitted(height, width)
+        with self._report_faults():
+            image = read_image(self.path, background=CONTRAST if self.is_photo else BLACK)
+        image = fit_image(image, height, width, self.fit)
         edges = detect_edges(image, self.low, self.high) if self.is_photo else image
-        if edges.size == (width, height):
-            return edges
         padded = Image.new("RGB", (width, height))
         padded.paste(edges, ((width - edges.width) // 2, (height - edges.height) // 2))
         return padded
-
-    def describe_fit(self, height: int, width: int) -> str | None:
-        """Describe what an image of this size uses of the file; None for all."""
-        with self._open() as file:
-            is_turned = file.getexif().get(_ORIENTATION) in _QUARTER_TURNS
-            size = (file.height, file.width) if is_turned else file.size
-        if _fit_inside(size, (width, height)) == (width, height):
-            return None
-        alternatives = " and ".join(f"--fit {fit}" for fit in FIT_MODES if fit != self.fit)
-        return (
-            f"{self.option} {self.path} is {size[0]}x{size[1]} and the image {width}x{height}: {FIT_MODES[self.fit]}; "
-            f"{alternatives} are other ways"
-        )
-
-    def describe_missing_edges(self) -> str:
-        """Explain why the file gives no edges, and what to do."""
-        if not self.is_photo:
-            return f"{self.option} {self.path} is black all over, which guides nothing; give edges in white on black"
-        return (
-            f"{self.option} {self.path} has no edges where it is used; lower --canny-low and --canny-high, or give "
-            "another photo"
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, with the name of the file alone."""
         thresholds = {"canny_low": self.low, "canny_high": self.high} if self.is_photo else {}
         return {"option": self.option, "file": self.path.name, "fit": self.fit, **thresholds}
 
-    def _load_fitted(self, height: int, width: int) -> Image.Image:
-        with self._open():
-            image = read_image(self.path, background=CONTRAST if self.is_photo else BLACK)
-        return fit_image(image, height, width, self.fit)
-
     @contextmanager
-    def _open(self) -> Iterator[ImageFile]:
-        """Open the file, and turn all faults into a ``UserError``."""
+    def _report_faults(self) -> Iterator[None]:
+        """Turn all faults of the file into a ``UserError``."""
         from PIL import Image, UnidentifiedImageError
 
         if not os.path.exists(self.path):  # Path raises at names that are too long
@@ -117,9 +85,8 @@ class EdgeSource:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the user's own large photo
-                with Image.open(self.path) as file:
-                    yield file
-        except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+                yield
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
             raise UserError(
                 f"{self.option} {self.path} cannot be read as an image{reason}; give a PNG or JPEG file"
@@ -132,8 +99,10 @@ def fit_image(image: Image.Image, height: int, width: int, fit: str = CROP) -> I
 
     if fit == CROP:
         return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
-    size = _fit_inside(image.size, (width, height)) if fit == PAD else (width, height)
-    return image.resize(size, Image.Resampling.LANCZOS)
+    if fit == PAD:
+        scale = min(width / image.width, height / image.height)
+        width, height = max(1, round(scale * image.width)), max(1, round(scale * image.height))
+    return image.resize((width, height), Image.Resampling.LANCZOS)
 
 
 def detect_edges(image: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:
@@ -142,7 +111,7 @@ def detect_edges(image: Image.Image | np.ndarray, low: float = 100, high: float 
     import numpy as np
     from PIL import Image
 
-    return Image.fromarray(np.repeat(cv2.Canny(np.asarray(image), low, high)[..., None], 3, axis=2))
+    return Image.fromarray(cv2.Canny(np.asarray(image), low, high)).convert("RGB")
 
 
 def compute_photograph_edges(subject: Subject, height: int, width: int) -> Image.Image:
@@ -150,9 +119,3 @@ def compute_photograph_edges(subject: Subject, height: int, width: int) -> Image
     from ppdiffusers_tome.tools.demo_model.photographs import square_image
 
     return detect_edges(fit_image(square_image(subject, max(height, width)), height, width))
-
-
-def _fit_inside(size: tuple[int, int], outer: tuple[int, int]) -> tuple[int, int]:
-    """Return the largest width and height of the same proportions that fit."""
-    scale = min(outer[0] / size[0], outer[1] / size[1])
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.console.output import warn
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
+from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.device import check_device
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, choose_guidance_scale
@@ -19,9 +22,6 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
     from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
     from ppdiffusers_tome.tools.generation.edges import EdgeSource
-    from ppdiffusers_tome.tools.generation.model_sources import ModelSource
-
-_MAX_PROMPT = 60  # characters in a warning
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ class LoadedPipeline:
 
     def apply(self, tome: ToMeConfig | None) -> None:
         """Apply ToMe with other settings; None removes it."""
-        from ppdiffusers_tome.api import apply_tome
-        from ppdiffusers_tome.patching.apply import remove_tome
+        from ppdiffusers_tome.api import apply_tome, remove_tome
 
         if tome is None:
             remove_tome(self.pipe)
@@ -102,19 +101,37 @@ class LoadedPipeline:
             image = self.generate(prompt, number, edges, after_call=after_call)
         return image, records
 
-    @property
-    def size_warning(self) -> str | None:
-        """A warning where images are too small for the model, or None."""
-        return describe_unusual_size(self.settings.model, self.pipe, self.height, self.width)
+    def describe_truncation(self, prompt: str | None) -> str | None:
+        """Describe how far a prompt exceeds the text encoder's limit, or return None."""
+        limit = self.pipe.tokenizer.model_max_length
+        count = 0 if prompt is None else len(self.pipe.tokenizer(prompt).input_ids)
+        return f"has {count} tokens and the model reads {limit}" if count > limit else None
 
-    def load_edges(self, source: EdgeSource, *, report_fit: bool = True) -> Image.Image:
-        """Load edges at the size of the images, with warnings about what is odd."""
-        edges = source.load(self.height, self.width)
-        if report_fit and (fit := source.describe_fit(self.height, self.width)):
-            warn(fit)
-        if edges.getbbox() is None:
-            warn(source.describe_missing_edges())
-        return edges
+    def describe_oddities(self, prompt: str) -> dict[str, str]:
+        """Describe what is odd about an image of a prompt, by names."""
+        from ppdiffusers_tome.tools.generation.sampling import get_native_size
+
+        if self.labels is not None:
+            return {}
+        truncation, found = self.describe_truncation(prompt), {}
+        if truncation is not None:
+            found["too_long"] = f"prompt {prompt[:40]!r}... {truncation}; the rest is ignored"
+        if self.settings.model.bundled and subject_of(prompt) is None:
+            found["unknown_subject"] = (
+                f"prompt {truncated_repr(prompt)} names none of the photographs that the bundled model knows: "
+                f"{', '.join(subject.words for subject in SUBJECTS)}; write for example '{prompt_of(SUBJECTS[0])}'"
+            )
+        height, width = get_native_size(self.pipe)
+        if self.settings.model.bundled and (self.height, self.width) != (height, width):
+            found["unusual_size"] = (
+                f"at {self.width}x{self.height} the bundled model's images are smears: it was made for "
+                f"{width}x{height}; omit --height and --width"
+            )
+        return found
+
+    def load_edges(self, source: EdgeSource) -> Image.Image:
+        """Load edges at the size of the images."""
+        return source.load(self.height, self.width)
 
     def describe(self, prompt: str, number: int, ratio: Ratio) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
@@ -151,40 +168,25 @@ def load_for_prompts(
 ) -> tuple[LoadedPipeline, list[str]]:
     """Load a pipeline, with warnings about prompts and sizes that do not suit it.
 
-    Args:
-        settings: of the pipeline.
-        prompts: what to generate.
-        default: True if the user gave no prompts; as many classes replace them where the pipeline has classes, which
-            is known of a hub's pipeline only once it is loaded.
-
-    Raises:
-        UserError: it cannot be loaded, this device cannot run it, or it lacks a class.
+    With ``default`` the user gave no prompts: as many classes replace them where the pipeline has classes, which is
+    known of a hub's pipeline only once it is loaded.
     """
-    from ppdiffusers_tome.tools.generation.class_labels import select_prompts
-
     loaded = load_from_settings(settings)
     prompts = select_prompts(loaded.labels, None if default else prompts, prompts)
     if loaded.labels is not None:
         options = {"--negative-prompt": settings.negative_prompt}
         loaded.labels.check_arguments(options, settings.height, settings.width, loaded.guidance_scale)
         return loaded, prompts
-    for prompt in [*prompts, settings.negative_prompt or ""]:
-        if truncation := describe_truncation(loaded.pipe, prompt):
-            warn(f"prompt {prompt[:40]!r}... {truncation}; the rest is ignored")
-    for warning in (*(describe_unknown_subject(settings, prompt) for prompt in prompts), loaded.size_warning):
-        if warning is not None:
-            warn(warning)
+    if truncation := loaded.describe_truncation(settings.negative_prompt):
+        warn(f"the negative prompt {truncation}; the rest is ignored")
+    for warning in dict.fromkeys(text for prompt in prompts for text in loaded.describe_oddities(prompt).values()):
+        warn(warning)
     return loaded, prompts
 
 
 def load_from_settings(settings: Settings) -> LoadedPipeline:
-    """Load a pipeline without any warnings about prompts and sizes.
-
-    Raises:
-        UserError: it cannot be loaded, or this device cannot run it.
-    """
-    from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
-    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+    """Load a pipeline without any warnings about prompts and sizes."""
+    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline, set_attention
     from ppdiffusers_tome.tools.generation.sampling import get_class_labels, get_native_size
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
@@ -194,46 +196,10 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
-    if settings.xformers:
-        pipe.enable_xformers_memory_efficient_attention()
-    if settings.chunked_attention:
-        enable_chunked_attention(pipe)
+    set_attention(pipe, xformers=settings.xformers, chunked=settings.chunked_attention)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
     height, width = get_native_size(pipe)
     guidance_scale = settings.guidance_scale
     if guidance_scale is None:
         guidance_scale = choose_guidance_scale(settings.model, labels)
     return LoadedPipeline(pipe, settings, settings.height or height, settings.width or width, guidance_scale, labels)
-
-
-def describe_truncation(pipe: Any, prompt: str | None) -> str | None:
-    """Describe how far a prompt exceeds the text encoder's limit, or return None."""
-    limit = pipe.tokenizer.model_max_length
-    count = 0 if prompt is None else len(pipe.tokenizer(prompt).input_ids)
-    return f"has {count} tokens and the model reads {limit}" if count > limit else None
-
-
-def describe_unknown_subject(settings: Settings, prompt: str) -> str | None:
-    """Explain that the bundled model does not know a prompt's subject, or return None."""
-    from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
-
-    if not settings.model.bundled or subject_of(prompt) is not None:
-        return None
-    shown = prompt if len(prompt) <= _MAX_PROMPT else f"{prompt[:_MAX_PROMPT]}..."
-    return (
-        f"prompt {shown!r} names none of the photographs that the bundled model knows: "
-        f"{', '.join(subject.words for subject in SUBJECTS)}; write for example '{prompt_of(SUBJECTS[0])}'"
-    )
-
-
-def describe_unusual_size(model: ModelSource, pipe: Any, height: int, width: int) -> str | None:
-    """Explain that the bundled model was made for another size, or return None."""
-    from ppdiffusers_tome.tools.generation.sampling import get_native_size
-
-    native = get_native_size(pipe)
-    if not model.bundled or (height, width) == tuple(native):
-        return None
-    return (
-        f"at {width}x{height} the bundled model's images are smears: it was made for {native[1]}x{native[0]}; omit "
-        "--height and --width"
-    )

@@ -7,16 +7,15 @@ would end in a raw error after minutes, or with the system killing the process. 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.generation.model_sources import ModelSource
+from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
 from ppdiffusers_tome.tools.generation.weights import read_json
 from ppdiffusers_tome.tools.measure.memory import get_free_memory
 
@@ -24,89 +23,65 @@ _BYTES = 4  # of a float32, the only dtype on a CPU
 _UNET = "the attention of the UNet"
 
 
-@dataclass(frozen=True)
-class MemoryNeeds:
-    """The settings that the memory of an image depends on, besides its size.
-
-    Attributes:
-        model: the pipeline.
-        tome: settings of token merging.
-        rows: of the UNet's batch, two for each image with guidance.
-        chunked_attention: True if the UNet's attention is computed a few queries at a time.
-    """
-
-    model: ModelSource
-    tome: ToMeConfig
-    rows: int = 2
-    chunked_attention: bool = False
-
-
 def check_memory(
-    needs: MemoryNeeds, height: int | None, width: int | None, *, prefix: str = "--", can_chunk: bool = True
-) -> None:
+    folder: Path | None, tome: ToMeConfig, height: int | None, width: int | None, *, rows: int = 2,
+    chunked_attention: bool = False, prefix: str = "--",
+) -> None:  # fmt: skip
     """Refuse an image that cannot fit.
 
     Args:
-        needs: what its memory depends on.
+        folder: of the pipeline; None for a hub's, of which nothing is known.
+        tome: settings of token merging.
         height, width: in pixels; None for the model's native size, which is assumed to fit.
-        prefix: precedes the names of both in the error.
-        can_chunk: True if ``--chunked-attention`` is an option.
-
-    Raises:
-        UserError: it takes more memory than exists.
+        rows: of the UNet's batch, two for each image with guidance.
+        chunked_attention: True if the UNet's attention is computed a few queries at a time.
+        prefix: precedes the names of height and width in the error.
     """
+    sizes = {"height": height, "width": width}
+    names = " and ".join(f"{prefix}{name} {pixels}" for name, pixels in sizes.items() if pixels is not None)
     free = get_free_bytes()
-    if free is None or (height is None and width is None):
+    if folder is None or free is None or not names:
         return
-    vae, unet = _read_config(needs.model, "vae"), _read_config(needs.model, "unet")
-    scale = 2 ** (len(_get_numbers(vae, "block_out_channels") or [0] * 4) - 1)
-    native = unet.get("sample_size")
-    native = native * scale if isinstance(native, int) else 0
-    sizes = {part: size for size, part in _list_needs(needs, vae, unet, scale, height or native, width or native)}
-    part = max(sizes, key=lambda part: sizes[part])
-    if sizes[part] > free:
-        given = {"height": height, "width": width}
-        names = " and ".join(f"{prefix}{name} {pixels}" for name, pixels in given.items() if pixels is not None)
-        chunking_helps = can_chunk and all(size <= free for part, size in sizes.items() if part != _UNET)
+    try:
+        needs = compute_needs(folder, tome, height, width, rows)
+    except (KeyError, TypeError, ValueError):  # of an odd config, on which loading has its say
+        return
+    if chunked_attention:
+        needs.pop(_UNET, None)
+    part = max(needs, key=lambda part: needs[part], default="")
+    if part and needs[part] > free:
+        fits_otherwise = all(size <= free for part, size in needs.items() if part != _UNET)
+        remedy = ", or give --chunked-attention" if fits_otherwise else ""
         raise UserError(
-            f"{names}: {part} alone takes at least {sizes[part] / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} "
-            f"GiB are free; choose a smaller image{', or give --chunked-attention' if chunking_helps else ''}"
+            f"{names}: {part} alone takes at least {needs[part] / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} "
+            f"GiB are free; choose a smaller image{remedy}"
         )
 
 
-def _list_needs(
-    needs: MemoryNeeds, vae: dict[str, Any], unet: dict[str, Any], scale: int, height: int, width: int
-) -> Iterator[tuple[int, str]]:
-    """Yield the bytes that parts of the work need at once, with names."""
-    yield 3 * _BYTES * height * width, "the image"
-    if installed_version("paddlepaddle-gpu") is not None:
-        return  # the rest may be in the memory of a GPU
-    channels = _get_numbers(vae, "block_out_channels")
-    if channels:
-        # At full size: the input of the decoder's last block, and its norm.
-        yield 2 * max(channels[:2]) * _BYTES * height * width, "decoding"
-        if vae.get("mid_block_add_attention", True):
-            yield 2 * _BYTES * ((height // scale) * (width // scale)) ** 2, "the attention of the VAE"
-    if not needs.chunked_attention:
+def compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: int | None, rows: int) -> dict[str, int]:
+    """Compute the bytes that parts of the work need; see ``check_memory``."""
+    vae, unet = _read_config(folder, "vae"), _read_config(folder, "unet")
+    if "block_out_channels" not in vae or installed_version("paddlepaddle-gpu") is not None:
+        return {}  # all may be in the memory of a GPU
+    scale = compute_vae_scale(vae)
+    native = unet["sample_size"] if isinstance(unet.get("sample_size"), int) else 0
+    rows_of_latent, columns = ((pixels // scale) if pixels else native for pixels in (height, width))
+    latent = rows_of_latent * columns
+    # At full size: the input of the decoder's last block, and its norm.
+    needs = {"decoding": 2 * max(vae["block_out_channels"][:2]) * _BYTES * latent * scale**2}
+    if vae.get("mid_block_add_attention", True):
+        needs["the attention of the VAE"] = 2 * _BYTES * latent**2
+    finest = next((level for level, block in enumerate(unet.get("down_block_types", ())) if "CrossAttn" in block), None)
+    if finest is not None and not unet.get("only_cross_attention"):
+        heads = unet.get("num_attention_heads") or unet["attention_head_dim"]
+        heads = heads[min(finest, len(heads) - 1)] if isinstance(heads, list) else heads
+        tokens = -(-rows_of_latent // 2**finest) * -(-columns // 2**finest)
+        remaining = tokens - int(tokens * tome.highest_ratio(2**finest))
+        queries = tokens if METHODS[tome.method].keeps_queries else remaining
         # Models that were distilled with their guidance are called without the second half. Scores and their softmax:
-        rows = 1 if unet.get("time_cond_proj_dim") else needs.rows
-        yield 2 * _BYTES * rows * _count_scores(unet, needs.tome, height // scale, width // scale), _UNET
-
-
-def _count_scores(unet: dict[str, Any], tome: ToMeConfig, height: int, width: int) -> int:
-    """Count the attention scores of one row at the finest level, merged most."""
-    blocks = unet.get("down_block_types")
-    heads = _get_numbers(unet, "num_attention_heads") or _get_numbers(unet, "attention_head_dim")
-    if not isinstance(blocks, list) or not heads or unet.get("only_cross_attention"):
-        return 0
-    finest = next((number for number, block in enumerate(blocks) if "CrossAttn" in str(block)), None)
-    if finest is None:
-        return 0
-    level = 2**finest
-    tokens = -(-height // level) * -(-width // level)
-    remaining = tokens - int(tokens * tome.highest_ratio(level))
-    queries = tokens if METHODS[tome.method].keeps_queries else remaining
-    return heads[min(finest, len(heads) - 1)] * remaining * queries
+        rows = 1 if unet.get("time_cond_proj_dim") else rows
+        needs[_UNET] = 2 * _BYTES * rows * heads * remaining * queries
+    return needs
 
 
 def get_free_bytes() -> int | None:
@@ -116,15 +91,8 @@ def get_free_bytes() -> int | None:
     return get_free_memory() + psutil.swap_memory().free if sys.platform == "linux" else None
 
 
-def _get_numbers(config: dict[str, Any], name: str) -> list[int]:
-    """Return a setting as a list of numbers, empty where it is none."""
-    values = config.get(name)
-    values = values if isinstance(values, list) else [values]
-    return values if all(isinstance(value, int) and value > 0 for value in values) else []
-
-
 @lru_cache(maxsize=16)
-def _read_config(model: ModelSource, part: str) -> dict[str, Any]:
-    """Read the settings of a part of a pipeline; empty where they are unknown."""
-    path = None if model.folder is None else model.folder / part / "config.json"
-    return {} if path is None or not path.is_file() else read_json(path)
+def _read_config(folder: Path, part: str) -> dict[str, Any]:
+    """Read the settings of a part of a pipeline; empty where it has none."""
+    path = folder / part / "config.json"
+    return read_json(path) if path.is_file() else {}

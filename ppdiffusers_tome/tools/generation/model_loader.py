@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +12,7 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, make_unsupported_error
+from ppdiffusers_tome.tools.generation.weights import is_pickle, list_files
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -23,39 +23,41 @@ _CONTROLNET_PIPELINES = {
 
 
 def load_pipeline(
-    model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = "float32", any_kind: bool = False,
+    model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0], any_kind: bool = False,
     class_labels: bool = False,
 ) -> Any:  # fmt: skip
-    """Load a pipeline, with a ControlNet where one is given.
+    """Load a pipeline in evaluation mode, with a warning if its weights are pickles.
 
     Args:
         model, controlnet: from ``model_sources``.
         dtype: one of ``DTYPES``; all but float32 on a GPU only.
         any_kind: accept pipelines that cannot generate from a prompt, too.
         class_labels: accept a DiTPipeline, too.
-
-    Returns:
-        A ppdiffusers pipeline in evaluation mode. Weights that are pickles give a warning.
-
-    Raises:
-        UserError: it cannot be downloaded, or its files cannot be loaded.
     """
     import ppdiffusers
 
     log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
+    cls, parts = ppdiffusers.DiffusionPipeline, {}
     if model.vae is not None:
-        vae = _load(ppdiffusers.AutoencoderKL, "--model", replace(model, folder=model.vae), dtype)
-        pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype, vae=vae)
-    elif controlnet is None:
-        pipe = _load(ppdiffusers.DiffusionPipeline, "--model", model, dtype)
-    else:
-        loaded = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
-        pipe = _load(_choose_controlnet_pipeline(model), "--model", model, dtype, controlnet=loaded)
-    has_labels = class_labels and isinstance(pipe, ppdiffusers.DiTPipeline)
-    is_incomplete = getattr(pipe, "unet", None) is None or getattr(pipe, "vae", None) is None
-    if is_incomplete and not any_kind and not has_labels:
+        parts["vae"] = _load(ppdiffusers.AutoencoderKL, "--model", replace(model, folder=model.vae), dtype)
+    if controlnet is not None:
+        parts["controlnet"] = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
+        cls = _choose_controlnet_pipeline(model)
+    pipe = _load(cls, "--model", model, dtype, **parts)
+    is_complete = all(getattr(pipe, part, None) is not None for part in ("unet", "vae"))
+    if not (is_complete or any_kind or (class_labels and isinstance(pipe, ppdiffusers.DiTPipeline))):
         raise make_unsupported_error(model.name, type(pipe).__name__)
     return pipe
+
+
+def set_attention(pipe: Any, *, xformers: bool, chunked: bool) -> None:
+    """Choose how a pipeline computes attention."""
+    from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
+
+    if xformers:
+        pipe.enable_xformers_memory_efficient_attention()
+    if chunked:
+        enable_chunked_attention(pipe)
 
 
 def drop_controlnet(pipe: Any) -> Any:
@@ -71,7 +73,7 @@ def drop_controlnet(pipe: Any) -> Any:
     return getattr(ppdiffusers, name)(**parts, **checks)
 
 
-def load_unet(model: ModelSource, *, dtype: str = "float32") -> Any:
+def load_unet(model: ModelSource, *, dtype: str = DTYPES[0]) -> Any:
     """Load the UNet of a pipeline alone; see ``load_pipeline``."""
     import ppdiffusers
 
@@ -91,28 +93,34 @@ def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: An
         )
     name, arguments = source.arguments
     try:
-        with _hide_variants(source) as folder:
-            return cls.from_pretrained(folder or name, **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
+        return cls.from_pretrained(_link_files(source), **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         remedy = "check that its files are complete" if Path(name).is_dir() else "check the name and the network"
         raise UserError(f"{option} {name} could not be loaded; {remedy} ({type(error).__name__}: {reason})") from error
 
 
-@contextmanager
-def _hide_variants(source: ModelSource) -> Iterator[str | None]:
-    """Link the files of a folder under names without a variant, as paddlenlp loads no other; None without variants."""
-    if source.folder is None or not source.variants:
-        yield None
-        return
-    with TemporaryDirectory() as folder:
-        for path in filter(Path.is_file, source.folder.rglob("*")):
-            relative = path.relative_to(source.folder)
-            variant = source.variants.get(relative.parts[0])
-            link = folder / relative.with_name(path.name.replace(f".{variant}.", "."))
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path.resolve())
-        yield folder
+def _link_files(source: ModelSource) -> str:
+    """Return a folder of what may be loaded, if need be of links.
+
+    paddlenlp loads no variant of weights, and ppdiffusers prefers some pickles to safetensors.
+    """
+    name, _ = source.arguments
+    if source.folder is None or source.bundled:
+        return name
+    files = list(list_files(source.folder))
+    closed = {path for path in files if is_pickle(path) and path not in source.pickles}
+    if not closed and not source.variants:
+        return name
+    folder = TemporaryDirectory()
+    atexit.register(folder.cleanup)  # a tokenizer copies its files from there when it is saved
+    for path in (path for path in files if path not in closed):
+        relative = path.relative_to(source.folder)
+        variant = source.variants.get(relative.parts[0])
+        link = folder.name / relative.with_name(path.name.replace(f".{variant}.", "."))
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path.resolve())
+    return folder.name
 
 
 def _choose_controlnet_pipeline(model: ModelSource) -> Any:

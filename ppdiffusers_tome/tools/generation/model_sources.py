@@ -15,16 +15,13 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.demo_model import CONTROLNET, DIT, MODEL, check_sums
 from ppdiffusers_tome.tools.generation.class_labels import PIPELINE, ClassLabels
-from ppdiffusers_tome.tools.generation.weights import Weights, find_weights, read_json, refuse_code
+from ppdiffusers_tome.tools.generation.weights import find_weights, read_json, refuse_code
 
 BUNDLED, BUNDLED_DIT = "bundled", "bundled-dit"
 
 _DENOISERS = ("unet", "transformer", "prior", "decoder")  # the format of their weights is that of all
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_NO_WEIGHTS = ("Tokenizer", "Processor", "Extractor", "Scheduler")  # in names of classes
-_FILES = {
-    "CLIPTokenizer": ("vocab.json", "merges.txt"), "T5Tokenizer": ("spiece.model",), "BertTokenizer": ("vocab.txt",),
-}  # fmt: skip
+_REMEDY = "copy the complete model again"
 
 
 @dataclass(frozen=True)
@@ -43,12 +40,12 @@ class ModelSource:
     """
 
     name: str
-    folder: Path | None
-    from_diffusers: bool | None
+    folder: Path | None = None
+    from_diffusers: bool | None = None
     bundled: bool = False
-    labels: ClassLabels | None = field(default=None, hash=False)
+    labels: ClassLabels | None = None
     pickles: tuple[Path, ...] = ()
-    variants: Mapping[str, str] = field(default_factory=dict, hash=False)
+    variants: Mapping[str, str] = field(default_factory=dict)
     vae: Path | None = None
 
     @property
@@ -65,48 +62,40 @@ def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False)
         name: ``bundled``, ``bundled-dit``, a folder, or a hub name such as ``runwayml/stable-diffusion-v1-5``.
         any_kind: accept pipelines that cannot generate from a prompt, too.
         class_labels: accept a DiTPipeline, too, whose source then has ``labels``.
-
-    Raises:
-        UserError: the folder does not exist, lacks a part that loading needs, or holds code that loading would run.
     """
     source = _find(name, "--model", {BUNDLED: MODEL, BUNDLED_DIT: DIT}, "a pipeline's", "model_index.json")
-    if source.folder is None:
+    folder = source.folder
+    if folder is None:
         return source
-    index = read_json(source.folder / "model_index.json")
-    parts = _read_parts(index, source.folder / "model_index.json")
-    if str(index["_class_name"]).startswith("PaddleInfer"):
+    index = read_json(folder / "model_index.json")
+    parts = _list_parts(index, folder / "model_index.json")
+    kind = index["_class_name"]
+    if kind.startswith("PaddleInfer"):
         raise UserError(
-            f"--model {name} is an exported {index['_class_name']}, whose settings are fixed; load it in Python with "
+            f"--model {name} is an exported {kind}, whose settings are fixed; load it in Python with "
             f"ppdiffusers_tome.export.pipelines.load_exported({name!r}), or give the model that was exported"
         )
-    has_labels = class_labels and index["_class_name"] == PIPELINE
-    if not any_kind and not has_labels and not {"unet", "vae"} <= parts.keys():
-        raise make_unsupported_error(name, index["_class_name"])
+    if class_labels and kind == PIPELINE:
+        source = replace(source, labels=ClassLabels.from_folder(folder, only_named=source.bundled))
+    elif not any_kind and not {"unet", "vae"} <= {*parts}:
+        raise make_unsupported_error(name, kind)
+    if source.bundled:
+        return source
     denoiser = next((part for part in _DENOISERS if part in parts), next(iter(parts), ""))
-    torch = _is_torch(source.folder / denoiser)
-    folders = {part: source.folder / part for part in parts}
-    if source.vae is not None:
-        folders["vae"] = source.vae
-    weights = {part: _check_part(folders[part], *names, torch) for part, names in parts.items()}
+    weights = {part: find_weights(folder / part) for part in parts}
     return replace(
-        source, from_diffusers=torch, pickles=tuple(path for found in weights.values() for path in found.pickles),
-        variants={part: found.variant for part, found in weights.items() if found.variant is not None},
-        labels=ClassLabels.from_folder(source.folder, only_named=source.bundled) if has_labels else None,
+        source, from_diffusers=_is_torch(folder / denoiser),
+        pickles=tuple(path for pickles, _ in weights.values() for path in pickles),
+        variants={part: variant for part, (_, variant) in weights.items() if variant},
     )  # fmt: skip
 
 
 def find_controlnet(name: str) -> ModelSource:
-    """Find a ControlNet: ``bundled``, a folder, or a hub name such as ``lllyasviel/sd-controlnet-canny``.
-
-    Raises:
-        UserError: as ``find_model``.
-    """
+    """Find a ControlNet: ``bundled``, a folder, or a hub name such as ``lllyasviel/sd-controlnet-canny``."""
     source = _find(name, "--controlnet", {BUNDLED: CONTROLNET}, "a ControlNet's", "config.json")
-    if source.folder is None:
+    if source.folder is None or source.bundled:
         return source
-    torch = _is_torch(source.folder)
-    weights = _check_part(source.folder, "ppdiffusers", "ControlNetModel", torch)
-    return replace(source, from_diffusers=torch, pickles=weights.pickles)
+    return replace(source, from_diffusers=_is_torch(source.folder), pickles=find_weights(source.folder)[0])
 
 
 def make_unsupported_error(name: str, class_name: object) -> UserError:
@@ -118,74 +107,46 @@ def make_unsupported_error(name: str, class_name: object) -> UserError:
 
 
 def _find(name: str, option: str, bundled: Mapping[str, Path], owner: str, index: str) -> ModelSource:
-    """Find the folder, which has the file ``index``, or the hub name of an option."""
-    accepted = f"a hub name or {' or '.join(map(repr, bundled))}"
+    """Find the folder, with a file ``index``, or the hub name of an option."""
     # os.path returns False for names that are no paths, where Path raises: too long, or with a null byte.
     folder = Path(os.path.expanduser(bundled.get(name, Path(name))))
     if not os.path.isdir(folder):
-        if os.path.exists(folder):
-            raise UserError(f"{option} {name} is a file; give {owner} folder, {accepted}")
-        if name in bundled:
-            raise UserError(f"{option} {name}: {folder} is missing; install the package again")
-        if _HUB_NAME.fullmatch(name):
-            return ModelSource(name, None, None)
-        raise UserError(f"{option} {name} does not exist; give {owner} folder, {accepted}")
+        if name not in bundled and not os.path.exists(folder) and _HUB_NAME.fullmatch(name):
+            return ModelSource(name)
+        fault = "is a file" if os.path.exists(folder) else "does not exist"
+        accepted = f"a hub name or {' or '.join(map(repr, bundled))}"
+        raise UserError(f"{option} {name} {fault}; give {owner} folder, {accepted}")
     if folder.resolve() in [path.resolve() for path in bundled.values()]:
-        vae = MODEL / "vae" if folder.resolve() == DIT.resolve() else None
-        for checked in (folder,) if vae is None else (folder, MODEL):
-            check_sums(checked)
-        return ModelSource(name, folder, None, bundled=True, vae=vae)
+        check_sums(folder)
+        if folder.resolve() != DIT.resolve():
+            return ModelSource(name, folder, False, bundled=True)
+        check_sums(MODEL)
+        return ModelSource(name, folder, False, bundled=True, vae=MODEL / "vae")
     if not (folder / index).is_file():
         raise UserError(f"{option} {name} has no {index}; give {owner} folder, as save_pretrained writes it")
     refuse_code(folder, f"{option} {name}")
-    return ModelSource(name, folder, None)
+    return ModelSource(name, folder)
 
 
-def _read_parts(index: dict[str, Any], path: Path) -> dict[str, tuple[str, str]]:
-    """Read the library and class of every part in a pipeline's ``model_index.json``.
+def _list_parts(index: dict[str, Any], path: Path) -> list[str]:
+    """List the parts in a pipeline's ``model_index.json``.
 
     ppdiffusers makes paths of files and modules of these names, so none may be a path: a part leads to a folder; its
     library, like the pipeline's own class, leads to Python files that are copied and run.
     """
-    pipeline = index.get("_class_name")
-    if not isinstance(pipeline, str) or not pipeline.isidentifier():
-        raise UserError(
-            f"{path} holds _class_name={pipeline!r}, which is not the name of a pipeline; copy the complete model again"
-        )
-    classes = {}
-    for part, value in index.items():
-        if part.startswith("_") or not isinstance(value, list) or (value and value[0] is None):
-            continue
-        is_pair = len(value) == 2 and all(isinstance(word, str) for word in value)
-        if not is_pair or not all(word.isidentifier() for word in (part, *value[0].split("."), value[1])):
-            raise UserError(
-                f"{path} holds {part}={value!r}, which is not a library and a class of it; copy the complete model "
-                "again"
-            )
-        classes[part] = (value[0], value[1])
-    return classes
-
-
-def _check_part(folder: Path, library: str, class_name: str, torch: bool) -> Weights:
-    """Check that a part has the files that loading needs."""
-    kind = "a ControlNet" if class_name == "ControlNetModel" else "a pipeline"
-    if not folder.is_dir() or not any(folder.iterdir()):
-        raise UserError(f"{folder} of {kind} ({class_name}) is missing or empty; copy the complete model again")
-    has_weights = not any(word in class_name for word in _NO_WEIGHTS)
-    config = "scheduler_config.json" if "Scheduler" in class_name else "config.json" if has_weights else None
-    for file in _FILES.get(class_name, (config,) if config else ()):
-        if not (folder / file).is_file():
-            raise UserError(f"{folder / file} of {kind} ({class_name}) is missing; copy the complete model again")
-    if not has_weights:
-        return Weights()
-    weights = find_weights(folder, torch, transformers=library not in ("ppdiffusers", "diffusers"))
-    if not weights.exist:
-        raise UserError(f"{folder} of {kind} ({class_name}) holds no weights; copy the complete model again")
-    return weights
+    parts = []
+    for part, value in {"_class_name": None, **index}.items():
+        if part == "_class_name":
+            if not isinstance(value, str) or not value.isidentifier():
+                raise UserError(f"{path} holds {part}={value!r}, which is not the name of a pipeline; {_REMEDY}")
+        elif not part.startswith("_") and isinstance(value, list) and value[:1] != [None]:
+            is_pair = len(value) == 2 and all(isinstance(word, str) for word in value)
+            if not is_pair or not all(word.isidentifier() for word in (part, *value[0].split("."), value[1])):
+                raise UserError(f"{path} holds {part}={value!r}, which is not a library and a class of it; {_REMEDY}")
+            parts.append(part)
+    return parts
 
 
 def _is_torch(folder: Path) -> bool:
-    """Return True where weights are diffusers' (PyTorch's) alone; ppdiffusers' own are preferred."""
-    return any(folder.glob("diffusion_pytorch_model*")) and not any(
-        path for pattern in ("diffusion_paddle_model*", "model_state*.pdparams*") for path in folder.glob(pattern)
-    )
+    """Return True where weights are diffusers' (PyTorch's); ppdiffusers' safetensors are preferred."""
+    return any(folder.glob("diffusion_pytorch_model*")) and not any(folder.glob("diffusion_paddle_model*"))

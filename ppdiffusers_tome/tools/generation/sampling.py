@@ -55,19 +55,10 @@ def generate_image(
 
 
 def generate_batch(
-    pipe: Any,
-    prompts: Sequence[str],
-    *,
-    height: int,
-    width: int,
-    seeds: Sequence[int],
-    steps: int,
-    guidance_scale: float,
-    negative_prompts: Sequence[str] | None = None,
-    edges: Sequence[Image.Image] | None = None,
-    controlnet_scale: float = 1.0,
-    after_step: Callable[[], None] = lambda: None,
-) -> list[Image.Image]:
+    pipe: Any, prompts: Sequence[str], *, height: int, width: int, seeds: Sequence[int], steps: int,
+    guidance_scale: float, negative_prompts: Sequence[str] | None = None, edges: Sequence[Image.Image] | None = None,
+    controlnet_scale: float = 1.0, after_step: Callable[[], None] = lambda: None,
+) -> list[Image.Image]:  # fmt: skip
     """Generate images in one batch, each from the noise that it has alone.
 
     Args:
@@ -80,9 +71,6 @@ def generate_batch(
         edges: one for each image, to guide the ControlNet; or None.
         controlnet_scale: how strongly they guide.
         after_step: called after every denoising step, before the images are decoded.
-
-    Raises:
-        UserError: a DiTPipeline has no such class or size, or does not take an argument.
     """
     labels = get_class_labels(pipe)
     if labels is not None:
@@ -94,21 +82,19 @@ def generate_batch(
         after_step()
         return {}
 
-    single = len(prompts) == 1
-
-    def unpack(values: Sequence[Any]) -> Any:
-        return values[0] if single else list(values)
-
-    control = {}
-    if edges is not None:
-        control = {"image": unpack(edges), "controlnet_conditioning_scale": float(controlnet_scale)}
+    arguments: dict[str, Any] = {"prompt": list(prompts), "negative_prompt": negative_prompts, "image": edges}
+    if len(prompts) == 1:
+        arguments = {name: values and values[0] for name, values in arguments.items()}
+    if edges is None:
+        del arguments["image"]
+    else:
+        arguments["controlnet_conditioning_scale"] = float(controlnet_scale)
     noise = paddle.concat([make_initial_noise(pipe, height, width, seed) for seed in seeds])
     paddle.seed(seeds[0])
-    with nullcontext() if single else _separate_noise(pipe.scheduler, seeds):
+    with nullcontext() if len(prompts) == 1 else _separate_noise(pipe.scheduler, seeds):
         return pipe(
-            prompt=unpack(prompts), negative_prompt=None if negative_prompts is None else unpack(negative_prompts),
-            height=height, width=width, num_inference_steps=steps, guidance_scale=guidance_scale, latents=noise,
-            callback_on_step_end=report_step, **control,
+            **arguments, height=height, width=width, num_inference_steps=steps, guidance_scale=guidance_scale,
+            latents=noise, callback_on_step_end=report_step,
         ).images  # fmt: skip
 
 
@@ -118,12 +104,8 @@ def _generate_classes(
 ) -> list[Image.Image]:  # fmt: skip
     """Generate with a DiTPipeline, which makes its initial noise itself and has no callbacks."""
     noise = paddle.concat([make_initial_noise(pipe, size, size, seed) for seed in seeds])
-
-    def report_step(*_: Any) -> None:
-        after_step()
-
     module = sys.modules[ppdiffusers.DiTPipeline.__module__]
-    hook = pipe.transformer.register_forward_post_hook(report_step)
+    hook = pipe.transformer.register_forward_post_hook(lambda *_: after_step())
     try:
         with _separate_noise(pipe.scheduler, seeds), _replace_randn(module, lambda *_, **__: noise):
             return pipe(class_labels=classes, num_inference_steps=steps, guidance_scale=guidance_scale).images

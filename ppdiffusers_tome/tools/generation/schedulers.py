@@ -15,21 +15,16 @@ SCHEDULERS = {
     "lms": "LMSDiscreteScheduler",
     "pndm": "PNDMScheduler",
 }
-# As in all Stable Diffusion models, PNDM's first steps are not Runge-Kutta steps: with those, images of the bundled
-# model are distorted.
-_OVERRIDES = {"pndm": {"skip_prk_steps": True}}
 
 
 def make_scheduler(name: str, config: Any) -> Any:
-    """Make a scheduler for a model.
-
-    Args:
-        name: one of ``SCHEDULERS``.
-        config: of the model's own scheduler, which has the noise levels and the prediction type.
-    """
+    """Make one of ``SCHEDULERS`` with the noise levels of another's config."""
     import ppdiffusers
 
-    return getattr(ppdiffusers, SCHEDULERS[name]).from_config(config, **_OVERRIDES.get(name, {}))
+    # As in all Stable Diffusion models, PNDM's first steps are not Runge-Kutta steps: with those, images of the bundled
+    # model are distorted.
+    overrides = {"skip_prk_steps": True} if name == "pndm" else {}
+    return getattr(ppdiffusers, SCHEDULERS[name]).from_config(config, **overrides)
 
 
 def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool) -> None:
@@ -41,9 +36,6 @@ def check_scheduler(scheduler: Any, steps: int, *, may_scale: bool) -> None:
         scheduler: of the pipeline; it stays as it is.
         steps: of an image.
         may_scale: False for a DiTPipeline, which continues with the latent that was scaled for the model.
-
-    Raises:
-        UserError: it cannot.
     """
     import paddle
 

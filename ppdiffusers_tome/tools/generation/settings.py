@@ -13,7 +13,7 @@ from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.types import UNSET
 from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
-from ppdiffusers_tome.tools.generation.memory import MemoryNeeds, check_memory
+from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
 
 MAX_SEED = 2**62
@@ -22,6 +22,10 @@ NEEDS_CONTROLNET = (  # the end of a sentence
     "needs a ControlNet that fits the model; name one with --controlnet, which takes a pipeline of Stable Diffusion or "
     "SDXL and no other, such as a DiTPipeline"
 )
+_SAME_NAMES = (
+    "height", "width", "scheduler", "seed", "negative_prompt", "controlnet_scale", "dtype", "xformers",
+    "chunked_attention",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,13 @@ class Settings:
     xformers: bool
     chunked_attention: bool
 
+    def check_memory(self, height: int | None, width: int | None, *, prefix: str = "--") -> None:
+        """Refuse an image of a size that cannot fit into memory; see ``memory.check_memory``."""
+        rows = 1 if self.guidance_scale is not None and self.guidance_scale <= 1 else 2
+        chunked = self.chunked_attention or self.xformers
+        folder = self.model.folder
+        check_memory(folder, self.tome, height, width, rows=rows, chunked_attention=chunked, prefix=prefix)
+
 
 def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_edges: bool = False) -> Settings:
     """Check the arguments, alone and together.
@@ -64,9 +75,6 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
         args: of ``generation.arguments``.
         ratio: fraction of the tokens to merge; None for that of ``--config``, or the default.
         provides_edges: True if the command has edges for a ControlNet without any.
-
-    Raises:
-        UserError, ToMeValueError: an argument cannot be used.
     """
     check_sizes(args)
     model = find_model(args.model, class_labels=True)
@@ -77,10 +85,11 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
     check_seed("--seed", args.seed)
-    scales = [("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", guidance_scale, "7.5")]
-    for option, scale, usual in scales:
+    for name, scale, usual in (
+        ("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", guidance_scale, "7.5"),
+    ):  # fmt: skip
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
-            raise UserError(f"{option} {scale} must be a finite number, 0 or more; {usual} is usual")
+            raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
     if args.xformers and args.chunked_attention:
         raise UserError(
             "--xformers and --chunked-attention were both given; give --xformers on a GPU, --chunked-attention on a CPU"
@@ -91,22 +100,11 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
         model.labels.check_arguments(options, args.height, args.width, guidance_scale)
     controlnet, edges = _find_control(args, model, provides_edges)
     settings = Settings(
-        model=model, controlnet=controlnet, edges=edges, tome=parse_tome_config(args, ratio), steps=steps,
-        guidance_scale=guidance_scale, **{
-            name: getattr(args, name) for name in (
-                "height", "width", "scheduler", "seed", "negative_prompt", "controlnet_scale", "dtype", "xformers",
-                "chunked_attention",
-            )
-        },
+        model, controlnet, edges, parse_tome_config(args, ratio), steps=steps, guidance_scale=guidance_scale,
+        **{name: getattr(args, name) for name in _SAME_NAMES},
     )  # fmt: skip
-    check_memory(get_memory_needs(settings), settings.height, settings.width)
+    settings.check_memory(settings.height, settings.width)
     return settings
-
-
-def get_memory_needs(settings: Settings) -> MemoryNeeds:
-    """Return what the memory of images with these settings depends on."""
-    rows = 1 if settings.guidance_scale is not None and settings.guidance_scale <= 1 else 2
-    return MemoryNeeds(settings.model, settings.tome, rows, settings.chunked_attention or settings.xformers)
 
 
 def choose_guidance_scale(model: ModelSource, labels: ClassLabels | None) -> float:
@@ -117,11 +115,7 @@ def choose_guidance_scale(model: ModelSource, labels: ClassLabels | None) -> flo
 
 
 def check_prompts(prompts: list[str] | None) -> list[str]:
-    """Return at least one prompt, none of them blank.
-
-    Raises:
-        UserError: there is none, or one is blank.
-    """
+    """Return at least one prompt, none of them blank."""
     if not prompts:
         raise UserError("there is no prompt; give one with --prompt 'a photo of a cat'")
     for prompt in prompts:
@@ -143,26 +137,6 @@ def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not UNSET}
 
 
-def _find_control(
-    args: argparse.Namespace, model: ModelSource, provides_edges: bool
-) -> tuple[ModelSource | None, EdgeSource | None]:
-    """Find the ControlNet and its edges, or neither."""
-    if args.image is not None and args.control_image is not None:
-        raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
-    option, path = ("--image", args.image) if args.image is not None else ("--control-image", args.control_image)
-    if path is None:
-        if args.controlnet is None:
-            return None, None
-        if not provides_edges:
-            raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
-        return find_controlnet(args.controlnet), None
-    if args.controlnet is None and not model.bundled:
-        raise UserError(f"{option} {NEEDS_CONTROLNET}")
-    edges = EdgeSource(path, option, args.canny_low, args.canny_high, args.fit)
-    edges.check()
-    return find_controlnet(args.controlnet or BUNDLED), edges
-
-
 def check_sizes(args: argparse.Namespace) -> None:
     """Check that a VAE can make images of ``--height`` and ``--width``."""
     for name in ("height", "width"):
@@ -180,3 +154,23 @@ def check_seed(name: str, seed: int) -> None:
     """Check that Paddle and numpy take a seed; errors call it ``name``."""
     if not 0 <= seed <= MAX_SEED:
         raise UserError(f"{name} {seed} must be from 0 to 2**62")
+
+
+def _find_control(
+    args: argparse.Namespace, model: ModelSource, provides_edges: bool
+) -> tuple[ModelSource | None, EdgeSource | None]:
+    """Find the ControlNet and its edges, or neither."""
+    if args.image is not None and args.control_image is not None:
+        raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
+    option, path = ("--image", args.image) if args.image is not None else ("--control-image", args.control_image)
+    if path is not None:
+        if args.controlnet is None and not model.bundled:
+            raise UserError(f"{option} {NEEDS_CONTROLNET}")
+        edges = EdgeSource(path, option, args.canny_low, args.canny_high, args.fit)
+        edges.check()
+        return find_controlnet(args.controlnet or BUNDLED), edges
+    if args.controlnet is None:
+        return None, None
+    if not provides_edges:
+        raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
+    return find_controlnet(args.controlnet), None

@@ -27,10 +27,9 @@ from ppdiffusers_tome.tools.figures.merging import (
 )
 from ppdiffusers_tome.tools.generation import loaded_pipeline
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
-from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, get_memory_needs
+from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 from ppdiffusers_tome.tools.play import requests
 from ppdiffusers_tome.tools.play.requests import RefusedError, check_number
@@ -153,9 +152,9 @@ class Studio:
         loaded = replace(base, settings=settings, height=height, width=width, guidance_scale=guidance_scale)
         tome, prompt = requests.check_tome(form), requests.check_prompt(form["prompt"], loaded.labels)
         for ratio in (0.0, tome.ratio) if loaded.labels is None else ():  # others have one size, which is loaded
-            needs = get_memory_needs(replace(settings, tome=replace(tome, ratio=ratio), guidance_scale=guidance_scale))
+            asked = replace(settings, tome=replace(tome, ratio=ratio), guidance_scale=guidance_scale)
             try:
-                check_memory(needs, height, width, prefix="")
+                asked.check_memory(height, width, prefix="")
             except ToMeError as error:
                 raise RefusedError("too_large", detail=error) from error
         edges = self.find_edges(photo, form) if base is self.guided and photo is not None else None
@@ -247,17 +246,10 @@ def _check_size(form: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _describe_oddities(request: Request) -> dict[str, str]:
-    loaded, edges = request.loaded, request.edges
-    pipe, settings = loaded.pipe, loaded.settings
-    if loaded.labels is not None:
-        return {}
-    found = {
-        "too_long": loaded_pipeline.describe_truncation(pipe, request.prompt),
-        "unknown_subject": loaded_pipeline.describe_unknown_subject(settings, request.prompt),
-        "unusual_size": loaded_pipeline.describe_unusual_size(settings.model, pipe, loaded.height, loaded.width),
-        "no_edges": "" if edges is not None and edges.getbbox() is None else None,
-    }
-    return {key: detail for key, detail in found.items() if detail is not None}
+    found = request.loaded.describe_oddities(request.prompt)
+    if request.edges is not None and request.edges.getbbox() is None:
+        found["no_edges"] = ""
+    return {key: found[key] for key in ("too_long", "unknown_subject", "unusual_size", "no_edges") if key in found}
 
 
 def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import paddle
 import pytest
 from ppdiffusers import ControlNetModel, DiffusionPipeline, StableDiffusionPipeline
 
 import ppdiffusers_tome
-from ppdiffusers_tome import ChunkedAttnProcessor, ToMeConfig
+from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.demo_model.recognition import subject_similarities
 from ppdiffusers_tome.tools.generation import sampling, schedulers
@@ -20,7 +19,7 @@ from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
 
 ROCKET = "a photo of a rocket"
-CLEAN = 0.8  # a likeness that a rocket in noise, recognised as one, does not have
+CLEAN = 0.8  # a similarity that a noisy rocket does not reach
 NATIVE = ("--height", "512", "--width", "512", "--steps", "6", "--guidance-scale", "1")
 
 
@@ -28,7 +27,6 @@ def test_files_have_names_and_settings(generate, capsys):
     given = ("--seed", "7", "--ratio", "0.25", "--negative-prompt", ROCKET, "--scheduler", "euler", "--no-rand")
     files = generate(*given, prompts=(PROMPT, ROCKET))
     assert [file.name for file in files] == ["0001-a-photo-of-a-cat.png", "0002-a-photo-of-a-rocket.png"]
-    assert [pixels_of(file).shape for file in files] == [(64, 64, 3)] * 2
     settings = read_settings(files[0])
     expected = dict(
         prompt=PROMPT, negative_prompt=ROCKET, seed=7, ratio=0.25, model="bundled", controlnet=None, height=64,
@@ -43,20 +41,13 @@ def test_files_have_names_and_settings(generate, capsys):
     assert "MiB with decoding" in captured.out
 
 
-def test_the_same_seed_gives_the_same_bytes_and_other_settings_another_image(generate):
-    first, again = generate(folder="a")[0], generate("--overwrite", folder="a")[0]
-    before = first.read_bytes()
-    assert again.read_bytes() == before == generate(folder="b")[0].read_bytes()
-    for number, given in enumerate((("--seed", "1"), ("--tile", "4"), ("--ratio", "0"))):
-        assert not np.array_equal(pixels_of(first), pixels_of(generate(*given, folder=str(number))[0]))
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("scheduler", ["ddim", "euler-a"])
-def test_image_i_has_seed_plus_i_whatever_else_is_generated(generate, scheduler):
-    several = generate("--seed", "3", "--scheduler", scheduler, prompts=(ROCKET, PROMPT), folder="a")
-    (alone,) = generate("--seed", "4", "--scheduler", scheduler, folder="b")
+def test_image_i_has_seed_plus_i_and_other_settings_are_another_image(generate):
+    several = generate("--seed", "3", "--scheduler", "euler-a", prompts=(ROCKET, PROMPT), folder="a")
+    (alone,) = generate("--seed", "4", "--scheduler", "euler-a", folder="b")
     np.testing.assert_array_equal(pixels_of(several[1]), pixels_of(alone))
+    for number, given in enumerate((("--tile", "4"), ("--ratio", "0"))):
+        (other,) = generate("--seed", "4", "--scheduler", "euler-a", *given, folder=str(number))
+        assert not np.array_equal(pixels_of(alone), pixels_of(other))
 
 
 def test_ratio_0_equals_the_plain_pipeline(generate):
@@ -66,23 +57,6 @@ def test_ratio_0_equals_the_plain_pipeline(generate):
     plain = pipe(PROMPT, height=64, width=64, num_inference_steps=2, guidance_scale=1.5, latents=noise).images[0]
     np.testing.assert_array_equal(pixels_of(file), np.asarray(plain))
     assert read_settings(file)["tome"] is None
-    assert sampling.get_native_size(pipe) == (512, 512)
-
-
-@pytest.mark.skipif(paddle.get_device() != "cpu", reason="on a GPU the default processor is no plain one")
-def test_tome_and_chunked_attention_reach_the_controlnet(generate, photo, monkeypatch):
-    seen, generate_image = [], sampling.generate_image
-
-    def spy(pipe, *arguments, **keywords):
-        processors = (*pipe.unet.attn_processors.values(), *pipe.controlnet.attn_processors.values())
-        seen.append((set(pipe.tome.blocks), ChunkedAttnProcessor in map(type, processors)))
-        return generate_image(pipe, *arguments, **keywords)
-
-    monkeypatch.setattr(sampling, "generate_image", spy)
-    given = ("--image", str(photo))
-    (plain,), (chunked,) = generate(*given, folder="a"), generate(*given, "--chunked-attention", folder="b")
-    assert np.abs(pixels_of(plain).astype(int) - pixels_of(chunked)).max() <= 1
-    assert seen == [({"unet", "controlnet"}, False), ({"unet", "controlnet"}, True)]
 
 
 def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_path):
@@ -93,15 +67,13 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
     assert read_settings(by_photo)["controlnet"]["edges"] == {
         "option": "--image", "file": "photo.png", "fit": "crop", "canny_low": 100, "canny_high": 200,
     }  # fmt: skip
+    (chunked,) = generate("--image", str(photo), "--chunked-attention", folder="c")
+    assert np.abs(pixels_of(by_photo).astype(int) - pixels_of(chunked)).max() <= 1
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "scheduler",
-    [
-        pytest.param(name, marks=[pytest.mark.sweep] * (name not in ("ddim", "euler-a", "pndm")))
-        for name in schedulers.SCHEDULERS
-    ],
+    "scheduler", ["euler-a", *(pytest.param(name, marks=pytest.mark.sweep) for name in schedulers.SCHEDULERS)]
 )
 def test_every_scheduler_generates_the_photograph(generate, scheduler):
     (file,) = generate(*NATIVE, "--scheduler", scheduler, prompts=(ROCKET,))
@@ -110,8 +82,7 @@ def test_every_scheduler_generates_the_photograph(generate, scheduler):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("variant", ["", "fp16"])
-def test_diffusers_folders_give_the_same_image(variant, generate, tmp_path, photo):
+def test_diffusers_folders_of_half_precision_give_the_same_image(generate, tmp_path, photo):
     pipe = DiffusionPipeline.from_pretrained(str(find_model("bundled").folder))
     pipe.save_pretrained(str(tmp_path / "model"), to_diffusers=True, safe_serialization=True)
     controlnet = ControlNetModel.from_pretrained(str(find_controlnet("bundled").folder))
@@ -120,30 +91,18 @@ def test_diffusers_folders_give_the_same_image(variant, generate, tmp_path, phot
         source = Path(str(find_model("bundled").folder)) / path.parent.name / "model.safetensors"
         path.unlink()
         (path.parent / "model.safetensors").write_bytes(source.read_bytes())
-    if variant:
-        for path in list((tmp_path / "model").rglob("*.safetensors")):
-            path.rename(path.with_name(f"{path.stem}.{variant}.safetensors"))
-    model = find_model(str(tmp_path / "model"))
-    assert (model.from_diffusers, set(model.variants.values())) == (True, {variant} - {""})
+    for path in list((tmp_path / "model").rglob("*.safetensors")):
+        path.rename(path.with_name(f"{path.stem}.fp16.safetensors"))
     given = ("--image", str(photo), "--guidance-scale", "3")
     folders = ("--model", str(tmp_path / "model"), "--controlnet", str(tmp_path / "controlnet"))
     (bundled,), (file,) = generate(*given, folder="a"), generate(*given, *folders, folder="b")
     np.testing.assert_array_equal(pixels_of(bundled), pixels_of(file))
 
 
-@pytest.mark.once
-@pytest.mark.parametrize(
-    ("arguments", "warning"),
-    [
-        (["--prompt", PROMPT], "at 64x64 the bundled model's images are smears: it was made for 512x512"),
-        (["--prompt", "a dog"], "prompt 'a dog' names none of the photographs that the bundled model knows: "),
-        (["--prompt", PROMPT, "--negative-prompt", "blue " * 40], "and the model reads 32; the rest is ignored"),
-        (["--prompt", PROMPT, "--image", "PHOTO"], "is 120x90 and the image 64x64: its middle is used; --fit pad"),
-    ],
-)
-def test_oddities_are_reported_in_one_line(arguments, warning, capsys, tmp_path, photo):
-    given = [str(photo) if argument == "PHOTO" else argument for argument in arguments]
-    assert main(["generate", *SMALL, "--output", str(tmp_path / "outputs"), *given]) == 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if warning in line]
-    assert len(lines) == 1
-    assert lines[0].startswith("warning: ")
+def test_oddities_are_reported_in_one_line_each(capsys, tmp_path):
+    given = ["--prompt", "a dog", "--negative-prompt", "blue " * 40, "--output", str(tmp_path)]
+    assert main(["generate", *SMALL, *given]) == 0
+    too_long, unknown, unusual = capsys.readouterr().err.splitlines()
+    assert too_long == "warning: the negative prompt has 162 tokens and the model reads 32; the rest is ignored"
+    assert unknown.startswith("warning: prompt 'a dog' names none of the photographs that the bundled model knows: ")
+    assert unusual.startswith("warning: at 64x64 the bundled model's images are smears: it was made for 512x512")

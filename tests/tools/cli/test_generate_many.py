@@ -9,12 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from launching import on_ranks
 from ppdiffusers_tome.tools.cli.program import main
@@ -31,31 +29,31 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
-def many(tmp_path: Path) -> Callable[..., int]:
+def many(tmp_path):
     """Run ``generate --prompts`` on lines given as objects; returns the exit code."""
 
-    def run(lines: list[dict], *arguments: str, folder: str = "outputs") -> int:
+    def run(lines, *arguments, folder="outputs"):
         return main(["generate", *SMALL, *to_arguments(tmp_path, lines, folder), *arguments])
 
     return run
 
 
-def to_arguments(tmp_path: Path, lines: list[dict], folder: str = "outputs") -> list[str]:
+def to_arguments(tmp_path, lines, folder="outputs"):
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in lines))
     return ["--prompts", str(path), "--output", str(tmp_path / folder)]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def read_lines(path: Path) -> list[dict]:
+def read_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("scheduler", ["ddim", "euler-a"])
-def test_a_batch_holds_what_each_line_gives_alone(many, generate, tmp_path, scheduler):
+def test_batch_holds_what_each_line_gives_alone(many, generate, tmp_path, scheduler):
     lines = [{"prompt": PROMPT, "seed": 7}, {"prompt": ROCKET}, {"prompt": PROMPT, "seed": 2**62}]
     assert many(lines, "--batch-size", "3", "--seed", "4", "--scheduler", scheduler) == 0
     entries = read_lines(tmp_path / "outputs" / "manifest.jsonl")
@@ -78,36 +76,28 @@ def test_lines_have_their_own_settings_and_bad_ones_are_skipped(many, tmp_path, 
     lines = [
         {"prompt": PROMPT, "image": photo.name, "output": "Ünïcode name.png"},
         {"prompt": PROMPT, "height": 72, "width": 128, "ratio": 0, "negative_prompt": ROCKET},
-        {"prompt": PROMPT},
         {"prompt": "a " * 100},
         {"prompt": PROMPT, "image": "prompts.jsonl"},
         {"prompt": PROMPT, "output": "../outside.png"},
     ]
     assert many(lines, "--on-error", "skip", "--batch-size", "2") == 0
     outputs = tmp_path / "outputs"
-    first, second, third = read_lines(outputs / "manifest.jsonl")
+    first, second = read_lines(outputs / "manifest.jsonl")
     assert (first["file"], first["image"], first["line"]) == ("Ünïcode name.png", photo.name, 1)
     assert read_settings(outputs / first["file"])["controlnet"]["edges"]["file"] == photo.name
     settings = read_settings(outputs / second["file"])
     assert (settings["height"], settings["width"], settings["tome"], settings["controlnet"]) == (72, 128, None, None)
     assert settings["negative_prompt"] == ROCKET
-    assert pixels_of(outputs / second["file"]).shape == (72, 128, 3)
-    assert not np.array_equal(pixels_of(outputs / first["file"]), pixels_of(outputs / third["file"]))
-    skipped = read_lines(outputs / "skipped.jsonl")
-    assert [each["line"] for each in skipped] == [4, 5, 6]
-    for each, words in zip(skipped, ("102 tokens and the model reads 32", "cannot be read", "a file"), strict=True):
-        assert words in each["error"]
+    errors = [(line["line"], line["error"]) for line in read_lines(outputs / "skipped.jsonl")]
+    words = ("102 tokens and the model reads 32", "cannot be read", "a file")
+    assert [(line, word in error) for (line, error), word in zip(errors, words, strict=True)] == [
+        (3, True), (4, True), (5, True),
+    ]  # fmt: skip
     assert not (tmp_path / "outside.png").exists()
-    captured = capsys.readouterr()
-    assert all(f"prompts.jsonl, line {number} is skipped: " in captured.err for number in (4, 5, 6))
-    assert "3 of 6 images are in" in captured.out
-    lines[3:] = [{"prompt": ROCKET}, {"prompt": ROCKET}, {"prompt": ROCKET}]
-    assert many(lines, "--on-error", "skip", "--batch-size", "2") == 0
-    assert "6 of 6 images" in capsys.readouterr().out
-    assert not (outputs / "skipped.jsonl").exists()
+    assert "2 of 5 images are in" in capsys.readouterr().out
 
 
-def test_an_image_that_has_become_a_link_is_refused_before_it_is_read(many, tmp_path, photo, capsys, monkeypatch):
+def test_image_that_has_become_a_link_is_refused_before_it_is_read(many, tmp_path, photo, capsys, monkeypatch):
     """Hours may lie between reading the file of prompts and generating a line of it."""
     house = tmp_path / "theirs" / "house.png"
     house.parent.mkdir()
@@ -120,39 +110,22 @@ def test_an_image_that_has_become_a_link_is_refused_before_it_is_read(many, tmp_
         return load(*arguments, **keywords)
 
     monkeypatch.setattr(model_loader, "load_pipeline", swap_and_load)
-    lines = [{"prompt": ROCKET, "image": "theirs/house.png"}]
     # The user's own --image is not confined.
-    assert many(lines, "--image-root", str(house.parent), "--image", str(photo)) == 2
-    assert "line 1: " in (error := capsys.readouterr().err)
-    assert "is outside of --image-root" in error
+    given = ["--image-root", str(house.parent), "--image", str(photo)]
+    assert many([{"prompt": ROCKET, "image": "theirs/house.png"}], *given) == 2
+    assert "is outside of --image-root" in capsys.readouterr().err
     assert not list((tmp_path / "outputs").glob("*.png"))
 
 
-@pytest.mark.once
-def test_a_bad_line_stops_the_run_which_then_resumes(many, tmp_path, capsys):
-    good = [{"prompt": f"a photo of a {subject}"} for subject in SUBJECTS[:4]]
-    assert many([*good[:2], {"prompt": "a " * 100}, *good[3:]], *TOGETHER) == 2
-    (line,) = heard(capsys.readouterr().err)
-    assert "prompts.jsonl, line 3: prompt has 102 tokens and the model reads 32" in line
-    assert many(good, *TOGETHER) == 0
-    assert "2 generated now, 2 before" in capsys.readouterr().out
-    assert many(good, *TOGETHER, folder="whole") == 0
-    assert contents(tmp_path / "outputs") == contents(tmp_path / "whole")
-
-
-def test_what_needs_no_model_is_refused_before_one_is_loaded(many, tmp_path, photo, capsys, monkeypatch):
+def test_line_that_no_model_is_needed_to_refuse_stops_the_run_at_once(many, tmp_path, photo, capsys, monkeypatch):
     monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
-    cut = tmp_path / "cut.jpg"
-    with Image.open(photo) as whole:
-        whole.resize((800, 600)).save(cut)
-    cut.write_bytes(cut.read_bytes()[:-2000])
-    good = {"prompt": ROCKET, "image": photo.name}
+    (tmp_path / "cut.png").write_bytes(photo.read_bytes()[: photo.stat().st_size // 2])
     for bad, words in (
-        ({"prompt": ROCKET, "image": cut.name}, f"line 2: --image {cut} cannot be read"),
-        ({"prompt": ROCKET, "height": 10**6, "width": 10**6}, "line 2: height 1000000 and width 1000000: the "),
+        ({"prompt": ROCKET, "image": "cut.png"}, "cut.png cannot be read"),
+        ({"prompt": ROCKET, "height": 10**6, "width": 10**6}, "line 2: height 1000000 and width 1000000: "),
         ({"prompt": ""}, "line 2: it has no prompt"),
     ):
-        assert many([good, bad, good, bad]) == 2
+        assert many([{"prompt": ROCKET}, bad, bad]) == 2
         (error,) = capsys.readouterr().err.splitlines()
         assert words in error
         assert "(1 more bad line)" in error
@@ -160,48 +133,42 @@ def test_what_needs_no_model_is_refused_before_one_is_loaded(many, tmp_path, pho
 
 
 @pytest.mark.once
-def test_a_full_disk_stops_the_run_which_then_resumes(many, tmp_path, capsys):
-    lines = [{"prompt": f"a photo of a {subject}", "negative_prompt": "red"} for subject in SUBJECTS[:5]]
+def test_full_disk_stops_the_run_which_then_resumes(many, tmp_path, capsys):
+    lines = [{"prompt": f"a photo of a {subject}", "negative_prompt": "red"} for subject in SUBJECTS[:4]]
     lines[3]["negative_prompt"] += " " * 20_000  # which its image holds: the second batch is half written
-    given = [*SMALL, *to_arguments(tmp_path, lines), *TOGETHER]
+    command = ["generate", *SMALL, *to_arguments(tmp_path, lines), *TOGETHER]
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, limits[1]))  # writing more fails as on a full disk
     try:
-        assert main(["generate", *given]) == 2
+        assert main(command) == 2
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     (line,) = heard(capsys.readouterr().err)
     assert "cannot be written (File too large); make room" in line
     assert [path.name[:6] for path in sorted((tmp_path / "outputs").glob("*.png"))] == ["000001", "000002", "000003"]
     assert many(lines, *TOGETHER) == 0
-    assert "2 generated now, 3 before" in capsys.readouterr().out
-    assert many(lines, *TOGETHER, folder="whole") == 0
-    assert contents(tmp_path / "outputs") == contents(tmp_path / "whole")
+    assert "1 generated now, 3 before" in capsys.readouterr().out
 
 
 @pytest.mark.once
-def test_a_lost_image_of_a_batch_comes_back_the_same(many, tmp_path, monkeypatch, capsys):
+def test_lost_image_of_a_batch_comes_back_the_same(many, tmp_path, monkeypatch):
     lines = [{"prompt": PROMPT}, {"prompt": ROCKET}]
     assert many(lines, *TOGETHER) == 0
     outputs = tmp_path / "outputs"
     whole = contents(outputs)
-    first, second = (outputs / entry["file"] for entry in read_lines(outputs / "manifest.jsonl"))
+    second = outputs / read_lines(outputs / "manifest.jsonl")[1]["file"]
     second.unlink()
-    before = first.stat().st_mtime_ns
     assert many(lines, *TOGETHER) == 0
     assert contents(outputs) == whole
-    assert first.stat().st_mtime_ns == before
     # That says something only where an image alone is another.
     assert many(lines, *TOGETHER, "--batch-size", "1", folder="alone") == 0
     assert not np.array_equal(pixels_of(tmp_path / "alone" / second.name), pixels_of(second))
     # A finished run needs no model.
     monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
-    capsys.readouterr()
     assert many(lines, *TOGETHER) == 0
-    assert "2 of 2 images are in" in capsys.readouterr().out
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+def wait_for(condition, process):
     ends = time.monotonic() + 400
     while not condition():
         assert process.poll() is None, "it ended too early"
@@ -209,59 +176,39 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.once
-def test_a_killed_run_resumes_and_ends_as_one_that_was_not(many, tmp_path, capsys):
-    lines = [{"prompt": f"a photo of a {subject}"} for subject in SUBJECTS * 2]
-    outputs = tmp_path / "outputs"
-    command = [sys.executable, "-m", "ppdiffusers_tome", "generate", *SMALL, *to_arguments(tmp_path, lines), *TOGETHER]
-    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_for(lambda: len(list(outputs.rglob("*.png"))) > 2, process)
-    finally:
-        process.kill()
-        process.wait()
-    finished = len(list(outputs.rglob("*.png")))
-    assert finished < len(lines)
-    assert many(lines, *TOGETHER) == 0
-    assert f"{len(lines) - finished} generated now, {finished} before" in capsys.readouterr().out
-    assert many(lines, *TOGETHER, folder="whole") == 0
-    assert [len(list(folder.glob("*.png"))) for folder in sorted(outputs.glob("*-*/"))] == [6, 4]
-    assert contents(outputs) == contents(tmp_path / "whole")
-
-
-def pid_of_rank(launcher: subprocess.Popen, rank: int) -> int:
+def pid_of_rank(launcher, rank):
     for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
         if f"PADDLE_TRAINER_ID={rank}\0" in Path(f"/proc/{pid}/environ").read_text():
             return int(pid)
     raise AssertionError(f"there is no rank {rank}")
 
 
-@pytest.mark.sweep
-def test_two_ranks_share_the_lines_and_the_next_run_finishes_a_killed_ones(many, tmp_path):
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(1, marks=pytest.mark.once), pytest.param(2, marks=pytest.mark.sweep)]
+)  # fmt: skip
+def test_killed_run_resumes_and_ends_as_one_that_was_not(many, tmp_path, ranks):
     lines = [{"prompt": f"a photo of a {subject}"} for subject in SUBJECTS * 2]
-    lines[-1] = {"prompt": "a " * 100}  # of rank 1
+    lines[-1] = {"prompt": "a " * 100}  # of the last rank
     outputs = tmp_path / "outputs"
-    given = [*SMALL, *to_arguments(tmp_path, lines), *TOGETHER, "--on-error", "skip"]
-    command = on_ranks(2, tmp_path, "-m", "ppdiffusers_tome", "generate", *given)
+    program = ["-m", "ppdiffusers_tome", "generate", *SMALL, *to_arguments(tmp_path, lines), *TOGETHER]
+    program += ["--on-error", "skip"]
+    command = [sys.executable, *program] if ranks == 1 else on_ranks(ranks, tmp_path, *program)
     piped = {"env": ENVIRONMENT, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     first = subprocess.Popen(command, **piped)
     try:
-        wait_for(lambda: any(outputs.glob("000003-*.png")), first)  # of rank 1
-        os.kill(pid_of_rank(first, 1), signal.SIGKILL)
-        output = first.communicate(timeout=400)[0]
+        wait_for(lambda: any(outputs.glob("000003-*.png")), first)  # of rank 1, where there are two
+        os.kill(first.pid if ranks == 1 else pid_of_rank(first, 1), signal.SIGKILL)
+        first.communicate(timeout=400)
     finally:
         first.kill()
-    assert first.returncode != 0, output
-    assert "images are in" not in output
-    finished = {path: path.stat().st_mtime_ns for path in outputs.rglob("*.png")}
-    assert 1 <= len(finished) < len(lines) - 1
+    finished = len(list(outputs.rglob("*.png")))
+    assert 1 <= finished < len(lines) - 1
     second = subprocess.run(command, timeout=400, check=False, **piped)
     assert second.returncode == 0, second.stdout
-    left = len(lines) - 1 - len(finished)
-    assert f"15 of 16 images are in {outputs}: {left} generated now, {len(finished)} before" in second.stdout
-    assert "on 2 ranks; 1 skipped" in second.stdout
-    assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
+    left = len(lines) - 1 - finished
+    assert f"15 of 16 images are in {outputs}: {left} generated now, {finished} before" in second.stdout
     assert many(lines, *TOGETHER, "--on-error", "skip", folder="alone") == 0
+    assert [len(list(folder.glob("*.png"))) for folder in sorted(outputs.glob("*-*/"))] == [6, 3]
     assert contents(outputs) == contents(tmp_path / "alone")
 
 
@@ -294,28 +241,3 @@ def test_out_of_memory_halves_the_batch(tmp_path):
     for entry in entries:
         together, alone = (pixels_of(tmp_path / name / entry["file"]) for name in ("outputs", "outputs-alone"))
         np.testing.assert_allclose(together.astype(int), alone.astype(int), atol=1)
-        assert np.mean(together != alone) < 1e-3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--prompt", PROMPT, "--prompts", "FILE"], "--prompt and --prompts were both given"),
-        (["--prompts", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
-        (["--prompts", "FILE", "--batch-size", "0"], "--batch-size 0 must be 1 or more"),
-        (["--prompts", "FILE", "--controlnet", "bundled"], "--controlnet needs edges"),
-        (["--prompt", PROMPT, "--batch-size", "2"], "--batch-size 2 is for files of prompts"),
-        (["--prompts", "FILE", "--image-root", "x" * 300], "is not a folder"),
-        (["--prompts", "IMAGE", "--model", "some/model"], "line 1: a control image needs a ControlNet"),
-    ],
-)
-def test_bad_arguments_are_refused_before_any_work(arguments, words, tmp_path, photo, capsys, monkeypatch):
-    monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
-    files = {"FILE": {"prompt": ROCKET}, "IMAGE": {"prompt": ROCKET, "image": photo.name}}
-    for name, line in files.items():
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(line))
-    given = [str(tmp_path / f"{argument}.jsonl") if argument in files else argument for argument in arguments]
-    assert main(["generate", *SMALL, "--output", str(tmp_path / "outputs"), *given]) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert words in error
-    assert not (tmp_path / "outputs").exists()

@@ -7,14 +7,18 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.tables import Table
-from ppdiffusers_tome.tools.generation.arguments import add_size_arguments, add_tome_arguments
-from ppdiffusers_tome.tools.generation.model_loader import DTYPES
+from ppdiffusers_tome.tools.generation.arguments import (
+    add_precision_arguments,
+    add_size_arguments,
+    add_tome_arguments,
+)
+from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.settings.config import ToMeConfig
     from ppdiffusers_tome.tools.doctor.estimate import Estimate
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
@@ -25,28 +29,21 @@ merged and unmerged.
 with --environment: versions, devices, threads and memory, for a bug report. It names no folders, users or
 machines, and also tells why Paddle or ppdiffusers cannot be imported.
 
-examples:
-  ppdiffusers-tome doctor
   ppdiffusers-tome doctor --model bundled --ratio 0.5
-  ppdiffusers-tome doctor --environment
   ppdiffusers-tome doctor --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --dtype float16 --xformers
 """
+_STEPS = 20  # of the image whose time is estimated
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="the table of pipelines as a page in Markdown")
-    parser.add_argument("--environment", action="store_true",
-                        help="what a bug report needs: versions, devices, threads, memory")
+    parser.add_argument("--environment", action="store_true", help="what a bug report needs")
     parser.add_argument("--json", action="store_true", help="with --environment: as JSON")
     group = parser.add_argument_group("one model")
-    group.add_argument("--model", metavar="MODEL",
-                       help="a pipeline's folder, a hub name, or 'bundled' (default: the table of all pipelines)")
+    group.add_argument("--model", metavar="MODEL", help="a pipeline's folder, a hub name, or 'bundled'")
     add_size_arguments(group)
-    group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
-    group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
-    group.add_argument("--chunked-attention", action="store_true", help="exact attention in less memory on a CPU")
-    tome = add_tome_arguments(parser)
-    tome.add_argument("--ratio", type=float, metavar="X", help="share of the tokens (default: 0.5)")
+    add_precision_arguments(group)
+    add_tome_arguments(parser, ratio=True)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -78,6 +75,7 @@ def _print_environment(*, as_json: bool) -> None:
 
 
 def _print_coverage(*, markdown: bool) -> None:
+    from ppdiffusers_tome.tools.bench.gpu_estimate import DEVICES, FOOTNOTE, estimate_heading, estimate_table
     from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
     from ppdiffusers_tome.tools.doctor.coverage import format_page, inspect_installed, make_table
     from ppdiffusers_tome.tools.doctor.versions import never_tested
@@ -89,16 +87,8 @@ def _print_coverage(*, markdown: bool) -> None:
         import ppdiffusers.pipelines
 
         make_table(inspect_installed(ppdiffusers.pipelines)).print()
-        warning = never_tested(ppdiffusers.__version__)
-        if warning:
+        if warning := never_tested(ppdiffusers.__version__):
             print_line(f"\n{warning}")
-    _print_gpu_estimate()
-
-
-def _print_gpu_estimate() -> None:
-    from ppdiffusers_tome.tools.bench.gpu_estimate import DEVICES, FOOTNOTE, estimate_heading, estimate_table
-    from ppdiffusers_tome.tools.console.output import print_line
-
     print_line(f"\n{estimate_heading(DEVICES[0])}\n")
     estimate_table(DEVICES[0]).print()
     print_line(f"{FOOTNOTE}\nmeasure it on your GPU: ppdiffusers-tome bench gpu")
@@ -111,29 +101,27 @@ def _print_estimates(args: argparse.Namespace) -> None:
     source, config = find_model(args.model, any_kind=True), parse_tome_config(args, args.ratio)
     if args.xformers and args.chunked_attention:
         raise UserError("--xformers and --chunked-attention were both given; give one of them")
+    chunked = args.xformers or args.chunked_attention
+    check_memory(source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, chunked_attention=chunked)
     with quiet_libraries():
-        from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
         from ppdiffusers_tome.tools.doctor.estimate import estimate_merging, find_latent_size
         from ppdiffusers_tome.tools.generation.device import check_device, get_device_name
-        from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
+        from ppdiffusers_tome.tools.generation.model_loader import load_pipeline, set_attention
 
         check_device(args.dtype, xformers=args.xformers)
         pipe = load_pipeline(source, dtype=args.dtype, any_kind=True)
         pipe.set_progress_bar_config(disable=True)
-        if args.xformers:
-            pipe.enable_xformers_memory_efficient_attention()
-        if args.chunked_attention:
-            enable_chunked_attention(pipe)
-        (height, width), scale = find_latent_size(pipe, args.height, args.width)
-        levels = estimate_merging(pipe, config, height, width)
+        set_attention(pipe, xformers=args.xformers, chunked=args.chunked_attention)
+        size, scale = find_latent_size(pipe, args.height, args.width)
+        levels = estimate_merging(pipe, config, *size)
         attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
         print_line(
-            f"{source.name}: {type(pipe).__name__}, {height * scale}x{width * scale}, {config.summary}, "
+            f"{source.name}: {type(pipe).__name__}, {size[0] * scale}x{size[1] * scale}, {config.summary}, "
             f"{args.dtype}, {attention} attention, on {get_device_name()}"
         )
         if levels:
             _make_table(levels).print()
-        print_line(_describe_gain(pipe, levels, config, height * scale, width * scale))
+        print_line(_describe_gain(pipe, levels, config, size, scale))
 
 
 def _make_table(levels: list[Estimate]) -> Table:
@@ -145,11 +133,11 @@ def _make_table(levels: list[Estimate]) -> Table:
     return table
 
 
-def _describe_gain(pipe: Any, levels: list[Estimate], config: ToMeConfig, height: int, width: int) -> str:
+def _describe_gain(pipe: Any, levels: list[Estimate], config: ToMeConfig, size: tuple[int, int], scale: int) -> str:
     """Time a call of the denoiser, or explain why it was not timed."""
     from ppdiffusers_tome.api import apply_tome
     from ppdiffusers_tome.errors import NothingToMergeError
-    from ppdiffusers_tome.tools.doctor.estimate import find_memory_limit, time_denoiser
+    from ppdiffusers_tome.tools.doctor.estimate import time_decoding, time_denoiser
 
     merging = [each for each in levels if each.reason is None]
     if not levels:
@@ -159,12 +147,9 @@ def _describe_gain(pipe: Any, levels: list[Estimate], config: ToMeConfig, height
             return str(error)
     if not merging:
         return "Nothing merges at this size and ratio; the table says why. A larger image or ratio has more to merge."
-    limit = find_memory_limit(merging)
-    if limit is not None:
-        return f"Tokens merge. The gain was not timed: {limit}."
     part = max(merging, key=lambda each: each.num_blocks).part
     try:
-        unmerged, merged = time_denoiser(pipe, part, config, height, width)
+        unmerged, merged = time_denoiser(pipe, part, config, size[0] * scale, size[1] * scale)
     except UserError as error:
         return f"Tokens merge. The gain was not timed: {error}."
     times = f"a whole call of {part} takes {merged:.3f} s for an image instead of {unmerged:.3f} s"
@@ -173,4 +158,9 @@ def _describe_gain(pipe: Any, levels: list[Estimate], config: ToMeConfig, height
             f"Expect no speed-up at this size: {times}. Generate larger images, or make matching cheaper with "
             "--tile 16 --reuse-steps 4 --reuse-blocks."
         )
-    return f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast."
+    before = _STEPS * unmerged + time_decoding(pipe, *size)
+    after = before - _STEPS * (unmerged - merged)
+    return (
+        f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast. Of an image of {_STEPS} steps, with "
+        f"decoding, calls are {_STEPS * unmerged / before:.0%}, and it is {before / after:.2f} times as fast."
+    )

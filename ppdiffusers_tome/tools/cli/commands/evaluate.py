@@ -53,17 +53,15 @@ RATIOS = (0.25, 0.5, 0.7)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, several_seeds=True)
-    group = parser.add_argument_group("more prompts")
-    group.add_argument("--prompts", type=Path, metavar="FILE",
-                       help="one prompt per line (default without any prompt, for bundled models: all their subjects)")
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
+    group.add_argument("--prompts", type=Path, metavar="FILE",
+                       help="one prompt per line (default: all of bundled models)")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
-                       help="fractions of the tokens to merge, with the settings below (default if nothing else is "
-                       f"compared: {' '.join(map(str, RATIOS))})")
+                       help=f"fractions to merge (default: {' '.join(map(str, RATIOS))})")
     group.add_argument("--port-ratios", type=float, nargs="+", default=[], metavar="X",
                        help="the same for ppdiffusers' own port of tomesd")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
-                       help="presets, or JSON files of settings as ToMeConfig.save writes them")
+                       help="presets, or JSON files of settings")
     group.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE",
                        help="files with one configuration per line, see below")
     add_fewer_steps_argument(group)

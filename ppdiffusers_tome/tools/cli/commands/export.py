@@ -12,13 +12,13 @@ from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.export.layout import require_folder
 from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
 from ppdiffusers_tome.tools.generation.arguments import (
+    add_controlnet_argument,
     add_model_argument,
     add_output_arguments,
     add_size_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.memory import MemoryNeeds, check_memory
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
+from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
 
 if TYPE_CHECKING:
@@ -29,24 +29,20 @@ HELP = "Write a pipeline as static programs for deployment, merging included, an
 _OPTIONS = {
     "overwrite=True": "--overwrite", "choose another folder": "choose another --output", "tolerance=": "--tolerance ",
 }  # fmt: skip
-EXAMPLES = """writes what ppdiffusers' PaddleInferStableDiffusion*Pipeline reads: model_index.json, tokenizer,
-scheduler, and programs in text_encoder, unet (with the ControlNet), vae_encoder and vae_decoder; also tome.json (the
-settings, for --config) and export.json (sizes, settings and the difference from the model). The programs take one
-height and width; the batch is dynamic unless --rows fixes it. Every program is run before it is moved to the output.
---overwrite replaces an earlier export and nothing else: other files stay, and a model's own folder is refused.
+EXAMPLES = """writes what ppdiffusers' PaddleInferStableDiffusion*Pipeline reads, tome.json (the settings, for --config)
+and export.json (sizes, settings and the difference from the model). The programs take one height and width; the batch
+is dynamic unless --rows fixes it. Every program is run before it is moved to the output. --overwrite replaces an
+earlier export and nothing else: other files stay, and a model's own folder is refused.
 
-examples:
-  ppdiffusers-tome export --ratio 0.5 --output outputs/exported
   ppdiffusers-tome export --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --rows 2
   ppdiffusers-tome export --controlnet bundled --ratio 0.7 --output outputs/with-edges
-  ppdiffusers-tome export --onnx --overwrite
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is exported")
     add_model_argument(group)
-    group.add_argument("--controlnet", metavar="MODEL", help=f"a folder, a hub name, or '{BUNDLED}' (default: none)")
+    add_controlnet_argument(group)
     add_size_arguments(group)
     group.add_argument("--rows", type=int, metavar="N",
                        help="rows of the UNet's batch, two for each image with guidance (default: any number)")
@@ -66,7 +62,6 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--tolerance {args.tolerance} must be above 0; 0.0001 is usual")
     model, config = find_model(args.model), parse_tome_config(args, args.ratio)
     require_exportable(config)
-    check_memory(MemoryNeeds(model, config, args.rows or 1), args.height, args.width, can_chunk=False)
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     if args.onnx:
         require_onnx()

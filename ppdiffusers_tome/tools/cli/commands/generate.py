@@ -18,20 +18,15 @@ from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
 
 HELP = "Generate images from prompts with token merging."
-EXAMPLES = """a file of prompts (--prompts) has one image per line, and each may have its own seed, height, width,
-ratio, image or control_image, negative_prompt and output, the name of its file
-(docs/en/guides/many-prompts.md):
-  {"prompt": "a photo of a cat", "seed": 7, "ratio": 0.7, "output": "cat.png"}
-manifest.jsonl lists every finished image; after 5,000 lines a subfolder follows.
-Stopped at any moment, the same command resumes there.
+EXAMPLES = """a line of --prompts may have its own seed, ratio, image, ...: docs/en/guides/many-prompts.md
+stopped at any moment, the same command resumes there.
 
-examples:
-  ppdiffusers-tome generate --prompt "a photo of a cat"
   ppdiffusers-tome generate --prompt "a photo of a cat" --image photo.png
   ppdiffusers-tome generate --model runwayml/stable-diffusion-v1-5 --dtype float16 --xformers --prompt "a black cat"
   ppdiffusers-tome generate --prompts prompts.jsonl --batch-size 4 --on-error skip --output outputs/many
   python -m paddle.distributed.launch --nproc_per_node 2 ppdiffusers-tome generate --prompts prompts.csv
 """
+_ONLY_FOR_FILES = ("batch_size", "images_per_folder", "on_error", "image_root")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,16 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_tome_arguments(parser, ratio=True)
     add_controlnet_arguments(parser)
     group = parser.add_argument_group("many images")
-    group.add_argument("--prompts", type=Path, metavar="FILE",
-                       help="one image per line: .txt (prompts), .csv, .tsv or .jsonl, see below")
-    group.add_argument("--batch-size", type=int, metavar="N", help="generate N at once (default: 1); needs --prompts")
-    group.add_argument("--images-per-folder", type=int, metavar="N",
-                       help="begin a folder in the output folder after every N lines (default: 5000); needs --prompts")
-    group.add_argument("--on-error", choices=(STOP, SKIP),
-                       help="what to do at a line that cannot be generated (default: stop); needs --prompts")
-    group.add_argument("--image-root", type=Path, metavar="FOLDER",
-                       help="refuse lines whose image or control_image is not in this folder, also by a link; for a "
-                       "file that somebody else wrote (default: any image that you may read); needs --prompts")
+    group.add_argument("--prompts", type=Path, metavar="FILE", help="one image per line: .txt, .csv, .tsv or .jsonl")
+    group.add_argument("--batch-size", type=int, metavar="N", help="generate N at once (default: 1)")
+    group.add_argument("--images-per-folder", type=int, metavar="N", help="lines of a subfolder (default: 5000)")
+    group.add_argument("--on-error", choices=(STOP, SKIP), help=f"at a line that cannot be used (default: {STOP})")
+    group.add_argument("--image-root", type=Path, metavar="FOLDER", help="refuse lines with images outside of it")
     add_output_arguments(parser)
 
 
@@ -58,20 +48,17 @@ def run(args: argparse.Namespace) -> None:
 
         generate_from_file(args)
         return
-    for option, given in (
-        ("--batch-size", args.batch_size), ("--images-per-folder", args.images_per_folder),
-        ("--on-error", args.on_error), ("--image-root", args.image_root),
-    ):  # fmt: skip
-        if given is not None:
-            raise UserError(f"{option} {given} is for files of prompts; give one with --prompts")
+    for name in _ONLY_FOR_FILES:
+        if (value := getattr(args, name)) is not None:
+            raise UserError(f"--{name.replace('_', '-')} {value} is for files of prompts; give one with --prompts")
     check_prompts(args.prompt)
     settings = parse_settings(args, args.ratio)
     prompts = select_prompts(settings.model.labels, args.prompt, ())
     from ppdiffusers_tome.tools.console.output import quiet_libraries
     from ppdiffusers_tome.tools.files import prepare_folder
-    from ppdiffusers_tome.tools.images import image_file_name
+    from ppdiffusers_tome.tools.images import slugify
 
-    names = [image_file_name(number, prompt) for number, prompt in enumerate(prompts, start=1)]
+    names = [f"{number:04d}-{slugify(prompt)}.png" for number, prompt in enumerate(prompts, start=1)]
     paths = prepare_folder(args.output, names, overwrite=args.overwrite)
     with quiet_libraries():
         _generate(settings, prompts, paths, overwrite=args.overwrite)

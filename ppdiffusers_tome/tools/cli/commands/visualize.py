@@ -31,8 +31,6 @@ visualize-ratios.png (the image without token merging and at every ratio) and vi
 PSNR, SSIM and FLIP). Groups have their mean color and an outline; tokens that did not merge have no outline. Methods
 that compare no tokens, as in all presets, make no groups and no visualize.png.
 
-examples:
-  ppdiffusers-tome visualize
   ppdiffusers-tome visualize --prompt "a photo of a rocket" --max-downsample 4 --at 1 5 10
   ppdiffusers-tome visualize --image photo.png --blocks up_blocks
 """
@@ -44,13 +42,12 @@ _NUM_CALLS = 3  # rows without --at
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
     tome = add_tome_arguments(parser)
-    tome.add_argument("--ratio", type=float, metavar="X",
-                      help="fraction of the tokens to merge, below 0.75 for a 2x2 stride (default: 0.5)")
+    tome.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge (default: 0.5)")
     tome.add_argument("--ratios", type=float, nargs="+", default=list(RATIOS), metavar="X",
                       help=f"ratios of the strip (default: {' '.join(map(str, RATIOS))})")
     group = parser.add_argument_group("rows and columns")
     group.add_argument("--at", type=int, nargs="+", metavar="STEP",
-                       help="calls of the denoiser, from 1 (default: the first, a middle and the last)")
+                       help="calls of the denoiser, from 1 (default: three)")
     group.add_argument("--blocks", nargs="+", metavar="NAME",
                        help=f"blocks whose names, such as unet.up_blocks.3, contain one of these; '{ALL}': every block "
                        "that merges (default: the first one of each denoiser and level)")
