@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
@@ -168,14 +167,6 @@ class ToMeConfig:
         """Build a config from plain values, such as those of ``to_dict``."""
         check_type(settings, Mapping, 'a mapping of settings such as {"ratio": 0.5}')
         check_names(settings)
-        ratio = settings.get("ratio")
-        if isinstance(ratio, Mapping):
-            # The keys of a JSON object are strings.
-            is_number = re.compile("[0-9]{1,8}").fullmatch
-            levels = [int(level) if isinstance(level, str) and is_number(level) else level for level in ratio]
-            if len(set(levels)) < len(levels):
-                raise ToMeValueError(f"ratio={truncated_repr(dict(ratio))} names a level twice; give each level once")
-            settings = {**settings, "ratio": dict(zip(levels, ratio.values(), strict=True))}
         return cls(**settings)
 
     @classmethod

@@ -46,7 +46,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=-0.5), ToMeValueError, rf"ratio=-0\.5 {BELOW}raise the ratio to 0 or more"),
     (dict(ratio=0.75), ToMeValueError, rf"ratio=0\.75 {BELOW}lower the ratio or enlarge the stride"),
     (dict(ratio=0.5, sx=1, sy=2), ToMeValueError, r"ratio=0\.5 must be at least 0 and below 0\.5 for a 1x2 stride"),
-    (dict(ratio=math.nan), ToMeValueError, rf"ratio=nan {BELOW}give a finite number such as 0\.5"),
+    (dict(ratio=math.nan), ToMeValueError, rf"ratio=nan {BELOW}give a number such as 0\.5"),
     (dict(ratio=True), ToMeTypeError, rf"ratio=True {NUMBER}bool"),
     (dict(ratio="0.5"), ToMeTypeError, rf"ratio='0\.5' {NUMBER}str"),
     (dict(ratio=[0.5]), ToMeValueError, r"ratio=\[0\.5\] must be a number, or a ramp of two or more: \(0\.7, 0\.3\)"),
@@ -67,7 +67,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(start=0.5, end=0.5), ToMeValueError, r"start=0\.5 must be below end=0\.5"),
     (dict(ratio=np.zeros((2, 2))), ToMeTypeError, rf"{NUMBER}ndarray of shape \[2, 2\]"),
     (dict(ratio=np.array([0.5, 0.8])), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
-    (dict(ratio=10**5000), ToMeValueError, r"ratio=<int> must be .* give a finite number"),
+    (dict(ratio=10**5000), ToMeValueError, r"ratio=<int> must be .* lower the ratio"),
     (dict(ratio={paddle.to_tensor(1): 0.5, 1: 0.3}), ToMeValueError, r"names level 1 twice; give each level once"),
     (dict(ratio="auto"), ToMeValueError, r"ratio='auto' is not a setting: .* Call tune, as in found = .*tune\(pipe"),
     (dict(sx=0), ToMeValueError, rf"sx=0 {STRIDE}"),
@@ -209,7 +209,7 @@ def test_what_is_no_mapping_of_settings_is_refused() -> None:
             ToMeConfig.from_dict(given)  # type: ignore[arg-type]
     with pytest.raises(ToMeTypeError, match=r"unknown setting 'x', 1; the settings are"):
         ToMeConfig.from_dict({1: 2, "x": 3})  # type: ignore[dict-item]
-    with pytest.raises(ToMeValueError, match=r"\{'1': 0\.5, 1: 0\.3\} names a level twice; give each level once"):
+    with pytest.raises(ToMeValueError, match=r"\{'1': 0\.5, 1: 0\.3\} names level 1 twice; give each level once"):
         ToMeConfig.from_dict({"ratio": {"1": 0.5, 1: 0.3}})
     with pytest.raises(ToMeValueError, match="has level '99999"):
         ToMeConfig.from_dict({"ratio": {"9" * 5000: 0.5}})

@@ -14,10 +14,9 @@ import pytest
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx
-from ppdiffusers_tome.export.pipelines import export_pipeline
+from ppdiffusers_tome.export.pipelines import describe_settings, export_pipeline, list_settings_files
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
 from ppdiffusers_tome.export.requirements import require_exportable, require_onnx
-from ppdiffusers_tome.export.settings import describe_settings, list_settings_files
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall

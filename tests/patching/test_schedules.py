@@ -98,7 +98,7 @@ class TestFiles:
             ("{", ToMeValueError, "cannot be read as settings of token merging"),
             ("[0.5]", ToMeValueError, r'must hold a JSON object such as \{"ratio": 0.5\}; got list'),
             ('{"ration": 0.5}', ToMeTypeError, r"unknown setting 'ration'; .*; did you mean ratio\?"),
-            ('{"ratio": {"3": 0.5}}', ToMeValueError, "has level 3"),
+            ('{"ratio": {"3": 0.5}}', ToMeValueError, "has level '3'"),
             ('{"ratio": {"fine": 0.5}}', ToMeValueError, "has level 'fine'"),
             ('{"ratio": 1e999}', ToMeValueError, "give a finite number"),
         ],
