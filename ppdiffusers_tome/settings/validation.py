@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeGuard
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
@@ -42,9 +42,6 @@ def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
 
     Args:
         settings, defaults: the value and the default of every setting by name.
-
-    Raises:
-        ToMeTypeError, ToMeValueError: as for ``ToMeConfig``.
     """
     values = {name: to_python(value) for name, value in settings.items()}
     for name, accepted in _FLAGS.items():
@@ -79,9 +76,8 @@ def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
 
 
 def _validate_cache(cache: Any) -> float | tuple[int, ...]:
-    """Check the fraction of steps to skip, or the list of computed steps."""
     accepted = "the fraction of steps to skip, or a list of computed steps"
-    if isinstance(cache, Sequence) and not isinstance(cache, str | bytes):
+    if _is_sequence(cache):
         steps = [to_python(step) for step in cache]
         for step in steps:
             check_type(step, Integral, accepted, "cache=")
@@ -158,7 +154,7 @@ def _validate_ratio(ratio: Any, values: Mapping[str, Any]) -> float | tuple[floa
 
 
 def _validate_ramp(name: str, ramp: Any, values: Mapping[str, Any]) -> float | tuple[float, ...]:
-    if not isinstance(ramp, Sequence) or isinstance(ramp, str | bytes):
+    if not _is_sequence(ramp):
         return _validate_fraction(name, ramp, values)
     if len(ramp) < 2:
         raise ToMeValueError(f"{name}={truncated_repr(ramp)} must be a number, or a ramp of two or more: (0.7, 0.3)")
@@ -166,12 +162,6 @@ def _validate_ramp(name: str, ramp: Any, values: Mapping[str, Any]) -> float | t
 
 
 def _validate_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> float:
-    if isinstance(ratio, str) and ratio == "auto":
-        raise ToMeValueError(
-            f"{name}='auto' is not a setting: apply_tome does not generate images to try settings. Call tune, as in "
-            "found = ppdiffusers_tome.tune(pipe, call={'prompt': 'a cat'}, psnr=30), and then "
-            "pipe.apply_tome(found.config)"
-        )
     if isinstance(ratio, bool) or not isinstance(ratio, Real):
         suggestion = did_you_mean(ratio, presets()) if isinstance(ratio, str) else ""
         raise ToMeTypeError(
@@ -192,6 +182,10 @@ def _validate_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> floa
         f"{_format_stride(*stride)} stride; {remedy}",
         settings=("ratio", "sx", "sy", "st", "method") if ratio == limit else ("ratio", "sx", "sy", "st"),
     )
+
+
+def _is_sequence(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def _format_stride(sx: int, sy: int, st: int = 1) -> str:

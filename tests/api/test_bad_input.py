@@ -69,7 +69,6 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=np.array([0.5, 0.8])), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
     (dict(ratio=10**5000), ToMeValueError, r"ratio=<int> must be .* lower the ratio"),
     (dict(ratio={paddle.to_tensor(1): 0.5, 1: 0.3}), ToMeValueError, r"names level 1 twice; give each level once"),
-    (dict(ratio="auto"), ToMeValueError, r"ratio='auto' is not a setting: .* Call tune, as in found = .*tune\(pipe"),
     (dict(sx=0), ToMeValueError, rf"sx=0 {STRIDE}"),
     (dict(sx=1.5), ToMeTypeError, rf"sx=1\.5 {STRIDE}; got float"),
     (dict(sx=1, sy=1), ToMeValueError, r"sx=1 and sy=1 make every token a dest.*use a stride such as sx=2, sy=2"),

@@ -334,12 +334,9 @@ def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, met
         return
     counts: dict[str, list[int]] = {"to_q": [], "to_k": [], "to_v": []}
     for site in sites:
-        for path in site.adapter.points["merge_attn"][0].list_entered_layers(keeps_queries=True):
-            owner, _, name = path.rpartition(".")
-            find_layer(site.block, path).register_forward_post_hook(_counting(counts[name]))
-            if name == "to_k":
-                queries = find_layer(site.block, f"{owner}.to_q".lstrip("."))
-                queries.register_forward_post_hook(_counting(counts["to_q"]))
+        point = site.adapter.points["merge_attn"][0]
+        for name in counts:
+            find_layer(site.block, point.path(name)).register_forward_post_hook(_counting(counts[name]))
     height, width = specimen.size or (16, 16)
     paddle.seed(0)
     with paddle.no_grad():

@@ -50,10 +50,11 @@ class MergePoint:
         """True for attention that prepares its mask with ``prepare_attention_mask``."""
         return self.merges_inside or not (self.text or self.rotary or self.mask)
 
-    def list_entered_layers(self, keeps_queries: bool) -> tuple[str, ...]:
-        """Return the paths of the layers inside of attention whose tokens are merged."""
-        names = KEYS if keeps_queries and self.keys else PROJECTIONS if self.merges_inside else ()
-        return tuple(self.path(name) for name in names)
+    def list_inner_layers(self, keeps_queries: bool) -> tuple[str, ...]:
+        """Return the names of the layers inside of attention at which tokens merge."""
+        if keeps_queries:
+            return KEYS
+        return (*PROJECTIONS, OUTPUT) if self.merges_inside else ()
 
     def path(self, name: str) -> str:
         """Return the path in the block of a layer of this one."""

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 class DenoiserCall:
     """The state that blocks share in one call of their denoiser.
 
-    ``latent_shape`` and ``conditioning`` (the other tensors in its arguments, except the timestep) identify the call
-    among those of the previous step, for ``reuse_steps``.
+    ``latent_shape`` and ``conditioning`` identify it among the calls of the previous step.
 
     Attributes:
         number: above those of all earlier calls; 0 until it runs.
@@ -65,9 +64,6 @@ class DenoiserCall:
         """Set the timestep, the first that the model embeds; ignore later ones.
 
         Schedules and reuse over steps read it, which waits for the device.
-
-        Raises:
-            ToMeValueError: the settings require its value, and a program is being traced.
         """
         if self._has_timestep:
             return
@@ -86,8 +82,8 @@ class DenoiserCall:
             self.attachment.warn_once(
                 "progress",
                 f"a timestep of {value:g} is outside 0 to {self.attachment.max_timestep:g}, so the progress of the "
-                "denoising is unknown, and the model runs unmerged, as its ratio changes over the denoising; call it "
-                "through its pipeline, whose scheduler knows the progress, or give one ratio for the whole denoising",
+                "denoising is unknown, and the model runs unmerged; call it through its pipeline, whose scheduler "
+                "knows the progress, or give one ratio for the whole denoising",
             )
         if self._shares_steps:
             if step.is_new_step:
@@ -145,11 +141,7 @@ class DenoiserCall:
         return CachedStep(step.number, is_computed, self._config.cache_order, histories)
 
     def set_layout(self, parent: object, layout: Layout) -> None:
-        """Set the layout of the blocks of a parent layer.
-
-        Raises:
-            ToMeValueError: a program is being traced with a dynamic height or width.
-        """
+        """Set the layout of the blocks of a parent layer."""
         if min(layout.grid.height, layout.grid.width) < 0:
             require_eager("a dynamic height or width")
         self.layouts[parent] = layout
@@ -161,11 +153,7 @@ class DenoiserCall:
         return self._block_layouts.get(block)
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
-        """Match a block's tokens ``[batch, tokens, channels]`` or reuse a reduction; None: run unmerged.
-
-        Raises:
-            ToMeValueError: the number of merged tokens depends on values, and a program is being traced.
-        """
+        """Match a block's tokens ``[batch, tokens, channels]`` or reuse a reduction; None: run unmerged."""
         config, layout = self._config, block.layout
         if not self._has_timestep:
             self._warn_of_missing_timestep()
@@ -193,15 +181,15 @@ class DenoiserCall:
         return reduction
 
     def _warn_of_missing_timestep(self) -> None:
-        report = "this model, or part of one, does not report its timestep, so "
         if self._config.uses_progress:
-            self.attachment.warn_once(
-                "timestep",
-                f"{report}the progress of the denoising is unknown, and it runs unmerged, as its ratio changes over "
-                "the denoising; give one ratio for all of it",
-            )
-        if self._shares_steps and paddle.in_dynamic_mode():
-            self.attachment.warn_once("steps", f"{report}reuse_steps has no effect here; reuse_blocks has")
+            effect = "it runs unmerged, as its ratio changes over the denoising; give one ratio for all of it"
+        elif self._shares_steps and paddle.in_dynamic_mode():
+            effect = "reuse_steps has no effect here; reuse_blocks has"
+        else:
+            return
+        self.attachment.warn_once(
+            "timestep", f"this model, or part of one, does not report its timestep, so {effect}"
+        )
 
     def _has_cells(self, grid: Grid) -> bool:
         """Return whether a grid has a cell; log it if not."""
