@@ -14,7 +14,6 @@ from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import FOLDER, is_preset, presets
 from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.text_files import decode_text
 from ppdiffusers_tome.settings.types import check_type, format_setting, truncated_repr
 from ppdiffusers_tome.settings.validation import validate
 
@@ -179,7 +178,7 @@ class ToMeConfig:
         """
         check_type(path, str | PathLike, "the path of a JSON file of settings, such as 'tome.json'")
         try:
-            settings = json.loads(decode_text(Path(path).read_bytes()))
+            settings = json.loads(Path(path).read_bytes())  # in UTF-8, UTF-16 or UTF-32
         except (OSError, ValueError, RecursionError) as error:
             # `os.path` returns False for a path that is too long or has a null byte, where `Path` raises.
             names = "" if os.path.exists(path) else f"; the presets are {', '.join(presets())}"

@@ -100,7 +100,7 @@ class TestFiles:
             ('{"ration": 0.5}', ToMeTypeError, r"unknown setting 'ration'; .*; did you mean ratio\?"),
             ('{"ratio": {"3": 0.5}}', ToMeValueError, "has level '3'"),
             ('{"ratio": {"fine": 0.5}}', ToMeValueError, "has level 'fine'"),
-            ('{"ratio": 1e999}', ToMeValueError, "give a finite number"),
+            ('{"ratio": 1e999}', ToMeValueError, "lower the ratio"),
         ],
     )
     def test_a_bad_file_is_told(self, content: str, error: type[ToMeError], words: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ppdiffusers_tome import ToMeConfig, ToMeValueError
-from ppdiffusers_tome.settings.text_files import decode_text, read_text
+from ppdiffusers_tome.tools.text_files import decode_text, read_text
 
 TEXT = "a red star\nein grüner Stern ⭐\n一只猫\n"
 MARKS = {
