@@ -92,29 +92,28 @@ class ToMeConfig:
             level: how many times smaller than the latent the grid is, 1, 2, 4 or 8.
             progress: of the denoising, 0 to 1; may be None unless ``uses_progress``.
         """
-        ratio = self._ramp_at(level)
+        ramp = self._ramp_at(level)
         if progress is None or not self.uses_progress:
-            return ratio if isinstance(ratio, float) else ratio[0]
+            return ramp[0]
         if not self.start <= progress <= self.end or progress == self.end < 1:
             return 0.0
-        if isinstance(ratio, float):
-            return ratio
-        position = progress * (len(ratio) - 1)
-        left = min(int(position), len(ratio) - 2)
-        return ratio[left] + (position - left) * (ratio[left + 1] - ratio[left])
+        position = progress * (len(ramp) - 1)
+        left = int(position)
+        right = min(left + 1, len(ramp) - 1)
+        return ramp[left] + (position - left) * (ramp[right] - ramp[left])
 
     def is_ramp(self, level: int) -> bool:
         """Return True where the ratio of a level changes from step to step."""
-        return not isinstance(self._ramp_at(level), float)
+        return len(self._ramp_at(level)) > 1
 
     def highest_ratio(self, level: int) -> float:
         """Return the highest ratio of a level over the denoising."""
-        ratio = self._ramp_at(level)
-        return ratio if isinstance(ratio, float) else max(ratio)
+        return max(self._ramp_at(level))
 
-    def _ramp_at(self, level: int) -> float | tuple[float, ...]:
-        # After validation: a float or a tuple of floats.
-        return self.ratio.get(level, 0.0) if isinstance(self.ratio, Mapping) else self.ratio  # type: ignore[return-value]
+    def _ramp_at(self, level: int) -> tuple[float, ...]:
+        """Return a level's ramp, which has one entry for a constant ratio."""
+        ratio: Any = self.ratio.get(level, 0.0) if isinstance(self.ratio, Mapping) else self.ratio
+        return ratio if isinstance(ratio, tuple) else (ratio,)
 
     @property
     def uses_group_sizes(self) -> bool:
