@@ -36,8 +36,7 @@ class MethodOverride:
 
     A subclass defines ``run``, which gets the running call of the denoiser and the arguments, and calls
     ``call_original``. ``put`` stores an object on its layer, ``remove_overrides`` takes it off. The attributes of an
-    object are copied and pickled with the model. Outside of a call of the denoiser only the original runs;
-    ``EntryForward`` begins a call there.
+    object are copied and pickled with the model. Outside of a call of the denoiser only the original runs.
 
     Attributes:
         previous: the former value under that name in the layer's ``__dict__``, such as a user's function, or None.

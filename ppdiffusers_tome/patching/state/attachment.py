@@ -17,6 +17,7 @@ from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES, next
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising, current_pipeline_call
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
+from ppdiffusers_tome.patching.state.recompute import find_stored_call
 from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -74,11 +75,13 @@ class Attachment:
             self._run_idle_actions()
 
     def current_call(self) -> DenoiserCall | None:
-        """Return the running call on this thread or in the traced program."""
+        """Return the running call on this thread, in a backward pass, or in the traced program."""
         for call in reversed(CALL_STACK.calls):
             if call.attachment is self:
                 return call
-        if CALL_STACK.calls or paddle.in_dynamic_mode():
+        if paddle.in_dynamic_mode():
+            return find_stored_call(self)
+        if CALL_STACK.calls:
             return None
         program = paddle.static.default_main_program()
         if self._traced is None or self._traced[0] is not program:
