@@ -90,8 +90,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         key = id(block.parent), block.adapter.block_class
         if key not in parents:
             grid_layer = find_layer(block.parent, block.adapter.grid_layer)
-            parent = ParentForward(attachment, block, gets_latent=grid_layer is block.parent)
-            parents[key] = parent, grid_layer
+            parents[key] = ParentForward(attachment, block), grid_layer
         inner = [
             override for role, point in block.points(config)
             for override in _list_overrides(attachment, block, role, point, combine)
@@ -104,8 +103,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         BlockForward(attachment, block, parents[key][0], inner).put()
     # The outermost override is stored last, also where one layer is a block, its parent and the denoiser.
     for parent, grid_layer in parents.values():
-        if not parent.gets_latent:
-            InputForward(attachment, grid_layer, parent.read_layout).put()
+        InputForward(attachment, grid_layer, parent.read_layout).put()
         parent.put()
     if config.cache:
         attach_step_cache(attachment, denoiser)

@@ -19,7 +19,7 @@ from ppdiffusers.models.modeling_utils import ModelMixin
 import ppdiffusers_tome
 import tiny
 from ppdiffusers_tome import apply_tome, install, remove_tome, uninstall
-from ppdiffusers_tome.patching.state.pipeline_call import current_pipeline_call
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 
 pytestmark = pytest.mark.once
 
@@ -158,11 +158,11 @@ class TestCallsOfPipelines:
     def test_it_is_told_in_classes_of_all_kinds(self) -> None:
         class Own(ppdiffusers.StableDiffusionPipeline):
             def __call__(self, pipe: Any = None) -> Any:
-                return current_pipeline_call(), pipe
+                return CALL_STACK.pipeline_call, pipe
 
         class Mixin:
             def __call__(self) -> Any:
-                return current_pipeline_call()
+                return CALL_STACK.pipeline_call
 
         class Mixed(Mixin, ppdiffusers.StableDiffusionPipeline):
             pass
@@ -174,7 +174,7 @@ class TestCallsOfPipelines:
         assert self.told(Own, pipe=3)[1] == 3
         assert self.told(Mixed) is not None
         assert self.told(Inherited) is not None
-        assert current_pipeline_call() is None
+        assert CALL_STACK.pipeline_call is None
         uninstall()
         assert self.told(Own)[0] is self.told(Mixed) is self.told(Inherited) is None
         assert "__call__" not in vars(Mixed)
@@ -185,7 +185,7 @@ class TestCallsOfPipelines:
                 raise AssertionError("replaced")
 
         def another(self: Any) -> Any:
-            return current_pipeline_call()
+            return CALL_STACK.pipeline_call
 
         Own.__call__ = another
         install()
@@ -274,7 +274,7 @@ class TestBesideMonkeypatches:
     def test_a_call_that_wraps_ours_stays(self) -> None:
         class Pipeline(ppdiffusers.StableDiffusionPipeline):
             def __call__(self) -> Any:
-                return current_pipeline_call()
+                return CALL_STACK.pipeline_call
 
         ours = Pipeline.__call__
 

@@ -41,16 +41,15 @@ class InputForward(ForwardOverride):
 
 
 class ParentForward(ForwardOverride):
-    """The override of the parent of blocks, which finds their layout.
+    """The override of the parent of blocks, which holds their layout in a call.
 
-    It reads the arguments of the layer that gets the latent: the parent, or where ``gets_latent`` is False another one,
-    which an ``InputForward`` shows to ``read_layout``.
+    An ``InputForward`` shows the arguments of the layer that gets the latent to ``read_layout``.
     """
 
-    def __init__(self, attachment: Attachment, block: MergeableBlock, *, gets_latent: bool) -> None:
+    def __init__(self, attachment: Attachment, block: MergeableBlock) -> None:
         super().__init__(attachment, block.parent)
         # Not the adapter itself: a model with ToMe can be pickled.
-        self.block_class, self.level, self.gets_latent = block.adapter.block_class, block.level, gets_latent
+        self.block_class, self.level = block.adapter.block_class, block.level
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)
@@ -68,8 +67,6 @@ class ParentForward(ForwardOverride):
         if call.in_graph:
             store_call(self.attachment, call)
         try:
-            if self.gets_latent:
-                self.read_layout(call, self.layer, args, kwargs)
             return self.call_original(*args, **kwargs)
         finally:
             call.layouts.pop(self, None)

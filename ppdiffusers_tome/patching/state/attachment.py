@@ -15,7 +15,7 @@ import paddle
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES, next_call_number
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
-from ppdiffusers_tome.patching.state.pipeline_call import Denoising, current_pipeline_call
+from ppdiffusers_tome.patching.state.pipeline_call import Denoising
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
 from ppdiffusers_tome.patching.state.recompute import find_stored_call
 from ppdiffusers_tome.patching.state.step_cache import StepReport
@@ -96,7 +96,7 @@ class Attachment:
 
     def denoising(self) -> Denoising:
         """Return the denoising of the running pipeline, otherwise of this thread."""
-        pipeline_call = current_pipeline_call()
+        pipeline_call = CALL_STACK.pipeline_call
         denoising = None if pipeline_call is None else pipeline_call.denoising(self)
         if denoising is not None:
             return denoising

@@ -161,7 +161,8 @@ class DenoiserCall:
             return None
         num_merged = config.num_merged(layout.grid, layout.level, self.progress)
         if config.uses_progress:
-            self.attachment.denoising().note_merging(num_merged > 0)
+            denoising = self.attachment.denoising()
+            denoising.has_merged = bool(denoising.has_merged) or num_merged > 0
         if num_merged == 0 or not self._has_cells(layout.grid):
             return None
         if config.min_similarity is not None:
