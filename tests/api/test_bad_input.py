@@ -134,7 +134,7 @@ class TestNumbersOfOtherLibraries:
     """numpy's and Paddle's are taken wherever a number, a flag or a ramp is, and held as Python's own."""
 
     @pytest.mark.parametrize(
-        ("given", "same"),
+        ("settings", "same"),
         [
             (dict(ratio=np.array(0.25)), dict(ratio=0.25)),
             (dict(ratio=np.array([[0.25]])), dict(ratio=0.25)),
@@ -164,9 +164,9 @@ class TestNumbersOfOtherLibraries:
         ],
         ids=lambda settings: name_of(settings)[:60],
     )
-    def test_they_are_taken(self, given: dict[str, Any], same: dict[str, Any]) -> None:
-        config, plain = ToMeConfig(**given), ToMeConfig(**same)
-        assert apply_tome(unet(), **given).tome.config == config == plain
+    def test_they_are_taken(self, settings: dict[str, Any], same: dict[str, Any]) -> None:
+        config, plain = ToMeConfig(**settings), ToMeConfig(**same)
+        assert apply_tome(unet(), **settings).tome.config == config == plain
         assert hash(config) == hash(plain)
         assert repr(config) == repr(plain)
         for name, value in vars(config).items():
@@ -187,19 +187,19 @@ class TestNumbersOfOtherLibraries:
 NO_NAMES = [None, b"fast", np.array(["fast", "x"]), ToMeConfig]
 
 
-@pytest.mark.parametrize("given", NO_NAMES, ids=[str(i) for i in range(len(NO_NAMES))])
+@pytest.mark.parametrize("value", NO_NAMES, ids=[str(i) for i in range(len(NO_NAMES))])
 class TestWhatIsNoName:
-    def test_of_a_preset(self, given: Any) -> None:
+    def test_of_a_preset(self, value: Any) -> None:
         with pytest.raises(ToMeTypeError, match=r"must be the name of a preset \(balanced, fast, quality\); got "):
-            ToMeConfig.preset(given)
+            ToMeConfig.preset(value)
 
-    def test_of_a_preset_or_file(self, given: Any) -> None:
+    def test_of_a_preset_or_file(self, value: Any) -> None:
         with pytest.raises(ToMeTypeError, match=r"must be the name of a preset \(.*\) or the path of a JSON file of"):
-            ToMeConfig.named(given)
+            ToMeConfig.named(value)
 
-    def test_of_a_file(self, given: Any) -> None:
+    def test_of_a_file(self, value: Any) -> None:
         with pytest.raises(ToMeTypeError, match=r"must be the path of a JSON file of settings, such as 'tome\.json'"):
-            ToMeConfig.load(given)
+            ToMeConfig.load(value)
 
 
 def test_what_is_no_mapping_of_settings_is_refused() -> None:
@@ -288,11 +288,11 @@ NO_MODELS = ["runwayml/stable-diffusion-v1-5", None, ppdiffusers.StableDiffusion
 
 
 @pytest.mark.parametrize("function", [apply_tome, remove_tome, applied_tome])
-@pytest.mark.parametrize("given", NO_MODELS, ids=[str(i) for i in range(len(NO_MODELS))])
-def test_what_is_no_model_is_refused(given: Any, function: Callable[[Any], Any]) -> None:
-    sentence = r"ToMe needs a ppdiffusers pipeline or model, .*of type " + re.escape(type(given).__name__)
+@pytest.mark.parametrize("value", NO_MODELS, ids=[str(i) for i in range(len(NO_MODELS))])
+def test_what_is_no_model_is_refused(value: Any, function: Callable[[Any], Any]) -> None:
+    sentence = r"ToMe needs a ppdiffusers pipeline or model, .*of type " + re.escape(type(value).__name__)
     with pytest.raises(ToMeTypeError, match=sentence):
-        function(given)
+        function(value)
 
 
 def test_bad_setting_is_found_before_a_bad_model() -> None:

@@ -74,7 +74,7 @@ def test_controlnets_of_one_model_keep_to_themselves(settings: dict[str, Any]) -
     assert len({id(override.attachment) for _, _, override in list_attached_blocks(multi)}) == 2
 
 
-def merged_counts(records: Any, calls: int) -> list[int]:
+def count_merged(records: Any, calls: int) -> list[int]:
     counts = [0] * calls
     for record in records:
         counts[record.call] = record.num_merged
@@ -86,12 +86,12 @@ def test_a_model_of_its_own_in_a_callback_has_its_own_steps() -> None:
     pipe, judge = tiny.pipeline(), apply_tome(tiny.unet(), 0.5, end=0.5)
     counts: list[int] = []
 
-    def callback(pipe: Any, step: int, timestep: Any, given: dict[str, Any]) -> dict[str, Any]:
+    def callback(pipe: Any, step: int, timestep: Any, values: dict[str, Any]) -> dict[str, Any]:
         for timestep in (900, 100):
             with record_merging(judge) as records:
                 tiny.run_unet(judge, timestep=timestep)
             counts.append(sum(record.num_merged for record in records) > 0)
-        return given
+        return values
 
     expected = tiny.run_pipeline(tiny.pipeline().apply_tome(0.5, end=0.5), steps=3)
     pipe.apply_tome(0.5, end=0.5)
@@ -118,7 +118,7 @@ def test_levels_between_those_of_the_schedule_are_progress() -> None:
     pipe = tiny.pipeline(OwnLevels).apply_tome(0.5, end=0.5)
     with record_merging(pipe) as records:
         pipe()
-    merged = [count > 0 for count in merged_counts(records, 10)]
+    merged = [count > 0 for count in count_merged(records, 10)]
     # The second half of the schedule begins at 251.
     assert merged == [level > 251 for level in OwnLevels.LEVELS]
 
