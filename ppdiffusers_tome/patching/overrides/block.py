@@ -123,8 +123,8 @@ class BlockForward(ForwardOverride):
             store_call(self.attachment, call)
         for path, override in self.inner:
             layer = find_layer(self.layer, path)
-            if layer is not override.layer and layer is not None and override.can_move(layer):
-                override.move(layer)
+            if layer is not override.layer and layer is not None:
+                override.follow(layer)
         outer, tokens = call.block, first_argument(self.layer, args, kwargs) if self.gets_tokens else None
         call.num_blocks += 1
         layout = call.find_layout(self, self.parent)

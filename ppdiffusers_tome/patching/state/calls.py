@@ -47,7 +47,6 @@ class DenoiserCall:
         self._training = training
         # Training uses random timesteps and images.
         self._shares_steps = self._config.reuse_steps > 1 and not training
-        self._has_timestep = False
         self.timestep: paddle.Tensor | None = None
         self.timestep_argument: paddle.Tensor | None = None
         self.cached_step: CachedStep | None = None
@@ -65,9 +64,9 @@ class DenoiserCall:
 
         Schedules and reuse over steps read it, which waits for the device.
         """
-        if self._has_timestep:
+        if self.timestep is not None:
             return
-        self._has_timestep, self.timestep = True, timestep
+        self.timestep = timestep
         if self._config.uses_progress:
             require_eager("a ratio that changes over the denoising, start or end")
         elif self._config.cache:
@@ -100,7 +99,7 @@ class DenoiserCall:
 
     def find_cached_step(self) -> CachedStep | None:
         """Return the step of the cache; None where all layers run."""
-        if not self._has_timestep and self.timestep_argument is not None:
+        if self.timestep is None and self.timestep_argument is not None:
             self.set_timestep(self.timestep_argument)
         return self.cached_step
 
@@ -155,7 +154,7 @@ class DenoiserCall:
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
         """Match a block's tokens ``[batch, tokens, channels]`` or reuse a reduction; None: run unmerged."""
         config, layout = self._config, block.layout
-        if not self._has_timestep:
+        if self.timestep is None:
             self._warn_of_missing_timestep()
         if config.uses_progress and self.progress is None:
             return None
