@@ -255,7 +255,7 @@ def _entries(model: Any) -> tuple[AppliedBlocks, ...]:
 
 
 def _list_denoisers(pipe: Any) -> dict[str, Any]:
-    """Return the models of a pipeline that may merge, by name; refuse what a program cannot contain."""
+    """Return the models that may merge, by name; refuse unsupported settings."""
     models = {name: model for name in DENOISERS if (model := getattr(pipe, name, None)) is not None}
     for name, model in models.items():
         if has_legacy_port(model):
@@ -280,7 +280,7 @@ def _require_image_size(height: int, width: int, rows: int | None) -> None:
 
 
 def _require_deployable(pipe: Any) -> None:
-    """Refuse a pipeline whose class, shapes or data type ppdiffusers' deploy pipelines do not take."""
+    """Refuse a pipeline that ppdiffusers' deploy pipelines cannot run."""
     class_name, controlnet = type(pipe).__name__, getattr(pipe, "controlnet", None)
     if class_name not in ("StableDiffusionPipeline", "StableDiffusionControlNetPipeline"):
         raise ToMeValueError(

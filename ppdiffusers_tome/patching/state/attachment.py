@@ -75,7 +75,7 @@ class Attachment:
             self._run_idle_actions()
 
     def current_call(self) -> DenoiserCall | None:
-        """Return the running call on this thread, in a backward pass, or in the traced program."""
+        """Return the call that runs now, a backward pass or trace included."""
         for call in reversed(CALL_STACK.calls):
             if call.attachment is self:
                 return call
