@@ -44,7 +44,6 @@ class Attachment:
         self._warned: set[str] = set()
         # The steps of a denoiser without a pipeline, by thread.
         self._without_pipeline = threading.local()
-        self._lock = threading.Lock()
         self._running: list[int] = []
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         # While the denoiser itself is traced, Paddle runs its ``forward`` without our override.
@@ -59,7 +58,7 @@ class Attachment:
     @contextmanager
     def make_current(self, call: DenoiserCall) -> Iterator[None]:
         """Make a call the current one of this thread in this context."""
-        with CHANGES, self._lock:
+        with CHANGES:
             call.number = number = next_call_number()
             self._running.append(number)
         CALL_STACK.calls.append(call)
@@ -70,7 +69,7 @@ class Attachment:
             raise
         finally:
             CALL_STACK.calls.pop()
-            with self._lock:
+            with CHANGES:
                 self._running.remove(number)
             self._run_idle_actions()
 
@@ -90,7 +89,7 @@ class Attachment:
 
     def call_when_idle(self, number: int, action: Callable[[], None]) -> None:
         """Call ``action`` once no earlier call runs in any thread."""
-        with self._lock:
+        with CHANGES:
             self._waiting.append((number, action))
         self._run_idle_actions()
 
@@ -116,7 +115,7 @@ class Attachment:
         warnings.warn(f"ToMe: {message}", stacklevel=level + 1)
 
     def _run_idle_actions(self) -> None:
-        with self._lock:
+        with CHANGES:
             oldest = min(self._running, default=None)
             ready = [entry for entry in self._waiting if oldest is None or entry[0] < oldest]
             self._waiting = [entry for entry in self._waiting if entry not in ready]
