@@ -27,7 +27,7 @@ def pytest_collection_finish() -> None:
 
 
 def _let_a_cpu_attend() -> None:
-    """ppdiffusers 0.29.1 calls a kernel of GPUs on a CPU too, unless this is set; it looks at every call."""
+    """Set what ppdiffusers 0.29.1 reads at every call, or it calls a GPU kernel."""
     import paddle
 
     if paddle.get_device() == "cpu":
@@ -35,7 +35,7 @@ def _let_a_cpu_attend() -> None:
 
 
 def _convert_once() -> None:
-    """Let Paddle keep what it converts to record a program: it converts a method again at every call, for 0.1 s."""
+    """Let Paddle keep converted methods, as each conversion takes 0.1 s."""
     from paddle.jit.dy2static.program_translator import FunctionCache
 
     convert, converted = FunctionCache._convert, {}
@@ -51,7 +51,7 @@ def _convert_once() -> None:
 
 @pytest.fixture(autouse=True)
 def _turn_gradients_on() -> None:
-    """Paddle 2.6's decorator ``no_grad`` leaves gradients off where two of its calls nest, as in a callback."""
+    """Turn gradients on, which nested ``no_grad`` of Paddle 2.6 leaves off."""
     paddle = sys.modules.get("paddle")
     tracer = None if paddle is None else paddle.framework._dygraph_tracer()
     if tracer is not None and not tracer._has_grad:

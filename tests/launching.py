@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def python_path(*folders: Path) -> str:
-    """``PYTHONPATH`` of a program: what the tests have, such as another ppdiffusers, and then these folders."""
+    """Return a program's ``PYTHONPATH``: that of the tests, and then these folders."""
     return os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *map(str, folders)])
 
 
 def on_ranks(number: int, folder: Path, *program: str) -> list[str]:
-    """The command that runs a Python program, ``-m MODULE`` or a file, on so many ranks.
+    """Return the command that runs a Python program on several ranks.
 
     What the ranks say goes to ``folder/log/workerlog.RANK``, and what rank 0 says to standard output too.
     """

@@ -1,4 +1,4 @@
-"""Tiny models and pipelines of ppdiffusers' own classes, with random weights that are always the same.
+"""Tiny models and pipelines of ppdiffusers' own classes, with the same random weights always.
 
 Weights are drawn by each parameter's name, and building moves no global generator, so the order of tests is free.
 """
@@ -24,7 +24,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 from launching import python_path
 from zoo.dit import SPECIMEN as DIT
 from zoo.specimen import TEXT_DIM as CROSS_DIM
-from zoo.specimen import TEXT_TOKENS, built, normal, picture
+from zoo.specimen import TEXT_TOKENS, create, normal, picture
 from zoo.unet import SPECIMEN as UNET
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,28 +33,28 @@ Call = Callable[..., np.ndarray]
 
 
 def build(cls: type, **settings: Any) -> Any:
-    """As ``built``; but for the first of its kind a copy, which takes half the time."""
+    """Create a model, or copy the first of its kind in half the time."""
     try:
         hash(tuple(settings.items()))
     except TypeError:
-        return built(cls, **settings)
+        return create(cls, **settings)
     return copy.deepcopy(_first(cls, **settings))
 
 
 @lru_cache(maxsize=None, typed=True)
 def _first(cls: type, **settings: Any) -> Any:
-    return built(cls, **settings)
+    return create(cls, **settings)
 
 
 def random_states() -> tuple[list[str], list[int]]:
-    """What Paddle's and numpy's global generators hold, to be compared."""
+    """Return the states of Paddle's and numpy's global generators."""
     # Paddle's state prints as its numbers; 3.3.1 prints an address among them.
     numbers = [number for number in str(paddle.get_rng_state()[0]).split() if not number.startswith("0x")]
     return numbers, np.random.get_state()[1].tolist()
 
 
 def unet(levels: int = 2, **settings: Any) -> ppdiffusers.UNet2DConditionModel:
-    """Stable Diffusion's shape: cross attention at every one of ``levels`` levels, the first at the latent's size."""
+    """Build Stable Diffusion's shape: cross attention at every one of ``levels`` levels."""
     shape = dict(
         block_out_channels=(8, 16, 16, 16)[:levels], down_block_types=("CrossAttnDownBlock2D",) * levels,
         up_block_types=("CrossAttnUpBlock2D",) * levels,
@@ -144,7 +144,7 @@ def latent(batch: int = 2, height: int = 16, width: int = 16) -> paddle.Tensor:
 
 @lru_cache
 def text(batch: int = 2) -> paddle.Tensor:
-    """The same tensor at every call, as a pipeline gives its denoiser in every step."""
+    """Return the same tensor at every call, as a pipeline does in every step."""
     return array((batch, TEXT_TOKENS, CROSS_DIM), seed=2)
 
 
@@ -180,9 +180,9 @@ def run_pipeline(pipe: Any, steps: int = 2, **kwargs: Any) -> np.ndarray:
 
 
 def snapshot(model: Model) -> dict[str, Any]:
-    """All that a model's layers hold, by path: classes, attributes and, one level down, what dicts and lists hold."""
+    """Return the class, attributes and nested containers of every layer, by path."""
 
-    def held(value: Any) -> Any:
+    def describe(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: id(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
@@ -191,12 +191,12 @@ def snapshot(model: Model) -> dict[str, Any]:
 
     return {
         # Paddle itself marks a layer as built when it is first called with hooks.
-        path: (type(layer), {name: held(value) for name, value in vars(layer).items() if name != "_built"})
+        path: (type(layer), {name: describe(value) for name, value in vars(layer).items() if name != "_built"})
         for path, layer in model.named_sublayers(include_self=True)
     }
 
 
-def in_new_process(code: str, *arguments: str) -> Any:
+def run_in_new_process(code: str, *arguments: str) -> Any:
     """Run ``code`` in a fresh interpreter; what it prints last, as JSON, is returned."""
     # Today's scipy, which paddlenlp imports, needs Python's own zlib: Paddle 2.6.2 brings another one if it is first.
     result = subprocess.run(

@@ -7,7 +7,6 @@ fit into the cache. Chunked attention is off by default and independent of ToMe.
 
 from __future__ import annotations
 
-from collections import Counter
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -153,7 +152,12 @@ def enable_chunked_attention(model_or_pipe: T, query_rows: int = QUERY_ROWS) -> 
     layers = [layer for _, model in list_models(model_or_pipe) for layer in _attention_layers(model)]
     replaceable = [layer for layer in layers if _is_replaceable(layer.processor)]
     if not replaceable:
-        raise ToMeValueError(_explain_nothing_replaced(model_or_pipe, layers))
+        processors = ", ".join(sorted({type(layer.processor).__name__ for layer in layers})) or "none"
+        raise ToMeValueError(
+            f"{type(model_or_pipe).__name__} has no attention to compute in chunks: only ppdiffusers' plain "
+            f"AttnProcessor is replaced, and its processors are {processors}; set AttnProcessor() first with "
+            "set_attn_processor, or give a model with attention, such as a Stable Diffusion UNet"
+        )
     for layer in replaceable:
         layer.set_processor(processor)
     return model_or_pipe
@@ -185,15 +189,3 @@ def _slice(x: paddle.Tensor | None, axis: int, start: int, count: int) -> Any:
 
 def _attention_layers(model: Any) -> list[Any]:
     return [layer for layer in model.sublayers(include_self=True) if hasattr(layer, "set_processor")]
-
-
-def _explain_nothing_replaced(model_or_pipe: Any, layers: list[Any]) -> str:
-    counts = Counter(type(layer.processor).__name__ for layer in layers)
-    processors = ", ".join(f"{count} {processor}" for processor, count in counts.items())
-    reason = (
-        "it has no attention layer; give a model with attention, such as a Stable Diffusion UNet, or its pipeline"
-        if not layers
-        else f"only ppdiffusers' plain AttnProcessor is replaced, and its processors are {processors}; set "
-        "AttnProcessor() first with set_attn_processor, or keep these"
-    )
-    return f"{type(model_or_pipe).__name__} has no attention to compute in chunks: {reason}"

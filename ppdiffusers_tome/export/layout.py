@@ -48,7 +48,8 @@ def require_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) 
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise ToMeValueError(f"{folder} is a file; choose another folder") from error
-    _probe(folder)
+    with tempfile.TemporaryFile(dir=folder):
+        pass  # else the folder cannot be written
     has_export = read_export(folder) is not None
     if os.path.lexists(folder / INDEX):
         index = _read_json(folder / INDEX)
@@ -61,27 +62,23 @@ def require_folder(folder: Path, names: Iterable[str] = (), *, overwrite: bool) 
             )
     files = list(dict.fromkeys([*_FILES, *names]))
     for path in sorted({folder / parent for name in files for parent in Path(name).parents if parent != Path()}):
-        if path.is_symlink():
+        if path.is_symlink() or path.is_file():
             raise ToMeValueError(
-                f"{path} is a link, so files would be replaced elsewhere; remove it, or choose another folder"
+                f"{path} is a link or a file, and an export writes a folder there; remove it, or choose another folder"
             )
-        if path.is_dir():
-            _probe(path)
-        elif path.exists():
-            raise ToMeValueError(f"{path} is a file, and an export has a folder of that name; choose another folder")
-    existing = [name for name in files if os.path.lexists(folder / name)]
-    for name in existing:
+    files.sort(key=_DESCRIPTIONS.__contains__)  # what belongs to no export is the worse obstacle
+    for name in (name for name in files if os.path.lexists(folder / name)):
+        if (folder / name).is_dir():
+            raise ToMeValueError(f"{folder / name} is a folder, so no file can be written there; choose another folder")
         if name not in _DESCRIPTIONS and not has_export:
             raise ToMeValueError(
                 f"{folder / name} belongs to no export, as {folder} has no {EXPORT} of one, and overwrite=True "
                 "replaces only exports; choose another folder, or move the file away"
             )
-    for path in (folder / name for name in existing):
-        if path.is_dir():
-            raise ToMeValueError(f"{path} is a folder, so no file can be written there; choose another folder")
         if not overwrite:
-            remedy = "or replace it with overwrite=True" if path.exists() else "or remove this broken link"
-            raise ToMeValueError(f"{path} exists already; choose another folder, {remedy}")
+            raise ToMeValueError(
+                f"{folder / name} exists already; choose another folder, or replace it with overwrite=True"
+            )
 
 
 def list_files(folder: Path) -> list[str]:
@@ -123,12 +120,6 @@ def read_export(folder: Path) -> dict[str, Any] | None:
     export = _read_json(folder / EXPORT)
     # `bench export` writes another file of that name.
     return export if isinstance(export, dict) and isinstance(export.get("components"), list) else None
-
-
-def _probe(folder: Path) -> None:
-    """Raise OSError if a folder cannot be written."""
-    with tempfile.TemporaryFile(dir=folder):
-        pass
 
 
 def _read_json(path: Path) -> Any:

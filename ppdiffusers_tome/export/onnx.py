@@ -6,8 +6,6 @@ and integer arithmetic. ``index_add`` would not.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +21,7 @@ def convert_to_onnx(program: Path) -> None:
     import paddle2onnx
 
     source, weights, target = (str(program.with_suffix(suffix)) for suffix in (".pdmodel", ".pdiparams", ".onnx"))
-    with _discard_standard_output():
-        paddle2onnx.export(source, weights, target, opset_version=16)
+    paddle2onnx.export(source, weights, target, opset_version=16, verbose=False)
 
 
 def run_onnx(file: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -54,18 +51,3 @@ def use_image_layout_in_norms(vae: Any) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@contextmanager
-def _discard_standard_output() -> Iterator[None]:
-    """Discard what paddle2onnx's C++ code prints."""
-    sys.stdout.flush()
-    saved_descriptor = os.dup(1)
-    null_descriptor = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null_descriptor, 1)
-        yield
-    finally:
-        os.dup2(saved_descriptor, 1)
-        os.close(null_descriptor)
-        os.close(saved_descriptor)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,22 @@ import paddle
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.export.layout import (
+    DENOISER_SETTINGS,
+    DENOISERS,
     EXPORT,
     INDEX,
     PROGRAM,
     PROGRAM_SUFFIXES,
     PROGRAMS,
-    list_files,
+    SETTINGS,
     publish,
     read_export,
     require_folder,
 )
 from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx, use_image_layout_in_norms
 from ppdiffusers_tome.export.programs import (
+    LATENT_CHANNELS,
+    VAE_SCALE_FACTOR,
     Component,
     TextEncoder,
     VaeDecoder,
@@ -43,15 +48,12 @@ from ppdiffusers_tome.export.programs import (
     denoiser_component,
     load_program,
 )
-from ppdiffusers_tome.export.requirements import (
-    LATENT_CHANNELS,
-    TOLERANCE,
-    VAE_SCALE_FACTOR,
-    require_deployable,
-    require_image_size,
-    require_onnx,
-)
-from ppdiffusers_tome.export.settings import describe_settings, list_denoisers, list_settings_files
+from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
+from ppdiffusers_tome.patching.apply import AppliedBlocks, applied_tome
+from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
+from ppdiffusers_tome.patching.legacy_port import has_legacy_port
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.types import check_type
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,9 @@ def export_pipeline(
         OSError: a file cannot be written.
     """
     folder = Path(folder)
-    require_image_size(height, width, rows)
-    require_deployable(pipe)
-    denoisers = list_denoisers(pipe)
+    _require_image_size(height, width, rows)
+    _require_deployable(pipe)
+    denoisers = _list_denoisers(pipe)
     if onnx:
         require_onnx()
     require_folder(folder, overwrite=overwrite)
@@ -105,7 +107,6 @@ def export_pipeline(
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as work_name:
         work = Path(work_name)
         _write_config(pipe, work)
-        require_folder(folder, list_files(work), overwrite=overwrite)
         for component in components:
             with use_image_layout_in_norms(pipe.vae):
                 component.save(work)
@@ -208,12 +209,98 @@ class _DeployPipelineFixes:
             try:
                 yield bar
             except TypeError as error:
-                frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-                is_refusal = frames[-1].f_code is paddle.device.synchronize.__code__
-                pipeline_modules = {cls.__module__ for cls in type(self).__mro__}
+                *_, caller, function = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+                is_refusal = function.f_code is paddle.device.synchronize.__code__
                 # A callback of the user may call it too, and gets its error.
-                if not is_refusal or frames[-2].f_globals["__name__"] not in pipeline_modules:
+                if not is_refusal or not caller.f_globals["__name__"].startswith("ppdiffusers."):
                     raise
+
+
+def describe_settings(denoisers: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe which blocks merge with which settings, for JSON; None without merging."""
+    return {
+        name: [{"settings": entry.config.to_dict(), "blocks": list(entry.paths)} for entry in _entries(model)] or None
+        for name, model in denoisers.items()
+    }
+
+
+def list_settings_files(denoisers: Mapping[str, Any]) -> dict[str, ToMeConfig]:
+    """Return the settings to save, by file name.
+
+    Applying them merges exactly the blocks that merge now. There is one ``tome.json`` if one config does that for all
+    denoisers, otherwise a file for each denoiser for which one config does. Ratio 0 means no merging.
+    """
+    config = _find_common_config(denoisers.values())
+    if config is not None:
+        return {SETTINGS: config}
+    configs = {DENOISER_SETTINGS[name]: _find_common_config([model]) for name, model in denoisers.items()}
+    return {name: config for name, config in configs.items() if config is not None}
+
+
+def _find_common_config(models: Iterable[Any]) -> ToMeConfig | None:
+    """Find the config that merges exactly the blocks that merge now."""
+    models = list(models)
+    config, *others = {entry.config for model in models for entry in _entries(model)} or {ToMeConfig(0)}
+    for model in models:
+        merging = {path for entry in _entries(model) for path in entry.paths}
+        selected = {block.name for block in select_blocks(find_blocks(model), config)}
+        if merging != selected and (merging or config.ratio):
+            return None
+    return None if others else config
+
+
+def _entries(model: Any) -> tuple[AppliedBlocks, ...]:
+    applied = applied_tome(model)
+    return () if applied is None else applied.entries
+
+
+def _list_denoisers(pipe: Any) -> dict[str, Any]:
+    """Return the models that may merge, by name; refuse unsupported settings."""
+    models = {name: model for name in DENOISERS if (model := getattr(pipe, name, None)) is not None}
+    for name, model in models.items():
+        if has_legacy_port(model):
+            raise ToMeValueError(
+                f"ppdiffusers' own port of token merging is on {name} and cannot be exported; call remove_tome, or "
+                "apply_tome in its place"
+            )
+        for entry in _entries(model):
+            require_exportable(entry.config, name)
+    return models
+
+
+def _require_image_size(height: int, width: int, rows: int | None) -> None:
+    """Refuse sizes for which no program can be written."""
+    side, any_rows = (VAE_SCALE_FACTOR, "a multiple of 8, such as 512"), (1, "1 or more; 2 is one guided image")
+    for name, value, (multiple, accepted) in (
+        ("height", height, side), ("width", width, side), ("rows", 1 if rows is None else rows, any_rows),
+    ):  # fmt: skip
+        check_type(value, Integral, "a whole number", f"{name}=")
+        if value < 1 or value % multiple:
+            raise ToMeValueError(f"{name}={value} must be {accepted}")
+
+
+def _require_deployable(pipe: Any) -> None:
+    """Refuse a pipeline that ppdiffusers' deploy pipelines cannot run."""
+    class_name, controlnet = type(pipe).__name__, getattr(pipe, "controlnet", None)
+    if class_name not in ("StableDiffusionPipeline", "StableDiffusionControlNetPipeline"):
+        raise ToMeValueError(
+            f"a {class_name} cannot be exported; give a StableDiffusionPipeline or StableDiffusionControlNetPipeline, "
+            "or export its denoiser with paddle.jit.save"
+        )
+    if controlnet is not None and type(controlnet).__name__ != "ControlNetModel":
+        raise ToMeValueError(
+            f"a {type(controlnet).__name__} cannot be exported; the deploy pipelines take one ControlNet"
+        )
+    channels = (pipe.unet.config.in_channels, pipe.vae.config.latent_channels)
+    if channels != (LATENT_CHANNELS, LATENT_CHANNELS) or pipe.vae_scale_factor != VAE_SCALE_FACTOR:
+        raise ToMeValueError(
+            f"a UNet of {channels[0]} and a VAE of {channels[1]} channels at 1/{pipe.vae_scale_factor} of the size "
+            f"cannot be exported; the deploy pipelines take {LATENT_CHANNELS} channels at 1/{VAE_SCALE_FACTOR}"
+        )
+    if pipe.unet.dtype != paddle.float32:
+        raise ToMeValueError(
+            f"a model in {pipe.unet.dtype} cannot be exported; load it in float32, and let Paddle Inference convert it"
+        )
 
 
 def _list_components(pipe: Any, height: int, width: int, rows: int | None) -> list[Component]:

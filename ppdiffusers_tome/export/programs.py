@@ -14,9 +14,9 @@ from ppdiffusers import PaddleInferRuntimeModel
 
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.export.layout import PROGRAM, PROGRAM_SUFFIXES
-from ppdiffusers_tome.export.requirements import VAE_SCALE_FACTOR
 
 # The deploy pipelines assume these numbers (``PaddleInferDiffusionPipelineMixin``).
+LATENT_CHANNELS, VAE_SCALE_FACTOR = 4, 8
 _SCALING_FACTOR, _NUM_CONTROL_SCALES = 0.18215, 13
 
 Shape = list[int | None]

@@ -29,18 +29,15 @@ class ChosenKeys(TokenReduction):
     batch: int
     num_tokens: int
     prefix: int = 0  # how many tokens precede the grid's; they come last in `kept`
-
-    @property
-    def num_left(self) -> int:
-        return self.kept.shape[0]
-
-    @property
-    def keeps_queries(self) -> bool:
-        return True
+    keeps_queries: bool = True
 
     @property
     def uniform_groups(self) -> bool:
         return self.prefix == 0
+
+    @property
+    def num_left(self) -> int:
+        return self.kept.shape[0]
 
     @property
     def positions(self) -> paddle.Tensor:

@@ -58,18 +58,6 @@ def add_group_size_bias(
     return bias.astype(dtype)
 
 
-def expand_to_heads(bias: paddle.Tensor, heads: int, out_dim: int) -> paddle.Tensor:
-    """Expand ``[batch, 1, queries or 1, keys]`` to heads.
-
-    Unlike ppdiffusers' ``prepare_attention_mask``, it can do so in a program for any batch.
-
-    Returns:
-        ``[batch, heads, same, keys]``, or with an ``out_dim`` of 3 ``[batch * heads, same, keys]``.
-    """
-    by_head = bias.expand([-1, heads, -1, -1])
-    return by_head if out_dim == 4 else by_head.flatten(0, 1)
-
-
 @paddle.jit.not_to_static  # tracing would make tensors of dynamic dimensions, and branches of them
 def is_key_mask(mask: paddle.Tensor, key: paddle.Tensor) -> bool:
     """Return True where a mask can be one more channel of the keys.

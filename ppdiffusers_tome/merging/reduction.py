@@ -15,25 +15,22 @@ class TokenReduction(ABC):
     Attributes:
         batch: number of images; -1 matches any (dynamic dimension).
         num_tokens: tokens of an image before the reduction, those before the grid included.
+        keeps_queries: True where only keys and values are reduced and every query stays.
     """
 
     batch: int
     num_tokens: int
-
-    @property
-    @abstractmethod
-    def num_left(self) -> int:
-        """Tokens of an image after the reduction."""
-
-    @property
-    @abstractmethod
-    def keeps_queries(self) -> bool:
-        """True where only keys and values are reduced and every query stays."""
+    keeps_queries: bool
 
     @property
     @abstractmethod
     def uniform_groups(self) -> bool:
         """True where group sizes are as equal as a grid allows."""
+
+    @property
+    @abstractmethod
+    def num_left(self) -> int:
+        """Tokens of an image after the reduction."""
 
     @property
     @abstractmethod

@@ -43,11 +43,6 @@ class RotaryEmbedding:
         return Rotation([paddle.gather(part, rows).reshape(shape) for part in self._parts], self._is_complex)
 
 
-def count_positions(embedding: Embedding) -> int:
-    """Count the tokens that an embedding has positions for."""
-    return embedding[0].shape[0] if isinstance(embedding, (tuple, list)) else embedding.shape[-2]
-
-
 @dataclass(frozen=True, eq=False)
 class Rotation:
     """The rotation of queries or keys by their positions.

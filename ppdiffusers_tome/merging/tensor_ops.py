@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 
 import paddle
 
 HALF = (paddle.float16, paddle.bfloat16)
-_traces_inplace: ContextVar[bool] = ContextVar("traces_inplace", default=False)
 
 
 def widen(x: paddle.Tensor) -> paddle.Tensor:
@@ -60,16 +56,4 @@ def scatter_rows(
 
 def can_write_in_place(x: paddle.Tensor | None = None) -> bool:
     """Return True where neither gradients nor a program are recorded of ``x``."""
-    if not paddle.in_dynamic_mode():
-        return _traces_inplace.get()
-    return x is None or x.stop_gradient or not paddle.is_grad_enabled()
-
-
-@contextmanager
-def trace_with_inplace() -> Iterator[None]:
-    """Trace programs that write in place, for counting operators."""
-    token = _traces_inplace.set(True)
-    try:
-        yield
-    finally:
-        _traces_inplace.reset(token)
+    return paddle.in_dynamic_mode() and (x is None or x.stop_gradient or not paddle.is_grad_enabled())

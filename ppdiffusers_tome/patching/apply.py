@@ -166,7 +166,7 @@ def _check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
             f"proportional=True has no effect here, as the attention of {type(blocks[0].block).__name__} takes no "
             "mask, which would carry how many tokens each key stands for; leave it at None"
         )
-    single = next((block for block in blocks if not block.adapter.frames), None)
+    single = next((block for block in blocks if block.adapter.frames_axis is None), None)
     if config.st > 1 and single is not None:
         raise NothingToMergeError(
             f"st={config.st} merges tokens of several frames, and the attention of {type(single.block).__name__} "
@@ -198,14 +198,9 @@ def _explain(model_or_pipe: Any, denoisers: list[tuple[str, Layer]], config: ToM
             "transformer), or to the pipeline that holds one; `ppdiffusers-tome doctor` lists which have"
         )
     levels = ", ".join(str(level) for level in sorted({block.level for block in blocks if block.points(config)}))
-    if levels and config.levels is not None:
-        return f"{name} has nothing to merge at the levels of ratio={config.ratio}; its blocks are at {levels}"
     if levels:
-        finest = levels.partition(",")[0]
-        return (
-            f"{name} has nothing to merge at max_downsample={config.max_downsample}: its finest attention is at level "
-            f"{finest}; give max_downsample={finest} or more, or None for the finest level"
-        )
+        setting = f"max_downsample={config.max_downsample}" if config.levels is None else f"ratio={config.ratio}"
+        return f"{name} has nothing to merge at the levels of {setting}; its blocks are at {levels}, so give one"
     if METHODS[config.method].keeps_queries and config.merge_attn:
         return (
             f"{name} has nothing to merge with method={config.method!r}: no block of it makes keys and values of its "

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.merging.methods import MEAN, METHODS
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, OUTPUT, MergePoint
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, MergePoint
 from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
     accepts_key_bias,
@@ -73,7 +73,7 @@ def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockForward]]:
 
 
 def _reset(model: Layer) -> None:
-    """Drop cached outputs of earlier steps and traced programs of a model."""
+    """Drop the cached outputs and traced programs of a model."""
     for layer in model.sublayers(include_self=True):
         reset_step_caches(layer)
         for forward in list_replacements(layer):
@@ -90,8 +90,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         key = id(block.parent), block.adapter.block_class
         if key not in parents:
             grid_layer = find_layer(block.parent, block.adapter.grid_layer)
-            parent = ParentForward(attachment, block, gets_latent=grid_layer is block.parent)
-            parents[key] = parent, grid_layer
+            parents[key] = ParentForward(attachment, block), grid_layer
         inner = [
             override for role, point in block.points(config)
             for override in _list_overrides(attachment, block, role, point, combine)
@@ -104,8 +103,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         BlockForward(attachment, block, parents[key][0], inner).put()
     # The outermost override is stored last, also where one layer is a block, its parent and the denoiser.
     for parent, grid_layer in parents.values():
-        if not parent.gets_latent:
-            InputForward(attachment, grid_layer, parent.read_layout).put()
+        InputForward(attachment, grid_layer, parent.read_layout).put()
         parent.put()
     if config.cache:
         attach_step_cache(attachment, denoiser)
@@ -121,14 +119,11 @@ def _list_overrides(
 ) -> list[tuple[str, MethodOverride]]:
     """Create the overrides of a merge point, with their paths in the block."""
     config, layer = attachment.config, find_layer(block.block, point.layer)
-    keeps_queries = METHODS[config.method].keeps_queries
     overrides: list[tuple[str, MethodOverride]] = [
         (point.layer, PointForward(attachment, layer, point, role, combine))
     ]
-    names = [path.rpartition(".")[2] for path in point.list_entered_layers(keeps_queries)]
-    names += [OUTPUT] if point.merges_inside and not keeps_queries else []
-    names += [name for name in (*NORMS, *TEXT_NORMS) if point.rotary and getattr(layer, name, None) is not None]
-    for name in names:
+    norms = [name for name in (*NORMS, *TEXT_NORMS) if point.rotary and getattr(layer, name, None) is not None]
+    for name in [*point.list_inner_layers(METHODS[config.method].keeps_queries), *norms]:
         inner = InnerForward(attachment, find_layer(layer, name), point, name, getattr(layer, "heads", 0))
         overrides.append((point.path(name), inner))
     if role == ATTENTION and point.has_prepared_mask and hasattr(layer, "prepare_attention_mask"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import adapters
-from ppdiffusers_tome.patching.adapters.adapter import OUTPUT, BlockAdapter, MergePoint, UNetParts
+from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter, MergePoint, UNetParts
 from ppdiffusers_tome.patching.unsupported import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -50,9 +50,7 @@ class MergeableBlock:
         keeps_queries, found = METHODS[config.method].keeps_queries, []
         for role, points in self.adapter.points.items():
             for point in points if getattr(config, role) else ():
-                paths = [point.layer, *point.list_entered_layers(keeps_queries)]
-                if point.merges_inside and not keeps_queries:
-                    paths.append(point.path(OUTPUT))
+                paths = [point.layer, *map(point.path, point.list_inner_layers(keeps_queries))]
                 has_layers = all(find_layer(self.block, path) is not None for path in paths)
                 if has_layers and (point.keys or not keeps_queries):
                     found.append((role, point))

@@ -36,8 +36,10 @@ def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[
             f"got {model_or_pipe!r} of type {type(model_or_pipe).__name__}"
         )
     seen = set()
+    registered = getattr(model_or_pipe, "config", {})  # absent where a subclass registers nothing
+    names = [name for name in registered if not name.startswith("_") and hasattr(model_or_pipe, name)]
     # A pipeline of the user's own may hold models that are no registered components, also in lists.
-    for name, value in {**vars(model_or_pipe), **_list_components(model_or_pipe)}.items():
+    for name, value in {**vars(model_or_pipe), **{name: getattr(model_or_pipe, name) for name in names}}.items():
         if denoisers_only and not is_denoiser_name(name):
             continue
         several = isinstance(value, (list, tuple))
@@ -50,8 +52,3 @@ def list_models(model_or_pipe: Any, *, denoisers_only: bool = True) -> Iterator[
 def is_denoiser_name(name: str) -> bool:
     """Return False for names of VAEs, text encoders and the like."""
     return not name.startswith(_NOT_DENOISERS)
-
-
-def _list_components(pipe: Any) -> dict[str, Any]:
-    config = getattr(pipe, "config", {})  # absent where a subclass registers nothing
-    return {name: getattr(pipe, name) for name in config if not name.startswith("_") and hasattr(pipe, name)}

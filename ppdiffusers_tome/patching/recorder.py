@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +83,7 @@ def merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
     Raises:
         NothingToMergeError: ToMe is not applied.
     """
-    return [block for name, model in _list_models(model_or_pipe) for block, _ in _list_blocks(name, model)]
+    return [block for _, block, _ in _list_blocks(model_or_pipe)]
 
 
 @contextmanager
@@ -109,42 +110,16 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         >>> records[0].block.path, records[0].num_merged / records[0].grid.num_tokens
         ('down_blocks.0.attentions.0.transformer_blocks.0', 0.5)
     """
-    models = _list_models(model_or_pipe)
+    found = _list_blocks(model_or_pipe)
+    blocks = {id(override): (block, model) for model, block, override in found}
+    models = {id(model): model for model, _, _ in found}.values()
+    attachments = {override.attachment: override.attachment.watch for _, _, override in found}
     records: list[MergeRecord] = []
-    with ExitStack() as stack:
-        for name, model in models:
-            stack.enter_context(_record(name, model, image, records))
-        yield records
+    numbers: dict[int, Iterator[int]] = defaultdict(itertools.count)
+    calls: dict[tuple[int, int], int] = {}  # by thread, as threads may share a model, and each has its own call
 
-
-def _list_models(model_or_pipe: Any) -> list[tuple[str, Layer]]:
-    models = [(name, model) for name, model in list_models(model_or_pipe) if list_attached_blocks(model)]
-    if not models:
-        raise NothingToMergeError(
-            f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to record; "
-            "call apply_tome first"
-        )
-    return models
-
-
-def _list_blocks(name: str, model: Layer) -> list[tuple[MergingBlock, BlockForward]]:
-    levels = {id(block.block): block.level for block in find_blocks(model)}
-    return [
-        (MergingBlock(name, path, levels[id(layer)]), override)
-        for path, layer, override in list_attached_blocks(model) if id(layer) in levels
-    ]  # fmt: skip
-
-
-@contextmanager
-def _record(name: str, model: Layer, image: int, records: list[MergeRecord]) -> Iterator[None]:
-    """Record the merging in one denoiser."""
-    blocks = {id(override): (block, override) for block, override in _list_blocks(name, model)}
-    attachments = {override.attachment: override.attachment.watch for _, override in blocks.values()}
-    numbers = itertools.count()
-    current = threading.local()  # threads may share a model, and each has its own call
-
-    def begin(layer: Any, inputs: Any) -> Any:
-        current.call = next(numbers)
+    def begin(model: Any, inputs: Any) -> Any:
+        calls[threading.get_ident(), id(model)] = next(numbers[id(model)])
 
     def listen(block: BlockCall) -> None:
         outer = attachments[block.call.attachment]
@@ -157,15 +132,33 @@ def _record(name: str, model: Layer, image: int, records: list[MergeRecord]) -> 
         owner = matching.owner.reshape([-1, layout.num_tokens])[image].numpy()
         groups = np.unique(owner[layout.prefix :], return_inverse=True)[1].astype(np.int32)
         value = None if timestep is None else float(timestep.reshape([-1])[0])  # of the first image
-        merging_block = blocks[id(block.name)][0]
-        records.append(MergeRecord(merging_block, layout.grid, getattr(current, "call", 0), value, groups))
+        merging_block, model = blocks[id(block.name)]
+        call = calls.get((threading.get_ident(), id(model)), 0)
+        records.append(MergeRecord(merging_block, layout.grid, call, value, groups))
 
-    helper = model.register_forward_pre_hook(begin)
+    hooks = [model.register_forward_pre_hook(begin) for model in models]
     for attachment in attachments:
         attachment.watch = listen
     try:
-        yield
+        yield records
     finally:
         for attachment, outer in attachments.items():
             attachment.watch = outer
-        helper.remove()
+        for hook in hooks:
+            hook.remove()
+
+
+def _list_blocks(model_or_pipe: Any) -> list[tuple[Layer, MergingBlock, BlockForward]]:
+    """Return the model, description and override of every block with ToMe."""
+    found = []
+    for name, model in list_models(model_or_pipe):
+        levels = {id(block.block): block.level for block in find_blocks(model)}
+        for path, layer, override in list_attached_blocks(model):
+            if id(layer) in levels:
+                found.append((model, MergingBlock(name, path, levels[id(layer)]), override))
+    if not found:
+        raise NothingToMergeError(
+            f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to record; "
+            "call apply_tome first"
+        )
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
@@ -15,7 +14,6 @@ from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import FOLDER, is_preset, presets
 from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.text_files import decode_text
 from ppdiffusers_tome.settings.types import check_type, format_setting, truncated_repr
 from ppdiffusers_tome.settings.validation import validate
 
@@ -94,29 +92,28 @@ class ToMeConfig:
             level: how many times smaller than the latent the grid is, 1, 2, 4 or 8.
             progress: of the denoising, 0 to 1; may be None unless ``uses_progress``.
         """
-        ratio = self._ramp_at(level)
+        ramp = self._ramp_at(level)
         if progress is None or not self.uses_progress:
-            return ratio if isinstance(ratio, float) else ratio[0]
+            return ramp[0]
         if not self.start <= progress <= self.end or progress == self.end < 1:
             return 0.0
-        if isinstance(ratio, float):
-            return ratio
-        position = progress * (len(ratio) - 1)
-        left = min(int(position), len(ratio) - 2)
-        return ratio[left] + (position - left) * (ratio[left + 1] - ratio[left])
+        position = progress * (len(ramp) - 1)
+        left = int(position)
+        right = min(left + 1, len(ramp) - 1)
+        return ramp[left] + (position - left) * (ramp[right] - ramp[left])
 
     def is_ramp(self, level: int) -> bool:
         """Return True where the ratio of a level changes from step to step."""
-        return not isinstance(self._ramp_at(level), float)
+        return len(self._ramp_at(level)) > 1
 
     def highest_ratio(self, level: int) -> float:
         """Return the highest ratio of a level over the denoising."""
-        ratio = self._ramp_at(level)
-        return ratio if isinstance(ratio, float) else max(ratio)
+        return max(self._ramp_at(level))
 
-    def _ramp_at(self, level: int) -> float | tuple[float, ...]:
-        # After validation: a float or a tuple of floats.
-        return self.ratio.get(level, 0.0) if isinstance(self.ratio, Mapping) else self.ratio  # type: ignore[return-value]
+    def _ramp_at(self, level: int) -> tuple[float, ...]:
+        """Return a level's ramp, which has one entry for a constant ratio."""
+        ratio: Any = self.ratio.get(level, 0.0) if isinstance(self.ratio, Mapping) else self.ratio
+        return ratio if isinstance(ratio, tuple) else (ratio,)
 
     @property
     def uses_group_sizes(self) -> bool:
@@ -168,14 +165,6 @@ class ToMeConfig:
         """Build a config from plain values, such as those of ``to_dict``."""
         check_type(settings, Mapping, 'a mapping of settings such as {"ratio": 0.5}')
         check_names(settings)
-        ratio = settings.get("ratio")
-        if isinstance(ratio, Mapping):
-            # The keys of a JSON object are strings.
-            is_number = re.compile("[0-9]{1,8}").fullmatch
-            levels = [int(level) if isinstance(level, str) and is_number(level) else level for level in ratio]
-            if len(set(levels)) < len(levels):
-                raise ToMeValueError(f"ratio={truncated_repr(dict(ratio))} names a level twice; give each level once")
-            settings = {**settings, "ratio": dict(zip(levels, ratio.values(), strict=True))}
         return cls(**settings)
 
     @classmethod
@@ -188,7 +177,7 @@ class ToMeConfig:
         """
         check_type(path, str | PathLike, "the path of a JSON file of settings, such as 'tome.json'")
         try:
-            settings = json.loads(decode_text(Path(path).read_bytes()))
+            settings = json.loads(Path(path).read_bytes())  # in UTF-8, UTF-16 or UTF-32
         except (OSError, ValueError, RecursionError) as error:
             # `os.path` returns False for a path that is too long or has a null byte, where `Path` raises.
             names = "" if os.path.exists(path) else f"; the presets are {', '.join(presets())}"

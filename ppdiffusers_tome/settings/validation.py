@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeGuard
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
@@ -14,7 +14,11 @@ from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.suggestions import did_you_mean
 from ppdiffusers_tome.settings.types import LEVELS, ByLevel, check_type, describe_type, to_python, truncated_repr
 
-_FLAGS = ("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks")
+_LEVELS_BY_NAME = {str(level): level for level in LEVELS}  # the keys of a JSON object are strings
+_FLAGS = {
+    **dict.fromkeys(("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"), "True or False"),
+    "proportional": "True, False or None (as the method does)",
+}
 # Lowest and highest value, and the accepted ones in words; "or None" where None is accepted, too.
 _INTEGERS = {
     "sx": (1, math.inf, "a whole number of tokens, 1 or more, such as 2"),
@@ -38,27 +42,19 @@ def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
 
     Args:
         settings, defaults: the value and the default of every setting by name.
-
-    Raises:
-        ToMeTypeError, ToMeValueError: as for ``ToMeConfig``.
     """
     values = {name: to_python(value) for name, value in settings.items()}
-    for name in _FLAGS:
-        if not isinstance(values[name], bool):
-            raise ToMeTypeError(f"{name}={truncated_repr(values[name])} must be True or False")
-    if not isinstance(values["proportional"], bool | None):
-        raise ToMeTypeError(
-            f"proportional={truncated_repr(values['proportional'])} must be True, False or None (as the method does)"
-        )
+    for name, accepted in _FLAGS.items():
+        if not isinstance(values[name], bool) and not (values[name] is None and "or None" in accepted):
+            raise ToMeTypeError(f"{name}={truncated_repr(values[name])} must be {accepted}")
     for name, (lowest, highest, accepted) in (_INTEGERS | _FLOATS).items():
         value = values[name]
         if value is None and "or None" in accepted:
             continue
         check_type(value, Integral if name in _INTEGERS else Real, accepted, f"{name}=")
-        number = int(value) if name in _INTEGERS else _to_float(value)
-        if not lowest <= number <= highest or (name == "max_downsample" and number not in LEVELS):
+        if not lowest <= value <= highest or (name == "max_downsample" and value not in LEVELS):
             raise ToMeValueError(f"{name}={truncated_repr(value)} must be {accepted}")
-        values[name] = number
+        values[name] = int(value) if name in _INTEGERS else float(value)
     values["cache"] = _validate_cache(values["cache"])
     method = values["method"]
     if not isinstance(method, str) or method not in METHODS:
@@ -80,9 +76,8 @@ def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
 
 
 def _validate_cache(cache: Any) -> float | tuple[int, ...]:
-    """Check the fraction of steps to skip, or the list of computed steps."""
     accepted = "the fraction of steps to skip, or a list of computed steps"
-    if isinstance(cache, Sequence) and not isinstance(cache, str | bytes):
+    if _is_sequence(cache):
         steps = [to_python(step) for step in cache]
         for step in steps:
             check_type(step, Integral, accepted, "cache=")
@@ -94,7 +89,7 @@ def _validate_cache(cache: Any) -> float | tuple[int, ...]:
     check_type(cache, Real, accepted, "cache=")
     if not 0 <= cache < 1:
         raise ToMeValueError(f"cache={truncated_repr(cache)} must be the fraction of steps to skip, 0 <= cache < 1")
-    return _to_float(cache)
+    return float(cache)
 
 
 def _check_conflicts(values: Mapping[str, Any]) -> None:
@@ -145,20 +140,21 @@ def _validate_ratio(ratio: Any, values: Mapping[str, Any]) -> float | tuple[floa
         )
     ramps: dict[int, float | tuple[float, ...]] = {}
     for level, ramp in ((to_python(level), to_python(ramp)) for level, ramp in ratio.items()):
-        if isinstance(level, bool) or not isinstance(level, Integral) or level not in LEVELS:
+        number = _LEVELS_BY_NAME.get(level, 0) if isinstance(level, str) else level
+        if isinstance(number, bool) or not isinstance(number, Integral) or number not in LEVELS:
             raise ToMeValueError(
                 f"ratio={text} has level {truncated_repr(level)}; levels are 1, 2, 4 and 8, as in {{1: 0.5, 2: 0.25}}"
             )
-        if int(level) in ramps:  # 1 and a tensor that holds 1 are two keys
-            raise ToMeValueError(f"ratio={text} names level {level} twice; give each level once")
-        ramps[int(level)] = _validate_ramp(f"ratio[{level}]", ramp, values)
+        if int(number) in ramps:  # 1, "1" and a tensor that holds 1 are three keys
+            raise ToMeValueError(f"ratio={text} names level {number} twice; give each level once")
+        ramps[int(number)] = _validate_ramp(f"ratio[{number}]", ramp, values)
     if not ramps:
         raise ToMeValueError("ratio={} names no level; give one such as {1: 0.5}")
     return ByLevel(ramps)
 
 
 def _validate_ramp(name: str, ramp: Any, values: Mapping[str, Any]) -> float | tuple[float, ...]:
-    if not isinstance(ramp, Sequence) or isinstance(ramp, str | bytes):
+    if not _is_sequence(ramp):
         return _validate_fraction(name, ramp, values)
     if len(ramp) < 2:
         raise ToMeValueError(f"{name}={truncated_repr(ramp)} must be a number, or a ramp of two or more: (0.7, 0.3)")
@@ -166,12 +162,6 @@ def _validate_ramp(name: str, ramp: Any, values: Mapping[str, Any]) -> float | t
 
 
 def _validate_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> float:
-    if isinstance(ratio, str) and ratio == "auto":
-        raise ToMeValueError(
-            f"{name}='auto' is not a setting: apply_tome does not generate images to try settings. Call tune, as in "
-            "found = ppdiffusers_tome.tune(pipe, call={'prompt': 'a cat'}, psnr=30), and then "
-            "pipe.apply_tome(found.config)"
-        )
     if isinstance(ratio, bool) or not isinstance(ratio, Real):
         suggestion = did_you_mean(ratio, presets()) if isinstance(ratio, str) else ""
         if str(ratio).endswith(".json"):
@@ -181,13 +171,13 @@ def _validate_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> floa
             f"name of a preset ({', '.join(presets())}); got {describe_type(ratio)}{suggestion}"
         )
     stride = [values["sx"], values["sy"], values["st"]]
-    limit, number = 1 - 1 / math.prod(stride), _to_float(ratio)
+    limit = 1 - 1 / math.prod(stride)
     # Where every query stays, the destinations alone may remain as keys.
     may_reach_limit = METHODS[values["method"]].keeps_queries
     if 0 <= ratio < limit or (ratio == limit and may_reach_limit):
-        return number
+        return float(ratio)
     remedy = "raise the ratio to 0 or more" if ratio < 0 else "lower the ratio or enlarge the stride"
-    remedy = remedy if math.isfinite(number) else "give a finite number such as 0.5"
+    remedy = "give a number such as 0.5" if ratio != ratio else remedy  # NaN
     highest = f"{'at most' if may_reach_limit else 'below'} {math.floor(limit * 1e6) / 1e6:g}"  # rounded down
     raise ToMeValueError(
         f"{name}={truncated_repr(ratio)} must be at least 0 and {highest} for a "
@@ -196,13 +186,9 @@ def _validate_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> floa
     )
 
 
+def _is_sequence(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def _format_stride(sx: int, sy: int, st: int = 1) -> str:
     return "x".join(map(truncated_repr, (sx, sy) if st == 1 else (sx, sy, st)))
-
-
-def _to_float(number: Any) -> float:
-    """Convert to a float; integers too large for one become infinite."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf

@@ -47,7 +47,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(ratio=-0.5), ToMeValueError, rf"ratio=-0\.5 {BELOW}raise the ratio to 0 or more"),
     (dict(ratio=0.75), ToMeValueError, rf"ratio=0\.75 {BELOW}lower the ratio or enlarge the stride"),
     (dict(ratio=0.5, sx=1, sy=2), ToMeValueError, r"ratio=0\.5 must be at least 0 and below 0\.5 for a 1x2 stride"),
-    (dict(ratio=math.nan), ToMeValueError, rf"ratio=nan {BELOW}give a finite number such as 0\.5"),
+    (dict(ratio=math.nan), ToMeValueError, rf"ratio=nan {BELOW}give a number such as 0\.5"),
     (dict(ratio=True), ToMeTypeError, rf"ratio=True {NUMBER}bool"),
     (dict(ratio="0.5"), ToMeTypeError, rf"ratio='0\.5' {NUMBER}str"),
     (dict(ratio="mine.json"), ToMeTypeError, rf"{NUMBER}str; pass a file of settings as config='mine\.json'$"),
@@ -70,9 +70,8 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[ToMeError], str]] = [
     (dict(start=0.5, end=0.5), ToMeValueError, r"start=0\.5 must be below end=0\.5"),
     (dict(ratio=np.zeros((2, 2))), ToMeTypeError, rf"{NUMBER}ndarray of shape \[2, 2\]"),
     (dict(ratio=np.array([0.5, 0.8])), ToMeValueError, rf"ratio\[1\]=0\.8 {BELOW}lower the ratio"),
-    (dict(ratio=10**5000), ToMeValueError, r"ratio=<int> must be .* give a finite number"),
+    (dict(ratio=10**5000), ToMeValueError, r"ratio=<int> must be .* lower the ratio"),
     (dict(ratio={paddle.to_tensor(1): 0.5, 1: 0.3}), ToMeValueError, r"names level 1 twice; give each level once"),
-    (dict(ratio="auto"), ToMeValueError, r"ratio='auto' is not a setting: .* Call tune, as in found = .*tune\(pipe"),
     (dict(sx=0), ToMeValueError, rf"sx=0 {STRIDE}"),
     (dict(sx=1.5), ToMeTypeError, rf"sx=1\.5 {STRIDE}; got float"),
     (dict(sx=1, sy=1), ToMeValueError, r"sx=1 and sy=1 make every token a dest.*use a stride such as sx=2, sy=2"),
@@ -147,7 +146,7 @@ class TestNumbersOfOtherLibraries:
     """numpy's and Paddle's are taken wherever a number, a flag or a ramp is, and held as Python's own."""
 
     @pytest.mark.parametrize(
-        ("given", "same"),
+        ("settings", "same"),
         [
             (dict(ratio=np.array(0.25)), dict(ratio=0.25)),
             (dict(ratio=np.array([[0.25]])), dict(ratio=0.25)),
@@ -177,9 +176,9 @@ class TestNumbersOfOtherLibraries:
         ],
         ids=lambda settings: name_of(settings)[:60],
     )
-    def test_they_are_taken(self, given: dict[str, Any], same: dict[str, Any]) -> None:
-        config, plain = ToMeConfig(**given), ToMeConfig(**same)
-        assert apply_tome(unet(), **given).tome.config == config == plain
+    def test_they_are_taken(self, settings: dict[str, Any], same: dict[str, Any]) -> None:
+        config, plain = ToMeConfig(**settings), ToMeConfig(**same)
+        assert apply_tome(unet(), **settings).tome.config == config == plain
         assert hash(config) == hash(plain)
         assert repr(config) == repr(plain)
         for name, value in vars(config).items():
@@ -200,19 +199,19 @@ class TestNumbersOfOtherLibraries:
 NO_NAMES = [None, b"fast", np.array(["fast", "x"]), ToMeConfig]
 
 
-@pytest.mark.parametrize("given", NO_NAMES, ids=[str(i) for i in range(len(NO_NAMES))])
+@pytest.mark.parametrize("value", NO_NAMES, ids=[str(i) for i in range(len(NO_NAMES))])
 class TestWhatIsNoName:
-    def test_of_a_preset(self, given: Any) -> None:
+    def test_of_a_preset(self, value: Any) -> None:
         with pytest.raises(ToMeTypeError, match=r"must be the name of a preset \(balanced, fast, quality\); got "):
-            ToMeConfig.preset(given)
+            ToMeConfig.preset(value)
 
-    def test_of_a_preset_or_file(self, given: Any) -> None:
+    def test_of_a_preset_or_file(self, value: Any) -> None:
         with pytest.raises(ToMeTypeError, match=r"must be the name of a preset \(.*\) or the path of a JSON file of"):
-            ToMeConfig.named(given)
+            ToMeConfig.named(value)
 
-    def test_of_a_file(self, given: Any) -> None:
+    def test_of_a_file(self, value: Any) -> None:
         with pytest.raises(ToMeTypeError, match=r"must be the path of a JSON file of settings, such as 'tome\.json'"):
-            ToMeConfig.load(given)
+            ToMeConfig.load(value)
 
 
 def test_what_is_no_mapping_of_settings_is_refused() -> None:
@@ -221,7 +220,7 @@ def test_what_is_no_mapping_of_settings_is_refused() -> None:
             ToMeConfig.from_dict(given)  # type: ignore[arg-type]
     with pytest.raises(ToMeTypeError, match=r"unknown setting 'x', 1; the settings are"):
         ToMeConfig.from_dict({1: 2, "x": 3})  # type: ignore[dict-item]
-    with pytest.raises(ToMeValueError, match=r"\{'1': 0\.5, 1: 0\.3\} names a level twice; give each level once"):
+    with pytest.raises(ToMeValueError, match=r"\{'1': 0\.5, 1: 0\.3\} names level 1 twice; give each level once"):
         ToMeConfig.from_dict({"ratio": {"1": 0.5, 1: 0.3}})
     with pytest.raises(ToMeValueError, match="has level '99999"):
         ToMeConfig.from_dict({"ratio": {"9" * 5000: 0.5}})
@@ -301,11 +300,11 @@ NO_MODELS = ["runwayml/stable-diffusion-v1-5", None, ppdiffusers.StableDiffusion
 
 
 @pytest.mark.parametrize("function", [apply_tome, remove_tome, applied_tome])
-@pytest.mark.parametrize("given", NO_MODELS, ids=[str(i) for i in range(len(NO_MODELS))])
-def test_what_is_no_model_is_refused(given: Any, function: Callable[[Any], Any]) -> None:
-    sentence = r"ToMe needs a ppdiffusers pipeline or model, .*of type " + re.escape(type(given).__name__)
+@pytest.mark.parametrize("value", NO_MODELS, ids=[str(i) for i in range(len(NO_MODELS))])
+def test_what_is_no_model_is_refused(value: Any, function: Callable[[Any], Any]) -> None:
+    sentence = r"ToMe needs a ppdiffusers pipeline or model, .*of type " + re.escape(type(value).__name__)
     with pytest.raises(ToMeTypeError, match=sentence):
-        function(given)
+        function(value)
 
 
 def test_bad_setting_is_found_before_a_bad_model() -> None:

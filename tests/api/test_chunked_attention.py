@@ -157,11 +157,11 @@ def test_no_more_queries_than_asked_for_at_a_time(
 ) -> None:
     seen, scores = [], Attention.get_attention_scores
 
-    def noted(layer: Attention, query: paddle.Tensor, *rest: Any) -> paddle.Tensor:
+    def note_scores(layer: Attention, query: paddle.Tensor, *rest: Any) -> paddle.Tensor:
         seen.append((query.shape[0], query.shape[2]))
         return scores(layer, query, *rest)
 
-    monkeypatch.setattr(Attention, "get_attention_scores", noted)
+    monkeypatch.setattr(Attention, "get_attention_scores", note_scores)
     layer = plain(tiny.build(Attention, query_dim=8, heads=2, dim_head=4))
     enable_chunked_attention(layer, query_rows)(tiny.array((batch, tokens, 8)))
     assert seen == expected
@@ -335,20 +335,20 @@ def test_query_rows_that_are_no_count_are_refused(rows: Any, error: type[Excepti
 
 
 @pytest.mark.parametrize("function", [enable_chunked_attention, disable_chunked_attention])
-@pytest.mark.parametrize("given", [None, tiny.unet])
-def test_what_is_no_model_is_refused(function: Callable[[Any], Any], given: Any) -> None:
+@pytest.mark.parametrize("value", [None, tiny.unet])
+def test_what_is_no_model_is_refused(function: Callable[[Any], Any], value: Any) -> None:
     with pytest.raises(ToMeTypeError, match="needs a ppdiffusers pipeline or model"):
-        function(given)
+        function(value)
 
 
 def test_nothing_to_replace_is_refused() -> None:
-    unet, sentence = tiny.unet(), r"has no attention to compute in chunks: .* its processors are 14 Counting"
+    unet, sentence = tiny.unet(), r"has no attention to compute in chunks: .* its processors are Counting"
     unet.set_attn_processor(Counting())
     for given in (unet, tiny.pipeline(unet=unet)):
         with pytest.raises(ToMeValueError, match=sentence):
             enable_chunked_attention(given)
     assert kinds(unet) == {Counting}
-    with pytest.raises(ToMeValueError, match="Linear has no attention to compute in chunks: it has no attention layer"):
+    with pytest.raises(ToMeValueError, match=r"Linear has no attention to compute .* its processors are none"):
         enable_chunked_attention(paddle.nn.Linear(2, 2))
 
 

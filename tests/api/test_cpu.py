@@ -72,8 +72,8 @@ thread.join()
 
 
 @LINUX
-@pytest.mark.parametrize("there", [{}, {"MKL_DEBUG_CPU_TYPE": "4"}])
-def test_mkl_takes_the_path_for_avx2_on_amd_unless_told_otherwise(there: dict[str, str]) -> None:
+@pytest.mark.parametrize("variables", [{}, {"MKL_DEBUG_CPU_TYPE": "4"}])
+def test_mkl_takes_the_path_for_avx2_on_amd_unless_told_otherwise(variables: dict[str, str]) -> None:
     code = """
 import ctypes, pathlib
 from ppdiffusers_tome import let_mkl_use_avx2
@@ -82,12 +82,12 @@ import paddle
 (library,) = pathlib.Path(paddle.__file__).parent.glob("libs/libmklml_intel.so")
 print(done, ctypes.CDLL(str(library)).mkl_serv_get_cpu_type(1))
 """
-    done, path = run(code, **there).split()
+    done, path = run(code, **variables).split()
     processor = cpu._CPU_INFO.read_text()
     on_amd = "AuthenticAMD" in processor and " avx2" in processor
-    assert done == str(on_amd and not there)
+    assert done == str(on_amd and not variables)
     if on_amd:
-        assert path == there.get("MKL_DEBUG_CPU_TYPE", "5")
+        assert path == variables.get("MKL_DEBUG_CPU_TYPE", "5")
 
 
 @pytest.mark.parametrize("words", ["GenuineIntel\nflags : avx avx2", "AuthenticAMD\nflags : avx"])

@@ -19,7 +19,7 @@ from ppdiffusers.models.modeling_utils import ModelMixin
 import ppdiffusers_tome
 import tiny
 from ppdiffusers_tome import apply_tome, install, remove_tome, uninstall
-from ppdiffusers_tome.patching.state.pipeline_call import current_pipeline_call
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 
 pytestmark = pytest.mark.once
 
@@ -53,18 +53,18 @@ EXPECTED = {
     ],
 )
 def test_import_in_any_order_installs(order: str) -> None:
-    assert tiny.in_new_process(f"{REPORT}\n{order}\nprint(json.dumps(report()))") == EXPECTED
+    assert tiny.run_in_new_process(f"{REPORT}\n{order}\nprint(json.dumps(report()))") == EXPECTED
 
 
 def test_import_alone_imports_neither_paddle_nor_ppdiffusers() -> None:
     code = "import json, sys, ppdiffusers_tome\nfrom ppdiffusers_tome import ToMeConfig, ToMeError\nToMeConfig(0.4)\n"
     modules = "[name for name in ('paddle', 'ppdiffusers', 'paddlenlp') if name in sys.modules]"
-    assert tiny.in_new_process(f"{code}print(json.dumps({modules}))") == []
+    assert tiny.run_in_new_process(f"{code}print(json.dumps({modules}))") == []
 
 
 def test_the_public_names_are_listed_before_they_are_imported() -> None:
     code = "import json, sys, ppdiffusers_tome\nnames = [name for name in dir(ppdiffusers_tome) if name[0] != '_']\n"
-    names, imported = tiny.in_new_process(f"{code}print(json.dumps([names, 'paddle' in sys.modules]))")
+    names, imported = tiny.run_in_new_process(f"{code}print(json.dumps([names, 'paddle' in sys.modules]))")
     assert set(names) == {name for name in ppdiffusers_tome.__all__ if name[0] != "_"}
     assert not imported
 
@@ -116,12 +116,12 @@ print(json.dumps([port, same(before, first), same(first, again), same(back, befo
                   same(held(), first)]))
 """
     module = "ppdiffusers.patches.tomesd_patch_utils"
-    assert tiny.in_new_process(code) == [f"{module} {module}", False, True, True, True, True]
+    assert tiny.run_in_new_process(code) == [f"{module} {module}", False, True, True, True, True]
 
 
 def test_uninstall_before_ppdiffusers_comes_leaves_it_alone() -> None:
     code = "import ppdiffusers_tome\nppdiffusers_tome.uninstall()\n"
-    report = tiny.in_new_process(f"{REPORT}\n{code}print(json.dumps(report()))")
+    report = tiny.run_in_new_process(f"{REPORT}\n{code}print(json.dumps(report()))")
     assert report["DiffusionPipeline"]["apply_tome"] == "ppdiffusers.patches.tomesd_patch_utils"
     assert "tome" not in report["DiffusionPipeline"]
     assert "tome" not in report["ModelMixin"]
@@ -146,30 +146,30 @@ sys.meta_path = [finder for finder in sys.meta_path if not isinstance(finder, Re
 for name in [name for name in sys.modules if name.startswith("ppdiffusers.")]:
     del sys.modules[name]
 """
-    assert tiny.in_new_process(f"{REPORT}\n{code}print(json.dumps(report()))") == EXPECTED
+    assert tiny.run_in_new_process(f"{REPORT}\n{code}print(json.dumps(report()))") == EXPECTED
 
 
 class TestCallsOfPipelines:
     """A call of any pipeline is known for as long as it runs."""
 
     @pytest.fixture(autouse=True)
-    def _installed(self) -> Iterator[None]:
+    def _install_again(self) -> Iterator[None]:
         install()
         yield
         install()
 
     @staticmethod
-    def told(cls: type, **given: Any) -> Any:
+    def find_call(cls: type, **given: Any) -> Any:
         return cls.__new__(cls)(**given)
 
     def test_it_is_told_in_classes_of_all_kinds(self) -> None:
         class Own(ppdiffusers.StableDiffusionPipeline):
             def __call__(self, pipe: Any = None) -> Any:
-                return current_pipeline_call(), pipe
+                return CALL_STACK.pipeline_call, pipe
 
         class Mixin:
             def __call__(self) -> Any:
-                return current_pipeline_call()
+                return CALL_STACK.pipeline_call
 
         class Mixed(Mixin, ppdiffusers.StableDiffusionPipeline):
             pass
@@ -177,13 +177,13 @@ class TestCallsOfPipelines:
         class Inherited(Mixed):
             pass
 
-        assert self.told(Own, pipe=3)[0] is not None
-        assert self.told(Own, pipe=3)[1] == 3
-        assert self.told(Mixed) is not None
-        assert self.told(Inherited) is not None
-        assert current_pipeline_call() is None
+        assert self.find_call(Own, pipe=3)[0] is not None
+        assert self.find_call(Own, pipe=3)[1] == 3
+        assert self.find_call(Mixed) is not None
+        assert self.find_call(Inherited) is not None
+        assert CALL_STACK.pipeline_call is None
         uninstall()
-        assert self.told(Own)[0] is self.told(Mixed) is self.told(Inherited) is None
+        assert self.find_call(Own)[0] is self.find_call(Mixed) is self.find_call(Inherited) is None
         assert "__call__" not in vars(Mixed)
 
     def test_what_a_user_puts_in_its_place_is_told_after_the_next_install_and_stays(self) -> None:
@@ -192,11 +192,11 @@ class TestCallsOfPipelines:
                 raise AssertionError("replaced")
 
         def another(self: Any) -> Any:
-            return current_pipeline_call()
+            return CALL_STACK.pipeline_call
 
         Own.__call__ = another
         install()
-        assert self.told(Own) is not None
+        assert self.find_call(Own) is not None
         uninstall()
         assert Own.__call__ is another
 
@@ -210,7 +210,7 @@ class TestBesideMonkeypatches:
     """A user's own methods on ppdiffusers' classes win over ours, and stay when ours go."""
 
     @pytest.fixture(autouse=True)
-    def _installed(self) -> Iterator[None]:
+    def _install_beside_plain(self) -> Iterator[None]:
         uninstall()
         classes = (ppdiffusers.DiffusionPipeline, ppdiffusers.StableDiffusionPipeline, ModelMixin)
         plain = {(cls, name): vars(cls).get(name) for cls in classes for name in ("__call__", *WITH_TOME)}
@@ -281,7 +281,7 @@ class TestBesideMonkeypatches:
     def test_a_call_that_wraps_ours_stays(self) -> None:
         class Pipeline(ppdiffusers.StableDiffusionPipeline):
             def __call__(self) -> Any:
-                return current_pipeline_call()
+                return CALL_STACK.pipeline_call
 
         ours = Pipeline.__call__
 

@@ -1,4 +1,4 @@
-"""The cost of one call of a joint transformer, such as SD3, on a GPU."""
+"""The cost of a call of a joint transformer (SD3) on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds in which all variants take turns: what slows the machine down for a while slows all of them."""
+"""Rounds in which all variants take turns, as slow moments hit all."""
 
 from __future__ import annotations
 

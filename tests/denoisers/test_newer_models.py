@@ -27,7 +27,7 @@ NEWER = {each.name: each for each in specimens() if each.since}
 VIDEOS = ("cogvideox", "cogvideox_rotary", "cogvideox_vctrl", "hunyuan_video", "vctrl", "wan", "wan_image")
 
 
-def of(*names: str) -> pytest.MarkDecorator:
+def parametrize_specimens(*names: str) -> pytest.MarkDecorator:
     """For each of these specimens."""
     return pytest.mark.parametrize(
         "specimen", [pytest.param(NEWER[name], id=name, marks=needs_of(NEWER[name])) for name in names]
@@ -35,14 +35,14 @@ def of(*names: str) -> pytest.MarkDecorator:
 
 
 @lru_cache
-def built(specimen: Specimen) -> tiny.Model:
+def build_once(specimen: Specimen) -> tiny.Model:
     return specimen.build()
 
 
 @pytest.fixture
 def model(specimen: Specimen) -> Iterator[tiny.Model]:
-    yield built(specimen)
-    remove_tome(built(specimen))
+    yield build_once(specimen)
+    remove_tome(build_once(specimen))
 
 
 class Attention:
@@ -82,7 +82,7 @@ class Attention:
         return paddle.to_tensor(bias)
 
     @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
+    def put_in_place(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch, norms_anywhere():
             for name in ("scaled_dot_product_attention", "scaled_dot_product_attention_"):
                 patch.setattr(F, name, self)
@@ -92,7 +92,7 @@ class Attention:
 
     @paddle.no_grad()
     def run(self, specimen: Specimen, model: tiny.Model, kind: type[Inputs] = Inputs, **inputs: Any) -> np.ndarray:
-        with self.in_place():
+        with self.put_in_place():
             output = specimen.call(model, kind(**inputs))
         outputs = output.values() if isinstance(output, dict) else output
         while isinstance(outputs[0] if isinstance(outputs, (list, tuple)) else None, (list, tuple)):
@@ -110,7 +110,7 @@ def change(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.sqrt(np.square(other - one).mean() / np.square(one).mean()))
 
 
-@of(*NEWER)
+@parametrize_specimens(*NEWER)
 def test_the_difference_falls_with_the_ratio(specimen: Specimen, model: tiny.Model) -> None:
     plain = numbers(specimen, model)
     changes = [change(plain, numbers(specimen, apply_tome(model, ratio))) for ratio in (0.7, 0.5, 0.25, 0.1)]
@@ -149,7 +149,7 @@ def check_fewer_keys(specimen: Specimen, model: tiny.Model, size: dict[str, int]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["9x7", "5x11", "9x13"])
-@of(*NEWER)
+@parametrize_specimens(*NEWER)
 def test_fewer_keys_are_all_keys_of_which_the_others_are_masked(
     specimen: Specimen, model: tiny.Model, size: dict[str, int]
 ) -> None:
@@ -179,7 +179,7 @@ def give_cells_one_position(rope: tiny.Model, height: int, width: int, frames: i
 
 
 @pytest.mark.parametrize(("method", "ratio"), [("tome", 0.6), ("tofu", 0.6), ("todo", 0.75)])
-@of("flux", "hunyuan_video")
+@parametrize_specimens("flux", "hunyuan_video")
 def test_merging_equal_tokens_changes_nothing_once_their_number_counts(
     specimen: Specimen, model: tiny.Model, method: str, ratio: float
 ) -> None:
@@ -194,7 +194,7 @@ def test_merging_equal_tokens_changes_nothing_once_their_number_counts(
     assert change(plain, merged) >= 1e-3
 
 
-@of("flux")
+@parametrize_specimens("flux")
 def test_a_text_keeps_positions_of_its_own(
     specimen: Specimen, model: tiny.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +211,7 @@ def test_a_text_keeps_positions_of_its_own(
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["9x7", "5x11", "9x13"])
-@of(*NEWER)
+@parametrize_specimens(*NEWER)
 def test_odd_grids_frames_and_batches_merge(specimen: Specimen, model: tiny.Model, size: dict[str, int]) -> None:
     plain = numbers(specimen, model, **size)
     counts: dict[str, list[int]] = {}
@@ -230,7 +230,7 @@ def test_odd_grids_frames_and_batches_merge(specimen: Specimen, model: tiny.Mode
     assert all(len(seen) == 1 and seen[0] in (left, left + TEXT_TOKENS) for seen in counts.values()), counts
 
 
-@of(*NEWER)
+@parametrize_specimens(*NEWER)
 def test_a_copy_has_its_own(specimen: Specimen, model: tiny.Model) -> None:
     plain = numbers(specimen, model)
     merged = numbers(specimen, apply_tome(model, 0.5))
@@ -274,7 +274,7 @@ class Recordable(tiny.Model):
         return [output.sample if hasattr(output, "sample") else output]
 
 
-def recorded(specimen: Specimen, model: tiny.Model) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def run_both_ways(specimen: Specimen, model: tiny.Model) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """What a model gives for other latents than it was recorded with, in dynamic mode and as a program."""
     layer = Recordable(specimen, model)
     layer.eval()
@@ -289,20 +289,20 @@ def recorded(specimen: Specimen, model: tiny.Model) -> tuple[list[np.ndarray], l
 # Those that ppdiffusers lets be recorded: HunyuanVideo and Wan call ``view``, which is of dynamic mode alone. Rotary
 # embeddings are imported by processors where they apply them, at which recording stumbles; with ToMe they do not.
 @pytest.mark.parametrize("settings", [dict(use_rand=True, merge_mlp=True), dict(method="todo")], ids=["tome", "todo"])
-@of("cogvideox", "cogvideox_rotary", "cogvideox_vctrl", "sd3_controlnet", "sd35", "vctrl")
+@parametrize_specimens("cogvideox", "cogvideox_rotary", "cogvideox_vctrl", "sd3_controlnet", "sd35", "vctrl")
 def test_a_program_gives_what_the_model_gives(
     specimen: Specimen, model: tiny.Model, settings: dict[str, Any]
 ) -> None:
-    dynamic, program = recorded(specimen, apply_tome(model, 0.5, **settings))
+    dynamic, program = run_both_ways(specimen, apply_tome(model, 0.5, **settings))
     assert len(dynamic) == len(program) > 0
     for one, other in zip(dynamic, program, strict=True):
         assert np.abs(one - other).max() <= 1e-5 * np.abs(one).max()
 
 
-@of("flux")
+@parametrize_specimens("flux")
 def test_a_grid_that_is_told_by_values_is_refused_while_it_is_recorded(specimen: Specimen, model: tiny.Model) -> None:
     with pytest.raises(ToMeValueError, match=r"a grid given by the values of img_ids .* cannot .* remove_tome before"):
-        recorded(specimen, apply_tome(model, 0.5))
+        run_both_ways(specimen, apply_tome(model, 0.5))
 
 
 def tokens_in(model: tiny.Model, specimen: Specimen, *paths: str) -> dict[str, np.ndarray]:
@@ -313,7 +313,7 @@ def tokens_in(model: tiny.Model, specimen: Specimen, *paths: str) -> dict[str, n
     return {path: each[-1] for path, each in seen.items()}
 
 
-@of("sd35")
+@parametrize_specimens("sd35")
 def test_both_attentions_of_stable_diffusion_3_5_merge(specimen: Specimen, model: tiny.Model) -> None:
     block = "transformer_blocks.0"
     paths = [f"{block}.{attention}.{layer}" for attention in ("attn", "attn2") for layer in ("to_q", "to_k", "to_v")]
@@ -324,7 +324,7 @@ def test_both_attentions_of_stable_diffusion_3_5_merge(specimen: Specimen, model
     assert {path: each.shape[1] for path, each in seen.items()} == {path: 64 if "q" in path else 32 for path in paths}
 
 
-@of("hunyuan_video")
+@parametrize_specimens("hunyuan_video")
 def test_blocks_that_refine_the_text_are_left_alone(specimen: Specimen, model: tiny.Model) -> None:
     path = "context_embedder.token_refiner.refiner_blocks.0.attn.to_q"
     before, refiner = tokens_in(model, specimen, path), tiny.snapshot(model.context_embedder.token_refiner)
@@ -355,7 +355,7 @@ TEXTS = {
 @pytest.mark.parametrize(
     "settings", [{}, dict(method="todo"), dict(merge_attn=False, merge_mlp=True)], ids=["attention", "keys", "mlp"]
 )
-@of(*TEXTS)
+@parametrize_specimens(*TEXTS)
 def test_a_text_never_merges(specimen: Specimen, model: tiny.Model, settings: dict[str, Any]) -> None:
     """It is as many tokens as before, and until what merged is first attended to the very same."""
     parts, mlp = TEXTS[specimen.name], "merge_mlp" in settings
@@ -371,7 +371,7 @@ def test_a_text_never_merges(specimen: Specimen, model: tiny.Model, settings: di
             assert fewer == (path.endswith(".ff") == mlp), path
 
 
-@of("flux")
+@parametrize_specimens("flux")
 def test_the_first_of_two_timesteps_is_the_denoisings(specimen: Specimen, model: tiny.Model) -> None:
     """FLUX embeds its guidance by the same layer, after the timestep."""
     for timestep, merges in ((900, True), (510, True), (490, False), (0, False)):
@@ -439,7 +439,7 @@ def _leaves(attention: tiny.Model) -> dict[str, tiny.Model]:
 
 
 @pytest.mark.parametrize("settings", [dict(merge_crossattn=True), dict(method="todo")], ids=["tome", "todo"])
-@of("cogvideox_rotary", "flux", "hunyuan_video", "sd35", "vctrl", "wan")
+@parametrize_specimens("cogvideox_rotary", "flux", "hunyuan_video", "sd35", "vctrl", "wan")
 def test_16_bits_stay(specimen: Specimen, model: tiny.Model, settings: dict[str, Any]) -> None:
     """Those of bfloat16; of float16 a CPU gathers none."""
     plain = Attention().run(specimen, model)

@@ -14,10 +14,9 @@ import pytest
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx
-from ppdiffusers_tome.export.pipelines import export_pipeline
+from ppdiffusers_tome.export.pipelines import describe_settings, export_pipeline, list_settings_files
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
 from ppdiffusers_tome.export.requirements import require_exportable, require_onnx
-from ppdiffusers_tome.export.settings import describe_settings, list_settings_files
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
@@ -47,7 +46,7 @@ def part_of(unet: tiny.Model, rows: int | None = None) -> Component:
     return denoiser_component(unet, height=128, width=128, rows=rows, text_tokens=tiny.TEXT_TOKENS)
 
 
-def guided_part(unet: tiny.Model, controlnet: tiny.Model) -> Component:
+def make_guided_part(unet: tiny.Model, controlnet: tiny.Model) -> Component:
     """The tiny ControlNet's edges are two times as large as its latent, not eight."""
     part = denoiser_component(unet, controlnet, height=32, width=32, text_tokens=tiny.TEXT_TOKENS)
     return replace(part, inputs={**part.inputs, "sample": ([None, 4, 16, 16], "float32")})
@@ -112,8 +111,8 @@ def test_every_way_of_matching_is_exported(name: str, tmp_path: Path) -> None:
 
 
 def test_a_controlnet_is_exported_with_its_unet(tmp_path: Path) -> None:
-    unmerged = guided_part(small_unet(), tiny.controlnet(levels=1))
-    part = guided_part(apply_tome(small_unet(), 0.5), apply_tome(tiny.controlnet(levels=1), 0.5))
+    unmerged = make_guided_part(small_unet(), tiny.controlnet(levels=1))
+    part = make_guided_part(apply_tome(small_unet(), 0.5), apply_tome(tiny.controlnet(levels=1), 0.5))
     part.save(tmp_path)
     examples = part.examples()
     assert [len(example["sample"]) for example in examples] == [1, 2]

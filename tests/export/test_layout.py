@@ -118,7 +118,7 @@ def test_a_linked_subfolder_is_refused(work: Path, folder: Path, tmp_path: Path)
     (folder / "unet").rename(elsewhere)
     (folder / "unet").symlink_to(elsewhere)
     before = read(folder), read(elsewhere)
-    with pytest.raises(ToMeValueError, match="unet is a link, so files would be replaced elsewhere"):
+    with pytest.raises(ToMeValueError, match="unet is a link or a file"):
         publish(work, folder, overwrite=True)
     assert (read(folder), read(elsewhere)) == before
 
@@ -143,13 +143,13 @@ def test_a_link_to_nothing_is_not_written_over_unasked(work: Path, folder: Path,
     with pytest.raises(ToMeValueError, match="no export wrote"):
         publish(work, folder, overwrite=False)
     (folder / INDEX).rename(folder / EXPORT)
-    with pytest.raises(ToMeValueError, match=r"export\.json exists already; .* broken link"):
+    with pytest.raises(ToMeValueError, match=r"export\.json exists already"):
         publish(work, folder, overwrite=False)
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("unet", "unet is a file, and an export has a folder"), ("unet/inference.json/x", "inference.json is a folder")],
+    [("unet", "unet is a link or a file, and an export"), ("unet/inference.json/x", "inference.json is a folder")],
 )
 def test_what_is_in_the_way_is_told_before_any_work(name: str, words: str, folder: Path) -> None:
     write(folder, "old", ())

@@ -1,4 +1,4 @@
-"""Sections of the pages of README and docs, read with markdown-it: headings, code and links."""
+"""Sections of the README and docs, read with markdown-it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def documents() -> list[Path]:
     return sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
-def translated_page(page: Path) -> Path:
-    """Return the path of the Chinese page of an English one, whether it exists or not."""
+def chinese_page(page: Path) -> Path:
+    """Return the path of the Chinese page of an English one."""
     return TRANSLATED_README if page == README else DOCS / "zh" / page.relative_to(DOCS / "en")
 
 
@@ -67,7 +67,7 @@ def sections(page: Path) -> list[Section]:
 
 
 def resolve_link(page: Path, link: str) -> tuple[Path, str] | None:
-    """Return the file and the anchor of a link; None if it leads out of the repository."""
+    """Return the file and anchor of a link; None outside of the repository."""
     if re.match(r"[a-z]+:", link):
         return None
     target, _, anchor = unquote(link).partition("#")  # markdown-it encodes Chinese

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import ppdiffusers_tome
-from house.pages import DOCS, README, ROOT, TRANSLATED_README, documents, resolve_link, sections, translated_page
+from house.pages import DOCS, README, ROOT, TRANSLATED_README, chinese_page, documents, resolve_link, sections
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 ENGLISH = [README, *sorted((DOCS / "en").rglob("*.md"))]
-IN_BOTH = [page for page in ENGLISH if translated_page(page).exists()]
+IN_BOTH = [page for page in ENGLISH if chinese_page(page).exists()]
 
 
 def name(page: Path) -> str:
@@ -21,12 +21,12 @@ def name(page: Path) -> str:
 
 
 def test_every_chinese_page_has_an_english_one() -> None:
-    assert {TRANSLATED_README, *(DOCS / "zh").rglob("*.md")} == {translated_page(page) for page in IN_BOTH}
+    assert {TRANSLATED_README, *(DOCS / "zh").rglob("*.md")} == {chinese_page(page) for page in IN_BOTH}
 
 
 @pytest.mark.parametrize("page", IN_BOTH, ids=name)
 def test_both_languages_have_the_same_headings_and_code(page: Path) -> None:
-    english, chinese = sections(page), sections(translated_page(page))
+    english, chinese = sections(page), sections(chinese_page(page))
     assert [section.level for section in english] == [section.level for section in chinese]
     assert [section.code for section in english] == [section.code for section in chinese]
 

@@ -18,7 +18,7 @@ from ppdiffusers_tome.merging.tiles import cut_into_tiles
 FRAME = Grid(4, 6)
 
 
-def of_each_frame(x: paddle.Tensor, frames: int, num_merged: int) -> tuple[Matching, Matching]:
+def match_each_frame(x: paddle.Tensor, frames: int, num_merged: int) -> tuple[Matching, Matching]:
     """A matching of each frame as a part of its video, and as an image."""
     partition = random_partition(FRAME, 2, 2, seed=0, timestep=None)
     together = build_matcher(partition, FRAME, num_merged, frames=frames)(x)
@@ -33,7 +33,7 @@ def of_each_frame(x: paddle.Tensor, frames: int, num_merged: int) -> tuple[Match
 @pytest.mark.parametrize("how", COMBINE_MODES)
 def test_frames_merge_as_if_each_were_an_image(batch: int, frames: int, how: str) -> None:
     x = tiny.array((batch, frames * FRAME.num_tokens, 8))
-    together, apart = of_each_frame(x, frames, num_merged=11)
+    together, apart = match_each_frame(x, frames, num_merged=11)
     assert together.num_left == frames * apart.num_left
     merged = together.reduce(x, how)
     of_images = apart.reduce(x.reshape([-1, FRAME.num_tokens, 8]), how)
@@ -46,7 +46,7 @@ def test_frames_merge_as_if_each_were_an_image(batch: int, frames: int, how: str
 @pytest.mark.parametrize("frames", [1, 3])
 def test_a_merged_token_has_the_position_of_its_destination(frames: int) -> None:
     x = tiny.array((2, frames * FRAME.num_tokens, 8))
-    matching, _ = of_each_frame(x, frames, num_merged=11)
+    matching, _ = match_each_frame(x, frames, num_merged=11)
     positions = matching.positions.numpy()
     assert positions.shape == (2, matching.num_left)
     owner = matching.owner.numpy().reshape(2, -1)
@@ -61,7 +61,7 @@ def test_a_merged_token_has_the_position_of_its_destination(frames: int) -> None
 
 def test_sizes_are_those_of_the_groups() -> None:
     x = tiny.array((2, 3 * FRAME.num_tokens, 8))
-    matching, _ = of_each_frame(x, 3, num_merged=11)
+    matching, _ = match_each_frame(x, 3, num_merged=11)
     expected = np.bincount(matching.owner.numpy()).reshape(2, -1)
     assert np.abs(np.exp(matching.log_group_sizes.numpy()) - expected).max() <= 1e-4
 

@@ -35,7 +35,7 @@ class TestTiled(MethodContract):
     match = staticmethod(match_in_tiles)
 
     def may_merge(self, grid: Grid, source: int, destinations: np.ndarray) -> np.ndarray:
-        return in_sight(grid, source, destinations)
+        return list_visible(grid, source, destinations)
 
     @pytest.mark.parametrize("sides", [(2, 2), (3, 1), (4, 2)])
     @pytest.mark.parametrize("grid", GRIDS)
@@ -51,7 +51,7 @@ class TestTiled(MethodContract):
         by_tile = (each.reshape(tiles.num_tiles, -1) for each in (tiles.sources, tiles.destinations))
         for sources, destinations in zip(*by_tile, strict=True):
             for source in sources:
-                seen = np.flatnonzero(in_sight(grid, tokens_of[source], cells[:, 0], sx, sy))
+                seen = np.flatnonzero(list_visible(grid, tokens_of[source], cells[:, 0], sx, sy))
                 assert set(destinations) == set(seen)
                 assert len(seen) <= (TILE // sx + 2) * (TILE // sy + 2)
 
@@ -78,21 +78,21 @@ class TestTiled(MethodContract):
         assert np.isfinite(tiny.run_unet(unet, 2, height, width)).all()
 
 
-def in_sight(grid: Grid, source: int, destinations: np.ndarray, sx: int = 2, sy: int = 2) -> np.ndarray:
+def list_visible(grid: Grid, source: int, destinations: np.ndarray, sx: int = 2, sy: int = 2) -> np.ndarray:
     """Which destinations a source is compared with, worked out on its own: of its tile and one cell around it.
 
     Tiles are whole cells, as even as can be, the rest beside them.
     """
 
-    def seen(of: int, others: np.ndarray, cells: int, cell: int) -> np.ndarray:
+    def find_seen(of: int, places: np.ndarray, cells: int, cell: int) -> np.ndarray:
         number = -(-cells // (TILE // cell))
         larger, size = cells % number, cells // number
         ends = np.cumsum([size + (index < larger) for index in range(number)])
         tile = np.searchsorted(ends, min(of // cell, cells - 1), side="right")
         begin = ends[tile] - size - (tile < larger)
-        return (begin - 1 <= others // cell) & (others // cell <= ends[tile])
+        return (begin - 1 <= places // cell) & (places // cell <= ends[tile])
 
     row, column = divmod(source, grid.width)
-    return seen(row, destinations // grid.width, grid.height // sy, sy) & seen(
+    return find_seen(row, destinations // grid.width, grid.height // sy, sy) & find_seen(
         column, destinations % grid.width, grid.width // sx, sx
     )

@@ -64,7 +64,7 @@ class TestMask:
             mask[image, 0, token] = -10000
         return mask
 
-    def expected(self, matching: Matching) -> np.ndarray:
+    def compute_expected_mask(self, matching: Matching) -> np.ndarray:
         tokens = {image * 16 + token for image, token in self.MASKED}
         rows = [-10000.0 if tokens & set(group.tolist()) else 0.0 for group in groups(matching)]
         return np.asarray(rows, np.float32).reshape(self.BATCH, -1)
@@ -91,7 +91,7 @@ class TestMask:
         other = x.copy()
         for image, token in self.MASKED:
             other[image, token] += 5
-        clean = self.expected(matching) == 0
+        clean = self.compute_expected_mask(matching) == 0
         with paddle.no_grad():
             first, second = attend(x), attend(other)
         assert np.isfinite(second).all()
@@ -112,11 +112,11 @@ class TestWarnings:
     def test_token_mismatch_warns_once_and_runs_unmerged(self) -> None:
         call = DenoiserCall(Attachment(ToMeConfig()))
 
-        def matched(tokens: int) -> Matching | None:
+        def match(tokens: int) -> Matching | None:
             return BlockCall(call, self, Layout(Grid(4, 4)), paddle.ones([1, tokens, 6])).match()
 
         sentence = r"tokens of shape \[1, 17, 6\] where its latent has 4x4 tokens"
         with pytest.warns(UserWarning, match=sentence) as caught:
-            assert [matched(tokens) for tokens in (17, 17, 18)] == [None] * 3
+            assert [match(tokens) for tokens in (17, 17, 18)] == [None] * 3
         assert len(caught) == 1
-        assert matched(16) is not None
+        assert match(16) is not None

@@ -12,9 +12,9 @@ from typing import Any
 import paddle
 import pytest
 
+from benchmarks.gpu_trace import trace_with_inplace
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.tensor_ops import trace_with_inplace
 from ppdiffusers_tome.patching.state.reducer import build_reducer
 
 GRID = Grid(16, 16)

@@ -10,7 +10,7 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.partition import random_partition
 
 
-def chosen(grid: Grid, sx: int, sy: int, *, seed: int = 0, timestep: float = 1.0) -> np.ndarray:
+def find_places(grid: Grid, sx: int, sy: int, *, seed: int = 0, timestep: float = 1.0) -> np.ndarray:
     """The place inside its cell, 0 to sx * sy - 1, of every cell's destination."""
     step = paddle.to_tensor(timestep, dtype="float32")
     destinations = random_partition(grid, sx, sy, seed=seed, timestep=step).destinations.numpy()
@@ -20,8 +20,8 @@ def chosen(grid: Grid, sx: int, sy: int, *, seed: int = 0, timestep: float = 1.0
 @pytest.mark.parametrize(("sx", "sy"), [(2, 2), (3, 2), (4, 4)])
 def test_random_destinations_are_even_over_a_cell(sx: int, sy: int) -> None:
     grid, places = Grid(12, 12), sx * sy
-    by_timestep = np.stack([chosen(grid, sx, sy, timestep=step) for step in range(400)])
-    by_seed = np.stack([chosen(grid, sx, sy, seed=seed) for seed in range(400)])
+    by_timestep = np.stack([find_places(grid, sx, sy, timestep=step) for step in range(400)])
+    by_seed = np.stack([find_places(grid, sx, sy, seed=seed) for seed in range(400)])
     for draws in (by_timestep, by_seed):
         share = np.bincount(draws.ravel(), minlength=places) / draws.size
         assert np.abs(share - 1 / places).max() < 0.15 / places
@@ -32,7 +32,7 @@ def test_random_destinations_are_even_over_a_cell(sx: int, sy: int) -> None:
 
 
 def test_random_destinations_of_neighbours_and_of_steps_are_independent() -> None:
-    draws = np.stack([chosen(Grid(16, 16), 2, 2, timestep=step) for step in range(300)])
+    draws = np.stack([find_places(Grid(16, 16), 2, 2, timestep=step) for step in range(300)])
     agree = {
         "cells": (draws[:, 1:] == draws[:, :-1]).mean(),
         "steps": (draws[1:] == draws[:-1]).mean(),
@@ -62,12 +62,12 @@ def test_random_destinations_are_these_on_every_paddle() -> None:
 
 
 def test_random_destinations_differ_between_seeds_grids_and_strides() -> None:
-    first = chosen(Grid(8, 16), 2, 2)
+    first = find_places(Grid(8, 16), 2, 2)
     for other in (
-        chosen(Grid(8, 16), 2, 2, seed=1),
-        chosen(Grid(16, 8), 2, 2),
-        chosen(Grid(8, 16), 2, 2, timestep=2.0),
-        chosen(Grid(8, 16), 2, 2, timestep=1.25),
+        find_places(Grid(8, 16), 2, 2, seed=1),
+        find_places(Grid(16, 8), 2, 2),
+        find_places(Grid(8, 16), 2, 2, timestep=2.0),
+        find_places(Grid(8, 16), 2, 2, timestep=1.25),
     ):
         assert (first != other).mean() > 0.5
 

@@ -73,11 +73,11 @@ class Case:
         x[:, draw.integers(0, self.num_tokens, self.num_tokens // 8)] = 0
         return paddle.to_tensor(x.astype("float32")).astype(dtype)
 
-    def matched(self, x: paddle.Tensor, tile: int | None = None, **given: Any) -> Matching | None:
+    def match(self, x: paddle.Tensor, tile: int | None = None, **given: Any) -> Matching | None:
         stride = (self.sx, self.sy)
         return build_matcher(self.partition, self.grid, self.num_merged, tile=tile, stride=stride, **given)(x)
 
-    def chosen_keys(self, x: paddle.Tensor) -> ChosenKeys:
+    def choose_keys(self, x: paddle.Tensor) -> ChosenKeys:
         return ChosenKeys(select_key_tokens(self.partition, self.num_merged), x.shape[0], x.shape[1])
 
 
@@ -109,7 +109,7 @@ def tiles(case: Case) -> st.SearchStrategy[int | None]:
     return st.none() | st.integers(max(case.sx, case.sy), 12)
 
 
-def as_float(x: paddle.Tensor) -> np.ndarray:
+def to_float(x: paddle.Tensor) -> np.ndarray:
     """Tokens of any type, ``[rows, channels]`` float64."""
     wide = x if x.dtype == paddle.float64 else x.astype("float32")
     return wide.numpy().astype(np.float64).reshape(-1, x.shape[-1])
@@ -155,9 +155,9 @@ class TestPartition:
     @PROPERTY
     @given(partitions(), st.integers(0, 4))
     def test_every_token_is_a_source_or_a_destination(
-        self, given: tuple[Grid, int, int, Partition], prefix: int
+        self, drawn: tuple[Grid, int, int, Partition], prefix: int
     ) -> None:
-        grid, sx, sy, partition = given
+        grid, sx, sy, partition = drawn
         behind = partition.shift(prefix)
         sources, destinations = behind.sources.numpy(), behind.destinations.numpy()
         every = np.sort(np.concatenate([np.arange(prefix), sources, destinations]))
@@ -172,45 +172,45 @@ class TestMatching:
     @given(cases(), st.data())
     def test_groups_hold_every_token_once(self, case: Case, data: st.DataObject) -> None:
         x = case.tokens(data.draw(st.sampled_from(EXACT_TYPES)))
-        check_groups(case, case.matched(x, data.draw(tiles(case))), case.num_merged)
+        check_groups(case, case.match(x, data.draw(tiles(case))), case.num_merged)
 
     @PROPERTY
     @given(cases(), st.data())
     def test_unmerging_a_merge_keeps_the_mean_of_each_group(self, case: Case, data: st.DataObject) -> None:
         dtype = data.draw(st.sampled_from(ALL_TYPES))
-        matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
+        matching = case.match(case.tokens("float32"), data.draw(tiles(case)))
         y = case.tokens(dtype, channels=data.draw(st.integers(1, 6)))
         merged = matching.reduce(y)
         back = matching.restore(merged)
         assert merged.shape == [case.batch, matching.num_left, y.shape[2]]
         assert (merged.dtype, back.dtype, back.shape) == (y.dtype, y.dtype, y.shape)
-        before, after, rows = as_float(y), as_float(back), as_float(merged)
+        before, after, rows = to_float(y), to_float(back), to_float(merged)
         for row, group in enumerate(groups(matching)):
             mean = before[group].mean(axis=0)
             assert np.abs(rows[row] - mean).max() <= TOLERANCE[dtype]
             assert (after[group] == rows[row]).all()
         if dtype == "float64":
-            assert np.abs(as_float(matching.reduce(back)) - rows).max() <= 1e-6
+            assert np.abs(to_float(matching.reduce(back)) - rows).max() <= 1e-6
 
     @PROPERTY
     @given(cases(), st.data())
     def test_tokens_of_one_value_come_back_as_they_were(self, case: Case, data: st.DataObject) -> None:
         """A flat picture: any group's mean is what it was, in every type and way."""
         dtype, how = data.draw(st.sampled_from(ALL_TYPES)), data.draw(st.sampled_from(COMBINE_MODES))
-        matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
+        matching = case.match(case.tokens("float32"), data.draw(tiles(case)))
         value = data.draw(st.sampled_from([0.0, 1.0, -0.125, 100.0, 60000.0]))
         flat = paddle.full([case.batch, case.num_tokens, 3], value, dtype="float32").astype(dtype)
-        back = as_float(matching.restore(matching.reduce(flat, how)))
-        assert np.abs(back - as_float(flat)).max() <= abs(value) * TOLERANCE[dtype]
+        back = to_float(matching.restore(matching.reduce(flat, how)))
+        assert np.abs(back - to_float(flat)).max() <= abs(value) * TOLERANCE[dtype]
 
     @PROPERTY
     @given(cases(), st.data())
     def test_kept_tokens_are_the_destinations_own(self, case: Case, data: st.DataObject) -> None:
-        matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
+        matching = case.match(case.tokens("float32"), data.draw(tiles(case)))
         y = case.tokens(data.draw(st.sampled_from(ALL_TYPES)))
-        rows = as_float(y)
-        assert np.array_equal(as_float(matching.reduce(y, KEEP)), rows[keepers(matching)])
-        back = as_float(matching.restore(matching.reduce(y, KEEP)))
+        rows = to_float(y)
+        assert np.array_equal(to_float(matching.reduce(y, KEEP)), rows[keepers(matching)])
+        back = to_float(matching.restore(matching.reduce(y, KEEP)))
         destinations = case.partition.destinations.numpy()
         chosen = (np.arange(case.batch)[:, None] * case.num_tokens + destinations).ravel()
         assert np.array_equal(back[chosen], rows[chosen])
@@ -219,9 +219,9 @@ class TestMatching:
     @given(cases(), st.data())
     def test_means_at_the_mean_length_have_it(self, case: Case, data: st.DataObject) -> None:
         dtype = data.draw(st.sampled_from(ALL_TYPES))
-        matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
+        matching = case.match(case.tokens("float32"), data.draw(tiles(case)))
         y = case.tokens(dtype)
-        before, rows = as_float(y), as_float(matching.reduce(y, NORM))
+        before, rows = to_float(y), to_float(matching.reduce(y, NORM))
         assert np.isfinite(rows).all()
         for row, group in zip(rows, groups(matching), strict=True):
             mean, lengths = before[group].mean(axis=0), np.linalg.norm(before[group], axis=1)
@@ -234,11 +234,11 @@ class TestMatching:
     def test_nothing_less_alike_than_allowed_merges(self, case: Case, data: st.DataObject) -> None:
         least = data.draw(st.floats(-1, 1))
         x = case.tokens("float32")
-        matching = case.matched(x, data.draw(tiles(case)), min_similarity=least)
+        matching = case.match(x, data.draw(tiles(case)), min_similarity=least)
         if matching is None:
             return
         assert 1 <= matching.num_merged <= case.num_merged
-        rows, kept = as_float(x), keepers(matching)
+        rows, kept = to_float(x), keepers(matching)
         unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
         for group, keeper in zip(check_groups(case, matching, matching.num_merged), kept, strict=True):
             others = group[group != keeper]
@@ -247,7 +247,7 @@ class TestMatching:
     @PROPERTY
     @given(cases(), st.data())
     def test_a_group_is_masked_when_one_of_its_tokens_is(self, case: Case, data: st.DataObject) -> None:
-        matching = case.matched(case.tokens("float32"), data.draw(tiles(case)))
+        matching = case.match(case.tokens("float32"), data.draw(tiles(case)))
         heads, queries = data.draw(st.sampled_from([(1, False), (2, False), (2, True)]))
         out = np.random.default_rng(case.seed).random((case.batch, case.num_tokens)) < data.draw(st.floats(0, 1))
         rows = case.num_tokens if queries else 1
@@ -265,7 +265,7 @@ class TestMatching:
     ) -> None:
         """Latents that overflowed give a bad image; they must not name rows that do not exist."""
         x = spoilt(case, harsh, data.draw(st.sampled_from(EXACT_TYPES)))
-        check_groups(case, case.matched(x, data.draw(tiles(case))), case.num_merged)
+        check_groups(case, case.match(x, data.draw(tiles(case))), case.num_merged)
 
 
 def spoilt(case: Case, harsh: list[float], dtype: str) -> paddle.Tensor:
@@ -282,14 +282,14 @@ class TestKeys:
     @given(cases(), st.sampled_from(ALL_TYPES))
     def test_keys_are_tokens_and_among_them_all_destinations(self, case: Case, dtype: str) -> None:
         y = case.tokens(dtype)
-        keys = case.chosen_keys(y)
+        keys = case.choose_keys(y)
         chosen = keys.kept.numpy()
         assert len(set(chosen)) == len(chosen) == keys.num_left == case.num_tokens - case.num_merged
         assert {*range(case.prefix), *case.partition.destinations.tolist()} <= set(chosen)
         assert ((chosen >= 0) & (chosen < case.num_tokens)).all()
         shape = [case.batch, case.num_tokens, -1]
-        whole = as_float(y).reshape(shape)
-        merged = as_float(keys.reduce(y)).reshape([case.batch, keys.num_left, -1])
+        whole = to_float(y).reshape(shape)
+        merged = to_float(keys.reduce(y)).reshape([case.batch, keys.num_left, -1])
         assert np.array_equal(merged, whole[:, chosen])
 
 
@@ -309,7 +309,7 @@ class TestRun:
         tile = data.draw(st.none() | st.integers(max(sx, sy), 9))
         config = ToMeConfig(ratio, sx=sx, sy=sy, tile=tile, use_rand=data.draw(st.booleans()))
         x = paddle.to_tensor(np.random.default_rng(height * width).standard_normal((2, prefix + grid.num_tokens, 4)))
-        matching = self.asked(config, Layout(grid, prefix), x.astype("float32"))
+        matching = self.match_block(config, Layout(grid, prefix), x.astype("float32"))
         if int(grid.num_tokens * ratio) == 0 or height < sy or width < sx:
             assert matching is None  # the sublayer gets the very tokens that the block got
         else:
@@ -329,12 +329,12 @@ class TestRun:
             owner = paddle.to_tensor(np.argsort(order.ravel()).astype("int32"))
             single = Matching(owner, paddle.ones([batch * tokens, 1]), paddle.to_tensor(order), batch, tokens, 0)
             x = paddle.to_tensor(draw.standard_normal((batch, tokens, 3)).astype("float32")).astype(dtype)
-            difference = np.abs(as_float(single.restore(single.reduce(x, how))) - as_float(x)).max()
+            difference = np.abs(to_float(single.restore(single.reduce(x, how))) - to_float(x)).max()
             assert difference <= (TOLERANCE[dtype] * 4 if how == NORM else 0)
 
         holds()
 
-    def asked(self, config: ToMeConfig, layout: Layout, x: paddle.Tensor) -> Matching | None:
+    def match_block(self, config: ToMeConfig, layout: Layout, x: paddle.Tensor) -> Matching | None:
         call = DenoiserCall(Attachment(config))
         call.set_timestep(paddle.to_tensor([500.0]))
         with warnings.catch_warnings():

@@ -18,7 +18,7 @@ def unet() -> tiny.Model:
     return tiny.unet()
 
 
-def in_double_precision(batch: int) -> tuple[tiny.Model, paddle.Tensor, paddle.Tensor]:
+def build_in_double_precision(batch: int) -> tuple[tiny.Model, paddle.Tensor, paddle.Tensor]:
     """A UNet, latents and texts: in float32 another batch may settle a near tie of cosines another way."""
     return tiny.unet().to(dtype="float64"), tiny.latent(batch).astype("float64"), tiny.text(batch).astype("float64")
 
@@ -34,7 +34,7 @@ def test_applying_to_a_pipeline_moves_no_global_generator() -> None:
 
 @paddle.no_grad()
 def test_prompted_and_unprompted_in_two_calls_equal_one_batch() -> None:
-    unet, sample, text = in_double_precision(2)
+    unet, sample, text = build_in_double_precision(2)
     apply_tome(unet, **SETTINGS)
     together = unet(sample, 500, text).sample.numpy()
     apart = [unet(sample[i : i + 1], 500, text[i : i + 1]).sample.numpy() for i in range(2)]
@@ -43,7 +43,7 @@ def test_prompted_and_unprompted_in_two_calls_equal_one_batch() -> None:
 
 @paddle.no_grad()
 def test_odd_batch_keeps_randomness() -> None:
-    unet, sample, text = in_double_precision(3)
+    unet, sample, text = build_in_double_precision(3)
     apply_tome(unet, use_rand=False, **SETTINGS)
     regular = unet(sample, 500, text).sample.numpy()
     apply_tome(unet, **SETTINGS)
@@ -90,7 +90,7 @@ unet = ppdiffusers_tome.apply_tome(tiny.unet(), seed=9, **{SETTINGS!r})
 np.save(sys.argv[1], tiny.run_unet(unet))
 print("true")
 """
-    assert tiny.in_new_process(code, file)
+    assert tiny.run_in_new_process(code, file)
     assert np.array_equal(np.load(file), tiny.run_unet(apply_tome(unet, seed=9, **SETTINGS)))
 
 

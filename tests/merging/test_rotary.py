@@ -30,7 +30,7 @@ def complex_(angle: np.ndarray) -> paddle.Tensor:
     return paddle.to_tensor(np.exp(1j * angle.astype("float64"))).reshape([1, 1, *angle.shape])
 
 
-def turned(x: np.ndarray, angle: np.ndarray) -> np.ndarray:
+def rotate(x: np.ndarray, angle: np.ndarray) -> np.ndarray:
     """By pairs, as complex numbers."""
     pairs = x[..., ::2] + 1j * x[..., 1::2]
     pairs = pairs * np.exp(1j * angle)
@@ -44,25 +44,25 @@ def test_each_token_is_turned_by_its_own_row(form: object, text: int) -> None:
     rotary = RotaryEmbedding(form(angle), TOKENS)  # type: ignore[operator]
     assert rotary.num_text == text
     x = tiny.array((2, HEADS, TOKENS, CHANNELS))
-    assert np.abs(rotary.grid_rotation.rotate(x).numpy() - turned(x.numpy(), angle[text:])).max() <= 1e-5
+    assert np.abs(rotary.grid_rotation.rotate(x).numpy() - rotate(x.numpy(), angle[text:])).max() <= 1e-5
     if text:
         words = tiny.array((2, HEADS, text, CHANNELS), seed=3)
-        assert np.abs(rotary.text_rotation.rotate(words).numpy() - turned(words.numpy(), angle[:text])).max() <= 1e-5
+        assert np.abs(rotary.text_rotation.rotate(words).numpy() - rotate(words.numpy(), angle[:text])).max() <= 1e-5
 
 
 @pytest.mark.parametrize("form", [real, complex_])
 @pytest.mark.parametrize("text_first", [True, False])
-@pytest.mark.parametrize("others", [0, 3])
-def test_rows_differ_by_image_and_other_tokens_stay(form: object, text_first: bool, others: int) -> None:
+@pytest.mark.parametrize("num_others", [0, 3])
+def test_rows_differ_by_image_and_other_tokens_stay(form: object, text_first: bool, num_others: int) -> None:
     angle = angles(TOKENS)
     positions = np.array([[3, 0, 11, 4], [1, 2, 10, 9]])
     turn = RotaryEmbedding(form(angle), TOKENS).rotation_at(paddle.to_tensor(positions))  # type: ignore[operator]
-    own, rest = tiny.array((2, HEADS, 4, CHANNELS)), tiny.array((2, HEADS, others, CHANNELS), seed=1)
-    whole = paddle.concat([rest, own] if text_first else [own, rest], axis=2) if others else own
+    own, rest = tiny.array((2, HEADS, 4, CHANNELS)), tiny.array((2, HEADS, num_others, CHANNELS), seed=1)
+    whole = paddle.concat([rest, own] if text_first else [own, rest], axis=2) if num_others else own
     got = turn.rotate(whole, text_first=text_first).numpy()
-    expected = np.stack([turned(own.numpy()[i], angle[positions[i]]) for i in range(2)])
+    expected = np.stack([rotate(own.numpy()[i], angle[positions[i]]) for i in range(2)])
     parts = [rest.numpy(), expected] if text_first else [expected, rest.numpy()]
-    assert np.abs(got - (np.concatenate(parts, axis=2) if others else expected)).max() <= 1e-5
+    assert np.abs(got - (np.concatenate(parts, axis=2) if num_others else expected)).max() <= 1e-5
 
 
 def matching() -> Matching:
@@ -76,10 +76,10 @@ def test_a_group_is_left_out_with_any_of_its_tokens(text_first: bool) -> None:
     found = matching()
     seen = np.random.default_rng(0).random((2, 1, 1, TEXT + TOKENS)) < 0.8
     own = seen[..., TEXT:] if text_first else seen[..., :TOKENS]
-    others = seen[..., :TEXT] if text_first else seen[..., TOKENS:]
+    num_others = seen[..., :TEXT] if text_first else seen[..., TOKENS:]
     owner = found.owner.numpy()
     whole = np.array([own.ravel()[owner == row].all() for row in range(2 * found.num_left)]).reshape(2, 1, 1, -1)
-    expected = np.concatenate([others, whole] if text_first else [whole, others], axis=3)
+    expected = np.concatenate([num_others, whole] if text_first else [whole, num_others], axis=3)
     assert 0 < expected.sum() < expected.size
     assert np.array_equal(reduce_key_mask(paddle.to_tensor(seen), found, text_first=text_first).numpy(), expected)
     bias = paddle.to_tensor(np.where(seen, 0, -1e4).astype("float32"))
@@ -101,7 +101,7 @@ def test_attention_on_merged_equal_tokens_is_that_on_all(text_first: bool) -> No
     of_group = tiny.array((2 * found.num_left, CHANNELS), seed=2).numpy()
     tokens, text = paddle.to_tensor(of_group[owner]), tiny.array((2, TEXT, CHANNELS), seed=4)
 
-    def attended(picture: paddle.Tensor, bias: paddle.Tensor | None) -> np.ndarray:
+    def attend(picture: paddle.Tensor, bias: paddle.Tensor | None) -> np.ndarray:
         keys = paddle.concat([text, picture] if text_first else [picture, text], axis=1)
         scores = paddle.matmul(text, keys, transpose_y=True).unsqueeze(1)
         weights = paddle.nn.functional.softmax(scores if bias is None else scores + bias, axis=-1).squeeze(1)
@@ -109,8 +109,8 @@ def test_attention_on_merged_equal_tokens_is_that_on_all(text_first: bool) -> No
 
     merged = found.reduce(tokens)
     bias = add_group_size_bias(None, found, TEXT, paddle.float32, text_first=text_first)
-    assert np.abs(attended(merged, bias) - attended(tokens, None)).max() <= 1e-5
-    assert np.abs(attended(merged, None) - attended(tokens, None)).max() >= 1e-2
+    assert np.abs(attend(merged, bias) - attend(tokens, None)).max() <= 1e-5
+    assert np.abs(attend(merged, None) - attend(tokens, None)).max() >= 1e-2
 
 
 def test_sizes_are_added_to_a_mask() -> None:

@@ -22,7 +22,7 @@ from paddle import Tensor, nn
 
 from ppdiffusers_tome.patching.adapters.adapter import FIRST, LAST
 from zoo.flux import ids
-from zoo.specimen import TEXT_DIM, TEXT_TOKENS, Inputs, built
+from zoo.specimen import TEXT_DIM, TEXT_TOKENS, Inputs, create
 
 USUAL = Inputs()
 CHANNELS, DIM, HEADS = 4, 24, 2
@@ -68,16 +68,16 @@ class Attention(nn.Layer):
 
 
 class Processor:
-    """What ``Attention`` does with its layers."""
+    """The computation of ``Attention`` with its layers."""
 
     def __call__(
         self, attention: Attention, hidden_states: Tensor, encoder_hidden_states: Tensor | None = None,
         attention_mask: Tensor | None = None, image_rotary_emb: Rotary | None = None, rotary_emb: Rotary | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         text, rotary = encoder_hidden_states, image_rotary_emb if rotary_emb is None else rotary_emb
-        heads, join = partial(self.heads, attention), partial(beside, where=attention.text, axis=2)
+        heads, join = partial(self.heads, attention), partial(join_text, where=attention.text, axis=2)
         joined = text is not None and not attention.apart and not attention.cross
-        tokens = beside(hidden_states, text, attention.text) if joined else hidden_states
+        tokens = join_text(hidden_states, text, attention.text) if joined else hidden_states
         asked = text if attention.cross else tokens
         queries = heads(attention.to_q(tokens), attention.norm_q)
         keys, values = heads(attention.to_k(asked), attention.norm_k), heads(attention.to_v(asked))
@@ -86,58 +86,58 @@ class Processor:
             keys = join(keys, heads(attention.add_k_proj(text), attention.norm_added_k))
             values = join(values, heads(attention.add_v_proj(text)))
         if rotary is not None:
-            queries, keys = (turned(x, rotary, attention.text) for x in (queries, keys))
-        made = attended(queries, keys, values, attention_mask, attention.hidden_keys)
+            queries, keys = (rotate(x, rotary, attention.text) for x in (queries, keys))
+        made = attend(queries, keys, values, attention_mask, attention.hidden_keys)
         if text is None or attention.cross:
-            return self.projected(attention, made)
+            return self.project(attention, made)
         picture, text = apart(made, text.shape[1], attention.text)
-        text = attention.to_add_out(text) if attention.apart else self.projected(attention, text)
-        return self.projected(attention, picture), text
+        text = attention.to_add_out(text) if attention.apart else self.project(attention, text)
+        return self.project(attention, picture), text
 
     def heads(self, attention: Attention, x: Tensor, norm: nn.Layer | None = None) -> Tensor:
         """``[batch, heads, tokens, channels of a head]``."""
         if norm is not None and attention.across_heads:
-            x = self.normed(norm, x)
+            x = self.apply_norm(norm, x)
         x = x.reshape([0, 0, HEADS, -1]).transpose([0, 2, 1, 3])
-        return x if norm is None or attention.across_heads else self.normed(norm, x)
+        return x if norm is None or attention.across_heads else self.apply_norm(norm, x)
 
-    def normed(self, norm: nn.Layer, x: Tensor) -> Tensor:
+    def apply_norm(self, norm: nn.Layer, x: Tensor) -> Tensor:
         return norm(x)
 
-    def projected(self, attention: Attention, x: Tensor) -> Tensor:
+    def project(self, attention: Attention, x: Tensor) -> Tensor:
         for layer in attention.to_out:
             x = layer(x)
         return x
 
 
 class RoundTheNorms(Processor):
-    """As processors that norm queries and keys in a kernel of their own: the numbers of the layer, not the layer."""
+    """A processor that reads the weights of norms and does not call them."""
 
-    def normed(self, norm: nn.Layer, x: Tensor) -> Tensor:
+    def apply_norm(self, norm: nn.Layer, x: Tensor) -> Tensor:
         return type(norm).forward(norm, x)
 
 
-def beside(own: Tensor, others: Tensor, where: str, axis: int = 1) -> Tensor:
-    return paddle.concat([others, own] if where == FIRST else [own, others], axis=axis)
+def join_text(tokens: Tensor, text_tokens: Tensor, where: str, axis: int = 1) -> Tensor:
+    return paddle.concat([text_tokens, tokens] if where == FIRST else [tokens, text_tokens], axis=axis)
 
 
-def apart(tokens: Tensor, others: int, where: str) -> tuple[Tensor, Tensor]:
+def apart(tokens: Tensor, num_others: int, where: str) -> tuple[Tensor, Tensor]:
     """A picture's tokens and those beside them."""
     if where == FIRST:
-        return tokens[:, others:], tokens[:, :others]
-    return tokens[:, :-others], tokens[:, -others:]
+        return tokens[:, num_others:], tokens[:, :num_others]
+    return tokens[:, :-num_others], tokens[:, -num_others:]
 
 
-def turned(x: Tensor, rotary: Rotary, others: str) -> Tensor:
-    """Queries or keys turned by rows ``[tokens, channels]``, or others for each image ``[batch, 1, tokens, channels]``.
+def rotate(x: Tensor, rotary: Rotary, text: str) -> Tensor:
+    """Rotate queries or keys by rows ``[tokens, channels]`` or ``[batch, 1, tokens, channels]``.
 
     Where there are fewer rows than tokens, those of the text have none.
     """
     is_complex = isinstance(rotary, Tensor)
     more = x.shape[2] - (rotary if is_complex else rotary[0]).shape[-2]
     if more:
-        first, last = (x[:, :, :more], x[:, :, more:]) if others == FIRST else (x[:, :, :-more], x[:, :, -more:])
-        parts = [first, turned(last, rotary, "")] if others == FIRST else [turned(first, rotary, ""), last]
+        first, last = (x[:, :, :more], x[:, :, more:]) if text == FIRST else (x[:, :, :-more], x[:, :, -more:])
+        parts = [first, rotate(last, rotary, "")] if text == FIRST else [rotate(first, rotary, ""), last]
         return paddle.concat(parts, axis=2)
     pairs = x.reshape([0, 0, 0, -1, 2])
     if is_complex:
@@ -146,7 +146,7 @@ def turned(x: Tensor, rotary: Rotary, others: str) -> Tensor:
     return x * rotary[0] + paddle.stack([-other, one], axis=-1).flatten(3) * rotary[1]
 
 
-def attended(
+def attend(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, hidden: slice | Sequence[int] | None
 ) -> Tensor:
     scores = paddle.matmul(queries, keys, transpose_y=True) / math.sqrt(queries.shape[-1])
@@ -169,7 +169,7 @@ class RMSNorm(nn.Layer):
 
 
 class Norm(nn.Layer):
-    """Tokens, normed and moved by the timestep, and the gate for what is made of them."""
+    """A norm of tokens, moved by the timestep, which also returns the gate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,8 +249,8 @@ def places(frames: int, height: int, width: int) -> Tensor:
     return paddle.stack(each, axis=-1).reshape([-1, 3])
 
 
-def patched(latent: Tensor) -> Tensor:
-    """``[batch, channels, frames, height, width]`` to ``[batch, tokens, values of 2 by 2]``, frame by frame."""
+def cut_into_patches(latent: Tensor) -> Tensor:
+    """Cut ``[batch, channels, frames, height, width]`` into tokens of 2 by 2 values."""
     batch, channels, frames, height, width = latent.shape
     cut = latent.reshape([batch, channels, frames, height // 2, 2, width // 2, 2])
     return cut.transpose([0, 2, 3, 5, 1, 4, 6]).reshape([batch, -1, 4 * channels])
@@ -264,7 +264,7 @@ class Patches(nn.Layer):
         self.order, self.linear = order, nn.Linear(4 * CHANNELS, DIM)
 
     def forward(self, latent: Tensor) -> Tensor:
-        return self.linear(patched(latent.transpose(self.order)))
+        return self.linear(cut_into_patches(latent.transpose(self.order)))
 
 
 class PicturePatches(Patches):
@@ -274,11 +274,11 @@ class PicturePatches(Patches):
 
 class TextAndPatches(Patches):
     def forward(self, text_embeds: Tensor, image_embeds: Tensor) -> Tensor:
-        return beside(super().forward(image_embeds), text_embeds, FIRST)
+        return join_text(super().forward(image_embeds), text_embeds, FIRST)
 
 
 class DualBlock(nn.Layer):
-    """Picture and text, apart but in attention. Some have a second attention, of the picture alone."""
+    """Image and text, which meet in attention alone."""
 
     def __init__(self, attn: Attention, attn2: Attention | None = None) -> None:
         super().__init__()
@@ -354,9 +354,9 @@ class HunyuanVideoSingleTransformerBlock(SingleBlock):
         def attend(normed: Tensor) -> Tensor:
             picture, text = apart(normed, words, LAST)
             given = dict(attention_mask=attention_mask, image_rotary_emb=image_rotary_emb)
-            return beside(*self.attn(hidden_states=picture, encoder_hidden_states=text, **given), LAST)
+            return join_text(*self.attn(hidden_states=picture, encoder_hidden_states=text, **given), LAST)
 
-        return apart(self.run(beside(hidden_states, encoder_hidden_states, LAST), temb, attend), words, LAST)
+        return apart(self.run(join_text(hidden_states, encoder_hidden_states, LAST), temb, attend), words, LAST)
 
 
 class JointTransformerBlock(DualBlock):
@@ -382,7 +382,7 @@ class CogVideoXBlock(nn.Layer):
         )
         picture, text = picture + gate * made, text + gate * of_text
         normed, normed_text, gate = self.norm2(picture, text, emb=temb)
-        made, of_text = apart(self.ff(beside(normed, normed_text, FIRST)), text.shape[1], FIRST)
+        made, of_text = apart(self.ff(join_text(normed, normed_text, FIRST)), text.shape[1], FIRST)
         return picture + gate * made, text + gate * of_text
 
 
@@ -414,7 +414,7 @@ class WanTransformerBlock(nn.Layer):
 
 
 class Model(nn.Layer):
-    """What the models have in common.
+    """The common parts of the models.
 
     Args:
         rotary: positions come as a rotary embedding; otherwise None comes in its place.
@@ -433,8 +433,8 @@ class Model(nn.Layer):
     def rotary(self, positions: Tensor) -> Rotary | None:
         return None if self.rope is None else self.rope(positions)
 
-    def of_video(self, shape: Sequence[int]) -> Rotary | None:
-        """The embedding of the tokens of a latent, whose last sizes are frames, height and width."""
+    def embed_video(self, shape: Sequence[int]) -> Rotary | None:
+        """Embed the positions of a latent that ends in frames, height and width."""
         frames, height, width = shape
         return self.rotary(places(frames, height // 2, width // 2))
 
@@ -455,7 +455,7 @@ class FluxTransformer2DModel(Model):
         rotary = self.rotary(paddle.concat([txt_ids, img_ids]))
         for block in self.transformer_blocks:
             text, x = block(hidden_states=x, encoder_hidden_states=text, temb=temb, image_rotary_emb=rotary)
-        both = beside(x, text, FIRST)
+        both = join_text(x, text, FIRST)
         for block in self.single_transformer_blocks:
             both = block(hidden_states=both, temb=temb, image_rotary_emb=rotary)
         return apart(both, text.shape[1], FIRST)
@@ -474,7 +474,7 @@ class HunyuanVideoTransformer3DModel(Model):
         self, hidden_states: Tensor, timestep: Tensor, encoder_hidden_states: Tensor, encoder_attention_mask: Tensor,
         guidance: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        rotary = self.of_video(hidden_states.shape[2:])
+        rotary = self.embed_video(hidden_states.shape[2:])
         temb = self.time_text_embed(timestep, guidance)
         x, text = self.x_embedder(hidden_states), self.context_embedder(encoder_hidden_states)
         seen = paddle.concat([paddle.ones(x.shape[:2]), encoder_attention_mask.astype("float32")], axis=1)
@@ -494,7 +494,7 @@ class WanTransformer3DModel(Model):
         self.blocks = nn.LayerList([WanTransformerBlock(self.norms) for _ in range(2)])
 
     def forward(self, hidden_states: Tensor, timestep: Tensor, encoder_hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        rotary = self.of_video(hidden_states.shape[2:])
+        rotary = self.embed_video(hidden_states.shape[2:])
         x, temb = self.patch_embedding(hidden_states), self.time_text_embed(timestep)
         text = self.context_embedder(encoder_hidden_states)
         for block in self.blocks:
@@ -510,7 +510,7 @@ class CogVideoXTransformer3DModel(Model):
 
     def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor, timestep: Tensor) -> tuple[Tensor, Tensor]:
         frames, _, *size = hidden_states.shape[1:]
-        rotary, temb = self.of_video([frames, *size]), self.time_text_embed(timestep)
+        rotary, temb = self.embed_video([frames, *size]), self.time_text_embed(timestep)
         both = self.patch_embed(self.context_embedder(encoder_hidden_states), hidden_states)
         x, text = apart(both, encoder_hidden_states.shape[1], FIRST)
         for block in self.transformer_blocks:
@@ -526,7 +526,7 @@ class VCtrlModel(Model):
 
     def forward(self, sample: Tensor, timestep: Tensor) -> tuple[Tensor, ...]:
         frames, _, *size = sample.shape[1:]
-        rotary, temb = self.of_video([frames, *size]), self.time_text_embed(timestep)
+        rotary, temb = self.embed_video([frames, *size]), self.time_text_embed(timestep)
         x, samples = self.sample_patch_embed(sample), []
         for block in self.transformer_blocks:
             x = block(hidden_states=x, temb=temb, image_rotary_emb=rotary)
@@ -574,11 +574,11 @@ class Family:
 
     def build(self, **options: Any) -> Model:
         """One whose weights are always the same."""
-        return built(self.model_class, **{**self.options, **options})
+        return create(self.model_class, **{**self.options, **options})
 
     @paddle.no_grad()
     def run(self, model: Model, inputs: Inputs = USUAL, **changes: Any) -> list[np.ndarray]:
-        """What a stand-in returns: its picture's tokens, then its text's, where it has any."""
+        """Return the tokens of a stand-in's image, then of its text, if any."""
         return [each.numpy() for each in model(**{**self.arguments(inputs), **changes})]
 
 
@@ -587,7 +587,7 @@ def _flux(inputs: Inputs) -> dict[str, Any]:
     # Pipelines give the text no positions; here it has some, or nobody would see that they are used.
     txt_ids = txt_ids + paddle.arange(TEXT_TOKENS, dtype="float32").unsqueeze(1)
     return dict(
-        hidden_states=patched(inputs.picture(CHANNELS).unsqueeze(2)), encoder_hidden_states=inputs.text(),
+        hidden_states=cut_into_patches(inputs.picture(CHANNELS).unsqueeze(2)), encoder_hidden_states=inputs.text(),
         timestep=inputs.timesteps / 1000, guidance=paddle.full([inputs.batch], 3.5), img_ids=img_ids, txt_ids=txt_ids,
     )  # fmt: skip
 

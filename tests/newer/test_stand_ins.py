@@ -77,7 +77,7 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def with_processor(model: Model, kind: type[Processor]) -> Model:
+def set_processors(model: Model, kind: type[Processor]) -> Model:
     for attention in attentions(model):
         attention.processor = kind()
     return model
@@ -91,14 +91,14 @@ class ByHand:
 
     def __init__(self, block: Any, grid: Grid, ratio: float, st: int, merging: list[Any]) -> None:
         self.grid, self.ratio, self.st = grid, ratio, st
-        self.forward, block.forward = block.forward, self.entered
+        self.forward, block.forward = block.forward, self.enter
         # Of each image, the place of every group's destination and the group of every token.
         self.places: list[np.ndarray] = []
         self.groups: list[np.ndarray] = []
         for layer in merging:
-            layer.forward = self.around(layer.forward)
+            layer.forward = self.wrap_forward(layer.forward)
 
-    def entered(self, *inputs: Any, **keywords: Any) -> Any:
+    def enter(self, *inputs: Any, **keywords: Any) -> Any:
         tokens = inputs[0] if inputs else keywords["hidden_states"]
         owners = [self.owner(image) for image in tokens.numpy()[:, -self.grid.num_tokens :]]
         self.places, self.groups = zip(*(np.unique(owner, return_inverse=True) for owner in owners), strict=True)
@@ -122,27 +122,27 @@ class ByHand:
             owner[most] = cosine[most].argmax(axis=1)
         return owner
 
-    def around(self, forward: Any) -> Any:
-        def on_merged(*inputs: Any, **keywords: Any) -> Any:
+    def wrap_forward(self, forward: Any) -> Any:
+        def run_on_merged(*inputs: Any, **keywords: Any) -> Any:
             if inputs:
-                out = forward(self.merged(inputs[0]), *inputs[1:])
+                out = forward(self.merge(inputs[0]), *inputs[1:])
             else:
-                keywords = {**keywords, "hidden_states": self.merged(keywords["hidden_states"])}
+                keywords = {**keywords, "hidden_states": self.merge(keywords["hidden_states"])}
                 for name in ("image_rotary_emb", "rotary_emb"):
                     if keywords.get(name) is not None:
                         keywords[name] = self.rows(keywords[name])
                 if "attention_mask" in keywords:  # it hides nothing of the picture, whose keys are first
                     keywords["attention_mask"] = keywords["attention_mask"][..., self.grid.num_tokens - self.left :]
                 out = forward(**keywords)
-            return (self.unmerged(out[0]), *out[1:]) if isinstance(out, tuple) else self.unmerged(out)
+            return (self.unmerge(out[0]), *out[1:]) if isinstance(out, tuple) else self.unmerge(out)
 
-        return on_merged
+        return run_on_merged
 
     @property
     def left(self) -> int:
         return len(self.places[0])
 
-    def merged(self, tokens: paddle.Tensor) -> paddle.Tensor:
+    def merge(self, tokens: paddle.Tensor) -> paddle.Tensor:
         others = tokens.shape[1] - self.grid.num_tokens
         own = [
             [image[others:][groups == group].mean(axis=0) for group in range(self.left)]
@@ -150,7 +150,7 @@ class ByHand:
         ]
         return paddle.concat([tokens[:, :others], paddle.to_tensor(np.stack(own))], axis=1)
 
-    def unmerged(self, tokens: paddle.Tensor) -> paddle.Tensor:
+    def unmerge(self, tokens: paddle.Tensor) -> paddle.Tensor:
         others = tokens.shape[1] - self.left
         own = [image[others:][groups] for image, groups in zip(tokens.numpy(), self.groups, strict=True)]
         return paddle.concat([tokens[:, :others], paddle.to_tensor(np.stack(own))], axis=1)
@@ -158,16 +158,16 @@ class ByHand:
     def rows(self, rotary: Rotary) -> Rotary:
         """Those of a text, and of the picture those of each image's destinations, ``[batch, 1, left, channels]``."""
 
-        def gathered(part: paddle.Tensor) -> paddle.Tensor:
+        def gather_rows(part: paddle.Tensor) -> paddle.Tensor:
             rows = part.numpy().reshape([-1, part.shape[-1]])
             text = len(rows) - self.grid.num_tokens
             each = [np.concatenate([rows[:text], rows[text:][places]]) for places in self.places]
             return paddle.to_tensor(np.stack(each)).unsqueeze(1)
 
-        return gathered(rotary) if isinstance(rotary, paddle.Tensor) else tuple(map(gathered, rotary))
+        return gather_rows(rotary) if isinstance(rotary, paddle.Tensor) else tuple(map(gather_rows, rotary))
 
 
-def by_hand(model: Model, grid: Grid, ratio: float = 0.5, st: int = 1, **roles: bool) -> list[ByHand]:
+def merge_by_hand(model: Model, grid: Grid, ratio: float = 0.5, st: int = 1, **roles: bool) -> list[ByHand]:
     def merges(name: str, layer: Any) -> bool:
         if not isinstance(layer, Attention):
             return name in ("ff", "ffn") and roles.get("merge_mlp", False)
@@ -195,7 +195,7 @@ def cases_by_hand() -> Iterator[Any]:
 @pytest.mark.parametrize(("family", "options", "settings"), cases_by_hand())
 def test_the_output_is_that_of_merging_by_hand(family: Family, options: Any, settings: Any) -> None:
     model, reference = family.build(**options), family.build(**options)
-    hands = by_hand(reference, grid_of(family, ODD), **settings)
+    hands = merge_by_hand(reference, grid_of(family, ODD), **settings)
     expected = family.run(reference, ODD)
     assert change(family.run(apply_tome(model, 0.5, use_rand=False, **settings), ODD), expected) <= 1e-6
     for hand in hands:  # or one image's rows would do for all

@@ -15,7 +15,7 @@ import pytest
 from paddle import nn
 
 from newer.stand_ins import FAMILIES, Attention, Family, FeedForward, Model, Processor, RoundTheNorms
-from newer.test_stand_ins import attentions, blocks, case, same, with_processor
+from newer.test_stand_ins import attentions, blocks, case, same, set_processors
 from ppdiffusers_tome import apply_tome, remove_tome
 from zoo.specimen import Inputs
 
@@ -42,7 +42,7 @@ class EverySecond(nn.Layer):
         self.calls, self.state.cache = 0, None
 
 
-def cached_layers(model: Model) -> list[tuple[Any, str, Any]]:
+def list_layers_to_cache(model: Model) -> list[tuple[Any, str, Any]]:
     return [
         (block, name, layer)
         for block in blocks(model)
@@ -51,8 +51,8 @@ def cached_layers(model: Model) -> list[tuple[Any, str, Any]]:
     ]
 
 
-def with_cache(model: Model, layers: Iterable[Any] = ()) -> Model:
-    for layer in layers or [layer for _, _, layer in cached_layers(model)]:
+def add_caches(model: Model, layers: Iterable[Any] = ()) -> Model:
+    for layer in layers or [layer for _, _, layer in list_layers_to_cache(model)]:
         cache = EverySecond(layer.forward)
         layer.forward, layer._diffusers_hook = cache.forward, SimpleNamespace(
             hooks={"every second": cache}, _fn_refs=[cache.fn_ref]
@@ -60,9 +60,9 @@ def with_cache(model: Model, layers: Iterable[Any] = ()) -> Model:
     return model
 
 
-def with_cache_around(model: Model) -> Model:
+def add_caches_around(model: Model) -> Model:
     """A cache that keeps what blocks get: unmerged already, if anything merged."""
-    for block, name, layer in cached_layers(model):
+    for block, name, layer in list_layers_to_cache(model):
         setattr(block, name, EverySecond(layer))
     return model
 
@@ -88,11 +88,11 @@ SETTINGS = {
 @pytest.mark.parametrize("cache_first", [True, False], ids=["cache first", "cache last"])
 def test_a_kept_output_is_unmerged_as_it_was_merged(family: Family, settings: Any, cache_first: bool) -> None:
     uncached = steps(family, apply_tome(family.build(), **settings))
-    expected = steps(family, with_cache_around(apply_tome(family.build(), **settings)))
+    expected = steps(family, add_caches_around(apply_tome(family.build(), **settings)))
     if cache_first:
-        model = apply_tome(with_cache(family.build()), **settings)
+        model = apply_tome(add_caches(family.build()), **settings)
     else:
-        model = with_cache(apply_tome(family.build(), **settings))
+        model = add_caches(apply_tome(family.build(), **settings))
     for step, (got, wanted, other) in enumerate(zip(steps(family, model), expected, uncached, strict=True)):
         assert same(got, wanted)
         assert step % 2 == 0 or not np.array_equal(got[0], other[0])
@@ -103,7 +103,7 @@ def test_a_kept_output_is_unmerged_as_it_was_merged(family: Family, settings: An
 def test_what_is_kept_is_dropped_when_tome_comes_and_goes(family: Family, method: str) -> None:
     model, merging = family.build(), apply_tome(family.build(), 0.5, method=method)
     plain, merged = family.run(model), family.run(merging)
-    with_cache(model, attentions(model))
+    add_caches(model, attentions(model))
     assert same(family.run(model), plain)
     assert same(family.run(apply_tome(model, 0.5, method=method)), merged)
     assert same(family.run(remove_tome(model)), plain)
@@ -113,7 +113,7 @@ def test_what_is_kept_is_dropped_when_tome_comes_and_goes(family: Family, method
 def test_a_cache_that_came_after_tome_stays_when_tome_goes(family: Family) -> None:
     plain = family.run(family.build())
     model = apply_tome(family.build(), 0.5)
-    with_cache(model, attentions(model))
+    add_caches(model, attentions(model))
     assert not same(family.run(model), plain)
     assert same(family.run(remove_tome(model)), plain)
 
@@ -133,13 +133,13 @@ class OneBuffer(Processor):
 @pytest.mark.parametrize("family", map(case, FAMILIES.values()))
 def test_the_same_tensor_may_hold_something_new(family: Family) -> None:
     expected = steps(family, apply_tome(family.build(), 0.5))
-    assert all(map(same, steps(family, with_processor(apply_tome(family.build(), 0.5), OneBuffer)), expected))
+    assert all(map(same, steps(family, set_processors(apply_tome(family.build(), 0.5), OneBuffer)), expected))
 
 
 @pytest.mark.parametrize("method", ["tome", "todo", "keys"])
 @pytest.mark.parametrize("family", [case(family) for family in FAMILIES.values() if family.by_keyword])
 def test_what_was_computed_without_positions_is_not_kept(family: Family, method: str) -> None:
-    expected = steps(family, with_cache(with_processor(family.build(), RoundTheNorms)))
-    model = with_cache(apply_tome(with_processor(family.build(), RoundTheNorms), 0.5, method=method))
+    expected = steps(family, add_caches(set_processors(family.build(), RoundTheNorms)))
+    model = add_caches(apply_tome(set_processors(family.build(), RoundTheNorms), 0.5, method=method))
     with pytest.warns(UserWarning, match="RoundTheNorms does not call norm_"):
         assert all(map(same, steps(family, model), expected))

@@ -17,17 +17,17 @@ from paddle import nn
 
 import tiny
 from newer.stand_ins import FAMILIES, HEADS, Model, Processor, RoundTheNorms, VCtrlBlock
-from newer.test_stand_ins import attentions, change, same, with_processor
+from newer.test_stand_ins import attentions, change, same, set_processors
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.recorder import record_merging
-from zoo.specimen import Inputs, built
+from zoo.specimen import Inputs, create
 
 FLUX = FAMILIES["flux"]
 ROTARY = [family.name for family in FAMILIES.values() if family.by_keyword]
 
 
 @contextmanager
-def warned_once(about: str) -> Iterator[None]:
+def check_single_warning(about: str) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         yield
@@ -50,7 +50,7 @@ def test_attention_without_norms_runs_unmerged(name: str, method: str) -> None:
     model = family.build(norms=False)
     plain = family.run(model)
     apply_tome(model, 0.5, method=method)
-    with warned_once("does not call norm_"), calls_of_attention(model) as calls:
+    with check_single_warning("does not call norm_"), calls_of_attention(model) as calls:
         assert same(family.run(model), plain)
         assert len(calls) == len(list(attentions(model)))
         assert same(family.run(model), plain)
@@ -60,10 +60,10 @@ def test_attention_without_norms_runs_unmerged(name: str, method: str) -> None:
 @pytest.mark.parametrize("name", ROTARY)
 def test_a_processor_that_goes_round_the_norms_runs_unmerged(name: str, method: str) -> None:
     family = FAMILIES[name]
-    model = with_processor(family.build(), RoundTheNorms)
+    model = set_processors(family.build(), RoundTheNorms)
     plain = family.run(model)
     apply_tome(model, 0.5, method=method)
-    with warned_once("RoundTheNorms does not call norm_"):
+    with check_single_warning("RoundTheNorms does not call norm_"):
         with calls_of_attention(model) as calls:
             assert same(family.run(model), plain)
             # What was computed before it was found out is computed again; from then on it is known.
@@ -71,8 +71,8 @@ def test_a_processor_that_goes_round_the_norms_runs_unmerged(name: str, method: 
         with calls_of_attention(model) as calls:
             assert same(family.run(model), plain)
             assert len(calls) == len(list(attentions(model)))
-    assert not same(family.run(with_processor(model, Processor)), plain)
-    assert same(family.run(with_processor(model, RoundTheNorms)), plain)
+    assert not same(family.run(set_processors(model, Processor)), plain)
+    assert same(family.run(set_processors(model, RoundTheNorms)), plain)
 
 
 class Numbers:
@@ -97,7 +97,7 @@ class Fused(Processor):
     def __call__(self, attention: Any, *inputs: Any, **keywords: Any) -> Any:
         return super().__call__(Numbers(attention, self.NAMES), *inputs, **keywords)
 
-    def normed(self, norm: Any, x: paddle.Tensor) -> paddle.Tensor:
+    def apply_norm(self, norm: Any, x: paddle.Tensor) -> paddle.Tensor:
         return norm(x)
 
 
@@ -128,11 +128,11 @@ def test_a_processor_that_goes_round_layers_which_tome_needs_runs_unmerged(
     family = FAMILIES[name]
     # FLUX's single blocks norm a text as they norm the picture.
     blocks = dict(dual=2, single=0) if kind is FusedTextNorms else {}
-    model = with_processor(family.build(**blocks), kind)
+    model = set_processors(family.build(**blocks), kind)
     plain = family.run(model)
-    assert same(family.run(with_processor(family.build(**blocks), Processor)), plain)
+    assert same(family.run(set_processors(family.build(**blocks), Processor)), plain)
     apply_tome(model, 0.5, method=method)
-    with warned_once(f"{kind.__name__} does not call "):
+    with check_single_warning(f"{kind.__name__} does not call "):
         assert same(family.run(model), plain)
         assert same(family.run(model), plain)
 
@@ -161,7 +161,7 @@ def test_layouts_of_queries_and_of_what_is_returned_are_the_processors(
 ) -> None:
     family = FAMILIES[name]
     expected = family.run(apply_tome(family.build(), **settings))
-    assert change(family.run(apply_tome(with_processor(family.build(), kind), **settings)), expected) <= 1e-6
+    assert change(family.run(apply_tome(set_processors(family.build(), kind), **settings)), expected) <= 1e-6
 
 
 def test_positions_may_be_given_for_every_image() -> None:
@@ -180,7 +180,7 @@ def test_positions_may_be_given_for_every_image() -> None:
         assert same(FLUX.run(apply_tome(model, 0.5), img_ids=for_all), expected)
 
 
-def by_keyword(layer: Any, name: str) -> Any:
+def name_first(layer: Any, name: str) -> Any:
     """A way to call a layer that gives the first input by its name."""
     return lambda first, *inputs, **keywords: layer(**{name: first}, **keywords)
 
@@ -193,7 +193,7 @@ def test_a_norm_that_is_called_by_keyword_is_seen(monkeypatch: pytest.MonkeyPatc
 
     def calling_by_keyword(self: Any, *inputs: Any, **keywords: Any) -> paddle.Tensor:
         others = dict(norm2=self.norm2, ff=self.ff, attn1=self.attn1)
-        return forward(SimpleNamespace(norm1=by_keyword(self.norm1, "hidden_states"), **others), *inputs, **keywords)
+        return forward(SimpleNamespace(norm1=name_first(self.norm1, "hidden_states"), **others), *inputs, **keywords)
 
     monkeypatch.setattr(VCtrlBlock, "forward", calling_by_keyword)
     assert same(family.run(apply_tome(family.build(), 0.5)), expected)
@@ -221,7 +221,7 @@ class Controlled(FAMILIES["cogvideox"].model_class):  # type: ignore[misc]
 
 def test_what_a_controlnet_adds_keeps_no_step_from_taking_matchings_over() -> None:
     family = FAMILIES["cogvideox"]
-    model = apply_tome(built(Controlled), 0.5, reuse_steps=2, use_rand=True)
+    model = apply_tome(create(Controlled), 0.5, reuse_steps=2, use_rand=True)
     owners = []
     with record_merging(model) as records:
         for timestep in (900, 800, 700, 600, 500):
@@ -239,7 +239,7 @@ def test_positions_that_are_no_grid_run_unmerged() -> None:
     for ids in (paddle.concat([rows[:32], rows[:32]]), rows.flip(0), rows[:, [0, 2, 1]]):
         plain = FLUX.run(remove_tome(model), img_ids=ids)
         apply_tome(model, 0.5)
-        with warned_once("do not describe a grid of tokens"):
+        with check_single_warning("do not describe a grid of tokens"):
             assert same(FLUX.run(model, img_ids=ids), plain)
             assert same(FLUX.run(model, img_ids=ids.clone()), plain)
         assert not same(FLUX.run(model, img_ids=rows), FLUX.run(remove_tome(model), img_ids=rows))

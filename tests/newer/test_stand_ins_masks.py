@@ -54,10 +54,10 @@ def test_hidden_tokens_of_a_text_stay_hidden(method: str, proportional: bool) ->
     # Of the last text, what is hidden becomes something else.
     other = paddle.where((seen == 0).unsqueeze(2), text + 3, text)
 
-    def of_last(**changes: Any) -> list[Any]:
+    def run_last_image(**changes: Any) -> list[Any]:
         picture, made_of_text = family.run(model, inputs, **changes)
         return [picture[-1], made_of_text[-1][seen[-1].numpy() == 1]]
 
-    assert change(of_last(encoder_hidden_states=other), of_last()) == 0
+    assert change(run_last_image(encoder_hidden_states=other), run_last_image()) == 0
     all_seen = dict(encoder_attention_mask=paddle.ones_like(seen))
-    assert change(of_last(encoder_hidden_states=other, **all_seen), of_last(**all_seen)) >= 1e-3
+    assert change(run_last_image(encoder_hidden_states=other, **all_seen), run_last_image(**all_seen)) >= 1e-3

@@ -1,4 +1,4 @@
-"""What holds for every model that ToMe is applied to, and for every merging method. Inherit it and say what differs."""
+"""The contract of every model with ToMe and of every merging method; inherit it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def groups(matching: Matching) -> list[np.ndarray]:
 
 
 class StumbledError(Exception):
-    """What the tests raise."""
+    """The error that the tests raise."""
 
 
 @contextlib.contextmanager
@@ -77,7 +77,7 @@ def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> 
 
 @contextlib.contextmanager
 def computing(layer: tiny.Model, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a layer compute by another function, inside of what ToMe does there; a hook would be outside of it."""
+    """Let a layer compute by another function, inside of its overrides."""
     overrides = [each for each in list_overrides(layer) if isinstance(each, ForwardOverride)]
     holder, key = (vars(overrides[-1]), "previous") if overrides else (vars(layer), "forward")
     with pytest.MonkeyPatch.context() as patch:
@@ -87,7 +87,7 @@ def computing(layer: tiny.Model, forward: Callable[..., Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
-    """A list that fills with what a layer computes with; a hook would see it before it is merged."""
+    """Yield a list that fills with the first arguments of a layer, merged already."""
     seen: list[np.ndarray] = []
 
     def compute(tokens: paddle.Tensor, *others: Any, **keywords: Any) -> Any:
@@ -103,7 +103,7 @@ def attachment_of(model: tiny.Model) -> Attachment:
 
 
 class Tensors:
-    """Weak references to every tensor that merging made or was given while it was watched."""
+    """Weak references to every tensor that merging made or got."""
 
     def __init__(self, model: tiny.Model) -> None:
         self.seen: list[weakref.ref] = []
@@ -176,7 +176,7 @@ class ToMeContract:
         assert ran == [site.name for site in sites if site.name in ran] != []
 
     def test_levels_are_those_of_the_grids(self, model: tiny.Model) -> None:
-        """What is counted from the layers is what becomes of the latent, where it is a picture or a video."""
+        """Levels are counted from the layers; grids come from the latent."""
         if self.name in PADDED:
             pytest.skip("its grids are padded")
         levels = {site.name: site.level for site in find_blocks(model)}
@@ -289,7 +289,7 @@ class ToMeContract:
         assert tiny.snapshot(remove_tome(model)) == before
 
     def denoise(self, model: tiny.Model) -> list[np.ndarray]:
-        """Run a model at nine timesteps, as a pipeline does, always with the same latents."""
+        """Run a model at nine timesteps with the same latents."""
         pipe = tiny.Sampler(model, tiny.scheduler())
         return pipe(lambda unet, number, timestep: self.output(unet, timestep=timestep), steps=9)
 

@@ -51,7 +51,7 @@ def tokens_of(block: tiny.Model, model: Transformer2DModel) -> paddle.Tensor:
 
 
 @paddle.no_grad()
-def merged_block(block: Any, x: paddle.Tensor, num_merged: int, mask: paddle.Tensor | None = None) -> np.ndarray:
+def run_block_by_hand(block: Any, x: paddle.Tensor, num_merged: int, mask: paddle.Tensor | None = None) -> np.ndarray:
     """The block written out with ToMe around attn1, as in the paper: after the norm and the position embedding."""
     matching: Matching = match_tokens(x, regular_partition(Grid(SIDE, SIDE), 2, 2), num_merged)
     hidden = block.norm1(x)
@@ -74,7 +74,7 @@ def test_tokens_merge_after_the_position_embedding(num_merged: int, positional: 
     model = transformer(**(embedding if positional else {}))
     block = model.transformer_blocks[0]
     x = tokens_of(block, model)
-    expected = merged_block(block, x, num_merged)
+    expected = run_block_by_hand(block, x, num_merged)
     plain = run(model)
     outputs: list[np.ndarray] = []
     apply_tome(model, (num_merged + 0.5) / SIDE**2, use_rand=False)
@@ -104,7 +104,7 @@ class TestSelfAttentionMask:
         keep = np.ones((2, SIDE * SIDE), np.float32)
         keep[0, 10:20], keep[1, ::9] = 0, 0
         bias = paddle.to_tensor((1 - keep[:, None]) * -10000)
-        expected = merged_block(block, tokens_of(block, model), 32, bias)
+        expected = run_block_by_hand(block, tokens_of(block, model), 32, bias)
         outputs: list[np.ndarray] = []
         apply_tome(model, 0.5, use_rand=False)
         block.register_forward_post_hook(lambda layer, inputs, output: outputs.append(output.numpy()))

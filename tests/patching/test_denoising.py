@@ -47,19 +47,19 @@ def test_a_timestep_that_is_rounded_is_the_nearest() -> None:
 def test_a_timestep_that_is_rounded_three_times_is_the_nearest(shift: float) -> None:
     """FLUX in bfloat16: rounded, divided by 1000 in its pipeline, and multiplied again in the model."""
 
-    def rounded(number: float) -> float:
+    def round_to_bfloat16(number: float) -> float:
         """To the nearest of bfloat16, the even one of two."""
         bits = np.float32(number).view(np.uint32)
         return float(((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32))
 
-    def told(timestep: float) -> float:
-        return rounded(rounded(rounded(timestep) / 1000) * 1000)
+    def round_as_flux(timestep: float) -> float:
+        return round_to_bfloat16(round_to_bfloat16(round_to_bfloat16(timestep) / 1000) * 1000)
 
     for number in range(4, 61):
         sigmas = np.linspace(1.0, 1 / number, number)
         schedule = [float(each) for each in 1000 * np.exp(shift) / (np.exp(shift) + 1 / sigmas - 1)]
         steps = SchedulerTracker(Scheduler(schedule))
-        found = [steps.step_at(told(timestep)) for timestep in schedule]
+        found = [steps.step_at(round_as_flux(timestep)) for timestep in schedule]
         assert [each.progress for each in found] == pytest.approx([place / number for place in range(number)]), number
         assert all(each.is_new_step for each in found)
 

@@ -40,7 +40,7 @@ def test_memory_stays_when_tome_comes_and_goes(removing: bool, times: int, level
     start = (0, 0, 0)
     for number in range(times):
         if number == WARM:
-            start = counted()
+            start = count_objects()
         output = tiny.run_unet(apply_tome(unet, 0.5, seed=number), 1, 8, 8)
         if number < 3:
             assert np.array_equal(output, expected[number])
@@ -48,7 +48,7 @@ def test_memory_stays_when_tome_comes_and_goes(removing: bool, times: int, level
             remove_tome(unet)
             if number % 50 == 0:
                 assert np.array_equal(tiny.run_unet(unet, 1, 8, 8), plain)
-    end = counted()
+    end = count_objects()
     assert np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, seed=2), 1, 8, 8), expected[2])
     assert np.array_equal(tiny.run_unet(remove_tome(unet), 1, 8, 8), plain)
     assert tiny.snapshot(unet) == before
@@ -68,10 +68,10 @@ def test_memory_stays_over_calls_of_ever_new_sizes(apart: int) -> None:
     ]
     for call in calls:
         call()
-    start = counted()
+    start = count_objects()
     for call in calls:
         assert np.isfinite(call()).all()
-    end = counted()
+    end = count_objects()
     assert end[0] == start[0]
     assert end[1] - start[1] <= len(calls)
     assert end[2] - start[2] <= MOST_GROWTH
@@ -94,7 +94,7 @@ def test_what_is_kept_for_the_next_call_does_not_grow_with_a_ramp(method: str) -
     assert picture() == first
 
 
-def counted() -> tuple[int, int, int]:
+def count_objects() -> tuple[int, int, int]:
     """States and overrides of ToMe that are alive; all objects that Python tracks; bytes that the process holds."""
     gc.collect()
     # Paddle itself never frees the list of its keywords that it makes for every ``to_tensor`` of an array.

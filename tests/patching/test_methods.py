@@ -34,7 +34,7 @@ EVERY = sorted(METHODS)
 KEYS_ONLY = [name for name in EVERY if METHODS[name].keeps_queries]
 
 
-def matched(num_merged: int = 20, batch: int = 2, channels: int = 5) -> tuple[paddle.Tensor, Matching]:
+def match_tokens_of_grid(num_merged: int = 20, batch: int = 2, channels: int = 5) -> tuple[paddle.Tensor, Matching]:
     x = tiny.array((batch, GRID.num_tokens, channels))
     found = match_tokens(x, random_partition(GRID, 2, 2, seed=3, timestep=None), num_merged)
     assert found is not None
@@ -46,7 +46,7 @@ class TestCombining:
 
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     def test_mean_keep_and_norm(self, dtype: str) -> None:
-        x, matching = matched()
+        x, matching = match_tokens_of_grid()
         x = x.astype(dtype)
         rows = x.numpy().reshape([-1, 5])
         destinations = set(random_partition(GRID, 2, 2, seed=3, timestep=None).destinations.numpy().tolist())
@@ -66,14 +66,14 @@ class TestCombining:
 
     def test_the_order_of_rows_is_the_same_for_all(self) -> None:
         """What was merged one way may be unmerged without knowing which."""
-        x, matching = matched()
+        x, matching = match_tokens_of_grid()
         constant = paddle.full_like(x, 2.0)
         for how in COMBINE_MODES:
             np.testing.assert_allclose(matching.restore(matching.reduce(constant, how)).numpy(), 2.0, rtol=1e-5)
 
     @pytest.mark.parametrize("how", COMBINE_MODES)
     def test_gradients_arrive(self, how: str) -> None:
-        x, matching = matched()
+        x, matching = match_tokens_of_grid()
         x.stop_gradient = False
         matching.reduce(x, how).square().sum().backward()
         got = x.grad.numpy()
@@ -334,12 +334,9 @@ def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, met
         return
     counts: dict[str, list[int]] = {"to_q": [], "to_k": [], "to_v": []}
     for site in sites:
-        for path in site.adapter.points["merge_attn"][0].list_entered_layers(keeps_queries=True):
-            owner, _, name = path.rpartition(".")
-            find_layer(site.block, path).register_forward_post_hook(_counting(counts[name]))
-            if name == "to_k":
-                queries = find_layer(site.block, f"{owner}.to_q".lstrip("."))
-                queries.register_forward_post_hook(_counting(counts["to_q"]))
+        point = site.adapter.points["merge_attn"][0]
+        for name in counts:
+            find_layer(site.block, point.path(name)).register_forward_post_hook(_counting(counts[name]))
     height, width = specimen.size or (16, 16)
     paddle.seed(0)
     with paddle.no_grad():
@@ -369,7 +366,7 @@ def _keys_elsewhere(attention: Any, hidden_states: paddle.Tensor, **given: Any) 
     return attention.to_out[0](weights @ (hidden_states @ attention.to_v.weight))
 
 
-def _doubled(attention: Any, hidden_states: paddle.Tensor, **given: Any) -> paddle.Tensor:
+def _attend_to_double(attention: Any, hidden_states: paddle.Tensor, **given: Any) -> paddle.Tensor:
     """Keys of the picture and of another one beside them."""
     batch, tokens, _ = hidden_states.shape
     both = paddle.concat([hidden_states, hidden_states * 0.5], axis=1)
@@ -385,7 +382,7 @@ def _doubled(attention: Any, hidden_states: paddle.Tensor, **given: Any) -> padd
     ("processor", "words"),
     [
         (_keys_elsewhere, "attention with function does not call to_k, where ToMe reduces keys"),
-        (_doubled, r"Linear got tokens of shape .* puts other tokens beside them"),
+        (_attend_to_double, r"Linear got tokens of shape .* puts other tokens beside them"),
     ],
 )
 def test_a_processor_whose_keys_are_others_is_told(processor: Any, words: str, method: str, ratio: float) -> None:
@@ -458,10 +455,10 @@ def test_a_mask_of_heads(method: str) -> None:
 @pytest.mark.parametrize("kind", KEYS_ONLY)
 def test_masks_of_fewer_keys(kind: str, queries: int) -> None:
     """A key is left out as soon as one token that it stands for is; queries stay."""
-    x, matching = matched()
+    x, matching = match_tokens_of_grid()
     keys, members = {
-        "todo": lambda: _chosen(),
-        "pool": lambda: _pooled(x),
+        "todo": lambda: _choose_keys(),
+        "pool": lambda: _pool_keys(x),
         "keys": lambda: (matching.keep_queries(), [group % GRID.num_tokens for group in groups(matching)]),
     }[kind]()
     mask = np.zeros((2 * 3, queries, GRID.num_tokens), np.float32)
@@ -476,12 +473,12 @@ def test_masks_of_fewer_keys(kind: str, queries: int) -> None:
         assert np.array_equal(merged[image_head], expected)
 
 
-def _chosen() -> Any:
+def _choose_keys() -> Any:
     chosen = select_key_tokens(regular_partition(GRID, 2, 2), 36)
     return ChosenKeys(chosen, 2, GRID.num_tokens), [[token] for token in chosen.tolist()]
 
 
-def _pooled(x: paddle.Tensor) -> Any:
+def _pool_keys(x: paddle.Tensor) -> Any:
     keys = plan_pooling(Layout(GRID), GRID, 18, (2, 2, 1)).match(x, Constants())
     owner = keys.owner.numpy().reshape(2, -1)[0]
     return keys, [np.flatnonzero(owner == group) for group in range(keys.num_left)]

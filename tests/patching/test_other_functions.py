@@ -39,10 +39,9 @@ def attentions_of(model: Any) -> list[Any]:
     found = {}
     for block in find_blocks(model):
         for points in block.adapter.points.values():
-            for point in points[:1]:
-                for path in point.list_entered_layers(keeps_queries=True):
-                    layer = find_layer(block.block, path.rpartition(".")[0])
-                    found[id(layer)] = layer
+            for point in (point for point in points[:1] if point.keys):
+                layer = find_layer(block.block, point.layer)
+                found[id(layer)] = layer
     return list(found.values())
 
 

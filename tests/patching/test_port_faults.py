@@ -185,7 +185,7 @@ def test_a_block_of_ones_own_loses_its_forward() -> None:
 
 
 def test_chunked_feed_forward_raises() -> None:
-    def in_chunks() -> tiny.Model:
+    def build_chunked() -> tiny.Model:
         unet = tiny.unet(1)
         for layer in unet.sublayers():
             if isinstance(layer, BasicTransformerBlock):
@@ -193,9 +193,9 @@ def test_chunked_feed_forward_raises() -> None:
         return unet
 
     with pytest.raises(ValueError, match="divisible by chunk size"):
-        tiny.run_unet(apply_port(in_chunks(), ratio=0.4, merge_mlp=True))
+        tiny.run_unet(apply_port(build_chunked(), ratio=0.4, merge_mlp=True))
     with pytest.warns(UserWarning, match="chunking"):
-        tiny.run_unet(apply_tome(in_chunks(), 0.4, merge_mlp=True))
+        tiny.run_unet(apply_tome(build_chunked(), 0.4, merge_mlp=True))
 
 
 @pytest.mark.skipif(PADDLE_2, reason="the pipeline itself needs Paddle 3")
@@ -318,7 +318,7 @@ def test_a_recorded_program_computes_something_else() -> None:
             return self.unet(latent, paddle.to_tensor(500), text, return_dict=False)[0]
 
     @paddle.no_grad()
-    def recorded(unet: tiny.Model) -> np.ndarray:
+    def run_program(unet: tiny.Model) -> np.ndarray:
         shapes = [InputSpec([2, 4, 16, 16]), InputSpec(tiny.text().shape)]
         called = Called(unet)
         called.eval()
@@ -326,7 +326,7 @@ def test_a_recorded_program_computes_something_else() -> None:
         return program(tiny.latent(), tiny.text()).numpy()
 
     def difference(unet: tiny.Model) -> float:
-        return np.abs(recorded(unet) - tiny.run_unet(unet)).max()
+        return np.abs(run_program(unet) - tiny.run_unet(unet)).max()
 
     assert difference(tiny.unet(1)) < 1e-3
     assert difference(apply_port(tiny.unet(1), use_rand=False)) > 0.1

@@ -69,12 +69,12 @@ def test_on_a_cpu_no_row_is_added_to_the_scores(method: str, monkeypatch: pytest
     added: list[Any] = []
     scores = Attention.get_attention_scores
 
-    def spied(self: Attention, query: Any, key: Any, attention_mask: Any = None) -> Any:
+    def note_scores(self: Attention, query: Any, key: Any, attention_mask: Any = None) -> Any:
         if 5 < key.shape[-2] < 64:  # of the grid's keys, fewer than its tokens
             added.append(attention_mask)
         return scores(self, query, key, attention_mask)
 
-    monkeypatch.setattr(Attention, "get_attention_scores", spied)
+    monkeypatch.setattr(Attention, "get_attention_scores", note_scores)
     model = transformer()
     run(apply_tome(model, 0.5, method=method, proportional=True), equal_in_cells())
     assert added == [None, None]  # one a block

@@ -25,7 +25,7 @@ FALLING = (900, 800, 700, 600, 500, 400, 300)
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def matchings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Batch and tokens of every matching that is made."""
     found: list[tuple[int, int]] = []
     real = reducer.build_matcher
@@ -33,22 +33,22 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     def counting(*args: Any, **given: Any) -> Any:
         match = real(*args, **given)
 
-        def counted(x: paddle.Tensor) -> Any:
+        def count(x: paddle.Tensor) -> Any:
             found.append((x.shape[0], x.shape[1]))
             return match(x)
 
-        return counted
+        return count
 
     monkeypatch.setattr(reducer, "build_matcher", counting)
     return found
 
 
-def made_by_step(made: list, unet: tiny.Model, timesteps: tuple[int, ...] = FALLING, **given: Any) -> list[int]:
+def count_by_step(matchings: list, unet: tiny.Model, timesteps: tuple[int, ...] = FALLING, **given: Any) -> list[int]:
     counts = []
     for timestep in timesteps:
-        made.clear()
+        matchings.clear()
         tiny.run_unet(unet, timestep=timestep, **given)
-        counts.append(len(made))
+        counts.append(len(matchings))
     return counts
 
 
@@ -115,7 +115,7 @@ class TestCallsOfAStep:
     """A step may call a denoiser several times. Each call finds its own, or none."""
 
     @staticmethod
-    def started(*texts: str) -> WithoutPipeline:
+    def start_run(*texts: str) -> WithoutPipeline:
         """A run of two steps, one call a text in each."""
         bare = WithoutPipeline(10)
         for timestep in (900, 800):
@@ -124,26 +124,26 @@ class TestCallsOfAStep:
         return bare
 
     def test_each_keeps_to_itself_in_any_order(self) -> None:
-        bare = self.started("prompted", "unprompted")
+        bare = self.start_run("prompted", "unprompted")
         assert [bare.lookup(700, text) for text in ("unprompted", "prompted", "another")] == [
             {"unprompted": 800}, {"prompted": 800}, {},
         ]  # fmt: skip
 
     @pytest.mark.parametrize("stays", ["prompted", "unprompted"])
     def test_one_that_stops_leaves_nothing_to_the_other(self, stays: str) -> None:
-        bare = self.started("prompted", "unprompted")
+        bare = self.start_run("prompted", "unprompted")
         assert bare.lookup(700, stays) == {stays: 800}
 
     def test_calls_that_nothing_tells_apart_get_nothing(self) -> None:
         """Two pictures of one prompt in turns; then one of them alone, which is fresh once more."""
-        bare = self.started("a cat", "a cat")
+        bare = self.start_run("a cat", "a cat")
         one, other = bare.lookup(700), bare.lookup(700)
         assert one == other == {}
         one["one"] = other["other"] = True
         assert bare.lookup(600) == {}
 
     def test_an_only_call_with_another_text_is_another_picture(self) -> None:
-        assert self.started("a cat").lookup(700, "a dog") == {}
+        assert self.start_run("a cat").lookup(700, "a dog") == {}
 
     def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
         """As some pipelines do: other objects, equal values. Latents of another shape are another's."""
@@ -164,9 +164,9 @@ class TestCallsOfAStep:
 
 
 class TestBlocks:
-    def test_blocks_of_a_grid_share_one_matching(self, made: list) -> None:
-        assert made_by_step(made, apply_tome(tiny.unet(), **SETTINGS)) == [BLOCKS] * 7
-        assert made_by_step(made, apply_tome(tiny.unet(), reuse_blocks=True, **SETTINGS)) == [GRIDS] * 7
+    def test_blocks_of_a_grid_share_one_matching(self, matchings: list) -> None:
+        assert count_by_step(matchings, apply_tome(tiny.unet(), **SETTINGS)) == [BLOCKS] * 7
+        assert count_by_step(matchings, apply_tome(tiny.unet(), reuse_blocks=True, **SETTINGS)) == [GRIDS] * 7
 
     def test_first_block_is_as_without_and_later_ones_differ(self) -> None:
         plain = apply_tome(tiny.unet(), **SETTINGS)
@@ -177,20 +177,21 @@ class TestBlocks:
 
 
 class TestSteps:
-    def test_steps_share(self, made: list) -> None:
+    def test_steps_share(self, matchings: list) -> None:
         unet = apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
-        assert made_by_step(made, unet) == [7, 7, 0, 0, 7, 0, 0]
+        assert count_by_step(matchings, unet) == [7, 7, 0, 0, 7, 0, 0]
         unet = apply_tome(tiny.unet(), reuse_steps=3, reuse_blocks=True, **SETTINGS)
-        assert made_by_step(made, unet) == [2, 2, 0, 0, 2, 0, 0]
+        assert count_by_step(matchings, unet) == [2, 2, 0, 0, 2, 0, 0]
 
     def test_a_step_that_takes_matchings_over_makes_no_partition(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made: list[Any] = []
+        matchings: list[Any] = []
         real = reducer.random_partition
         monkeypatch.setattr(
-            reducer, "random_partition", lambda *args, **given: made.append(args) or real(*args, **given)
+            reducer, "random_partition", lambda *args, **given: matchings.append(args) or real(*args, **given)
         )
         unet = apply_tome(tiny.unet(), 0.5, reuse_steps=3)
-        assert [bool(count) for count in made_by_step(made, unet)] == [True, True, False, False, True, False, False]
+        counts = count_by_step(matchings, unet)
+        assert [bool(count) for count in counts] == [True, True, False, False, True, False, False]
 
     def test_fresh_steps_are_as_without_reuse(self) -> None:
         plain, kept = apply_tome(tiny.unet(), **SETTINGS), apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
@@ -200,15 +201,15 @@ class TestSteps:
         assert same == [True, True, False, False, True, False, False]
 
     @pytest.mark.parametrize("other", [dict(height=8, width=32), dict(height=32), dict(batch=3), dict(batch=1)])
-    def test_other_shape_in_the_middle_is_fresh_and_right(self, made: list, other: dict) -> None:
+    def test_other_shape_in_the_middle_is_fresh_and_right(self, matchings: list, other: dict) -> None:
         unet = apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS)
-        assert made_by_step(made, unet, FALLING[:3]) == [7, 7, 0]
+        assert count_by_step(matchings, unet, FALLING[:3]) == [7, 7, 0]
         output = tiny.run_unet(unet, timestep=600, **other)
-        assert len(made) == 7
+        assert len(matchings) == 7
         expected = tiny.run_unet(apply_tome(tiny.unet(), **SETTINGS), timestep=600, **other)
         assert np.array_equal(output, expected)
 
-    def test_prompted_and_unprompted_in_two_calls_equal_one_batch(self, made: list) -> None:
+    def test_prompted_and_unprompted_in_two_calls_equal_one_batch(self, matchings: list) -> None:
         one, two = (apply_tome(tiny.unet(), reuse_steps=4, reuse_blocks=True, **SETTINGS) for _ in range(2))
         latent, text = tiny.latent(2), tiny.text(2)
         texts = [text[i : i + 1] for i in range(2)]
@@ -219,26 +220,26 @@ class TestSteps:
                 halves = [two(moved[i : i + 1], timestep, texts[i]).sample.numpy() for i in range(2)]
             assert np.abs(batch - np.concatenate(halves)).max() <= 1e-5, timestep
 
-    def test_training_is_always_fresh(self, made: list) -> None:
+    def test_training_is_always_fresh(self, matchings: list) -> None:
         unet = apply_tome(tiny.unet(), reuse_steps=4, **SETTINGS)
         unet.train()
-        assert made_by_step(made, unet) == [7] * 7
-        assert made_by_step(made, apply_tome(unet, reuse_steps=4, reuse_blocks=True, **SETTINGS)) == [2] * 7
+        assert count_by_step(matchings, unet) == [7] * 7
+        assert count_by_step(matchings, apply_tome(unet, reuse_steps=4, reuse_blocks=True, **SETTINGS)) == [2] * 7
 
-    def test_a_part_of_a_model_is_always_fresh(self, made: list) -> None:
+    def test_a_part_of_a_model_is_always_fresh(self, matchings: list) -> None:
         host = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4, reuse_blocks=True)
         with paddle.no_grad():
             outputs = [host(tiny.array((1, 8, 16, 16), seed=s), tiny.text(1)).sample.numpy() for s in (0, 1, 0)]
-        assert len(made) == 3
+        assert len(matchings) == 3
         assert np.array_equal(outputs[0], outputs[2])
         assert not np.array_equal(outputs[0], outputs[1])
 
-    def test_a_copy_starts_afresh(self, made: list) -> None:
+    def test_a_copy_starts_afresh(self, matchings: list) -> None:
         unet = apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS)
-        made_by_step(made, unet, FALLING[:3])
-        assert made_by_step(made, copy.deepcopy(unet), (600,)) == [7]
+        count_by_step(matchings, unet, FALLING[:3])
+        assert count_by_step(matchings, copy.deepcopy(unet), (600,)) == [7]
 
-    def test_failed_call_leaves_nothing_wrong(self, made: list) -> None:
+    def test_failed_call_leaves_nothing_wrong(self, matchings: list) -> None:
         unet = apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS)
         helper = unet.up_blocks[1].register_forward_pre_hook(lambda layer, inputs: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -300,15 +301,15 @@ def test_a_part_of_a_model_does_not_tell_its_timestep_and_says_that_steps_are_no
         part(tiny.array((1, 8, 16, 16)), tiny.text(1))
 
 
-def test_a_timestep_that_is_given_by_keyword_is_told(made: list) -> None:
+def test_a_timestep_that_is_given_by_keyword_is_told(matchings: list) -> None:
     """Wuerstchen's prior, whose timesteps run from 1 to 0."""
     model = apply_tome(wuerstchen_prior.SPECIMEN.build(), 0.5, reuse_steps=4)
     latents, text = tiny.latent(), tiny.array((2, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=2)
     counts = []
     for r in (1.0, 0.9, 0.8, 0.7):
-        made.clear()
+        matchings.clear()
         with paddle.no_grad():
             model(latents, r=paddle.full([latents.shape[0]], r), c=text)
-        counts.append(len(made))
+        counts.append(len(matchings))
     assert counts[0] == counts[1] > 0
     assert counts[2:] == [0, 0]

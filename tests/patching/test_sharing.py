@@ -34,7 +34,7 @@ def plain(pipe: StableDiffusionPipeline) -> np.ndarray:
 
 
 @pytest.fixture
-def merged() -> np.ndarray:
+def reference_image() -> np.ndarray:
     """As a pipeline that shares nothing draws it."""
     return tiny.run_pipeline(tiny.pipeline().apply_tome(**MERGED))
 
@@ -53,27 +53,29 @@ class TestOfAPipeline:
         assert {name for name in mine if mine[name] is not yours[name]} == {"unet", "scheduler"}
 
     def test_each_draws_with_its_own_settings_in_any_order(
-        self, pipe: Any, plain: np.ndarray, merged: np.ndarray
+        self, pipe: Any, plain: np.ndarray, reference_image: np.ndarray
     ) -> None:
         before = tiny.snapshot(pipe.unet)
         other = shared_copy(pipe).apply_tome(**MERGED)
         assert tiny.snapshot(pipe.unet) == before
-        assert np.abs(merged - plain).max() > 1e-3
-        for drawing, expected in ((other, merged), (pipe, plain), (pipe, plain), (other, merged)):
+        assert np.abs(reference_image - plain).max() > 1e-3
+        for drawing, expected in ((other, reference_image), (pipe, plain), (pipe, plain), (other, reference_image)):
             assert np.array_equal(tiny.run_pipeline(drawing), expected)
         pipe.apply_tome(**MERGED)
         other.remove_tome()
         assert np.array_equal(tiny.run_pipeline(other), plain)
-        assert np.array_equal(tiny.run_pipeline(pipe), merged)
+        assert np.array_equal(tiny.run_pipeline(pipe), reference_image)
 
-    def test_is_without_the_tome_that_the_first_keeps(self, pipe: Any, plain: np.ndarray, merged: np.ndarray) -> None:
+    def test_is_without_the_tome_that_the_first_keeps(
+        self, pipe: Any, plain: np.ndarray, reference_image: np.ndarray
+    ) -> None:
         pipe.apply_tome(**MERGED)
         before = tiny.snapshot(pipe.unet)
         other = shared_copy(pipe)
         assert other.tome is None
         assert tiny.snapshot(pipe.unet) == before
         assert np.array_equal(tiny.run_pipeline(other), plain)
-        assert np.array_equal(tiny.run_pipeline(pipe), merged)
+        assert np.array_equal(tiny.run_pipeline(pipe), reference_image)
 
     def test_ppdiffusers_port_stays_on_the_first_alone(self, pipe: Any, plain: np.ndarray) -> None:
         apply_port(pipe, ratio=0.5, use_rand=False)
@@ -95,14 +97,16 @@ class TestOfAPipeline:
         assert tiny.snapshot(pipe.text_encoder) == before
         remove_port(pipe)
 
-    def test_a_pipeline_of_its_components_is_merged_too(self, pipe: Any, plain: np.ndarray, merged: np.ndarray) -> None:
+    def test_a_pipeline_of_its_components_is_merged_too(
+        self, pipe: Any, plain: np.ndarray, reference_image: np.ndarray
+    ) -> None:
         """Nodes of ComfyUI make one for every picture."""
         other = shared_copy(pipe).apply_tome(**MERGED)
         made = [StableDiffusionPipeline(**each.components, requires_safety_checker=False) for each in (other, pipe)]
-        assert np.array_equal(tiny.run_pipeline(made[0]), merged)
+        assert np.array_equal(tiny.run_pipeline(made[0]), reference_image)
         assert np.array_equal(tiny.run_pipeline(made[1]), plain)
 
-    def test_one_may_draw_between_two_steps_of_the_other(self, pipe: Any, merged: np.ndarray) -> None:
+    def test_one_may_draw_between_two_steps_of_the_other(self, pipe: Any, reference_image: np.ndarray) -> None:
         other = shared_copy(pipe).apply_tome(**MERGED)
         apart: list[np.ndarray] = []
 
@@ -110,7 +114,7 @@ class TestOfAPipeline:
             apart.append(tiny.run_pipeline(pipe, steps=3))
             return {}
 
-        assert np.array_equal(tiny.run_pipeline(other, callback_on_step_end=step_ended), merged)
+        assert np.array_equal(tiny.run_pipeline(other, callback_on_step_end=step_ended), reference_image)
         assert len(apart) == 2
         assert np.array_equal(apart[0], tiny.run_pipeline(pipe, steps=3))
 
@@ -198,7 +202,7 @@ class TestAForwardOfALayersOwn:
         assert {id(each) for each in seen} == {id(other.unet)}
 
 
-@pytest.mark.parametrize("given", ["a word", None, StableDiffusionPipeline])
-def test_of_anything_else_is_refused(given: Any) -> None:
+@pytest.mark.parametrize("value", ["a word", None, StableDiffusionPipeline])
+def test_of_anything_else_is_refused(value: Any) -> None:
     with pytest.raises(ToMeTypeError, match="a ppdiffusers pipeline or model"):
-        shared_copy(given)
+        shared_copy(value)

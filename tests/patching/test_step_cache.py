@@ -155,12 +155,12 @@ class TestSteps:
         pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
         expected = pipe(call)
 
-        def interrupted(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+        def call_with_interruption(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
             if number == 6:
                 Sampler(unet, tiny.scheduler())(call, 9)
             return call(unet, number, timestep)
 
-        assert equal_steps(expected, pipe(interrupted)) == list(range(STEPS))
+        assert equal_steps(expected, pipe(call_with_interruption)) == list(range(STEPS))
 
 
 class TestOnPipelines:

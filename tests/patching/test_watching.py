@@ -37,7 +37,7 @@ def runs_of(model: tiny.Model) -> list[Any]:
     return list({id(hooks.attachment): hooks.attachment for _, _, hooks in list_attached_blocks(model)}.values())
 
 
-def noted_matchings(model: tiny.Model) -> list[BlockCall]:
+def note_matchings(model: tiny.Model) -> list[BlockCall]:
     """What the model's own ``watch`` is told from now on."""
     found: list[BlockCall] = []
     for run in runs_of(model):
@@ -49,7 +49,7 @@ def noted_matchings(model: tiny.Model) -> list[BlockCall]:
 @pytest.mark.parametrize("image", [-1, 0])
 def test_groups_are_those_of_the_matching(height: int, width: int, image: int) -> None:
     unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
-    told = noted_matchings(unet)
+    told = note_matchings(unet)
     with record_merging(unet, image=image) as records:
         tiny.run_unet(unet, height=height, width=width)
     assert len(records) == len(told) == 7
@@ -70,7 +70,7 @@ def test_groups_are_those_of_the_matching(height: int, width: int, image: int) -
 def test_merging_makes_one_value_of_each_group() -> None:
     """The record told by what merging does to real tokens, not by the owners it was read from."""
     unet = apply_tome(tiny.unet(), 0.5)
-    told = noted_matchings(unet)
+    told = note_matchings(unet)
     with record_merging(unet) as records:
         tiny.run_unet(unet)
     matching = told[0].reduction
@@ -156,7 +156,7 @@ def test_all_is_as_before_afterwards_and_nothing_changes_meanwhile() -> None:
 
 def test_watch_is_restored_after_an_exception() -> None:
     unet = apply_tome(tiny.unet(), 0.5)
-    told = noted_matchings(unet)
+    told = note_matchings(unet)
     before, own = tiny.snapshot(unet), [run.watch for run in runs_of(unet)]
     failing = unet.up_blocks[1].register_forward_pre_hook(lambda layer, inputs: 1 / 0)
     with pytest.raises(ZeroDivisionError), record_merging(unet) as records:

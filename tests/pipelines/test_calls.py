@@ -19,17 +19,17 @@ def test_every_call_of_a_panorama_is_that_of_a_fresh_unet() -> None:
     pipe = tiny.pipeline(StableDiffusionPanoramaPipeline)
     negative = tiny.array((1, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=4)
     # Views are 64 points wide and start every 8 points; 8 rows, so that there is one row of them.
-    given = dict(
+    inputs = dict(
         prompt_embeds=tiny.text(1), negative_prompt_embeds=negative, latents=tiny.latent(1, 8, 80), height=64,
         width=640, view_batch_size=2, num_inference_steps=2, output_type="latent",
     )  # fmt: skip
-    plain = np.asarray(pipe(**given).images)
+    plain = np.asarray(pipe(**inputs).images)
     pipe.apply_tome(ratio=0.5)
     calls: list[tuple[Any, Any, Any]] = []
     hook = pipe.unet.register_forward_post_hook(
         lambda unet, inputs, output: calls.append((*inputs[:2], getattr(output, "sample", output)))
     )
-    merged = np.asarray(pipe(**given).images)
+    merged = np.asarray(pipe(**inputs).images)
     hook.remove()
     assert np.abs(merged - plain).max() > 1e-3
     assert [latent.shape for latent, _, _ in calls] == [[4, 4, 8, 64], [2, 4, 8, 64]] * 2
@@ -39,7 +39,7 @@ def test_every_call_of_a_panorama_is_that_of_a_fresh_unet() -> None:
         with paddle.no_grad():
             alone = fresh(latent, timestep, encoder_hidden_states=text).sample
         assert np.array_equal(output.numpy(), alone.numpy())
-    assert np.array_equal(np.asarray(pipe.remove_tome()(**given).images), plain)
+    assert np.array_equal(np.asarray(pipe.remove_tome()(**inputs).images), plain)
 
 
 def test_eight_threads_share_a_video_unet() -> None:
@@ -51,13 +51,13 @@ def test_eight_threads_share_a_video_unet() -> None:
     settings = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
 
     @paddle.no_grad()
-    def run(model: tiny.Model, given: dict[str, Any]) -> np.ndarray:
-        return unet_motion.SPECIMEN.run(model, **given).numpy()
+    def run(model: tiny.Model, inputs: dict[str, Any]) -> np.ndarray:
+        return unet_motion.SPECIMEN.run(model, **inputs).numpy()
 
-    alone = [run(apply_tome(unet_motion.SPECIMEN.build(), **settings), given) for given in calls]
+    alone = [run(apply_tome(unet_motion.SPECIMEN.build(), **settings), inputs) for inputs in calls]
     shared = apply_tome(unet_motion.SPECIMEN.build(), **settings)
     with ThreadPoolExecutor(len(calls)) as pool:
-        together = list(pool.map(lambda given: [run(shared, given) for _ in range(2)], calls))
+        together = list(pool.map(lambda inputs: [run(shared, inputs) for _ in range(2)], calls))
     for outputs, expected in zip(together, alone, strict=True):
         for output in outputs:
             assert np.abs(output - expected).max() <= 1e-6

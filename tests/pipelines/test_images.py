@@ -32,7 +32,7 @@ from zoo import (
 )
 from zoo import unet_score_sde as score_sde
 from zoo import unet_unconditional as unconditional
-from zoo.specimen import built, normal, picture, untouched_random_state
+from zoo.specimen import create, normal, picture, untouched_random_state
 
 TOKENIZER = MODEL / "tokenizer"
 SIDE = 32  # of pictures, in pixels; a latent's is half of it
@@ -77,10 +77,10 @@ def clip_text(kind: str = "CLIPTextModel", width: int = tiny.CROSS_DIM, **settin
         max_position_embeddings=32, projection_dim=width, bos_token_id=reads.bos_token_id,
         eos_token_id=reads.eos_token_id, **settings,
     )  # fmt: skip
-    return built(getattr(transformers, kind), config=config)
+    return create(getattr(transformers, kind), config=config)
 
 
-def prompted() -> dict[str, Any]:
+def text_parts() -> dict[str, Any]:
     return dict(tokenizer=tokenizer(), text_encoder=clip_text())
 
 
@@ -142,7 +142,7 @@ def upscale() -> Made:
 @case
 def latent_upscale() -> Made:
     parts = dict(
-        vae=tiny.vae(), **prompted(), unet=latent_upscaler.SPECIMEN.build(),
+        vae=tiny.vae(), **text_parts(), unet=latent_upscaler.SPECIMEN.build(),
         scheduler=ppdiffusers.EulerDiscreteScheduler(),
     )  # fmt: skip
     return pipeline("StableDiffusionLatentUpscalePipeline", **parts), dict(image=tiny.latent(1), **PROMPT, **LATENT)
@@ -184,13 +184,13 @@ def panorama() -> Made:
 @case
 def cycle() -> Made:
     call = dict(image=rgb(), source_prompt="a blue circle", strength=0.8, prompt="a red circle", **LATENT)
-    return sd("CycleDiffusionPipeline", **prompted()), call
+    return sd("CycleDiffusionPipeline", **text_parts()), call
 
 
 @case
 def gligen_boxes() -> Made:
     call = dict(gligen_phrases=["a circle"], gligen_boxes=[[0.1, 0.1, 0.6, 0.7]], **PROMPT, **LATENT, **SIZE)
-    return sd("StableDiffusionGLIGENPipeline", unet=gligen.SPECIMEN.build(), **prompted()), call
+    return sd("StableDiffusionGLIGENPipeline", unet=gligen.SPECIMEN.build(), **text_parts()), call
 
 
 @case
@@ -204,7 +204,7 @@ def ip_adapter() -> Made:
     unet = tiny.unet()
     load_ip_adapter(unet, Path())
     pipe = sd(
-        "StableDiffusionPipeline", unet=unet, image_encoder=built(CLIPVisionModelWithProjection, config=config),
+        "StableDiffusionPipeline", unet=unet, image_encoder=create(CLIPVisionModelWithProjection, config=config),
         feature_extractor=CLIPImageProcessor(size=dict(shortest_edge=SIDE), crop_size=dict(height=SIDE, width=SIDE)),
     )  # fmt: skip
     return pipe, dict(ip_adapter_image=photo(), **TEXT, **LATENT, **SIZE)
@@ -214,7 +214,7 @@ def ip_adapter() -> Made:
 
 
 def t2i_adapter(channels: tuple[int, ...], downscale_factor: int, kind: str) -> Any:
-    return built(
+    return create(
         ppdiffusers.T2IAdapter, in_channels=3, channels=channels, num_res_blocks=1, downscale_factor=downscale_factor,
         adapter_type=kind,
     )  # fmt: skip
@@ -336,14 +336,14 @@ def deepfloyd_if_img2img() -> Made:
 @case
 def deepfloyd_if_super_resolution() -> Made:
     settings = {**added_kv.SPECIMEN.config, "in_channels": 6, "class_embed_type": "timestep"}
-    unet = built(ppdiffusers.UNet2DConditionModel, **settings)
+    unet = create(ppdiffusers.UNet2DConditionModel, **settings)
     noising = ppdiffusers.DDPMScheduler(beta_schedule="squaredcos_cap_v2")
     pipe = deepfloyd("IFSuperResolutionPipeline", unet=unet, image_noising_scheduler=noising)
     return pipe, dict(image=rgb(side=8), **IF_CALL, height=16, width=16)
 
 
 def vqvae(channels: int = 3, **settings: Any) -> Any:
-    return built(
+    return create(
         ppdiffusers.VQModel, block_out_channels=(32, 32), latent_channels=channels, num_vq_embeddings=8,
         down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, **settings,
     )  # fmt: skip
@@ -356,7 +356,7 @@ EMBEDDED_IMAGE: dict[str, Any] = dict(
 
 
 def kandinsky_unet(kind: str, **settings: Any) -> Any:
-    return built(
+    return create(
         ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=4, out_channels=8, addition_embed_type=kind,
         encoder_hid_dim_type=f"{kind}_proj", **settings,
     )  # fmt: skip
@@ -372,7 +372,7 @@ def kandinsky() -> Made:
     )  # fmt: skip
     unet = kandinsky_unet("text_image", encoder_hid_dim=8, cross_attention_norm=None)
     parts = dict(
-        text_encoder=built(MultilingualCLIP, config=config), tokenizer=tokenizer(), unet=unet,
+        text_encoder=create(MultilingualCLIP, config=config), tokenizer=tokenizer(), unet=unet,
         scheduler=ppdiffusers.DDIMScheduler(clip_sample=False), movq=vqvae(4, norm_type="spatial"),
     )  # fmt: skip
     return pipeline("KandinskyPipeline", **parts), dict(**EMBEDDED_IMAGE, **PROMPT, **SIZE, num_inference_steps=2)
@@ -399,17 +399,17 @@ def unclip() -> Made:
     from ppdiffusers.pipelines.unclip.text_proj import UnCLIPTextProjModel
 
     width, cross, time = 32, added_kv.CROSS_DIM, 4 * added_kv.SHARED["block_out_channels"][0]
-    text_proj = built(UnCLIPTextProjModel, clip_embeddings_dim=width, time_embed_dim=time, cross_attention_dim=cross)
-    decoder = built(
+    text_proj = create(UnCLIPTextProjModel, clip_embeddings_dim=width, time_embed_dim=time, cross_attention_dim=cross)
+    decoder = create(
         ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=3, out_channels=6, class_embed_type="identity"
     )
     larger = {**unconditional.SPECIMEN.config, "in_channels": 6, "sample_size": 32}
     parts = dict(
-        prior=built(ppdiffusers.PriorTransformer, num_attention_heads=2, attention_head_dim=4, embedding_dim=width,
+        prior=create(ppdiffusers.PriorTransformer, num_attention_heads=2, attention_head_dim=4, embedding_dim=width,
                     num_layers=1, num_embeddings=32),
         decoder=decoder, text_encoder=clip_text("CLIPTextModelWithProjection", width), tokenizer=tokenizer(),
-        text_proj=text_proj, super_res_first=built(ppdiffusers.UNet2DModel, **larger),
-        super_res_last=built(ppdiffusers.UNet2DModel, **larger),
+        text_proj=text_proj, super_res_first=create(ppdiffusers.UNet2DModel, **larger),
+        super_res_last=create(ppdiffusers.UNet2DModel, **larger),
         prior_scheduler=ppdiffusers.UnCLIPScheduler(
             variance_type="fixed_small_log", prediction_type="sample", clip_sample_range=5.0
         ),
@@ -469,7 +469,7 @@ def consistency() -> Made:
 
 def ldm_unet(in_channels: int, out_channels: int) -> Any:
     settings = {**unconditional.SPECIMEN.config, "in_channels": in_channels, "out_channels": out_channels}
-    return built(ppdiffusers.UNet2DModel, **settings)
+    return create(ppdiffusers.UNet2DModel, **settings)
 
 
 @case
@@ -537,28 +537,28 @@ def test_pipeline_merges_and_is_itself_again_when_removed(make: Callable[[], Mad
 
 def test_a_text_mask_goes_with_a_merged_picture() -> None:
     """unCLIP's decoder masks texts in attention that has the picture's keys behind them: as if they were shorter."""
-    decoder = built(
+    decoder = create(
         ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=3, out_channels=6, class_embed_type="identity"
     )
     text, labels = normal(2, 5, added_kv.CROSS_DIM, seed=2), normal(2, 32, seed=3)
 
     @paddle.no_grad()
-    def drawn(text: paddle.Tensor, **given: Any) -> np.ndarray:
+    def decode(text: paddle.Tensor, **given: Any) -> np.ndarray:
         given = dict(encoder_hidden_states=text, class_labels=labels, **given)
         return decoder(picture(2, 3, 16, 16), 500, **given).sample.numpy()
 
     mask = paddle.to_tensor([[1.0, 1, 1, 0, 0]] * 2)
-    plain = drawn(text, attention_mask=mask)
+    plain = decode(text, attention_mask=mask)
     decoder.apply_tome(0.5)
-    masked = drawn(text, attention_mask=mask)
+    masked = decode(text, attention_mask=mask)
     assert np.abs(masked - plain).max() > 1e-3
-    assert np.abs(masked - drawn(text[:, :3])).max() <= 1e-5
-    assert np.abs(masked - drawn(text)).max() > 1e-3
+    assert np.abs(masked - decode(text[:, :3])).max() <= 1e-5
+    assert np.abs(masked - decode(text)).max() > 1e-3
 
 
 def test_priors_are_refused() -> None:
     """Their tokens are embeddings."""
-    prior = built(ppdiffusers.PriorTransformer, num_attention_heads=2, attention_head_dim=4, embedding_dim=IMAGE_DIM,
+    prior = create(ppdiffusers.PriorTransformer, num_attention_heads=2, attention_head_dim=4, embedding_dim=IMAGE_DIM,
                   num_layers=1, num_embeddings=3)  # fmt: skip
     others = dict.fromkeys(("image_encoder", "text_encoder", "tokenizer", "scheduler", "image_processor"))
     for name in ("KandinskyPriorPipeline", "KandinskyV22PriorPipeline"):
@@ -598,7 +598,7 @@ def test_self_attention_guidance_gets_whole_maps(settings: dict[str, Any]) -> No
 @pytest.mark.parametrize("settings", [dict(), dict(max_downsample=8)], ids=["finest", "all"])
 def test_attend_and_excite_gets_whole_maps_and_gradients(settings: dict[str, Any]) -> None:
     """It keeps the maps of its cross-attention, which therefore stays unmerged; all else merges."""
-    pipe = sd("StableDiffusionAttendAndExcitePipeline", **prompted())
+    pipe = sd("StableDiffusionAttendAndExcitePipeline", **text_parts())
     call = dict(
         token_indices=[2, 3], attn_res=(16, 16), max_iter_to_alter=2, thresholds={0: 0.05}, **PROMPT, **LATENT, **SIZE
     )
@@ -621,7 +621,7 @@ def test_attend_and_excite_gets_whole_maps_and_gradients(settings: dict[str, Any
     reason="ppdiffusers gives SGD its tensors where the learning rate belongs: multiple values for 'learning_rate'",
 )  # fmt: skip
 def test_pix2pix_zero_gets_whole_maps_and_gradients() -> None:
-    parts = dict(inverse_scheduler=None, caption_generator=None, caption_processor=None, **prompted())
+    parts = dict(inverse_scheduler=None, caption_generator=None, caption_processor=None, **text_parts())
     pipe = sd("StableDiffusionPix2PixZeroPipeline", **parts)
     embeds = [normal(1, 32, tiny.CROSS_DIM, seed=seed) for seed in (6, 7)]
     call = dict(source_embeds=embeds[0], target_embeds=embeds[1], **PROMPT, **LATENT, **SIZE)

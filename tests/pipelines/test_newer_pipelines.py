@@ -192,7 +192,7 @@ class Case:
     calls: int = 1
 
 
-def of_flux(config: dict[str, Any] | None = None, **given: Callable[[], Any]) -> Case:
+def flux_case(config: dict[str, Any] | None = None, **given: Callable[[], Any]) -> Case:
     def call() -> dict[str, Any]:
         return call_flux(**{name: value() for name, value in given.items()})
 
@@ -209,13 +209,13 @@ def whole() -> float:
 
 
 CASES = {
-    "FluxPipeline": of_flux(),
-    "FluxImg2ImgPipeline": of_flux(image=an_image, strength=whole),
-    "FluxInpaintPipeline": of_flux(image=an_image, mask_image=a_mask, strength=whole),
-    "FluxFillPipeline": of_flux(FILLED, image=an_image, mask_image=a_mask),
-    "FluxControlPipeline": of_flux(CONTROLLED, control_image=an_image),
-    "FluxControlImg2ImgPipeline": of_flux(CONTROLLED, image=an_image, control_image=a_control, strength=whole),
-    "FluxControlInpaintPipeline": of_flux(
+    "FluxPipeline": flux_case(),
+    "FluxImg2ImgPipeline": flux_case(image=an_image, strength=whole),
+    "FluxInpaintPipeline": flux_case(image=an_image, mask_image=a_mask, strength=whole),
+    "FluxFillPipeline": flux_case(FILLED, image=an_image, mask_image=a_mask),
+    "FluxControlPipeline": flux_case(CONTROLLED, control_image=an_image),
+    "FluxControlImg2ImgPipeline": flux_case(CONTROLLED, image=an_image, control_image=a_control, strength=whole),
+    "FluxControlInpaintPipeline": flux_case(
         CONTROLLED, image=an_image, control_image=a_control, mask_image=a_mask, strength=whole
     ),
     "StableDiffusion3ControlNetPipeline": Case(
@@ -245,14 +245,14 @@ CASES = {
 LIKE_OTHERS = ("FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxControlImg2ImgPipeline", "FluxControlInpaintPipeline")
 
 
-def of(*names: str) -> pytest.MarkDecorator:
+def parametrize_cases(*names: str) -> pytest.MarkDecorator:
     def marks(name: str) -> list[pytest.MarkDecorator]:
         return [*needs_of(NEWER[CASES[name].needs]), *([pytest.mark.sweep] if name in LIKE_OTHERS else [])]
 
     return pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in names])
 
 
-def built(name: str, folder: Path) -> Any:
+def build_pipeline(name: str, folder: Path) -> Any:
     case = CASES[name]
     pipe = case.build(name, folder, **case.config)
     pipe.set_progress_bar_config(disable=True)
@@ -269,9 +269,9 @@ def latents(pipe: Any, steps: int = STEPS, **given: Any) -> np.ndarray:
     return (output.images if hasattr(output, "images") else output.frames).numpy()
 
 
-@of(*CASES)
+@parametrize_cases(*CASES)
 def test_a_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
-    pipe = built(name, tmp_path)
+    pipe = build_pipeline(name, tmp_path)
     plain = latents(pipe)
     assert pipe.apply_tome(ratio=0.5) is pipe
     assert pipe.tome.blocks == CASES[name].blocks
@@ -289,9 +289,9 @@ def test_a_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "settings", ["quality", "balanced", "fast", dict(method="todo"), dict(method="tofu", tile=4)], ids=str
 )
-@of("FluxPipeline", "WanPipeline", "CogVideoXPipeline", "StableDiffusion3ControlNetPipeline")
+@parametrize_cases("FluxPipeline", "WanPipeline", "CogVideoXPipeline", "StableDiffusion3ControlNetPipeline")
 def test_presets_and_methods_work(name: str, settings: Any, tmp_path: Path) -> None:
-    pipe = built(name, tmp_path)
+    pipe = build_pipeline(name, tmp_path)
     plain = latents(pipe)
     merged = latents(pipe.apply_tome(settings) if isinstance(settings, str) else pipe.apply_tome(0.5, **settings))
     assert np.isfinite(merged).all()
@@ -299,7 +299,7 @@ def test_presets_and_methods_work(name: str, settings: Any, tmp_path: Path) -> N
     assert np.array_equal(latents(pipe.remove_tome()), plain)
 
 
-def merged_by_call(pipe: Any, **given: Any) -> dict[str, list[int]]:
+def count_merged_by_call(pipe: Any, **given: Any) -> dict[str, list[int]]:
     """How many tokens of a frame merge in each call of each denoiser."""
     calls: dict[str, int] = dict.fromkeys(pipe.tome.blocks, 0)
     hooks = []
@@ -320,19 +320,19 @@ def merged_by_call(pipe: Any, **given: Any) -> dict[str, list[int]]:
     return merged
 
 
-@of(*CASES)
+@parametrize_cases(*CASES)
 def test_the_place_in_the_schedule_is_progress(name: str, tmp_path: Path) -> None:
     """Whatever flow matching shifts: of four steps two are the first half, and a ramp has four even stairs."""
-    pipe = built(name, tmp_path)
+    pipe = build_pipeline(name, tmp_path)
     calls = CASES[name].calls
 
     def steps(*each: int) -> dict[str, list[int]]:
         return {denoiser: list(np.repeat(each, calls)) for denoiser in pipe.tome.blocks}
 
-    assert merged_by_call(pipe.apply_tome(0.5, end=0.5)) == steps(24, 24, 0, 0)
-    assert merged_by_call(pipe.apply_tome(0.5, start=0.75)) == steps(0, 0, 0, 24)
+    assert count_merged_by_call(pipe.apply_tome(0.5, end=0.5)) == steps(24, 24, 0, 0)
+    assert count_merged_by_call(pipe.apply_tome(0.5, start=0.75)) == steps(0, 0, 0, 24)
     stairs = [int(48 * (0.7 - 0.6 * place / STEPS)) for place in range(STEPS)]
-    assert merged_by_call(pipe.apply_tome((0.7, 0.1))) == steps(*stairs)
+    assert count_merged_by_call(pipe.apply_tome((0.7, 0.1))) == steps(*stairs)
 
 
 def matchings_by_call(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -343,11 +343,11 @@ def matchings_by_call(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def counting(*args: Any, **given: Any) -> Any:
         match = real(*args, **given)
 
-        def counted(tokens: paddle.Tensor) -> Any:
+        def count_and_match(tokens: paddle.Tensor) -> Any:
             counts[-1] += 1
             return match(tokens)
 
-        return counted
+        return count_and_match
 
     monkeypatch.setattr(reducer, "build_matcher", counting)
     hook = pipe.transformer.register_forward_pre_hook(lambda layer, inputs: counts.append(0))
@@ -357,10 +357,10 @@ def matchings_by_call(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@of("FluxPipeline", "CogVideoXPipeline", "HunyuanVideoPipeline", "WanPipeline")
+@parametrize_cases("FluxPipeline", "CogVideoXPipeline", "HunyuanVideoPipeline", "WanPipeline")
 def test_steps_share_matchings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wan calls its transformer twice a step, with a text each; each takes over from its own."""
-    pipe = built(name, tmp_path).apply_tome(0.5, reuse_steps=2, reuse_blocks=True)
+    pipe = build_pipeline(name, tmp_path).apply_tome(0.5, reuse_steps=2, reuse_blocks=True)
     of_a_step = CASES[name].calls
     # FLUX has two kinds of sequences, with the text and without.
     fresh = [2 if name == "FluxPipeline" else 1] * of_a_step
@@ -370,12 +370,12 @@ def test_steps_share_matchings(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert np.abs(shared - latents(pipe.apply_tome(0.5, reuse_blocks=True))).max() > 1e-5
 
 
-@of("FluxPipeline")
+@parametrize_cases("FluxPipeline")
 def test_positions_of_flux_are_read_once_a_picture(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For both of its kinds of blocks; another size of as many tokens is another grid."""
-    pipe = built(name, tmp_path).apply_tome(0.5)
+    pipe = build_pipeline(name, tmp_path).apply_tome(0.5)
     assert len([each for each in list_overrides(pipe.transformer) if isinstance(each, ParentForward)]) == 2
     read: list[Any] = []
     find_grid = BlockAdapter.find_grid
@@ -390,7 +390,7 @@ def test_positions_of_flux_are_read_once_a_picture(
     wide = latents(pipe, height=12, width=64)
     assert read == [Grid(6, 8), Grid(3, 16)]
     monkeypatch.undo()
-    assert np.array_equal(latents(built(name, tmp_path).apply_tome(0.5), height=12, width=64), wide)
+    assert np.array_equal(latents(build_pipeline(name, tmp_path).apply_tome(0.5), height=12, width=64), wide)
 
 
 class Cached:
@@ -529,9 +529,9 @@ def test_merging_begins_and_ends_between_steps(name: str, at: int) -> None:
     assert np.array_equal(begun[-1], merged[-1])
 
 
-@of("CogVideoXPipeline")
+@parametrize_cases("CogVideoXPipeline")
 def test_a_pipeline_with_a_cache_merges(name: str, tmp_path: Path) -> None:
-    pipe = built(name, tmp_path)
+    pipe = build_pipeline(name, tmp_path)
     unmerged, merged = latents(pipe, 6), latents(pipe.apply_tome(0.5), 6)
     config = ppdiffusers.PyramidAttentionBroadcastConfig(
         spatial_attention_block_skip_range=2, spatial_attention_timestep_skip_range=(100, 900),

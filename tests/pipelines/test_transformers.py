@@ -333,7 +333,7 @@ CASES = {
 BROKEN = {("StableDiffusion3Img2ImgPipeline", "0.29.1"): "ppdiffusers 0.29.1 makes as many latents as it has steps"}
 
 
-def skipped(name: str) -> list[pytest.MarkDecorator]:
+def skip_marks(name: str) -> list[pytest.MarkDecorator]:
     """Marks of a test of a pipeline."""
     reason = BROKEN.get((name, ppdiffusers.__version__))
     return [pytest.mark.skip(reason)] if reason else []
@@ -358,7 +358,7 @@ def tokens_in_attention(pipe: Any, run: Callable[[Any], Any]) -> tuple[dict[str,
     return seen, images
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=skipped(name)) for name in CASES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=skip_marks(name)) for name in CASES])
 def test_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     pipe = case.build(tmp_path)

@@ -20,7 +20,7 @@ from ppdiffusers.models.attention_processor import Attention
 
 import tiny
 from ppdiffusers_tome.tools.demo_model import MODEL
-from zoo.specimen import built, normal, untouched_random_state
+from zoo.specimen import create, normal, untouched_random_state
 
 TOKENIZER = MODEL / "tokenizer"
 SIDE = 48  # larger than one tile of the VAE
@@ -35,7 +35,7 @@ def pipeline() -> Any:
         num_attention_heads=2, max_position_embeddings=32, bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
-    text_encoder = built(CLIPTextModel, config=config)
+    text_encoder = create(CLIPTextModel, config=config)
     return tiny.pipeline(text_encoder=text_encoder, tokenizer=tokenizer)
 
 
@@ -187,11 +187,11 @@ def test_callbacks_see_every_step() -> None:
     expected = run(pipe, output_type="latent")
     seen: list[tuple[int, np.ndarray]] = []
 
-    def at_step_end(pipe: Any, step: int, timestep: Any, given: dict[str, Any]) -> dict[str, Any]:
-        seen.append((step, given["latents"].numpy()))
-        return given
+    def note_latents(pipe: Any, step: int, timestep: Any, values: dict[str, Any]) -> dict[str, Any]:
+        seen.append((step, values["latents"].numpy()))
+        return values
 
-    drawn = run(pipe, output_type="latent", callback_on_step_end=at_step_end)
+    drawn = run(pipe, output_type="latent", callback_on_step_end=note_latents)
     assert np.array_equal(drawn, expected)
     assert [step for step, _ in seen] == [0, 1]
     assert np.array_equal(seen[-1][1], expected)

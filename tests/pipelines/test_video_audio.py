@@ -275,7 +275,7 @@ def numbers(call: Callable[[], Any]) -> np.ndarray:
     return output.numpy() if isinstance(output, paddle.Tensor) else np.asarray(output, np.float32)
 
 
-def projected_tokens(pipe: Any) -> list[int]:
+def count_projected_tokens(pipe: Any) -> list[int]:
     """A list that fills with the number of tokens that each self-attention makes queries of."""
     counts: list[int] = []
     for _, model in list_models(pipe):
@@ -285,18 +285,18 @@ def projected_tokens(pipe: Any) -> list[int]:
     return counts
 
 
-def _marked(builder: Callable[[Path], Ready]) -> Any:
+def _mark(builder: Callable[[Path], Ready]) -> Any:
     """The first time that sound is made of spectrograms, code is compiled for half a minute."""
     return pytest.param(builder, marks=pytest.mark.sweep) if builder is spectrograms else builder
 
 
-@pytest.mark.parametrize("builder", map(_marked, BUILDERS), ids=lambda builder: builder.__name__)
+@pytest.mark.parametrize("builder", map(_mark, BUILDERS), ids=lambda builder: builder.__name__)
 def test_pipeline_merges_and_comes_back(builder: Callable[[Path], Ready], tmp_path: Path) -> None:
     with untouched_random_state():  # some constructors seed the global generators
         pipe, call = builder(tmp_path)
     pipe.set_progress_bar_config(disable=True)
     plain = numbers(call)
-    counts = projected_tokens(pipe)
+    counts = count_projected_tokens(pipe)
     assert np.array_equal(numbers(call), plain)
     unmerged = counts.copy()
     counts.clear()

@@ -1,4 +1,4 @@
-"""A tiny real model of every class that ppdiffusers' pipelines denoise with. One file each, with a ``SPECIMEN``.
+"""A tiny real model of every class that pipelines denoise with, a ``SPECIMEN`` each.
 
 ``coverage`` reads off these models what ``ppdiffusers-tome doctor`` prints, and tests hold each to the contract.
 """

@@ -1,4 +1,4 @@
-"""UNet2DConditionModel as in DeepFloyd IF, Kandinsky 2 and the decoder of unCLIP: one attention for picture and text.
+"""UNet2DConditionModel as in DeepFloyd IF, Kandinsky 2 and unCLIP: one attention for both.
 
 Keys and values of the text are added to those of the picture. The finest level has no attention.
 """

@@ -1,4 +1,4 @@
-"""UNet2DModel as in Audio Diffusion: spectrograms with one channel, attention at the coarse level alone."""
+"""UNet2DModel as in Audio Diffusion: attention at the coarse level alone."""
 
 from zoo.specimen import UNET, Specimen
 

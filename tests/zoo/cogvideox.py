@@ -1,4 +1,4 @@
-"""CogVideoXTransformer3DModel as in the model of 2 billion parameters, whose positions are added to the tokens."""
+"""CogVideoXTransformer3DModel of 2 billion parameters: positions are added to the tokens."""
 
 from zoo.specimen import (
     GPU_ATTENTION,

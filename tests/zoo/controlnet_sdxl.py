@@ -13,7 +13,7 @@ SPECIMEN = Specimen(
     ),
     lambda model, inputs: model(
         inputs.picture(4), inputs.timestep, inputs.text(), inputs.picture(3, scale=2, seed=3),
-        added_cond_kwargs=sdxl.added(inputs), return_dict=False,
+        added_cond_kwargs=sdxl.make_conditions(inputs), return_dict=False,
     ),
     pipelines=r"StableDiffusionXLControlNet.*",
 )  # fmt: skip

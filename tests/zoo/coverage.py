@@ -1,4 +1,4 @@
-"""What merges in every pipeline that ppdiffusers exports, read off the pipelines and the zoo.
+"""Coverage of every pipeline of ppdiffusers, read off the pipelines and the zoo.
 
     PYTHONPATH=tests python -m zoo.coverage
 
@@ -65,7 +65,7 @@ _OTHER = {
 
 @dataclass(frozen=True)
 class Denoiser:
-    """What ToMe finds in one denoiser of a pipeline.
+    """The mergeable blocks of one denoiser of a pipeline.
 
     Attributes:
         part: the pipeline's name for it, ``unet``.
@@ -86,7 +86,7 @@ class Denoiser:
 
 @dataclass(frozen=True)
 class PipelineCoverage:
-    """What ToMe does for a pipeline.
+    """The denoisers of a pipeline, or the reason why nothing merges.
 
     Attributes:
         name: its class.
@@ -111,10 +111,10 @@ def coverage() -> list[PipelineCoverage]:
     """
     import ppdiffusers.pipelines as package
 
-    return [_covered(name, package) for name in list_pipelines(package)]
+    return [_cover_pipeline(name, package) for name in list_pipelines(package)]
 
 
-def _covered(name: str, package: ModuleType) -> PipelineCoverage:
+def _cover_pipeline(name: str, package: ModuleType) -> PipelineCoverage:
     other = next((reason for start, reason in _OTHER.items() if name.startswith(start)), None)
     if other or name in _BROKEN:
         return PipelineCoverage(name, (), other or _BROKEN[name])
@@ -132,7 +132,7 @@ def _covered(name: str, package: ModuleType) -> PipelineCoverage:
 
 
 def _cause(error: BaseException) -> str:
-    """What the first of chained errors says, in one line, without the file's place on this machine."""
+    """Return the first of chained errors in one line, without paths."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split()).replace(f" ({getattr(error, 'path', None)})", "")
@@ -181,7 +181,7 @@ def _denoiser(pipeline: str, part: str, model_class: str) -> Denoiser:
 
 
 def _specimen(pipeline: str, model_class: str) -> Specimen | None:
-    """The specimen that looks like a pipeline's model of a class: one that names the pipeline, else the usual one."""
+    """Return the specimen for a pipeline's model, one that names the pipeline first."""
     same = [specimen for specimen in specimens() if specimen.model_class == model_class and specimen.is_there]
     special = [each for each in same if each.pipelines and re.fullmatch(each.pipelines, pipeline)]
     return next(iter(special + [each for each in same if each.pipelines == ""]), None)
@@ -189,7 +189,7 @@ def _specimen(pipeline: str, model_class: str) -> Specimen | None:
 
 @cache
 def _sites(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str | None]:
-    """Class and level of every block that merges in a specimen, and what speaks against where none does."""
+    """Return the class and level of every mergeable block, or the reason for none."""
     model = specimen.build()
     sites = [site for site in find_blocks(model) if site.points(ToMeConfig())]
     return tuple((site.adapter.block_class, site.level) for site in sites), find_refusal_inside(model)

@@ -13,7 +13,7 @@ BROKEN = "ppdiffusers cannot compute its rotary positions on Paddle 3, nor its a
 
 @contextlib.contextmanager
 def promotion_on_any_paddle(module: Any) -> Iterator[None]:
-    """``TypePromote`` of one of the two modules goes by the names of types, which Paddle 3 spells otherwise."""
+    """Replace ``TypePromote``, which reads names of types that Paddle 3 spells otherwise."""
     promote = module.TypePromote
     module.TypePromote = lambda x, y: (x.astype("float64"), y.astype("float64"))
     try:

@@ -14,8 +14,8 @@ from zoo.specimen import TEXT_DIM, TEXT_TOKENS, Specimen, attention_anywhere
 
 
 @contextlib.contextmanager
-def imported() -> Iterator[ModuleType]:
-    """Its module, which on Paddle 3 imports a name from where it is no more; it is then forgotten again after use."""
+def import_module() -> Iterator[ModuleType]:
+    """Import its module, which on Paddle 3 needs a name at its old place."""
     from paddle.nn import functional
     from paddle.nn.functional import flash_attention
 
@@ -33,7 +33,7 @@ def imported() -> Iterator[ModuleType]:
 
 
 def construct(**config: Any) -> Any:
-    with imported() as module, promotion_on_any_paddle(module):
+    with import_module() as module, promotion_on_any_paddle(module):
         model = module.DiTLLaMAT2IModel(**config)
     model.enable_gradient_checkpointing(False)  # on from the start, though only training needs it
     return model

@@ -1,4 +1,4 @@
-"""FluxTransformer2DModel: dual blocks, in which picture and text are apart, then single ones, in which they are not."""
+"""FluxTransformer2DModel: dual blocks for image and text, then single blocks for both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POOLED_DIM = 10
 
 
 def ids(height: int, width: int) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Of the picture's tokens ``[height * width, 3]``: 0, row and column; and of the text's, which are all 0."""
+    """Return the positions of the image's tokens and of the text's, which are 0."""
     import paddle
 
     rows = paddle.arange(height, dtype="float32").unsqueeze(1).expand([height, width])

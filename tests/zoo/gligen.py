@@ -1,4 +1,4 @@
-"""UNet2DConditionModel as in GLIGEN: between both attentions of a block, another one over tokens and boxes."""
+"""UNet2DConditionModel as in GLIGEN: a third attention, over tokens and boxes."""
 
 from __future__ import annotations
 

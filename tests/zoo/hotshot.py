@@ -1,4 +1,4 @@
-"""Hotshot-XL's UNet3DConditionModel: SDXL's blocks on every frame. Another class than text to video's, of its name.
+"""Hotshot-XL's UNet3DConditionModel: SDXL's blocks on every frame.
 
 Its attention over frames normalises 32 groups of channels.
 """

@@ -1,4 +1,4 @@
-"""HunyuanVideoTransformer3DModel: dual blocks, then single ones; the blocks that refine its text have no grid."""
+"""HunyuanVideoTransformer3DModel: dual, then single blocks; its text refiner has no grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UNet2DConditionModel as in the latent upscaler: attention on pictures, to itself at the coarsest level only."""
+"""UNet2DConditionModel as in the latent upscaler: self-attention at the coarsest level only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONDITION_DIM = 140
 
 
 def call(model: Any, inputs: Inputs) -> Any:
-    """The UNet sees twice the size of the latent that is to be enlarged, and the logarithm of a noise level as time."""
+    """Call the UNet with twice the latent, and a logarithm of noise as time."""
     time = 0.25 * (inputs.timesteps[0] / 100).log()
     condition = inputs.normal(CONDITION_DIM, seed=3)
     return model(inputs.picture(8, scale=2), time, encoder_hidden_states=inputs.text(), timestep_cond=condition)

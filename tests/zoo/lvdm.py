@@ -1,4 +1,4 @@
-"""LVDMUNet3DModel as in text to video: attention in every frame and over frames, in one block."""
+"""LVDMUNet3DModel as in text to video: attention over space and time in a block."""
 
 from zoo.specimen import FRAMES, GPU_ATTENTION, TEXT_DIM, Specimen, attention_anywhere
 

@@ -1,4 +1,4 @@
-"""LVDMUNet3DModel as in unconditional video: its attention works on channels before tokens, so nothing merges."""
+"""LVDMUNet3DModel as in unconditional video: channels precede tokens, so nothing merges."""
 
 from zoo.specimen import FRAMES, Specimen
 

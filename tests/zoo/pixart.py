@@ -1,4 +1,4 @@
-"""Transformer2DModel as in PixArt-alpha at 1024 pixels: one timestep embedding for all blocks, captions, sizes."""
+"""Transformer2DModel as in PixArt-alpha at 1024 pixels: captions and sizes."""
 
 from __future__ import annotations
 

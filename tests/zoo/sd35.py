@@ -1,4 +1,4 @@
-"""SD3Transformer2DModel as in Stable Diffusion 3.5: norms of queries and keys, in some blocks a second attention."""
+"""SD3Transformer2DModel as in 3.5: norms of queries and keys, a second attention."""
 
 from dataclasses import replace
 

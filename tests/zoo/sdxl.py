@@ -1,4 +1,4 @@
-"""UNet2DConditionModel as in SDXL: no attention at the latent's size, several blocks in a host, sizes as embeddings."""
+"""UNet2DConditionModel as in SDXL: no attention at the latent's size, sizes as embeddings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zoo.specimen import TEXT_DIM, UNET, Inputs, Specimen
 POOLED_DIM, SIZE_DIM = 6, 4
 
 
-def added(inputs: Inputs) -> dict[str, Any]:
+def make_conditions(inputs: Inputs) -> dict[str, Any]:
     """The conditions beside the text: its pooled embedding, and sizes."""
     size = [inputs.height, inputs.width]
     return dict(text_embeds=inputs.normal(POOLED_DIM, seed=3), time_ids=inputs.rows([*size, 0, 0, *size]))
@@ -25,7 +25,8 @@ SPECIMEN = Specimen(
         projection_class_embeddings_input_dim=POOLED_DIM + 6 * SIZE_DIM,
     ),
     lambda model, inputs: model(
-        inputs.picture(4), inputs.timestep, encoder_hidden_states=inputs.text(), added_cond_kwargs=added(inputs)
+        inputs.picture(4), inputs.timestep, encoder_hidden_states=inputs.text(),
+        added_cond_kwargs=make_conditions(inputs),
     ),
     pipelines=r"StableDiffusionXL.*",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A specimen: a tiny model of a class that pipelines of ppdiffusers denoise with, and how they call it."""
+"""Specimens: tiny models of classes that pipelines denoise with, and their calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AVX512_NORM = "on GPUs, and on CPUs that have AVX-512, as Paddle's RMSNorm is fo
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a specimen is called with: tensors of a shape are always the same.
+    """The inputs of a specimen: tensors of a shape are always the same.
 
     Attributes:
         batch: rows of each.
@@ -124,20 +124,20 @@ class Specimen:
 
     @property
     def is_there(self) -> bool:
-        """Whether the ppdiffusers that is installed has it: the class, which takes such a config."""
+        """True where the installed ppdiffusers has the class, with such a config."""
         if not self.since:
             return True
         model_class = getattr(importlib.import_module(self.module), self.model_class, None)
         return model_class is not None and self.config.keys() <= inspect.signature(model_class).parameters.keys()
 
     def build(self, **changes: Any) -> Any:
-        """A model in evaluation mode, its weights the same every time; moves no global generator.
+        """Build the model in evaluation mode with the same weights every time.
 
         Args:
             changes: of the config.
         """
         construct = self.construct or getattr(importlib.import_module(self.module), self.model_class)
-        return built(construct, **{**self.config, **changes})
+        return create(construct, **{**self.config, **changes})
 
     def run(self, model: Any, **inputs: Any) -> paddle.Tensor:
         """Call a model.
@@ -156,7 +156,7 @@ class Specimen:
         return predicted[0] if len(predicted) == 1 else paddle.concat([each.flatten(1) for each in predicted], axis=1)
 
 
-def built(construct: Callable[..., Any], **config: Any) -> Any:
+def create(construct: Callable[..., Any], **config: Any) -> Any:
     """A model in evaluation mode whose weights depend on nothing but their names."""
     import numpy as np
     import paddle
@@ -185,7 +185,7 @@ def normal(*shape: int, seed: int = 0) -> paddle.Tensor:
 
 
 def picture(*shape: int, seed: int = 0) -> paddle.Tensor:
-    """``[..., height, width]`` float32 in which neighbours resemble each other, as in a real latent."""
+    """Return ``[..., height, width]`` float32 whose neighbours resemble each other."""
     height, width = shape[-2:]
     coarse = normal(*shape[:-2], height // 2 + 1, width // 2 + 1, seed=seed)
     fine = coarse.repeat_interleave(2, axis=-2).repeat_interleave(2, axis=-1)[..., :height, :width]
@@ -205,7 +205,7 @@ def _tensors(output: Any) -> Iterator[paddle.Tensor]:
 
 @contextlib.contextmanager
 def attention_anywhere() -> Iterator[None]:
-    """``scaled_dot_product_attention_`` works on a CPU: ppdiffusers gives it to Paddle only where there is a GPU.
+    """Let ``scaled_dot_product_attention_`` work on a CPU.
 
     Newer versions give it everywhere, and it then asks for a kernel of GPUs.
     """
@@ -233,7 +233,7 @@ def kernels_anywhere() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _standing_in(module: Any, name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
-    """A function of a module is another one, on a CPU or where the module has none."""
+    """Replace a function of a module on a CPU, or where it is absent."""
     import paddle
 
     own = vars(module).get(name)
@@ -272,7 +272,7 @@ def _attention(
 def _rms_norm(
     x: paddle.Tensor, norm_weight: paddle.Tensor, *, epsilon: float, begin_norm_axis: int, **_: Any
 ) -> tuple[paddle.Tensor]:
-    """Each row by the root of the mean of its squares, as these models call it."""
+    """Divide each row by the root of its mean square."""
     rows = x.astype("float32")
     axes = list(range(begin_norm_axis, x.ndim))
     return ((rows * (rows.square().mean(axes, keepdim=True) + epsilon).rsqrt()).astype(x.dtype) * norm_weight,)

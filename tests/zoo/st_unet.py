@@ -1,4 +1,4 @@
-"""STUNetModel: ModelScope's image to video, written after OpenAI's UNets, with a BasicTransformerBlock of its own."""
+"""STUNetModel: ModelScope's image to video, with a BasicTransformerBlock of its own."""
 
 from zoo.specimen import GPU_ATTENTION, Specimen, attention_anywhere
 

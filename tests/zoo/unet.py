@@ -1,4 +1,4 @@
-"""UNet2DConditionModel as in Stable Diffusion 1 and 2: cross attention at every level, finest at the latent's size."""
+"""UNet2DConditionModel as in Stable Diffusion 1 and 2: cross attention at every level."""
 
 from zoo.specimen import TEXT_DIM, UNET, Specimen
 

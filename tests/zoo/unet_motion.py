@@ -1,4 +1,4 @@
-"""UNetMotionModel as in AnimateDiff: Stable Diffusion's blocks on every frame, motion modules over frames between."""
+"""UNetMotionModel as in AnimateDiff: Stable Diffusion's blocks, and motion modules over frames."""
 
 from zoo.specimen import TEXT_DIM, UNET, Specimen
 

@@ -1,4 +1,4 @@
-"""UNet2DModel as in the score SDE: a second, smaller picture goes down beside the first."""
+"""UNet2DModel as in the score SDE: a second, smaller image beside the first."""
 
 from zoo.specimen import Specimen
 

@@ -1,4 +1,4 @@
-"""UNet2DModel as in DDPM, PNDM, LDM, RePaint and Karras VE: attention on pictures, downsampled by convolutions."""
+"""UNet2DModel as in DDPM, PNDM, LDM, RePaint and Karras VE."""
 
 from zoo.specimen import UNET, Specimen
 

@@ -1,4 +1,4 @@
-"""UNet2DConditionModel as in the x4 upscaler: the finer levels attend to the text only, twice in a block."""
+"""UNet2DConditionModel as in the x4 upscaler: finer levels attend to text only."""
 
 from zoo.specimen import TEXT_DIM, Specimen
 

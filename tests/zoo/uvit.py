@@ -1,4 +1,4 @@
-"""UViTT2IModel: the timestep and the text are tokens before those of the picture; long skips, one grid throughout."""
+"""UViTT2IModel: the timestep and the text are tokens before the image's."""
 
 from zoo.specimen import TEXT_DIM, TEXT_TOKENS, Specimen
 

@@ -1,4 +1,4 @@
-"""UNet2DConditionModel as Versatile Diffusion guides it by text and picture at once: two transformers side by side."""
+"""UNet2DConditionModel as in Versatile Diffusion: two transformers, for text and image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vid2VidSTUNet: ModelScope's video to video. Its downsampler pads the height by one row more, which is cut again."""
+"""Vid2VidSTUNet: ModelScope's video to video, whose downsampler pads the height."""
 
 from zoo import st_unet
 from zoo.specimen import GPU_ATTENTION, Specimen, attention_anywhere

@@ -1,4 +1,4 @@
-"""Transformer2DModel as in VQ-Diffusion: its latent is class numbers of a square of fixed size, one token each."""
+"""Transformer2DModel as in VQ-Diffusion: its latent is class numbers, one a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WuerstchenPrior: attention on a small latent picture, with the text's tokens behind the picture's as keys."""
+"""WuerstchenPrior: attention on a small latent image, with the text's keys behind."""
 
 from zoo.specimen import TEXT_DIM, Specimen
 

@@ -50,10 +50,11 @@ class MergePoint:
         """True for attention that prepares its mask with ``prepare_attention_mask``."""
         return self.merges_inside or not (self.text or self.rotary or self.mask)
 
-    def list_entered_layers(self, keeps_queries: bool) -> tuple[str, ...]:
-        """Return the paths of the layers inside of attention whose tokens are merged."""
-        names = KEYS if keeps_queries and self.keys else PROJECTIONS if self.merges_inside else ()
-        return tuple(self.path(name) for name in names)
+    def list_inner_layers(self, keeps_queries: bool) -> tuple[str, ...]:
+        """Return the names of the layers inside of attention at which tokens merge."""
+        if keeps_queries:
+            return KEYS
+        return (*PROJECTIONS, OUTPUT) if self.merges_inside else ()
 
     def path(self, name: str) -> str:
         """Return the path in the block of a layer of this one."""
@@ -101,6 +102,8 @@ class BlockAdapter:
         points: of each of ``merge_attn``, ``merge_crossattn`` and ``merge_mlp``, in the order in which they run.
         grid: the grid of tokens, from the parent and the inputs of its ``grid_layer``, or None where they describe
             none. By default the latent is ``[..., height, width]``, ``downsample`` times larger.
+        frames_axis: of that latent, where attention is over all frames; None where it is within one image or frame.
+        frames_patch: how many frames of the latent are one of the grid, from the parent.
         block_is_parent: True where the block itself gets the latent; ``parent_classes`` then contain such blocks.
         grid_layer: path in the parent of the layer that gets the latent; "" for the parent itself.
         grid_inputs: the inputs of that layer that describe the grid, by position or name.
@@ -111,7 +114,6 @@ class BlockAdapter:
         downsample: how many times smaller than the latent the grid is (a patch size, otherwise 1), from the parent.
         unets: the UNets that may contain such blocks and determine their levels; elsewhere the level is 1.
         prefix: the number of tokens that precede the grid, from the arguments of ``grid``; they never merge.
-        frames: True where the grid may have several frames.
         max_timestep: the timestep of pure noise in such models.
         outputs: the arguments, by position or name, whose new values a block returns, in that order.
         can_merge: False for a block of the class in which tokens cannot merge.
@@ -121,6 +123,8 @@ class BlockAdapter:
     parent_classes: tuple[str, ...]
     points: Mapping[str, tuple[MergePoint, ...]]
     grid: Callable[..., Grid | None] | None = None
+    frames_axis: int | None = None
+    frames_patch: Callable[[Layer], int] = lambda parent: 1
     block_is_parent: bool = False
     grid_layer: str = ""
     grid_inputs: tuple[int | str, ...] = (0,)
@@ -129,7 +133,6 @@ class BlockAdapter:
     downsample: Callable[[Layer], int] = lambda parent: 1
     unets: tuple[UNetParts, ...] = UNETS
     prefix: Callable[..., int] = lambda parent, *inputs: 0
-    frames: bool = False
     max_timestep: float = 1000
     outputs: tuple[int | str, ...] = (0,)
     can_merge: Callable[[Layer], bool] = lambda block: True
@@ -138,5 +141,6 @@ class BlockAdapter:
         """Return the grid of tokens, or None where the inputs describe none."""
         if self.grid is not None:
             return self.grid(parent, *inputs)
-        patch = self.downsample(parent)
-        return Grid(*(side // patch for side in inputs[0].shape[-2:]))
+        shape, patch = inputs[0].shape, self.downsample(parent)
+        frames = 1 if self.frames_axis is None else shape[self.frames_axis] // self.frames_patch(parent)
+        return Grid(shape[-2] // patch, shape[-1] // patch, frames)

@@ -7,21 +7,8 @@ supported: the processor cuts it to the text's length.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, FIRST, MLP, BlockAdapter, MergePoint, patch_size
-
-if TYPE_CHECKING:
-    import paddle
-    from paddle.nn import Layer
-
-
-def _grid(parent: Layer, latent: paddle.Tensor) -> Grid:
-    """Return the grid of ``[batch, frames, channels, height, width]``."""
-    frames, _, height, width = latent.shape[1:]
-    return Grid(height // patch_size(parent), width // patch_size(parent), frames)
-
 
 _COGVIDEOX = BlockAdapter(
     block_class="CogVideoXBlock",
@@ -30,12 +17,11 @@ _COGVIDEOX = BlockAdapter(
         ATTENTION: (MergePoint("attn1", keys=True, text=FIRST, rotary="image_rotary_emb"),),
         MLP: (MergePoint("ff", text=FIRST),),
     },
-    grid=_grid,
+    frames_axis=1,
     grid_layer="patch_embed",
     grid_inputs=(1,),  # after the text
     tokens_layer="norm1",
     downsample=patch_size,
-    frames=True,
     outputs=("hidden_states", "encoder_hidden_states"),
 )
 _VCTRL = replace(

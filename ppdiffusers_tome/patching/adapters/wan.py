@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, CROSS_ATTENTION, MLP, BlockAdapter, MergePoint
-
-if TYPE_CHECKING:
-    import paddle
-    from paddle.nn import Layer
-
-
-def _grid(parent: Layer, latent: paddle.Tensor) -> Grid:
-    """Return the grid of ``[batch, channels, frames, height, width]``."""
-    patches = zip(latent.shape[2:], parent.config.patch_size, strict=True)
-    frames, height, width = (side // patch for side, patch in patches)
-    return Grid(height, width, frames)
-
 
 ADAPTERS = (
     BlockAdapter(
@@ -29,9 +14,9 @@ ADAPTERS = (
             CROSS_ATTENTION: (MergePoint("attn2"),),
             MLP: (MergePoint("ffn"),),
         },
-        grid=_grid,
+        frames_axis=2,
+        frames_patch=lambda parent: parent.config.patch_size[0],
         grid_layer="patch_embedding",
         downsample=lambda parent: parent.config.patch_size[-1],
-        frames=True,
     ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 import paddle
 from paddle.nn import Layer
 
-from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, expand_to_heads, is_key_mask
+from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_channel, is_key_mask
 from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
 from ppdiffusers_tome.patching.blocks import gets_group_sizes
@@ -34,29 +34,21 @@ class MaskPreparation(MethodOverride):
         active, mask = active_point(call, self.point), attention_mask
         if active is not None:
             reduction = active.reduction
-            adds_sizes = self._adds_sizes(reduction, mask, target_length)
+            # Merged tokens have entered when this is called; keys that are reduced have not.
+            num_keys = reduction.num_tokens if reduction.keeps_queries else reduction.num_left
+            has_own_keys = target_length == num_keys and (
+                mask is None or mask.shape[-1] in (reduction.num_tokens, num_keys)
+            )
             if mask is not None:
                 mask, target_length = self._reduce(mask, target_length, active.block, reduction)
-            if adds_sizes:
+            if has_own_keys and gets_group_sizes(self.layer, self.attachment.config):
                 sizes = self._add_sizes(mask, reduction)
                 if mask is None and sizes is not None and self.previous is None:
-                    return expand_to_heads(sizes.unsqueeze(1), self.layer.heads, out_dim)
+                    # ppdiffusers' function cannot expand to heads in a program for any batch.
+                    by_head = sizes.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
+                    return by_head if out_dim == 4 else by_head.flatten(0, 1)
                 mask, target_length = sizes, reduction.num_left
         return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
-
-    def _adds_sizes(self, reduction: TokenReduction, mask: paddle.Tensor | None, target_length: int) -> bool:
-        """Return whether group sizes weight the keys; log keys of other tokens."""
-        if not gets_group_sizes(self.layer, self.attachment.config):
-            return False
-        # Merged tokens have entered when this is called; keys that are reduced have not.
-        num_keys = reduction.num_tokens if reduction.keeps_queries else reduction.num_left
-        if target_length == num_keys and (mask is None or mask.shape[-1] in (reduction.num_tokens, num_keys)):
-            return True
-        self.attachment.warn_once(
-            "foreign keys",
-            f"attention has {target_length} keys where its block has {num_keys}, so group sizes do not weight them",
-        )
-        return False
 
     def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor | None:
         """Return ``[batch (* heads), 1 or queries, left]``; None without effect."""
@@ -100,8 +92,10 @@ class MaskChannel(MethodOverride):
         *args: Any, **kwargs: Any,
     ) -> paddle.Tensor:  # fmt: skip
         """Compute the scores with the mask as one more channel."""
-        if call.block is not None and call.block.reduction is not None:
-            query, key, attention_mask = move_mask_to_channel(self.layer, query, key, attention_mask)
+        merges = call.block is not None and call.block.reduction is not None and paddle.get_device() == "cpu"
+        if merges and attention_mask is not None and is_key_mask(attention_mask, key):
+            query, key = append_mask_channel(query, key, attention_mask, self.layer.scale)
+            attention_mask = None
         return self.call_original(query, key, attention_mask, *args, **kwargs)
 
 
@@ -111,12 +105,3 @@ def has_plain_scores(attention: Layer) -> bool:
     holder = next((cls for cls in type(attention).__mro__ if MaskChannel.NAME in vars(cls)), type(attention))
     is_inherited = (holder.__module__.split(".")[0], holder.__name__) == ("ppdiffusers", "Attention")
     return is_inherited and (stored is None or isinstance(stored, MaskChannel))
-
-
-def move_mask_to_channel(
-    attention: Layer, query: paddle.Tensor, key: paddle.Tensor, mask: paddle.Tensor | None
-) -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor | None]:
-    """Return arguments that give the same scores faster on a CPU."""
-    if mask is not None and paddle.get_device() == "cpu" and is_key_mask(mask, key):
-        return *append_mask_channel(query, key, mask, attention.scale), None
-    return query, key, mask

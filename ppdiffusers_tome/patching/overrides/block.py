@@ -19,38 +19,10 @@ from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall, require_eager
-from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_call
+from ppdiffusers_tome.patching.state.recompute import store_call
 
 Arguments = tuple[Any, ...]
 Keywords = Mapping[str, Any]
-
-
-class EntryForward(ForwardOverride):
-    """An override of a layer that may run outside of its denoiser.
-
-    A user may call the layer directly, and a backward pass runs it again.
-    """
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        psdb.fallback(**EVERY_FRAME)
-        call = self.attachment.current_call()
-        if call is None and self.removed_at is None:
-            call = find_stored_call(self.attachment) or self.begin_call()
-            if call is not None:
-                return self._run_within(call, *args, **kwargs)
-        if call is None or self.is_off(call):
-            return self.call_original(*args, **kwargs)
-        if call.in_graph:
-            store_call(self.attachment, call)
-        return self.run(call, *args, **kwargs)
-
-    def begin_call(self) -> DenoiserCall | None:
-        """Return a new call outside of the denoiser, or None."""
-        return None
-
-    def _run_within(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        with self.attachment.make_current(call):
-            return self.run(call, *args, **kwargs)
 
 
 class InputForward(ForwardOverride):
@@ -68,27 +40,33 @@ class InputForward(ForwardOverride):
         return self.call_original(*args, **kwargs)
 
 
-class ParentForward(EntryForward):
-    """The override of the parent of blocks, which finds their layout.
+class ParentForward(ForwardOverride):
+    """The override of the parent of blocks, which holds their layout in a call.
 
-    It reads the arguments of the layer that gets the latent: the parent, or where ``gets_latent`` is False another one,
-    which an ``InputForward`` shows to ``read_layout``.
+    An ``InputForward`` shows the arguments of the layer that gets the latent to ``read_layout``.
     """
 
-    def __init__(self, attachment: Attachment, block: MergeableBlock, *, gets_latent: bool) -> None:
+    def __init__(self, attachment: Attachment, block: MergeableBlock) -> None:
         super().__init__(attachment, block.parent)
         # Not the adapter itself: a model with ToMe can be pickled.
-        self.block_class, self.level, self.gets_latent = block.adapter.block_class, block.level, gets_latent
+        self.block_class, self.level = block.adapter.block_class, block.level
 
-    def begin_call(self) -> DenoiserCall | None:
-        """Return a call for a part that runs without its denoiser."""
-        return None if CALL_STACK.calls else DenoiserCall(self.attachment)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        psdb.fallback(**EVERY_FRAME)
+        if self.removed_at is None and not CALL_STACK.calls and self.attachment.current_call() is None:
+            return self._run_without_denoiser(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def _run_without_denoiser(self, *args: Any, **kwargs: Any) -> Any:
+        call = DenoiserCall(self.attachment)
+        with self.attachment.make_current(call):
+            return self.run(call, *args, **kwargs)
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the parent with the layout of its blocks in the call."""
+        if call.in_graph:
+            store_call(self.attachment, call)
         try:
-            if self.gets_latent:
-                self.read_layout(call, self.layer, args, kwargs)
             return self.call_original(*args, **kwargs)
         finally:
             call.layouts.pop(self, None)
@@ -125,7 +103,7 @@ class ParentForward(EntryForward):
         return grids[parent][2]
 
 
-class BlockForward(EntryForward):
+class BlockForward(ForwardOverride):
     """The override of a block, which holds those inside of it by path.
 
     Adapters such as LoRA replace layers after ToMe was applied; at the next call of the block the overrides move to the
@@ -141,10 +119,12 @@ class BlockForward(EntryForward):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""
+        if call.in_graph:
+            store_call(self.attachment, call)
         for path, override in self.inner:
             layer = find_layer(self.layer, path)
-            if layer is not override.layer and layer is not None and override.can_move(layer):
-                override.move(layer)
+            if layer is not override.layer and layer is not None:
+                override.follow(layer)
         outer, tokens = call.block, first_argument(self.layer, args, kwargs) if self.gets_tokens else None
         call.num_blocks += 1
         layout = call.find_layout(self, self.parent)

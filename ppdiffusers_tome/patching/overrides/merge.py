@@ -13,7 +13,7 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.reduction import TokenReduction
-from ppdiffusers_tome.merging.rotary import RotaryEmbedding, Rotation, count_positions
+from ppdiffusers_tome.merging.rotary import RotaryEmbedding, Rotation
 from ppdiffusers_tome.merging.token_span import TokenSpan
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, OUTPUT, PROJECTIONS, ROLES, MergePoint
 from ppdiffusers_tome.patching.overrides.block import first_argument, replace_first_argument
@@ -37,15 +37,10 @@ _MAP_STORING = {
 class ActivePoint:
     """A merge point of a block that runs on fewer tokens now.
 
-    Args:
-        block: the running block.
-        reduction: of its tokens.
-        point: the merge point.
-        combine: as in ``Matching.reduce``.
-
     Attributes:
-        required: names of layers without which the result is wrong.
-        ran: names of the layers of attention that ran.
+        combine: as in ``Matching.reduce``.
+        required: names of the layers of attention without which the result is wrong.
+        ran: names of those that ran.
         rotations: the rotary embedding of the output of each norm, by the norm's name.
     """
 
@@ -81,19 +76,17 @@ class ActivePoint:
 
     def restore(self, output: Any) -> Any:
         """Unmerge the image tokens of a layer's output, or of the first of several."""
-        several = isinstance(output, (tuple, list))
-        first, reduction = output[0] if several else output, self.reduction
-        num_text = first.shape[1] - reduction.num_left
+        if isinstance(output, (tuple, list)):
+            restored = (self.restore(output[0]), *output[1:])
+            return list(restored) if isinstance(output, list) else restored
+        reduction = self.reduction
+        num_text = output.shape[1] - reduction.num_left
         if num_text < 0 or (num_text > 0 and not self.point.text):
             return output  # not of merged tokens: a function of the user may replace the output
         if num_text == 0:
-            whole = reduction.restore(first)
-        else:
-            image, text = TokenSpan(reduction.num_left, self.point.text_first).split(first)
-            whole = TokenSpan(reduction.num_tokens, self.point.text_first).join(reduction.restore(image), text)
-        if isinstance(output, list):
-            return [whole, *output[1:]]
-        return (whole, *output[1:]) if several else whole
+            return reduction.restore(output)
+        image, text = TokenSpan(reduction.num_left, self.point.text_first).split(output)
+        return TokenSpan(reduction.num_tokens, self.point.text_first).join(reduction.restore(image), text)
 
     def enter(self, layer: Layer, name: str, tokens: paddle.Tensor) -> paddle.Tensor:
         """Reduce the tokens of a projection, once for all that get the same tensor."""
@@ -113,9 +106,8 @@ class ActivePoint:
         """Apply the rotary embedding to a norm's output, in the processor's layout."""
         self.ran.add(name)
         rotation, text_first = self.rotations[name], self.point.text_first
-        if x.ndim == 3:
-            by_head = x.reshape([0, 0, num_heads, -1]).transpose([0, 2, 1, 3])
-            return rotation.rotate(by_head, text_first=text_first).transpose([0, 2, 1, 3]).flatten(2)
+        if x.ndim == 3:  # [batch, tokens, heads * channels]
+            return self.rotate(name, x.reshape([0, 0, num_heads, -1]), num_heads).flatten(2)
         if x.shape[1] == x.shape[2] == num_heads:
             self.block.run_unmerged(
                 "layout",
@@ -129,10 +121,7 @@ class ActivePoint:
 
 
 class PointForward(ForwardOverride):
-    """The override of the attention or feed-forward layer of a merge point.
-
-    ``combine`` is as in ``Matching.reduce``.
-    """
+    """The override of the attention or feed-forward layer of a merge point."""
 
     def __init__(self, attachment: Attachment, layer: Layer, point: MergePoint, role: str, combine: str) -> None:
         super().__init__(attachment, layer)
@@ -197,20 +186,16 @@ class PointForward(ForwardOverride):
             context = kwargs.get("encoder_hidden_states") if point.has_prepared_mask else None
             if reduction.keeps_queries and context is not None and context.shape[1] != reduction.num_tokens:
                 return "keys", f"{name} got keys of other tokens than its block's, so it runs unmerged"
-        if self.role == CROSS_ATTENTION:
-            rows = [key for key, value in kwargs.items() if value is not tokens and _has_rows(key, value, reduction)]
-            if rows:
-                return "rows", f"{name} got {', '.join(rows)} with a row for each token, so it runs unmerged"
+        for key, value in kwargs.items() if self.role == CROSS_ATTENTION else ():
+            is_own = value is tokens or key == "encoder_hidden_states"
+            has_rows = isinstance(value, paddle.Tensor) and value.ndim >= 3 and value.shape[-2] == reduction.num_tokens
+            if has_rows and not is_own:
+                return "rows", f"{name} got {key} with a row for each token, so it runs unmerged"
         embedding, mask = kwargs.get(point.rotary), kwargs.get(point.mask)
         if embedding is not None:
             absent = {norm for norm in NORMS if getattr(self.layer, norm, None) is None}
             if absent:
                 return "bypass", self._describe_bypass(absent)
-            if count_positions(embedding) < reduction.num_tokens:
-                return "rotary rows", (
-                    f"attention on {reduction.num_tokens} tokens got a rotary embedding of "
-                    f"{count_positions(embedding)}, so it runs unmerged"
-                )
         if mask is not None and not (mask.ndim == 4 and mask.shape[2] == 1):
             return "mask", (
                 f"attention got a mask of shape {list(mask.shape)}, not one for its keys alone, so it runs unmerged"
@@ -278,9 +263,3 @@ def active_point(call: DenoiserCall, point: MergePoint) -> ActivePoint | None:
     """Return the merge point if it runs now."""
     active = None if call.block is None else call.block.active
     return active if active is not None and active.point == point else None
-
-
-def _has_rows(name: str, value: Any, reduction: TokenReduction) -> bool:
-    """Return whether an argument beside the text has a row for each image token."""
-    is_tensor = isinstance(value, paddle.Tensor) and value.ndim >= 3
-    return name != "encoder_hidden_states" and is_tensor and value.shape[-2] == reduction.num_tokens

@@ -36,8 +36,7 @@ class MethodOverride:
 
     A subclass defines ``run``, which gets the running call of the denoiser and the arguments, and calls
     ``call_original``. ``put`` stores an object on its layer, ``remove_overrides`` takes it off. The attributes of an
-    object are copied and pickled with the model. Outside of a call of the denoiser only the original runs;
-    ``EntryForward`` begins a call there.
+    object are copied and pickled with the model. Outside of a call of the denoiser only the original runs.
 
     Attributes:
         previous: the former value under that name in the layer's ``__dict__``, such as a user's function, or None.
@@ -60,7 +59,8 @@ class MethodOverride:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)
         call = self.attachment.current_call()
-        if call is None or self.is_off(call):
+        # A call that began before this was removed ends with it.
+        if call is None or (self.removed_at is not None and call.number >= self.removed_at):
             return self.call_original(*args, **kwargs)
         return self.run(call, *args, **kwargs)
 
@@ -77,10 +77,6 @@ class MethodOverride:
             return self.previous
         # Not a property: Paddle's tracer of bytecode would bind the method to this object.
         return getattr(type(self.layer), self.NAME).__get__(self.layer)
-
-    def is_off(self, call: Any) -> bool:
-        """Return whether this was removed before a call began."""
-        return self.removed_at is not None and call.number >= self.removed_at
 
     def put(self) -> None:
         """Store this on the layer, inside of any cache over steps."""
@@ -107,15 +103,12 @@ class MethodOverride:
                 else:
                     mapping[key] = self._original()  # a cache or Paddle, enabled since, calls it
 
-    def can_move(self, layer: Layer) -> bool:
-        """Return whether this may move to the layer at its path now."""
-        if self.removed_at is not None:
-            return False
-        # Where the new layer wraps this one's and calls it, an override of a whole attention stays.
-        return self.follows_wrappers or all(inner is not self.layer for inner in layer.sublayers())
-
-    def move(self, layer: Layer) -> None:
+    def follow(self, layer: Layer) -> None:
         """Move this to the layer that replaced its own in the model."""
+        wraps = any(inner is self.layer for inner in layer.sublayers())
+        # Where the new layer wraps this one's and calls it, an override of a whole attention stays.
+        if self.removed_at is not None or (wraps and not self.follows_wrappers):
+            return
         with CHANGES:
             self.take_off()
             self.layer = layer

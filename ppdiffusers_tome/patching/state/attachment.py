@@ -15,8 +15,9 @@ import paddle
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES, next_call_number
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
-from ppdiffusers_tome.patching.state.pipeline_call import Denoising, current_pipeline_call
+from ppdiffusers_tome.patching.state.pipeline_call import Denoising
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
+from ppdiffusers_tome.patching.state.recompute import find_stored_call
 from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -43,7 +44,6 @@ class Attachment:
         self._warned: set[str] = set()
         # The steps of a denoiser without a pipeline, by thread.
         self._without_pipeline = threading.local()
-        self._lock = threading.Lock()
         self._running: list[int] = []
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         # While the denoiser itself is traced, Paddle runs its ``forward`` without our override.
@@ -58,7 +58,7 @@ class Attachment:
     @contextmanager
     def make_current(self, call: DenoiserCall) -> Iterator[None]:
         """Make a call the current one of this thread in this context."""
-        with CHANGES, self._lock:
+        with CHANGES:
             call.number = number = next_call_number()
             self._running.append(number)
         CALL_STACK.calls.append(call)
@@ -69,16 +69,18 @@ class Attachment:
             raise
         finally:
             CALL_STACK.calls.pop()
-            with self._lock:
+            with CHANGES:
                 self._running.remove(number)
             self._run_idle_actions()
 
     def current_call(self) -> DenoiserCall | None:
-        """Return the running call on this thread or in the traced program."""
+        """Return the call that runs now, a backward pass or trace included."""
         for call in reversed(CALL_STACK.calls):
             if call.attachment is self:
                 return call
-        if CALL_STACK.calls or paddle.in_dynamic_mode():
+        if paddle.in_dynamic_mode():
+            return find_stored_call(self)
+        if CALL_STACK.calls:
             return None
         program = paddle.static.default_main_program()
         if self._traced is None or self._traced[0] is not program:
@@ -87,13 +89,13 @@ class Attachment:
 
     def call_when_idle(self, number: int, action: Callable[[], None]) -> None:
         """Call ``action`` once no earlier call runs in any thread."""
-        with self._lock:
+        with CHANGES:
             self._waiting.append((number, action))
         self._run_idle_actions()
 
     def denoising(self) -> Denoising:
         """Return the denoising of the running pipeline, otherwise of this thread."""
-        pipeline_call = current_pipeline_call()
+        pipeline_call = CALL_STACK.pipeline_call
         denoising = None if pipeline_call is None else pipeline_call.denoising(self)
         if denoising is not None:
             return denoising
@@ -113,7 +115,7 @@ class Attachment:
         warnings.warn(f"ToMe: {message}", stacklevel=level + 1)
 
     def _run_idle_actions(self) -> None:
-        with self._lock:
+        with CHANGES:
             oldest = min(self._running, default=None)
             ready = [entry for entry in self._waiting if oldest is None or entry[0] < oldest]
             self._waiting = [entry for entry in self._waiting if entry not in ready]

@@ -1,4 +1,4 @@
-"""The running calls of denoisers, by thread; threads may share a model."""
+"""The running calls of denoisers and pipelines, by thread; threads may share a model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.calls import DenoiserCall
+    from ppdiffusers_tome.patching.state.pipeline_call import PipelineCall
 
 
 class CallStack(threading.local):
-    """The running ``DenoiserCall``s of one thread, innermost last."""
+    """The running calls of one thread.
+
+    Attributes:
+        calls: of denoisers, innermost last.
+        pipeline_call: the innermost call of a pipeline, or None.
+    """
 
     def __init__(self) -> None:
         self.calls: list[DenoiserCall] = []
+        self.pipeline_call: PipelineCall | None = None
 
 
 CALL_STACK = CallStack()

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 class DenoiserCall:
     """The state that blocks share in one call of their denoiser.
 
-    ``latent_shape`` and ``conditioning`` (the other tensors in its arguments, except the timestep) identify the call
-    among those of the previous step, for ``reuse_steps``.
+    ``latent_shape`` and ``conditioning`` identify it among the calls of the previous step.
 
     Attributes:
         number: above those of all earlier calls; 0 until it runs.
@@ -50,7 +49,6 @@ class DenoiserCall:
         self._training = training
         # Training uses random timesteps and images.
         self._shares_steps = self._config.reuse_steps > 1 and not training
-        self._has_timestep = False
         self.timestep: paddle.Tensor | None = None
         self.timestep_argument: paddle.Tensor | None = None
         self.cached_step: CachedStep | None = None
@@ -67,13 +65,10 @@ class DenoiserCall:
         """Set the timestep, the first that the model embeds; ignore later ones.
 
         Schedules and reuse over steps read it, which waits for the device.
-
-        Raises:
-            ToMeValueError: the settings require its value, and a program is being traced.
         """
-        if self._has_timestep:
+        if self.timestep is not None:
             return
-        self._has_timestep, self.timestep = True, timestep
+        self.timestep = timestep
         if self._config.uses_progress:
             require_eager("a ratio that changes over the denoising, start or end")
         elif self._config.cache:
@@ -88,8 +83,8 @@ class DenoiserCall:
             self.attachment.warn_once(
                 "progress",
                 f"a timestep of {value:g} is outside 0 to {self.attachment.max_timestep:g}, so the progress of the "
-                "denoising is unknown, and the model runs unmerged, as its ratio changes over the denoising; call it "
-                "through its pipeline, whose scheduler knows the progress, or give one ratio for the whole denoising",
+                "denoising is unknown, and the model runs unmerged; call it through its pipeline, whose scheduler "
+                "knows the progress, or give one ratio for the whole denoising",
             )
         if self._shares_steps:
             if step.is_new_step:
@@ -106,7 +101,7 @@ class DenoiserCall:
 
     def find_cached_step(self) -> CachedStep | None:
         """Return the step of the cache; None where all layers run."""
-        if not self._has_timestep and self.timestep_argument is not None:
+        if self.timestep is None and self.timestep_argument is not None:
             self.set_timestep(self.timestep_argument)
         return self.cached_step
 
@@ -147,11 +142,7 @@ class DenoiserCall:
         return CachedStep(step.number, is_computed, self._config.cache_order, histories)
 
     def set_layout(self, parent: object, layout: Layout) -> None:
-        """Set the layout of the blocks of a parent layer.
-
-        Raises:
-            ToMeValueError: a program is being traced with a dynamic height or width.
-        """
+        """Set the layout of the blocks of a parent layer."""
         if min(layout.grid.height, layout.grid.width) < 0:
             require_eager("a dynamic height or width")
         self.layouts[parent] = layout
@@ -163,19 +154,16 @@ class DenoiserCall:
         return self._block_layouts.get(block)
 
     def find_reduction(self, block: BlockCall, tokens: paddle.Tensor) -> TokenReduction | None:
-        """Match a block's tokens ``[batch, tokens, channels]`` or reuse a reduction; None: run unmerged.
-
-        Raises:
-            ToMeValueError: the number of merged tokens depends on values, and a program is being traced.
-        """
+        """Match a block's tokens ``[batch, tokens, channels]`` or reuse a reduction; None: run unmerged."""
         config, layout = self._config, block.layout
-        if not self._has_timestep:
+        if self.timestep is None:
             self._warn_of_missing_timestep()
         if config.uses_progress and self.progress is None:
             return None
         num_merged = config.num_merged(layout.grid, layout.level, self.progress)
         if config.uses_progress:
-            self.attachment.denoising().note_merging(num_merged > 0)
+            denoising = self.attachment.denoising()
+            denoising.has_merged = bool(denoising.has_merged) or num_merged > 0
         if num_merged == 0 or not self._has_cells(layout.grid):
             return None
         if config.min_similarity is not None:
@@ -195,15 +183,15 @@ class DenoiserCall:
         return reduction
 
     def _warn_of_missing_timestep(self) -> None:
-        report = "this model, or part of one, does not report its timestep, so "
         if self._config.uses_progress:
-            self.attachment.warn_once(
-                "timestep",
-                f"{report}the progress of the denoising is unknown, and it runs unmerged, as its ratio changes over "
-                "the denoising; give one ratio for all of it",
-            )
-        if self._shares_steps and paddle.in_dynamic_mode():
-            self.attachment.warn_once("steps", f"{report}reuse_steps has no effect here; reuse_blocks has")
+            effect = "it runs unmerged, as its ratio changes over the denoising; give one ratio for all of it"
+        elif self._shares_steps and paddle.in_dynamic_mode():
+            effect = "reuse_steps has no effect here; reuse_blocks has"
+        else:
+            return
+        self.attachment.warn_once(
+            "timestep", f"this model, or part of one, does not report its timestep, so {effect}"
+        )
 
     def _has_cells(self, grid: Grid) -> bool:
         """Return whether a grid has a cell; log it if not."""

@@ -6,11 +6,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
-import threading
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +15,7 @@ import numpy as np
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.overrides.method import list_overrides, reset_step_caches
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
 from ppdiffusers_tome.patching.state.reuse import MatchingCache
 from ppdiffusers_tome.patching.state.step_cache import StepReport
@@ -40,7 +38,7 @@ class Denoising:
         histories: the values of layers in earlier steps, for the cache over steps.
         report: of the cache over steps.
         grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
-        never_merged: True where blocks ran and no tokens merged in any of them.
+        has_merged: whether tokens merged in a block that ran; None before.
     """
 
     def __init__(self, tracker: SchedulerTracker | TimestepTracker, reuse_steps: int) -> None:
@@ -49,13 +47,7 @@ class Denoising:
         self.histories = MatchingCache(math.inf, _are_equal)
         self.report = StepReport()
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
-        self.never_merged = False
-        self._has_merged = False
-
-    def note_merging(self, merges: bool) -> None:
-        """Note whether tokens merge in a block that runs."""
-        self._has_merged = self._has_merged or merges
-        self.never_merged = not self._has_merged
+        self.has_merged: bool | None = None
 
 
 class PipelineCall:
@@ -89,7 +81,7 @@ class PipelineCall:
                 histories = [history for entry in denoising.histories.entries for history in entry.values()]
                 denoising.report.cache_bytes = sum(history.num_bytes for history in histories)
                 attachment.last_image = denoising.report
-            if denoising is not None and denoising.never_merged:
+            if denoising is not None and denoising.has_merged is False:
                 config = attachment.config
                 attachment.warn_once(
                     "never merged",
@@ -120,55 +112,17 @@ class PipelineCall:
         return [steps for _, steps in timesteps_by_id.values() if steps]
 
 
-class _Current(threading.local):
-    call: PipelineCall | None = None
-
-
-_current = _Current()
-
-
-def current_pipeline_call() -> PipelineCall | None:
-    """Return the innermost running pipeline call of this thread, or None."""
-    return _current.call
-
-
-@contextmanager
-def _make_current(call: PipelineCall) -> Iterator[None]:
-    outer, _current.call = _current.call, call
-    try:
-        yield
-    finally:
-        _current.call = outer
-
-
 def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a pipeline's ``__call__`` to make each call current while it runs."""
-    if inspect.isgeneratorfunction(call):
-
-        @functools.wraps(call)
-        def run_generator(pipe: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            # The pipeline runs only between two items; its caller may run others during an item.
-            pipeline_call, items = _begin(pipe), call(pipe, *args, **kwargs)
-            try:
-                sent = None
-                while True:
-                    with _make_current(pipeline_call):
-                        try:
-                            item = items.send(sent)
-                        except StopIteration as stop:
-                            pipeline_call.end()
-                            return stop.value
-                    sent = yield item
-            finally:
-                items.close()
-
-        return run_generator
 
     @functools.wraps(call)
     def run_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
         pipeline_call = _begin(pipe)
-        with _make_current(pipeline_call):
+        outer, CALL_STACK.pipeline_call = CALL_STACK.pipeline_call, pipeline_call
+        try:
             output = call(pipe, *args, **kwargs)
+        finally:
+            CALL_STACK.pipeline_call = outer
         pipeline_call.end()
         return output
 
@@ -177,7 +131,7 @@ def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_tracked(call: Any) -> bool:
     """Return whether a ``__call__`` is one that ``track_call`` made."""
-    return getattr(call, "__code__", None) in _TRACKED
+    return getattr(call, "__code__", None) is _TRACKED
 
 
 def _begin(pipe: Any) -> PipelineCall:
@@ -197,11 +151,7 @@ def _list_attachments(model: Any) -> Iterator[Any]:
             yield override.attachment
 
 
-def _generate() -> Iterator[None]:
-    yield
-
-
-_TRACKED = {track_call(lambda pipe: None).__code__, track_call(_generate).__code__}
+_TRACKED = track_call(lambda pipe: None).__code__
 
 
 def _read_timesteps(scheduler: Any, timesteps: Any) -> list[float]:

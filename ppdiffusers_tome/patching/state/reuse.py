@@ -7,8 +7,7 @@ not import Paddle.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import paddle
@@ -17,13 +16,12 @@ Reductions = dict[Hashable, Any]
 _PATIENCE = 3  # consecutive steps without reuse before this is logged
 
 
-@dataclass(eq=False)
-class _Entry:
+class _Entry(NamedTuple):
     """The reductions, shape of latents and conditioning of one call."""
 
     shape: Sequence[int]
     conditioning: Sequence[paddle.Tensor]
-    reductions: Reductions = field(default_factory=dict)
+    reductions: Reductions
 
 
 class MatchingCache:

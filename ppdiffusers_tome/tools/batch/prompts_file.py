@@ -12,9 +12,9 @@ from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.text_files import read_text
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.console.output import warn
+from ppdiffusers_tome.tools.text_files import read_text
 
 FIELDS = ("prompt", "negative_prompt", "seed", "height", "width", "ratio", "image", "control_image", "output")
 ENDINGS = (".jsonl", ".csv", ".tsv", ".txt")

@@ -1,4 +1,4 @@
-"""What the reference and ours are asked, without a framework: configs, weights by name, inputs, settings.
+"""Cases for the reference and ours: configs, weights by name, inputs and settings.
 
 Weights are drawn from a generator seeded by each parameter's name, so no weights need to be stored and both
 frameworks get the same ones.
@@ -67,7 +67,7 @@ CASES = _cases()
 
 
 def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A parameter in PyTorch's layout (linear weights are ``[out, in]``), float32, of a sensible size."""
+    """Return a float32 parameter in PyTorch's layout: linear weights are ``[out, in]``."""
     draw = np.random.default_rng(zlib.crc32(name.encode()))
     values = draw.standard_normal(shape).astype(np.float32)
     if len(shape) == 1:

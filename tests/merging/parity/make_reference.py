@@ -18,7 +18,7 @@ import torch
 from diffusers import ControlNetModel, UNet2DConditionModel
 
 
-def with_weights(model: torch.nn.Module) -> torch.nn.Module:
+def set_weights(model: torch.nn.Module) -> torch.nn.Module:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(torch.from_numpy(cases.weight(name, tuple(parameter.shape))))
@@ -41,8 +41,8 @@ def answer(case: cases.Case, unet: UNet2DConditionModel, controlnet: ControlNetM
 
 
 def main() -> None:
-    unet = with_weights(UNet2DConditionModel(**cases.UNET))
-    controlnet = with_weights(ControlNetModel(**cases.CONTROLNET))
+    unet = set_weights(UNet2DConditionModel(**cases.UNET))
+    controlnet = set_weights(ControlNetModel(**cases.CONTROLNET))
     answers = {case.name: answer(case, unet, controlnet) for case in cases.CASES}
     np.savez_compressed(Path(__file__).with_name("reference.npz"), **answers)
     print(len(answers), "cases")

@@ -15,7 +15,7 @@ from ppdiffusers_tome import apply_tome
 REFERENCE = np.load(Path(__file__).with_name("reference.npz"))
 
 
-def with_weights(model: paddle.nn.Layer) -> paddle.nn.Layer:
+def set_weights(model: paddle.nn.Layer) -> paddle.nn.Layer:
     linear = {f"{name}.weight" for name, layer in model.named_sublayers() if isinstance(layer, paddle.nn.Linear)}
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
@@ -27,7 +27,7 @@ def with_weights(model: paddle.nn.Layer) -> paddle.nn.Layer:
 
 @pytest.fixture(scope="module")
 def models() -> tuple[paddle.nn.Layer, paddle.nn.Layer]:
-    return with_weights(UNet2DConditionModel(**cases.UNET)), with_weights(ControlNetModel(**cases.CONTROLNET))
+    return set_weights(UNet2DConditionModel(**cases.UNET)), set_weights(ControlNetModel(**cases.CONTROLNET))
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)

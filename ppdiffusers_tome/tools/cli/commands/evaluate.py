@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import ToMeValueError, UserError
-from ppdiffusers_tome.settings.text_files import read_text
 from ppdiffusers_tome.tools.evaluate.configurations import (
     Configuration,
     add_fewer_steps_argument,
@@ -28,6 +27,7 @@ from ppdiffusers_tome.tools.generation.settings import (
     get_tome_overrides,
     parse_settings,
 )
+from ppdiffusers_tome.tools.text_files import read_text
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder

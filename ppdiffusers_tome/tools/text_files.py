@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
-import io
+import json
 import re
 import unicodedata
 from pathlib import Path
 
 from ppdiffusers_tome.errors import ToMeValueError
 
-# UTF-32 before UTF-16, whose mark is its beginning.
-_MARKS = {
-    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
-}  # fmt: skip
-_GUESSES = ["gb18030", "cp1252"]
-_SHOWN_CHARACTERS = 40
+_MAX_CHARACTERS = 40  # of a text in an error
 
 
 def read_text(path: str | Path) -> str:
@@ -47,34 +40,33 @@ def decode_text(content: bytes) -> str:
         >>> decode_text(b"\xef\xbb\xbfa cat\r\na dog\r")
         'a cat\na dog\n'
     """
-    encoding = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
+    encoding = json.detect_encoding(content)
     try:
-        text = content.decode(encoding or _detect_width(content))
+        text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        if encoding is not None:
-            raise ToMeValueError(f"it is not text in {encoding[:6].upper()} ({error.reason})") from error
-        raise ToMeValueError(f"it is not text in UTF-8; {suggest_conversion(content)}") from error
-    if encoding is None and _is_gbk_by_chance(text):
-        raise ToMeValueError(f"it is not text in UTF-8; {suggest_conversion(content)}")
+        remedy = f"; {_suggest_conversion(content)}" if encoding == "utf-8" else f" ({error.reason})"
+        raise ToMeValueError(f"it is not text in {encoding.upper()}{remedy}") from error
+    if encoding == "utf-8" and _is_gbk_by_chance(text):
+        raise ToMeValueError(f"it is not text in UTF-8; {_suggest_conversion(content)}")
     if "\0" in text:
         raise ToMeValueError("it has a null character, which no text has; remove it, or save the file as UTF-8")
-    return io.IncrementalNewlineDecoder(None, translate=True).decode(text, final=True)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def suggest_conversion(content: bytes) -> str:
+def _suggest_conversion(content: bytes) -> str:
     """Say how to convert bytes that are not UTF-8; half a sentence."""
     try:
         from charset_normalizer import from_bytes
     except ImportError:
         return "save the file as UTF-8"
-    guess = from_bytes(content, cp_isolation=_GUESSES).best()
+    guess = from_bytes(content, cp_isolation=["gb18030", "cp1252"]).best()
     if guess is None:
         return "save the file as UTF-8"
     name = {"gb18030": "GB18030 (GBK)", "cp1252": "Windows-1252"}[guess.encoding]
     text = " ".join(str(guess).split())
-    shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+    text = text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
     return (
-        f"it may be {name}, in which it reads {shown!r}; convert it, such as with "
+        f"it may be {name}, in which it reads {text!r}; convert it, such as with "
         f"iconv -f {guess.encoding.upper()} -t UTF-8 OLD > NEW"
     )
 
@@ -89,16 +81,3 @@ def _is_gbk_by_chance(text: str) -> bool:
         if len({unicodedata.name(letter, "").split(" ")[0] for letter in letters}) > 1:
             return True
     return False
-
-
-def _detect_width(content: bytes) -> str:
-    """Return the encoding of Unicode by the zeros of its ASCII characters."""
-    zeros, quarter = [content[place::4].count(0) for place in range(4)], len(content) // 4
-    if sum(zeros) <= len(content) // 8:
-        return "utf-8"
-    # In UTF-32 one end of every character is zero, and beside it nearly always.
-    if zeros[3] == quarter and zeros[2] > quarter // 2:
-        return "utf-32-le"
-    if zeros[0] == quarter and zeros[1] > quarter // 2:
-        return "utf-32-be"
-    return "utf-16-le" if zeros[0] + zeros[2] < zeros[1] + zeros[3] else "utf-16-be"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ppdiffusers_tome import ToMeConfig, ToMeValueError
-from ppdiffusers_tome.settings.text_files import decode_text, read_text
+from ppdiffusers_tome.tools.text_files import decode_text, read_text
 
 TEXT = "a red star\nein grüner Stern ⭐\n一只猫\n"
 MARKS = {
@@ -44,7 +44,7 @@ def test_other_encodings_are_guessed_in_the_error(text, encoding, guess):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"a\0cat on a table", "null"), (b"\xff\xfea", "UTF-16"), (b"\x81", "save"), (b"\0" * 8, "null")],
+    [(b"a cat\0on a table", "null"), (b"\xff\xfea", "UTF-16"), (b"\x81", "save"), (b"\0" * 8, "null")],
 )
 def test_what_is_no_text_is_refused(content, words, tmp_path):
     (tmp_path / "a.json").write_bytes(content)
