@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import accumulate, pairwise
 
 MIN_STEPS = 9  # with fewer, no step is skipped
 _GROWTH = 1.2  # 0 spaces the computed steps evenly; more moves them to the end
@@ -13,9 +14,9 @@ _GROWTH = 1.2  # 0 spaces the computed steps evenly; more moves them to the end
 def choose_computed_steps(num_steps: int, cache: float | tuple[int, ...]) -> frozenset[int]:
     """Choose the steps of a denoising that are computed.
 
-    The first two give the extrapolation its slope, the last two decide fine detail, and from one to the other the gaps
-    shrink exponentially: later steps correct the errors of early ones, and nothing corrects those of the last. The
-    growth was chosen by measuring, see docs/en/results/fidelity.md.
+    The first two give the extrapolation its slope. From there to the last step the gaps shrink exponentially: later
+    steps correct the errors of early ones, and nothing corrects those of the last. The growth was chosen by measuring,
+    see docs/en/results/fidelity.md.
 
     Args:
         num_steps: of the denoising.
@@ -31,14 +32,12 @@ def choose_computed_steps(num_steps: int, cache: float | tuple[int, ...]) -> fro
     count = max(num_steps - round(cache * num_steps), 4)
     if num_steps < MIN_STEPS or count >= num_steps:
         return frozenset(range(num_steps))
-    first, last, num_gaps = 1, num_steps - 2, count - 3  # between the second step and the last but one
-    steps = []
-    for number in range(num_gaps + 1):
-        position = math.log1p(number / num_gaps * math.expm1(_GROWTH)) / _GROWTH
-        steps.append(first + round(position * (last - first)))
-    for number in range(1, num_gaps + 1):  # no step counts twice
-        steps[number] = max(steps[number], steps[number - 1] + 1)
-    steps[-1] = last
-    for number in range(num_gaps - 1, 0, -1):
-        steps[number] = min(steps[number], steps[number + 1] - 1)
-    return frozenset([0, *steps, num_steps - 1])
+    distance, num_gaps = num_steps - 2, count - 2  # from the second step to the last
+    places = [
+        round(distance * math.log1p(number / num_gaps * math.expm1(_GROWTH)) / _GROWTH)
+        for number in range(num_gaps + 1)
+    ]
+    gaps = [max(1, later - earlier) for earlier, later in pairwise(places)]
+    while sum(gaps) > distance:
+        gaps[gaps.index(max(gaps))] -= 1
+    return frozenset([0, *accumulate(sorted(gaps, reverse=True), initial=1)])

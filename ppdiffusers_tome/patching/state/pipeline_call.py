@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,24 +116,50 @@ class PipelineCall:
 
 def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a pipeline's ``__call__`` to make each call current while it runs."""
+    if inspect.isgeneratorfunction(call):
+
+        @functools.wraps(call)
+        def run_generator(pipe: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            # The pipeline runs only between two items; its caller may run others during an item.
+            pipeline_call, items = _begin(pipe), call(pipe, *args, **kwargs)
+            try:
+                sent = None
+                while True:
+                    with _make_current(pipeline_call):
+                        try:
+                            item = items.send(sent)
+                        except StopIteration as stop:
+                            pipeline_call.end()
+                            return stop.value
+                    sent = yield item
+            finally:
+                items.close()
+
+        return run_generator
 
     @functools.wraps(call)
     def run_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
         pipeline_call = _begin(pipe)
-        outer, CALL_STACK.pipeline_call = CALL_STACK.pipeline_call, pipeline_call
-        try:
+        with _make_current(pipeline_call):
             output = call(pipe, *args, **kwargs)
-        finally:
-            CALL_STACK.pipeline_call = outer
         pipeline_call.end()
         return output
 
     return run_call
 
 
+@contextmanager
+def _make_current(call: PipelineCall) -> Iterator[None]:
+    outer, CALL_STACK.pipeline_call = CALL_STACK.pipeline_call, call
+    try:
+        yield
+    finally:
+        CALL_STACK.pipeline_call = outer
+
+
 def is_tracked(call: Any) -> bool:
     """Return whether a ``__call__`` is one that ``track_call`` made."""
-    return getattr(call, "__code__", None) is _TRACKED
+    return getattr(call, "__code__", None) in _TRACKED
 
 
 def _begin(pipe: Any) -> PipelineCall:
@@ -151,7 +179,11 @@ def _list_attachments(model: Any) -> Iterator[Any]:
             yield override.attachment
 
 
-_TRACKED = track_call(lambda pipe: None).__code__
+def _generate() -> Iterator[None]:
+    yield
+
+
+_TRACKED = {track_call(lambda pipe: None).__code__, track_call(_generate).__code__}
 
 
 def _read_timesteps(scheduler: Any, timesteps: Any) -> list[float]:
