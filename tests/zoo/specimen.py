@@ -207,11 +207,14 @@ def _tensors(output: Any) -> Iterator[paddle.Tensor]:
 def attention_anywhere() -> Iterator[None]:
     """``scaled_dot_product_attention_`` works on a CPU: ppdiffusers gives it to Paddle only where there is a GPU.
 
-    Newer versions give it everywhere, and it then asks for a kernel of GPUs.
+    Newer versions give it everywhere, and it then asks for a kernel of GPUs, as Paddle's own does.
     """
     import paddle.nn.functional as F
 
-    with _standing_in(F, "scaled_dot_product_attention_", _attention):
+    with (
+        _standing_in(F, "scaled_dot_product_attention_", _attention),
+        _standing_in(F, "scaled_dot_product_attention", _attention),
+    ):
         yield
 
 
