@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 _VAE = "it decodes images and runs once, not at every step"
 _NO_GRID = "its tokens are embeddings, not a grid of image tokens"
 _OPTIMIZED = "INFERENCE_OPTIMIZE=True made it run fused blocks in place of its own; build it without that variable"
-_CASCADE = "it computes keys and values in Paddle's MultiHeadAttention, whose layers ToMe does not know"
+_CASCADE = "ppdiffusers itself cannot import it (there is no paddle_aux), so nothing could be checked"
 _ROTARY = "its attention itself rotates tokens by their positions, so ToMe cannot set those of merged tokens"
 
 if TYPE_CHECKING:
