@@ -63,7 +63,8 @@ def count_positions(embedding: Embedding) -> int:
 class Rotation:
     """The rotation of queries or keys by their positions.
 
-    Its parts are cosines and sines, or pairs of both (complex), each ``[batch or 1, heads or 1, tokens, channels of a head]``.
+    Its parts are cosines and sines, or pairs of both (complex), each ``[batch or 1, heads or 1, tokens, channels of a
+    head]``.
     """
 
     parts: list[paddle.Tensor]

@@ -61,7 +61,9 @@ def forward_of(first: int) -> Callable[..., Any]:
     return forward
 
 
-def forward_of_block(self: Any, hidden_states: Any, encoder_hidden_states: Any, temb: Any, image_rotary_emb: Any) -> Any:
+def forward_of_block(
+    self: Any, hidden_states: Any, encoder_hidden_states: Any, temb: Any, image_rotary_emb: Any
+) -> Any:  # fmt: skip
     """A block's ``forward`` whose layers run in every second call."""
     self.count = getattr(self, "count", -1) + 1
     if self.count % 2 == 0:

@@ -99,6 +99,7 @@ class Specimen:
         broken: where ppdiffusers itself cannot run it as it is, for tables; ``construct`` and ``mended`` help.
         size: height and width of the latent, where learned positions allow no other number of tokens.
         since: the version of ppdiffusers that brings it; "" where all that are supported do.
+        needs_paddle_3: whether ppdiffusers cannot run it with Paddle 2.6.
         refused_block: the class in ``REFUSED`` of the blocks that it has instead of any that merge.
         name: of its file.
     """
@@ -114,6 +115,7 @@ class Specimen:
     broken: str = ""
     size: tuple[int, int] | None = None
     since: str = ""
+    needs_paddle_3: bool = False
     refused_block: str = ""
     name: str = ""
 
@@ -127,6 +129,10 @@ class Specimen:
         """Whether the ppdiffusers that is installed has it: the class, which takes such a config."""
         if not self.since:
             return True
+        import paddle
+
+        if self.needs_paddle_3 and paddle.__version__.startswith("2."):
+            return False
         model_class = getattr(importlib.import_module(self.module), self.model_class, None)
         return model_class is not None and self.config.keys() <= inspect.signature(model_class).parameters.keys()
 

@@ -29,7 +29,7 @@ def _grid(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid
 
 
 def _count_text(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> int:
-    """Count the text's tokens, ``[(1,) tokens, 3]``; a union ControlNet puts its mode before them."""
+    """Count the text's tokens, ``[(1,) tokens, 3]``, and a union's mode."""
     return txt_ids.shape[-2] + bool(getattr(parent, "union", False))
 
 

@@ -1,4 +1,4 @@
-"""MochiTransformerBlock: Mochi, whose attention puts the text last; it learns a rotary embedding for every head."""
+"""Mochi, whose attention puts the text last; it learns a rotary embedding for every head."""
 
 from __future__ import annotations
 

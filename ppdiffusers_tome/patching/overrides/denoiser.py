@@ -126,7 +126,7 @@ def read_timestep(call: DenoiserCall, layer: Layer, args: tuple[Any, ...], kwarg
 def _has_foreign_forward(cls: type) -> bool:
     """Return whether another module's function has replaced the ``forward`` of a class."""
     owner = next(base for base in cls.__mro__ if "forward" in vars(base))
-    return getattr(owner.forward, "__module__", owner.__module__) != owner.__module__
+    return getattr(vars(owner)["forward"], "__module__", owner.__module__) != owner.__module__
 
 
 def _is_tensor(value: Any) -> bool:
