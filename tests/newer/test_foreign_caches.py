@@ -55,7 +55,7 @@ def forward_of(first: int) -> Callable[..., Any]:
         else:
             output = tokens + self.residual[0], text + self.residual[1]
         if joint_attention_kwargs is not None:  # as theirs, whose features are in the arguments of the call
-            joint_attention_kwargs["cache_dic"] = {"cache": {0: {"hidden": self.residual[0]}}}
+            joint_attention_kwargs["cache_dic"] = {"cache": {0: {"hidden": output[0]}}}
         return output
 
     return forward
