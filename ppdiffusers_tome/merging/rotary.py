@@ -14,7 +14,8 @@ import paddle
 
 from ppdiffusers_tome.merging.token_span import TokenSpan
 
-# The real form, cosines and sines ``[rows, channels of a head]``; or complex, ``[..., rows, half of those channels]``.
+# The real form, cosines and sines ``[rows, channels of a head]``, or of every head ``[rows, heads, half of those
+# channels]``; or complex, ``[..., rows, half of those channels]``.
 Embedding: TypeAlias = tuple[paddle.Tensor, paddle.Tensor] | paddle.Tensor
 
 
@@ -23,31 +24,42 @@ class RotaryEmbedding:
 
     def __init__(self, embedding: Embedding, num_tokens: int) -> None:
         if isinstance(embedding, tuple | list):
-            self._is_complex, self._parts = False, list(embedding)
+            self._is_complex, self._parts = False, [_list_heads(part) for part in embedding]
         else:
-            self._is_complex, self._parts = True, [paddle.as_real(embedding).reshape([-1, embedding.shape[-1] * 2])]
+            self._is_complex, self._parts = True, [paddle.as_real(embedding).reshape([-1, 1, embedding.shape[-1] * 2])]
         self.num_text = self._parts[0].shape[0] - num_tokens
 
     @property
     def text_rotation(self) -> Rotation:
-        return Rotation([part[: self.num_text].unsqueeze([0, 1]) for part in self._parts], self._is_complex)
+        return self._rotate_rows(slice(None, self.num_text))
 
     @property
     def grid_rotation(self) -> Rotation:
-        return Rotation([part[self.num_text :].unsqueeze([0, 1]) for part in self._parts], self._is_complex)
+        return self._rotate_rows(slice(self.num_text, None))
 
     def rotation_at(self, positions: paddle.Tensor) -> Rotation:
         """Return the rotation of tokens of the grid, int64 ``[batch or 1, tokens]``."""
         rows = (positions + self.num_text if self.num_text else positions).flatten()
-        shape = [-1, 1, positions.shape[1], self._parts[0].shape[1]]
-        return Rotation([paddle.gather(part, rows).reshape(shape) for part in self._parts], self._is_complex)
+        shape = [-1, positions.shape[1], *self._parts[0].shape[1:]]
+        parts = [paddle.gather(part, rows).reshape(shape).transpose([0, 2, 1, 3]) for part in self._parts]
+        return Rotation(parts, self._is_complex)
+
+    def _rotate_rows(self, rows: slice) -> Rotation:
+        parts = [part[rows].transpose([1, 0, 2]).unsqueeze(0) for part in self._parts]
+        return Rotation(parts, self._is_complex)
+
+
+def _list_heads(part: paddle.Tensor) -> paddle.Tensor:
+    """Return cosines or sines as ``[rows, heads or 1, channels of a head]``."""
+    return part.unsqueeze(1) if part.ndim == 2 else part.repeat_interleave(2, axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
     """The rotation of queries or keys by their positions.
 
-    Its parts are cosines and sines, or pairs of both (complex), each ``[batch or 1, 1, tokens, channels of a head]``.
+    Its parts are cosines and sines, or pairs of both (complex), each ``[batch or 1, heads or 1, tokens, channels of a
+    head]``.
     """
 
     parts: list[paddle.Tensor]

@@ -33,8 +33,8 @@ MATCHED = [
 
 # Specimens of every commit: one of every adapter, and what most people have. `make test-all` takes all.
 USUAL = {
-    "added_kv", "cogvideox_rotary", "controlnet", "flux", "hunyuan_video", "latent_upscaler", "lvdm", "sd3", "sd35",
-    "sdxl", "unet", "unet_unconditional", "unidiffuser", "uvit", "vctrl", "wan", "wuerstchen_prior",
+    "added_kv", "cogvideox_rotary", "controlnet", "flux", "hunyuan_video", "latent_upscaler", "lvdm", "mochi", "sd3",
+    "sd35", "sdxl", "unet", "unet_unconditional", "unidiffuser", "uvit", "vctrl", "wan", "wuerstchen_prior",
 }  # fmt: skip
 
 

@@ -226,6 +226,17 @@ class TestRefusals:
         with pytest.warns(UserWarning, match="only a pipeline with a scheduler knows"):
             assert np.array_equal(tiny.run_unet(unet), plain)
 
+    def test_where_other_code_replaced_the_forward_all_is_computed_and_that_is_logged(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As TeaCache does, which itself skips blocks in some steps."""
+        pipe, own = sampler(), ppdiffusers.UNet2DConditionModel.forward
+        plain = pipe(call)
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        monkeypatch.setattr(ppdiffusers.UNet2DConditionModel, "forward", lambda *args, **kwargs: own(*args, **kwargs))
+        with pytest.warns(UserWarning, match="replaced the forward of this model's class, as TeaCache"):
+            assert equal_steps(plain, pipe(call)) == list(range(STEPS))
+
     def test_training_is_computed_and_that_is_logged(self) -> None:
         pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
         pipe.unet.train()

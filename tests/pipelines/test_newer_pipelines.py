@@ -75,6 +75,21 @@ def call_flux(**given: Any) -> dict[str, Any]:
     return dict(**PROMPT, pooled_prompt_embeds=tiny.array((1, flux.POOLED_DIM)), **PICTURE, **given)
 
 
+def build_flux_controlnet(name: str, folder: Path) -> Any:
+    """Of two ControlNets."""
+    controlnets = [NEWER["flux_controlnet"].build(in_channels=16) for _ in range(2)]
+    return getattr(ppdiffusers, name)(
+        **{name: part for name, part in build_flux("FluxPipeline", folder).components.items() if "image" not in name},
+        controlnet=ppdiffusers.FluxMultiControlNetModel(controlnets),
+    )
+
+
+def build_mochi(name: str, folder: Path) -> Any:
+    return getattr(ppdiffusers, name)(
+        scheduler=scheduler(), vae=None, text_encoder=None, tokenizer=None, transformer=NEWER["mochi"].build()
+    )
+
+
 def build_sd3(name: str, folder: Path, **controlnet: Any) -> Any:
     return getattr(ppdiffusers, name)(
         transformer=sd3.SPECIMEN.build(), controlnet=NEWER["sd3_controlnet"].build(**controlnet),
@@ -171,6 +186,13 @@ def call_hunyuan() -> dict[str, Any]:
     return dict(**PROMPT, **VIDEO, prompt_attention_mask=mask, pooled_prompt_embeds=pooled)
 
 
+def call_mochi() -> dict[str, Any]:
+    mask = paddle.ones([1, tiny.TEXT_TOKENS], dtype="bool")
+    texts = dict(prompt_embeds=tiny.array((1, tiny.TEXT_TOKENS, 16)))
+    texts["negative_prompt_embeds"] = tiny.array((1, tiny.TEXT_TOKENS, 16), seed=4)
+    return dict(**texts, prompt_attention_mask=mask, negative_prompt_attention_mask=mask, **VIDEO)
+
+
 @dataclass(frozen=True)
 class Case:
     """A pipeline of tiny parts.
@@ -218,6 +240,13 @@ CASES = {
     "FluxControlInpaintPipeline": flux_case(
         CONTROLLED, image=an_image, control_image=a_control, mask_image=a_mask, strength=whole
     ),
+    "FluxControlNetPipeline": Case(
+        "flux_controlnet", build_flux_controlnet,
+        lambda: call_flux(
+            control_image=[an_image(), a_control()], control_mode=[0, 1], controlnet_conditioning_scale=[1.0, 0.5]
+        ),
+        {"transformer": 4, "controlnet": 8},
+    ),
     "StableDiffusion3ControlNetPipeline": Case(
         "sd3_controlnet", build_sd3, call_sd3, {"transformer": 2, "controlnet": 2}
     ),
@@ -235,6 +264,7 @@ CASES = {
         "vctrl", build_vctrl, lambda: call_vctrl(image=first_frame()), {"transformer": 2, "vctrl": 2},
         dict(in_channels=8),
     ),
+    "MochiPipeline": Case("mochi", build_mochi, call_mochi, {"transformer": 2}),
     "HunyuanVideoPipeline": Case("hunyuan_video", build_hunyuan, call_hunyuan, {"transformer": 4}),
     "WanPipeline": Case("wan", build_wan, lambda: dict(**GUIDED, **VIDEO), {"transformer": 2}, calls=2),
     "WanImageToVideoPipeline": Case(
@@ -262,8 +292,9 @@ def build_pipeline(name: str, folder: Path) -> Any:
 
 def latents(pipe: Any, steps: int = STEPS, **given: Any) -> np.ndarray:
     """Of a pipeline of ``CASES``, with the same noise every time."""
-    call = {**CASES[type(pipe).__name__].call(), **given}
-    with untouched_random_state(), kernels_anywhere():
+    case = CASES[type(pipe).__name__]
+    call = {**case.call(), **given}
+    with untouched_random_state(), kernels_anywhere(), NEWER[case.needs].mended():
         paddle.seed(0)
         output = pipe(**call, num_inference_steps=steps, output_type="latent")
     return (output.images if hasattr(output, "images") else output.frames).numpy()

@@ -27,7 +27,7 @@ def test_coverage_file_is_what_the_models_show() -> None:
     }  # fmt: skip
     assert not wrong, f"{shipped.FILE} differs in {sorted(wrong)}{WRITE_AGAIN}"
     if ppdiffusers.__version__ == shipped.TESTED[-1]:
-        assert found.keys() == {row.name for row in shipped.read_coverage()}
+        assert found.keys() >= {row.name for row in shipped.read_coverage() if row.since != shipped.NEWEST}
 
 
 def test_page_is_the_coverage_file() -> None:

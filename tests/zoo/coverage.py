@@ -29,7 +29,7 @@ from ppdiffusers_tome.patching.models import is_denoiser_name
 from ppdiffusers_tome.patching.unsupported import REFUSED, find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.doctor import coverage as shipped
-from ppdiffusers_tome.tools.doctor.coverage import NOT_EXPORTED, list_pipelines
+from ppdiffusers_tome.tools.doctor.coverage import NEWEST, NOT_EXPORTED, list_pipelines
 from ppdiffusers_tome.tools.doctor.versions import TESTED
 from zoo import Specimen, specimens
 
@@ -213,7 +213,8 @@ def main() -> None:
     import ppdiffusers
 
     rows = {row.name: row for row in shipped.read_coverage()}
-    since = "" if ppdiffusers.__version__ in TESTED[:-1] else ppdiffusers.__version__
+    newer = NEWEST if hasattr(ppdiffusers, "MochiPipeline") else ppdiffusers.__version__
+    since = "" if ppdiffusers.__version__ in TESTED[:-1] else newer
     for row in map(describe, coverage()):
         rows[row.name] = dataclasses.replace(row, since=rows[row.name].since if row.name in rows else since)
     content = [

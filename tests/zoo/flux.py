@@ -29,14 +29,15 @@ def ids(height: int, width: int) -> tuple[paddle.Tensor, paddle.Tensor]:
     return of_picture, paddle.zeros([TEXT_TOKENS, 3])
 
 
-def _call(model: Any, inputs: Inputs) -> Any:
+def arguments(inputs: Inputs) -> dict[str, Any]:
+    """What the model and its ControlNet are called with."""
     import paddle
 
     height, width = inputs.height // 2, inputs.width // 2
     latents = inputs.picture(2)[:, :, : 2 * height, : 2 * width]
     packed = latents.reshape([inputs.batch, 2, height, 2, width, 2]).transpose([0, 2, 4, 1, 3, 5])
     img_ids, txt_ids = ids(height, width)
-    return model(
+    return dict(
         hidden_states=packed.reshape([inputs.batch, height * width, 8]), encoder_hidden_states=inputs.text(),
         pooled_projections=inputs.normal(POOLED_DIM, seed=3), timestep=inputs.timesteps / 1000,
         guidance=paddle.full([inputs.batch], 3.5), img_ids=img_ids, txt_ids=txt_ids,
@@ -49,5 +50,5 @@ SPECIMEN = Specimen(
         patch_size=1, in_channels=8, num_layers=2, num_single_layers=2, attention_head_dim=16, num_attention_heads=2,
         joint_attention_dim=TEXT_DIM, pooled_projection_dim=POOLED_DIM, guidance_embeds=True, axes_dims_rope=(4, 6, 6),
     ),
-    _call, mended=kernels_anywhere, broken=FLASH_ATTENTION, since="0.29.1",
+    lambda model, inputs: model(**arguments(inputs)), mended=kernels_anywhere, broken=FLASH_ATTENTION, since="0.29.1",
 )  # fmt: skip

@@ -99,6 +99,7 @@ class Specimen:
         broken: where ppdiffusers itself cannot run it as it is, for tables; ``construct`` and ``mended`` help.
         size: height and width of the latent, where learned positions allow no other number of tokens.
         since: the version of ppdiffusers that brings it; "" where all that are supported do.
+        needs_paddle_3: whether ppdiffusers cannot run it with Paddle 2.6.
         refused_block: the class in ``REFUSED`` of the blocks that it has instead of any that merge.
         name: of its file.
     """
@@ -114,6 +115,7 @@ class Specimen:
     broken: str = ""
     size: tuple[int, int] | None = None
     since: str = ""
+    needs_paddle_3: bool = False
     refused_block: str = ""
     name: str = ""
 
@@ -127,6 +129,10 @@ class Specimen:
         """True where the installed ppdiffusers has the class, with such a config."""
         if not self.since:
             return True
+        import paddle
+
+        if self.needs_paddle_3 and paddle.__version__.startswith("2."):
+            return False
         model_class = getattr(importlib.import_module(self.module), self.model_class, None)
         return model_class is not None and self.config.keys() <= inspect.signature(model_class).parameters.keys()
 
@@ -207,11 +213,14 @@ def _tensors(output: Any) -> Iterator[paddle.Tensor]:
 def attention_anywhere() -> Iterator[None]:
     """Let ``scaled_dot_product_attention_`` work on a CPU.
 
-    Newer versions give it everywhere, and it then asks for a kernel of GPUs.
+    Newer versions give it everywhere, and it then asks for a kernel of GPUs, as Paddle's own does.
     """
     import paddle.nn.functional as F
 
-    with _standing_in(F, "scaled_dot_product_attention_", _attention):
+    with (
+        _standing_in(F, "scaled_dot_product_attention_", _attention),
+        _standing_in(F, "scaled_dot_product_attention", _attention),
+    ):
         yield
 
 

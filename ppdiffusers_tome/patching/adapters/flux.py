@@ -1,4 +1,4 @@
-"""FLUX: dual blocks, and single blocks on one sequence; both put the text first."""
+"""FLUX and its ControlNet: dual blocks, and single blocks on one sequence; both put the text first."""
 
 from __future__ import annotations
 
@@ -28,10 +28,15 @@ def _grid(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> Grid
     return Grid(height, width) if (ids[:, 1:3] == row_by_row).all() else None
 
 
+def _count_text(parent: Layer, img_ids: paddle.Tensor, txt_ids: paddle.Tensor) -> int:
+    """Count the text's tokens, ``[(1,) tokens, 3]``, and a union's mode."""
+    return txt_ids.shape[-2] + bool(getattr(parent, "union", False))
+
+
 _ATTENTION = MergePoint("attn", keys=True, text=FIRST, rotary="image_rotary_emb", mask="attention_mask")
 _DUAL = BlockAdapter(
     block_class="FluxTransformerBlock",
-    parent_classes=("FluxTransformer2DModel",),
+    parent_classes=("FluxTransformer2DModel", "FluxControlNetModel"),
     points={ATTENTION: (_ATTENTION,), MLP: (MergePoint("ff"),)},
     grid=_grid,
     grid_inputs=("img_ids", "txt_ids"),
@@ -45,7 +50,7 @@ _SINGLE = replace(
     block_class="FluxSingleTransformerBlock",
     points={ATTENTION: (_ATTENTION,)},
     tokens_layer="norm",
-    prefix=lambda parent, img_ids, txt_ids: txt_ids.shape[-2],  # the text's tokens; [(1,) tokens, 3]
+    prefix=_count_text,
     outputs=("hidden_states",),
 )
 ADAPTERS = (_DUAL, _SINGLE)

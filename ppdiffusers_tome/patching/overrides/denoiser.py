@@ -21,6 +21,8 @@ from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_ca
 _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
 # Parts of the names of arguments for the output of a ControlNet or VCtrl, which differs in every step.
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
+# The caches over steps of PaddleMIX' examples keep tensors here, in ``joint_attention_kwargs``.
+_FOREIGN_CACHE = "cache_dic"
 
 
 class DenoiserForward(ForwardOverride):
@@ -54,13 +56,13 @@ class DenoiserForward(ForwardOverride):
         with self.attachment.make_current(call):
             store_call(self.attachment, call)
             output = self.call_original(*args, **kwargs)
-        skips = call.cached_step is not None and not call.cached_step.is_computed
-        if call.num_blocks == 0 and not skips and self._has_blocks():
+        # A cache over steps skips them all in some steps, never in the first one.
+        self.attachment.has_run_blocks |= call.num_blocks > 0
+        if not self.attachment.has_run_blocks and self._has_blocks():
             self.attachment.warn_once(
                 "no block",
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "
-                "INFERENCE_OPTIMIZE=True runs other blocks than those of the model, and a cache over steps may skip "
-                "them all",
+                "other layers run in their place",
             )
         return output
 
@@ -82,6 +84,7 @@ class DenoiserForward(ForwardOverride):
             conditioning=list(_list_conditioning(lasting)) if self.attachment.config.shares_steps else (),
             training=self.layer.training,
         )
+        call.has_foreign_forward = _has_foreign_forward(type(self.layer))
         if timesteps and _is_tensor(timesteps[0]):
             call.timestep_argument = timesteps[0]
         timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
@@ -120,6 +123,12 @@ def read_timestep(call: DenoiserCall, layer: Layer, args: tuple[Any, ...], kwarg
         call.set_timestep(timestep)
 
 
+def _has_foreign_forward(cls: type) -> bool:
+    """Return whether another module's function has replaced the ``forward`` of a class."""
+    owner = next(base for base in cls.__mro__ if "forward" in vars(base))
+    return getattr(vars(owner)["forward"], "__module__", owner.__module__) != owner.__module__
+
+
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, paddle.Tensor) or paddle.is_tensor(value)
 
@@ -131,6 +140,10 @@ def _list_conditioning(value: Any) -> Iterator[paddle.Tensor]:
     """
     if isinstance(value, paddle.Tensor) and value.ndim <= 3:
         yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for item in value.values() if isinstance(value, Mapping) else value:
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            if name != _FOREIGN_CACHE:
+                yield from _list_conditioning(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
             yield from _list_conditioning(item)

@@ -33,6 +33,7 @@ class Attachment:
         max_timestep: the timestep of pure noise in the model, 1000 in nearly all; see ``TimestepTracker``.
         constants: of the denoiser's partitions, freed with this.
         last_image: the steps of the last image with a cache over steps.
+        has_run_blocks: True once any block ran in which tokens may merge.
         watch: called with every ``BlockCall`` in which tokens merge; None for no overhead.
     """
 
@@ -40,6 +41,7 @@ class Attachment:
         self.config, self.max_timestep = config, max_timestep
         self.constants = Constants()
         self.last_image: StepReport | None = None
+        self.has_run_blocks = False
         self.watch: Callable[[BlockCall], None] | None = None
         self._warned: set[str] = set()
         # The steps of a denoiser without a pipeline, by thread.

@@ -35,6 +35,7 @@ class DenoiserCall:
         block: the block that runs now; None between blocks.
         timestep_argument: of the denoiser's call, for models that embed it inside their first block.
         cached_step: of the cache over steps; None where all layers run.
+        has_foreign_forward: True where other code replaced the ``forward`` of the denoiser's class.
         in_graph: True if gradients may be computed, so that checkpointing may run parts of it again.
         num_blocks: the number of blocks that ran.
     """
@@ -52,6 +53,7 @@ class DenoiserCall:
         self.timestep: paddle.Tensor | None = None
         self.timestep_argument: paddle.Tensor | None = None
         self.cached_step: CachedStep | None = None
+        self.has_foreign_forward = False
         self.progress: float | None = None
         self.layouts: dict[object, Layout] = {}
         self.block: BlockCall | None = None
@@ -112,6 +114,13 @@ class DenoiserCall:
                 "cache without schedule",
                 "the cache over steps needs the number of steps, which only a pipeline with a scheduler knows, so all "
                 "steps are computed; call the model through its pipeline",
+            )
+            return None
+        if self.has_foreign_forward:
+            self.attachment.warn_once(
+                "two caches",
+                "other code replaced the forward of this model's class, as TeaCache and TaylorSeer do to skip blocks "
+                "by themselves, so the cache over steps has no effect here; use one of the two",
             )
             return None
         if self._training or self.in_graph:

@@ -12,6 +12,8 @@ from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.doctor.versions import TESTED
 
 FILE = Path(__file__).with_name("coverage.json")
+# Since when a pipeline exists whose source bears the version before it.
+NEWEST = "0.30"
 # Pipelines that ppdiffusers has but does not export from its top level.
 NOT_EXPORTED = {"HotshotXLPipeline": "ppdiffusers.pipelines.hotshot_xl.hotshot_xl_pipeline"}
 
@@ -29,7 +31,12 @@ The level is how many times smaller than the latent the finest grid of tokens is
 ppdiffusers {_SOURCE}, from source ([FLUX, SD 3.5 and video](../guides/flux-and-video.md)), has all of the above and
 these.
 
-{{source}}"""
+{{source}}
+## What 0.30 adds
+
+PaddleMIX 0.30's ppdiffusers, which calls itself {_SOURCE} too, has these.
+
+{{newest}}"""
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,8 @@ def format_page() -> str:
     pipelines = read_coverage()
     return _PAGE.format(
         wheel=_format_groups(each for each in pipelines if not each.since),
-        source=_format_groups(each for each in pipelines if each.since),
+        source=_format_groups(each for each in pipelines if each.since not in ("", NEWEST)),
+        newest=_format_groups(each for each in pipelines if each.since == NEWEST),
     )
 
 
