@@ -143,13 +143,19 @@ def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     seen: set[int] = set()
     for name, layer in list_models(model_or_pipe):
         found: dict[ToMeConfig, AppliedBlocks] = {}
+        counted: set[int] = set()
         for path, block, override in list_attached_blocks(layer):
             # Two models may hold the same layers (Versatile Diffusion's UNets).
             if id(block) not in seen:
                 seen.add(id(block))
                 config, last_image = override.attachment.config, override.attachment.last_image
-                paths = (*found[config].paths, path) if config in found else (path,)
-                found[config] = AppliedBlocks(name, config, paths, last_image)
+                entry = found.get(config)
+                if entry is not None and last_image is not None and id(override.attachment) not in counted:
+                    last_image = last_image if entry.last_image is None else entry.last_image + last_image
+                elif entry is not None:
+                    last_image = entry.last_image
+                counted.add(id(override.attachment))
+                found[config] = AppliedBlocks(name, config, (*(entry.paths if entry else ()), path), last_image)
         entries += found.values()
     return AppliedToMe(tuple(entries)) if entries else None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import adapters
-from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter, MergePoint, UNetParts
+from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, ROLES, BlockAdapter, MergePoint, UNetParts
 from ppdiffusers_tome.patching.unsupported import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
 
@@ -22,6 +22,16 @@ _SELF_CONTAINED = {
     "AttnProcessor", "AttnProcessor2_5", "ChunkedAttnProcessor", "LoRAAttnProcessor", "LoRAXFormersAttnProcessor",
     "SlicedAttnProcessor", "XFormersAttnProcessor",
 }  # fmt: skip
+
+
+# Processors that store attention maps, which their pipelines read as images, and the roles of that attention:
+# Self-Attention Guidance, Attend-and-Excite (which drops those of self-attention), Pix2Pix Zero. Maps of merged tokens
+# would differ in size.
+MAP_STORING = {
+    "CrossAttnStoreProcessor": ROLES,
+    "AttendExciteAttnProcessor": (CROSS_ATTENTION,),
+    "Pix2PixZeroAttnProcessor": ROLES,
+}
 
 
 @dataclass(frozen=True)
@@ -204,3 +214,9 @@ def _changes_size(block: Layer) -> bool:
         or any(is_a(layer, "Sequential") for layer in block.children())
         or any(is_a(layer, "Downsample", "Upsample") for layer in block.sublayers(include_self=True))
     )
+
+
+def stores_attention_maps(denoiser: Layer) -> bool:
+    """Return whether the processor of an attention stores maps for the pipeline."""
+    processors = {type(getattr(layer, "processor", None)) for layer in denoiser.sublayers()}
+    return any(cls.__name__ in MAP_STORING for processor in processors for cls in processor.__mro__)

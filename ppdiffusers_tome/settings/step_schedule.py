@@ -28,7 +28,7 @@ def choose_computed_steps(num_steps: int, cache: float | tuple[int, ...]) -> fro
         [0, 1, 5, 8, 11, 13, 15, 17, 18, 19]
     """
     if isinstance(cache, tuple):
-        return frozenset(cache) | frozenset(range(cache[-1], num_steps))
+        return (frozenset(cache) | frozenset(range(cache[-1], num_steps))) & frozenset(range(num_steps))
     count = max(num_steps - round(cache * num_steps), 4)
     if num_steps < MIN_STEPS or count >= num_steps:
         return frozenset(range(num_steps))

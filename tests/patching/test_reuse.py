@@ -15,7 +15,7 @@ import tiny
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
-from ppdiffusers_tome.patching.state.reuse import MatchingCache
+from ppdiffusers_tome.patching.state.reuse import CallMemory
 from zoo import wuerstchen_prior
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)
@@ -56,7 +56,7 @@ class WithoutPipeline:
     """The steps of a denoiser without a pipeline, and what they share."""
 
     def __init__(self, steps: int) -> None:
-        self.steps, self.reuse = TimestepTracker(), MatchingCache(steps, are_equal=operator.eq)
+        self.steps, self.reuse = TimestepTracker(), CallMemory(steps, are_equal=operator.eq)
 
     def lookup(self, timestep: float, text: object = "a cat") -> dict:
         step = self.steps.step_at(timestep)
@@ -147,7 +147,7 @@ class TestCallsOfAStep:
 
     def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
         """As some pipelines do: other objects, equal values. Latents of another shape are another's."""
-        reuse = MatchingCache(10, are_equal=operator.eq)
+        reuse = CallMemory(10, are_equal=operator.eq)
         reuse.next_step(continues=False)
         reuse.lookup((1,), [["a cat"]])["made"] = True
         reuse.next_step(continues=True)
@@ -156,7 +156,7 @@ class TestCallsOfAStep:
         assert reuse.lookup((1,), [["a cat"]]) == {"made": True}
 
     def test_nothing_is_the_same_conditioning_as_nothing(self) -> None:
-        reuse = MatchingCache(10, are_equal=operator.eq)
+        reuse = CallMemory(10, are_equal=operator.eq)
         reuse.next_step(continues=False)
         reuse.lookup((1,), [])["made"] = True
         reuse.next_step(continues=True)

@@ -14,12 +14,14 @@ import ppdiffusers
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.overrides.step_cache import CoarseForward, StackForward
 from ppdiffusers_tome.patching.state.step_cache import History
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
+from zoo import specimens
 
 STEPS = 12
 CACHE = (0, 1, 2, 5, 8, 10, 11)
@@ -58,6 +60,9 @@ class TestSchedule:
 
     def test_steps_behind_the_last_listed_are_computed(self) -> None:
         assert choose_computed_steps(8, (0, 1, 4)) == {0, 1, 4, 5, 6, 7}
+
+    def test_a_list_may_be_longer_than_the_denoising(self) -> None:
+        assert choose_computed_steps(12, tuple(range(0, 32, 2))) == {0, 2, 4, 6, 8, 10}
 
 
 class TestHistory:
@@ -124,6 +129,40 @@ class TestSteps:
         twice = pipe(lambda *given: (call(*given), call(*given))[1])
         assert equal_steps(plain, twice) == list(range(STEPS))
 
+    def test_calls_that_are_never_told_apart_keep_nothing_and_that_is_logged(self) -> None:
+        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
+        with pytest.warns(UserWarning, match="cannot be told apart.* so the cache over steps has no effect"):
+            pipe(lambda *given: (call(*given), call(*given))[1])
+        assert pipe.tome.entries[0].last_image.cache_bytes == 0
+
+    def test_a_call_with_gradients_in_each_step_leaves_the_other_one_its_history(self) -> None:
+        """As in Attend-and-Excite."""
+
+        def both(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            with paddle.enable_grad():
+                unet(tiny.latent(), timestep, tiny.text())
+            return call(unet, number, timestep)
+
+        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
+        expected, bytes_of_one = pipe(call), pipe.tome.entries[0].last_image.cache_bytes
+        assert equal_steps(expected, pipe(both)) == list(range(STEPS))
+        assert pipe.tome.entries[0].last_image.cache_bytes == bytes_of_one
+
+    def test_a_prompt_that_changes_in_place_begins_again(self) -> None:
+        prompt = tiny.text() + 0
+
+        @paddle.no_grad()
+        def changing(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            if number == 6:
+                prompt[:] = tiny.array((2, 5, 12), seed=9)
+            return unet(tiny.latent(), timestep, prompt).sample.numpy()
+
+        pipe = sampler()
+        plain = pipe(changing)
+        prompt[:] = tiny.text()
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        assert 6 in equal_steps(plain, pipe(changing))
+
     @pytest.mark.parametrize("changed", [dict(batch=1), dict(height=8, width=8)])
     def test_another_batch_or_size_is_computed_anew(self, changed: dict[str, int]) -> None:
         def changing(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
@@ -163,6 +202,69 @@ class TestSteps:
         assert equal_steps(expected, pipe(call_with_interruption)) == list(range(STEPS))
 
 
+class TestLayers:
+    """Models that ignore their timestep, so that a skipped step predicts what a computed one returns."""
+
+    def largest_error(self, model: tiny.Model, run: Any) -> float:
+        for layer in model.sublayers():
+            if type(layer).__name__ == "TimestepEmbedding":
+                for parameter in layer.linear_2.parameters():
+                    parameter.set_value(paddle.zeros_like(parameter))
+        pipe = Sampler(model, tiny.scheduler())
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        outputs = pipe(lambda model, _, timestep: run(model, timestep=timestep))
+        assert pipe.tome.entries[0].last_image.num_skipped == STEPS - len(CACHE)
+        return max(np.abs(output - outputs[0]).max() / np.abs(outputs[0]).max() for output in outputs)
+
+    def test_tokens_may_change_in_place_between_blocks(self) -> None:
+        """FLUX adds the residuals of its ControlNet so."""
+        dit = tiny.dit(num_layers=3)
+
+        def add(layer: Any, inputs: Any, tokens: paddle.Tensor) -> paddle.Tensor:
+            tokens[:, :, ::2] = tokens[:, :, ::2] + 0.1
+            return tokens
+
+        for block in dit.transformer_blocks[:2]:
+            block.register_forward_post_hook(add)
+        assert self.largest_error(dit, tiny.run_dit) < 1e-5
+
+    def test_the_output_of_a_coarse_level_may_change_in_place(self) -> None:
+        """FreeU does so."""
+        unet = tiny.unet(levels=2)
+
+        original = unet.up_blocks[-1].forward
+
+        def forward(hidden_states: paddle.Tensor, *args: Any, **kwargs: Any) -> Any:
+            hidden_states[:] = hidden_states * 1.2
+            return original(hidden_states, *args, **kwargs)
+
+        unet.up_blocks[-1].forward = forward
+        assert self.largest_error(unet, tiny.run_unet) < 1e-5
+
+    def test_a_layer_that_runs_several_times_in_a_call_is_computed(self) -> None:
+        dit = tiny.dit(num_layers=1)
+        dit.transformer_blocks = paddle.nn.LayerList([dit.transformer_blocks[0]] * 3)
+        pipe = Sampler(dit, tiny.scheduler())
+
+        def run(model: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            return tiny.run_dit(model, timestep=timestep)
+
+        plain = pipe(run)
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        assert equal_steps(plain, pipe(run)) == list(range(STEPS))
+
+    def test_layers_between_attentions_are_not_thrown_away(self) -> None:
+        """In DDPM's UNet the residual blocks between two attentions run in a skipped step, so they count."""
+        specimen = next(each for each in specimens() if each.name == "unet_unconditional")
+        unet = specimen.build(layers_per_block=2, down_block_types=("AttnDownBlock2D",) * 3,
+                              up_block_types=("AttnUpBlock2D",) * 3)  # fmt: skip
+        apply_tome(unet, ratio=0, cache=0.5)
+        levels = (unet.down_blocks[0], unet.up_blocks[-1])
+        stacks = [vars(attention)["forward"] for level in levels for attention in level.attentions]
+        assert {type(forward) for forward in stacks} == {StackForward}
+        assert all(forward.is_first and forward.is_last for forward in stacks)
+
+
 class TestOnPipelines:
     def test_merging_and_the_cache_work_together(self) -> None:
         pipe = tiny.pipeline()
@@ -181,6 +283,27 @@ class TestOnPipelines:
         reports = [entry.last_image for entry in pipe.tome.entries]
         assert len(reports) == 2
         assert reports[0].num_skipped == reports[1].num_skipped > 0
+
+    def test_several_controlnets_are_one_report(self) -> None:
+        def report(count: int) -> Any:
+            nets = [tiny.controlnet() for _ in range(count)]
+            controlnets = nets[0] if count == 1 else MultiControlNetModel(nets)
+            pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=controlnets)
+            apply_tome(pipe, ratio=0, cache=0.4)
+            image = tiny.array((1, 3, 32, 32))
+            tiny.run_pipeline(pipe, steps=STEPS, image=image if count == 1 else [image] * count,
+                              controlnet_conditioning_scale=1.0 if count == 1 else [1.0] * count)  # fmt: skip
+            return next(entry.last_image for entry in pipe.tome.entries if entry.denoiser == "controlnet")
+
+        assert report(2) == report(1) + report(1)
+
+    def test_a_pipeline_that_reads_attention_maps_is_computed_and_that_is_logged(self) -> None:
+        pipe = tiny.pipeline(ppdiffusers.StableDiffusionSAGPipeline)
+        given = dict(steps=STEPS, sag_scale=0.75, guidance_scale=3.0)
+        plain = tiny.run_pipeline(pipe, **given)
+        apply_tome(pipe, ratio=0, cache=0.4)
+        with pytest.warns(UserWarning, match="reads the attention maps of each step, so all steps are computed"):
+            assert np.array_equal(tiny.run_pipeline(pipe, **given), plain)
 
     def test_copies_have_their_own(self) -> None:
         pipe = apply_tome(tiny.pipeline(), ratio=0, cache=0.4)
@@ -203,11 +326,14 @@ class TestOnPipelines:
             if step == 6:
                 raise KeyboardInterrupt
 
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as held:
             tiny.run_pipeline(pipe, steps=STEPS, callback=stop, callback_steps=1)
         gc.collect()
         assert seen
         assert not [reference for reference in seen if reference() is not None]
+        report = pipe.tome.entries[0].last_image
+        assert report.num_computed + report.num_skipped == 7
+        assert held.value is not None
         assert np.array_equal(tiny.run_pipeline(pipe, steps=STEPS), expected)
 
     def test_few_steps_are_computed_and_that_is_logged(self) -> None:
@@ -237,12 +363,22 @@ class TestRefusals:
         with pytest.warns(UserWarning, match="replaced the forward of this model's class, as TeaCache"):
             assert equal_steps(plain, pipe(call)) == list(range(STEPS))
 
-    def test_training_is_computed_and_that_is_logged(self) -> None:
+    def test_steps_with_gradients_are_computed_and_that_is_logged(self) -> None:
+        def with_gradients(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            with paddle.enable_grad():
+                return unet(tiny.latent(), timestep, tiny.text()).sample.numpy()
+
+        pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
+        with pytest.warns(UserWarning, match="steps that record gradients, as in training, are computed"):
+            pipe(with_gradients)
+        assert pipe.tome.entries[0].last_image.num_skipped == 0
+
+    def test_a_model_that_its_pipeline_left_in_training_mode_skips(self) -> None:
+        """As AnimateDiff's, which the pipeline builds itself."""
         pipe = apply_tome(sampler(), ratio=0, cache=CACHE)
         pipe.unet.train()
-        with pytest.warns(UserWarning, match="all steps are computed in training"):
-            pipe(call)
-        assert pipe.tome.entries[0].last_image.num_skipped == 0
+        pipe(call)
+        assert pipe.tome.entries[0].last_image.num_skipped == STEPS - len(CACHE)
 
     def test_a_program_is_refused(self) -> None:
         unet = apply_tome(tiny.unet(), ratio=0, cache=0.5)

@@ -83,6 +83,7 @@ class DenoiserForward(ForwardOverride):
             latent_shape=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
             conditioning=list(_list_conditioning(lasting)) if self.attachment.config.shares_steps else (),
             training=self.layer.training,
+            denoiser=self.layer,
         )
         call.has_foreign_forward = _has_foreign_forward(type(self.layer))
         if timesteps and _is_tensor(timesteps[0]):

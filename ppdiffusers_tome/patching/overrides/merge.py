@@ -15,7 +15,8 @@ from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding, Rotation
 from ppdiffusers_tome.merging.token_span import TokenSpan
-from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, OUTPUT, PROJECTIONS, ROLES, MergePoint
+from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, OUTPUT, PROJECTIONS, MergePoint
+from ppdiffusers_tome.patching.blocks import MAP_STORING
 from ppdiffusers_tome.patching.overrides.block import first_argument, replace_first_argument
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride
 from ppdiffusers_tome.patching.state.attachment import Attachment
@@ -23,16 +24,6 @@ from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 
 # Norms of the image and of the text, to whose outputs the rotary embedding is applied.
 NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
-
-# Processors that store attention maps, which their pipelines read as images, and the roles of that attention:
-# Self-Attention Guidance, Attend-and-Excite (which drops those of self-attention), Pix2Pix Zero. Maps of merged tokens
-# would differ in size.
-_MAP_STORING = {
-    "CrossAttnStoreProcessor": ROLES,
-    "AttendExciteAttnProcessor": (CROSS_ATTENTION,),
-    "Pix2PixZeroAttnProcessor": ROLES,
-}
-
 
 class ActivePoint:
     """A merge point of a block that runs on fewer tokens now.
@@ -163,7 +154,7 @@ class PointForward(ForwardOverride):
     def _bypasses(self) -> bool:
         """Return whether the processor stores attention maps, or is known to bypass layers."""
         processor = getattr(self.layer, "processor", None)
-        if not any(self.role in _MAP_STORING.get(cls.__name__, ()) for cls in type(processor).__mro__):
+        if not any(self.role in MAP_STORING.get(cls.__name__, ()) for cls in type(processor).__mro__):
             return type(processor) is self.bypassing  # that was logged
         self.attachment.warn_once(
             "maps",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.adapters.adapter import UNETS
@@ -12,13 +13,15 @@ from ppdiffusers_tome.patching.overrides.block import find_arguments
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.step_cache import map_tensors
 
 
 class StackForward(ForwardOverride):
     """The override of a block in a stack, transformer blocks that run one after another.
 
     The whole stack has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
-    block returns its input, and the last one returns the input of the first plus the predicted residual.
+    block returns its input, and the last one returns the input of the first plus the predicted residual. That sum is
+    made at the first block, as a model may change tokens in place between two blocks (FLUX with a ControlNet).
 
     ``stack`` is the path of the stack in its denoiser. ``outputs`` are the arguments, by position or name, whose new
     values the block returns, in that order.
@@ -37,18 +40,18 @@ class StackForward(ForwardOverride):
         inputs = None if cached is None else find_arguments(self.layer, args, kwargs, self.outputs)
         if cached is None or inputs is None:
             return self.call_original(*args, **kwargs)
-        if self.is_first:
-            cached.inputs[self.stack] = inputs
         if cached.skips(self.stack):
-            if self.is_last:
-                residuals = cached.predict(self.stack)
-                inputs = [
+            if self.is_first:
+                cached.stacks[self.stack] = [
                     None if residual is None else tokens + residual
-                    for tokens, residual in zip(cached.inputs.pop(self.stack), residuals, strict=True)
+                    for tokens, residual in zip(inputs, cached.predict(self.stack), strict=True)
                 ]
-            return inputs[0] if len(inputs) == 1 else tuple(inputs)
+            outputs = cached.stacks.pop(self.stack) if self.is_last else inputs
+            return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        if self.is_first:
+            cached.stacks[self.stack] = inputs
         output = self.call_original(*args, **kwargs)
-        entered = cached.inputs.pop(self.stack, None) if self.is_last else None
+        entered = cached.stacks.pop(self.stack, None) if self.is_last else None
         if entered is not None and cached.is_computed:
             outputs = output if isinstance(output, (list, tuple)) else (output,)
             cached.store(
@@ -62,7 +65,7 @@ class CoarseForward(ForwardOverride):
     """The override of a coarse level of a UNet (DeepCache, CVPR 2024).
 
     Only the last of them has an output that a skipped step uses; the others return those of the last computed step,
-    which nothing reads.
+    which nothing reads. The used one is copied, as what follows may change it in place (FreeU).
     """
 
     def __init__(self, attachment: Attachment, layer: Layer, *, is_used: bool) -> None:
@@ -73,18 +76,23 @@ class CoarseForward(ForwardOverride):
         """Run the level, or return its predicted output."""
         cached = call.find_cached_step()
         if cached is not None and cached.skips(self):
-            return cached.predict(self)
+            predicted = cached.predict(self)
+            return map_tensors(paddle.clone, predicted) if self.is_used else predicted
         output = self.call_original(*args, **kwargs)
         if cached is not None and cached.is_computed:
-            cached.store(self, output, order=None if self.is_used else 0)
+            if self.is_used:
+                cached.store(self, map_tensors(paddle.clone, output))
+            else:
+                cached.store(self, output, order=0)
         return output
 
 
 def attach_step_cache(attachment: Attachment, denoiser: Layer) -> None:
     """Put the overrides of the cache over steps around those that merge.
 
-    Every block of the denoiser has its stack, also those in which tokens do not merge. A ControlNet hands on what its
-    levels and blocks return, so all of these are predicted.
+    Every block that an adapter describes is in a stack, also if its tokens do not merge now. Blocks with other layers
+    between them, which would run in a skipped step, are stacks of their own. A ControlNet hands on what its levels and
+    blocks return, so all of these are predicted.
     """
     is_controlnet = any("ControlNet" in cls.__name__ or cls.__name__ == "VCtrlModel" for cls in type(denoiser).__mro__)
     levels = _list_coarse_levels(denoiser, is_controlnet)
@@ -94,7 +102,8 @@ def attach_step_cache(attachment: Attachment, denoiser: Layer) -> None:
     stacks: dict[str, list[MergeableBlock]] = {}
     for block in find_blocks(denoiser):
         if id(block.block) not in skipped:
-            container = block.name if is_controlnet else block.name.rpartition(".")[0]
+            is_alone = is_controlnet or block.adapter.block_is_parent
+            container = block.name if is_alone else block.name.rpartition(".")[0]
             stacks.setdefault(container, []).append(block)
     for stack, blocks in stacks.items():
         for block in blocks:

@@ -10,16 +10,25 @@ import paddle
 from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.reduction import TokenReduction
+from ppdiffusers_tome.patching.blocks import stores_attention_maps
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
 from ppdiffusers_tome.patching.state.step_cache import CachedStep
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
 from ppdiffusers_tome.settings.types import format_setting
 
 if TYPE_CHECKING:
+    from paddle.nn import Layer
+
     from ppdiffusers_tome.patching.overrides.merge import ActivePoint
     from ppdiffusers_tome.patching.state.attachment import Attachment
     from ppdiffusers_tome.patching.state.pipeline_call import Denoising
     from ppdiffusers_tome.patching.state.progress import Step
+
+
+_CALLS_DIFFER = (
+    "this model's calls cannot be told apart from step to step, as what it is given beside its latents is new in every "
+    "step, or the same in several calls of one"
+)
 
 
 class DenoiserCall:
@@ -33,6 +42,7 @@ class DenoiserCall:
         progress: of the denoising, 0 to 1; None if no setting needs it, or it is unknown.
         layouts: of the blocks in the parents that run now, by the override of the parent.
         block: the block that runs now; None between blocks.
+        denoiser: the layer that is called.
         timestep_argument: of the denoiser's call, for models that embed it inside their first block.
         cached_step: of the cache over steps; None where all layers run.
         has_foreign_forward: True where other code replaced the ``forward`` of the denoiser's class.
@@ -42,12 +52,12 @@ class DenoiserCall:
 
     def __init__(
         self, attachment: Attachment, latent_shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (), *,
-        training: bool = False,
+        training: bool = False, denoiser: Layer | None = None,
     ) -> None:  # fmt: skip
         self.attachment, self._config = attachment, attachment.config
         self.number = self.num_blocks = 0
         self._latent_shape, self._conditioning = latent_shape, conditioning
-        self._training = training
+        self.denoiser = denoiser
         # Training uses random timesteps and images.
         self._shares_steps = self._config.reuse_steps > 1 and not training
         self.timestep: paddle.Tensor | None = None
@@ -90,13 +100,12 @@ class DenoiserCall:
             )
         if self._shares_steps:
             if step.is_new_step:
-                denoising.cache.next_step(continues=step.continues)
-            self._reductions = denoising.cache.lookup(self._latent_shape, self._conditioning)
-            if denoising.cache.never_matches:
+                denoising.matchings.next_step(continues=step.continues)
+            self._reductions = denoising.matchings.lookup(self._latent_shape, self._conditioning)
+            if denoising.matchings.never_matches:
                 self.attachment.warn_once(
                     "no reuse",
-                    "the tensors that this model is given beside its latents differ in every step, so reuse_steps has "
-                    "no effect here; reuse_blocks has",
+                    f"{_CALLS_DIFFER}, so reuse_steps has no effect here; reuse_blocks has",
                 )
         if self._config.cache:
             self.cached_step = self._begin_cached_step(denoising, step)
@@ -123,15 +132,15 @@ class DenoiserCall:
                 "by themselves, so the cache over steps has no effect here; use one of the two",
             )
             return None
-        if self._training or self.in_graph:
-            self.attachment.warn_once(
-                "cache in training",
-                "the cache over steps is for generating images, so all steps are computed in training and wherever "
-                "gradients are recorded; call the model under paddle.no_grad()",
-            )
-            return None
         if step.is_new_step:
             denoising.histories.next_step(continues=step.continues)
+        if self.in_graph:
+            self.attachment.warn_once(
+                "cache with gradients",
+                "the cache over steps is for generating images, so steps that record gradients, as in training, are "
+                "computed; call the model under paddle.no_grad()",
+            )
+            return None
         computed_steps = choose_computed_steps(step.num_steps, self._config.cache)
         if len(computed_steps) >= step.num_steps:
             self.attachment.warn_once(
@@ -141,11 +150,15 @@ class DenoiserCall:
             )
         histories = denoising.histories.lookup(self._latent_shape, self._conditioning)
         if denoising.histories.never_matches:
+            self.attachment.warn_once("cache never matches", f"{_CALLS_DIFFER}, so the cache over steps has no effect")
+            return None
+        if not histories and self.denoiser is not None and stores_attention_maps(self.denoiser):
             self.attachment.warn_once(
-                "cache never matches",
-                "the tensors that this model is given beside its latents differ in every step, so the cache over steps "
+                "cache with maps",
+                "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
                 "has no effect here",
             )
+            return None
         is_computed = step.number in computed_steps or not histories
         denoising.report.count(is_computed)
         return CachedStep(step.number, is_computed, self._config.cache_order, histories)

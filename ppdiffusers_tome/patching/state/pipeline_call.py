@@ -19,7 +19,7 @@ from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.overrides.method import list_overrides, reset_step_caches
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
-from ppdiffusers_tome.patching.state.reuse import MatchingCache
+from ppdiffusers_tome.patching.state.reuse import CallMemory
 from ppdiffusers_tome.patching.state.step_cache import StepReport
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Denoising:
 
     Attributes:
         tracker: of the steps.
-        cache: the reductions that steps share.
+        matchings: the reductions that steps share.
         histories: the values of layers in earlier steps, for the cache over steps.
         report: of the cache over steps.
         grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
@@ -45,8 +45,8 @@ class Denoising:
 
     def __init__(self, tracker: SchedulerTracker | TimestepTracker, reuse_steps: int) -> None:
         self.tracker = tracker
-        self.cache = MatchingCache(reuse_steps, _are_equal)
-        self.histories = MatchingCache(math.inf, _are_equal)
+        self.matchings = CallMemory(reuse_steps, _are_equal)
+        self.histories = CallMemory(math.inf, _are_equal)
         self.report = StepReport()
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.has_merged: bool | None = None
@@ -76,14 +76,15 @@ class PipelineCall:
             self._denoisings[attachment] = denoising
         return self._denoisings[attachment]
 
-    def end(self) -> None:
-        """Report cached steps, and log denoisers in which no tokens merged."""
-        for attachment, denoising in self._denoisings.items():
+    def end(self, *, is_complete: bool) -> None:
+        """Report cached steps, free all values, and log denoisers in which no tokens merged in a complete image."""
+        denoisings, self._denoisings = self._denoisings, {}
+        for attachment, denoising in denoisings.items():
             if denoising is not None and attachment.config.cache:
                 histories = [history for entry in denoising.histories.entries for history in entry.values()]
                 denoising.report.cache_bytes = sum(history.num_bytes for history in histories)
                 attachment.last_image = denoising.report
-            if denoising is not None and denoising.has_merged is False:
+            if is_complete and denoising is not None and denoising.has_merged is False:
                 config = attachment.config
                 attachment.warn_once(
                     "never merged",
@@ -121,7 +122,7 @@ def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
         def run_generator(pipe: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             # The pipeline runs only between two items; its caller may run others during an item.
-            pipeline_call, items = _begin(pipe), call(pipe, *args, **kwargs)
+            pipeline_call, items, is_complete = _begin(pipe), call(pipe, *args, **kwargs), False
             try:
                 sent = None
                 while True:
@@ -129,20 +130,24 @@ def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
                         try:
                             item = items.send(sent)
                         except StopIteration as stop:
-                            pipeline_call.end()
+                            is_complete = True
                             return stop.value
                     sent = yield item
             finally:
                 items.close()
+                pipeline_call.end(is_complete=is_complete)
 
         return run_generator
 
     @functools.wraps(call)
     def run_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
-        pipeline_call = _begin(pipe)
-        with _make_current(pipeline_call):
-            output = call(pipe, *args, **kwargs)
-        pipeline_call.end()
+        pipeline_call, is_complete = _begin(pipe), False
+        try:
+            with _make_current(pipeline_call):
+                output = call(pipe, *args, **kwargs)
+            is_complete = True
+        finally:
+            pipeline_call.end(is_complete=is_complete)
         return output
 
     return run_call

@@ -1,7 +1,7 @@
-"""The reuse of reductions over denoising steps.
+"""What calls of a denoiser share over denoising steps: reductions to reuse, or histories of layers.
 
-Calls that are not known to belong together do not share reductions: they are slower then, never wrong. This module does
-not import Paddle.
+Calls that are not known to belong together share nothing: they are slower then, never wrong. This module does not
+import Paddle.
 """
 
 from __future__ import annotations
@@ -12,27 +12,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import paddle
 
-Reductions = dict[Hashable, Any]
-_PATIENCE = 3  # consecutive steps without reuse before this is logged
+Values = dict[Hashable, Any]
+_PATIENCE = 3  # consecutive calls without a match before this is logged
 
 
 class _Entry(NamedTuple):
-    """The reductions, shape of latents and conditioning of one call."""
+    """The values, shape of latents and conditioning of one call."""
 
     shape: Sequence[int]
     conditioning: Sequence[paddle.Tensor]
-    reductions: Reductions
+    versions: Sequence[int]  # of the conditioning, which may change in place
+    values: Values
 
 
-class MatchingCache:
-    """The reductions that ``num_steps`` steps of one denoising share.
+class CallMemory:
+    """The values that the calls of one denoising share with those of later steps.
 
-    ``never_matches`` is True after several consecutive steps without reuse.
+    Args:
+        num_steps: after so many steps calls begin with no values; infinite for all of the denoising.
+        are_equal: whether two tensors are equal.
     """
 
     def __init__(self, num_steps: float, are_equal: Callable[[paddle.Tensor, paddle.Tensor], bool]) -> None:
         self._num_steps, self._are_equal = num_steps, are_equal
-        self._age = -1  # steps since reductions were new
+        self._age = -1  # steps since all values were new
         self._previous: list[_Entry] = []
         self._current: list[_Entry] = []
         self._misses = 0
@@ -43,35 +46,39 @@ class MatchingCache:
         self._previous = [] if self._age % self._num_steps == 0 else self._current
         self._current = []
 
-    def lookup(self, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> Reductions:
-        """Return the reductions to reuse in a call, maybe none yet.
+    def lookup(self, shape: Sequence[int], conditioning: Sequence[paddle.Tensor]) -> Values:
+        """Return the values that a call shares with those before it, maybe none yet.
 
         A step may call the denoiser several times: for the prompted and the unprompted half, or for two images in
-        turns. A call reuses the reductions of the previous step's call with the same shape of latents and the same
+        turns. A call shares the values of the previous step's call with the same shape of latents and the same
         conditioning, if exactly one exists.
         """
+        versions = [getattr(tensor, "inplace_version", 0) for tensor in conditioning]
         found = [
             entry for entry in self._previous
-            if entry.shape == shape and self._is_same(entry.conditioning, conditioning)
+            if entry.shape == shape and self._is_same(entry, conditioning, versions)
         ]  # fmt: skip
         if self._previous:
-            self._misses = 0 if found else self._misses + 1
-        reductions = found[0].reductions if len(found) == 1 else {}
-        if any(entry.reductions is reductions for entry in self._current):
-            reductions = {}  # one call cannot be two of the next step
-        self._current.append(_Entry(shape, conditioning, reductions))
-        return reductions
+            self._misses = 0 if len(found) == 1 else self._misses + 1
+        values = found[0].values if len(found) == 1 else {}
+        if any(entry.values is values for entry in self._current):
+            values = {}  # one call cannot be two of the next step
+        self._current.append(_Entry(shape, conditioning, versions, values))
+        return values
 
     @property
-    def entries(self) -> list[Reductions]:
-        """The reductions of the last step's calls, for the next step."""
-        return [entry.reductions for entry in self._current]
+    def entries(self) -> list[Values]:
+        """The values of the last step's calls, for the next step."""
+        return [entry.values for entry in self._current]
 
     @property
     def never_matches(self) -> bool:
+        """True after several consecutive calls of which not exactly one earlier call was the like."""
         return self._misses >= _PATIENCE
 
-    def _is_same(self, one: Sequence[paddle.Tensor], another: Sequence[paddle.Tensor]) -> bool:
+    def _is_same(self, entry: _Entry, conditioning: Sequence[paddle.Tensor], versions: Sequence[int]) -> bool:
         """Compare conditioning: pipelines pass the same or equal tensors in every step."""
-        pairs = zip(one, another, strict=False)
-        return len(one) == len(another) and all(a is b or self._are_equal(a, b) for a, b in pairs)
+        if len(entry.conditioning) != len(conditioning):
+            return False
+        rows = zip(entry.conditioning, conditioning, entry.versions, versions, strict=True)
+        return all(v == w if a is b else self._are_equal(a, b) for a, b, v, w in rows)

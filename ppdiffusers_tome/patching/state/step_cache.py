@@ -22,15 +22,20 @@ class History:
         step: the last computed one.
         value: a tensor, or tuples, lists and mappings of tensors.
         slope: its change per step between the last two computed steps; None before the second, or with order 0.
+        is_repeated: True where the layer ran several times in one call, so that it cannot be predicted.
     """
 
     order: int
     step: int = -1
     value: Any = None
     slope: Any = None
+    is_repeated: bool = False
 
     def add(self, step: int, value: Any) -> None:
         """Store the value of a computed step, of the same shapes as before."""
+        if step == self.step:
+            self.is_repeated = True  # a layer that runs several times in a call has no one value
+            return
         if self.order > 0 and self.step >= 0:
             distance = step - self.step
             self.slope = map_tensors(lambda new, old: (new - old) / distance, value, self.value)
@@ -57,7 +62,7 @@ Histories = dict[Hashable, History]
 
 @dataclass
 class StepReport:
-    """The calls of a denoiser in one image.
+    """The calls of a denoiser in one image, one a step or, with guidance in calls of its own, two.
 
     Attributes:
         num_computed, num_skipped: calls with all layers, and calls of the cache over steps that skipped most.
@@ -73,6 +78,12 @@ class StepReport:
         self.num_computed += is_computed
         self.num_skipped += not is_computed
 
+    def __add__(self, report: StepReport) -> StepReport:
+        return StepReport(
+            self.num_computed + report.num_computed, self.num_skipped + report.num_skipped,
+            self.cache_bytes + report.cache_bytes,
+        )  # fmt: skip
+
 
 @dataclass
 class CachedStep:
@@ -83,18 +94,18 @@ class CachedStep:
         is_computed: True in a step that runs all layers and stores their values.
         order: of the extrapolation, 0 or 1.
         histories: of the layers in the calls of the steps before that belong to this one.
-        inputs: of the stacks of blocks that run now.
+        stacks: the inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
     """
 
     step: int
     is_computed: bool
     order: int
     histories: Histories
-    inputs: dict[Hashable, Sequence[Any]] = field(default_factory=dict)
+    stacks: dict[Hashable, Sequence[Any]] = field(default_factory=dict)
 
     def skips(self, key: Hashable) -> bool:
         """Return whether a layer is skipped, for which an earlier step is necessary."""
-        return not self.is_computed and key in self.histories
+        return not self.is_computed and key in self.histories and not self.histories[key].is_repeated
 
     def store(self, key: Hashable, value: Any, *, order: int | None = None) -> None:
         """Store the value of a layer in a computed step."""
