@@ -102,8 +102,9 @@ def apply_tome(
             logarithm of the size is added to the scores. None (default): only with ``keys`` and ``pool``.
         cache: fraction of the denoising steps that skip most layers and predict what they add from the computed steps
             before, ``0 <= cache < 1`` (default 0: every step is computed); or the list of computed steps, from 0, such
-            as ``(0, 1, 2, 5, 8, 11, 14, 17, 18, 19)``. Computed steps are dense at both ends of the denoising. It needs
-            a pipeline, which knows the number of steps, and 9 steps or more.
+            as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)``. With a fraction, the first two and the last step are computed,
+            and gaps between computed steps shrink towards the end. It needs a pipeline, which knows the number of
+            steps, and 9 steps or more.
         cache_order: of the extrapolation: 1 (default) is linear in the last two computed steps, 0 reuses the last one.
         config: a ``ToMeConfig``, the name of a preset (``"quality"``, ``"balanced"`` or ``"fast"``), or a JSON file
             that ``ToMeConfig.save`` wrote; the source of every setting that you do not pass, the ratio included.

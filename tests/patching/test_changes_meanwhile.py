@@ -252,6 +252,20 @@ def test_a_cache_over_steps_begins_anew_with_each_image() -> None:
     assert np.array_equal(tiny.run_pipeline(pipe, steps=3), expected)
 
 
+def test_both_caches_over_steps() -> None:
+    """Attention that Pyramid Attention Broadcast keeps, in blocks that ``cache`` skips."""
+    pipe, alone = tiny.pipeline(), tiny.pipeline()
+    for each in (pipe, alone):
+        Broadcast(each.unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1)
+    apply_tome(pipe, 0.5, cache=0.5)
+    first = tiny.run_pipeline(pipe, steps=12)
+    assert pipe.tome.entries[0].last_image.num_skipped == 6
+    assert np.isfinite(first).all()
+    assert np.array_equal(tiny.run_pipeline(pipe, steps=12), first)
+    # Without ToMe nothing resets what Pyramid Attention Broadcast keeps; both begin with nothing here.
+    assert np.array_equal(tiny.run_pipeline(remove_tome(pipe), steps=12), tiny.run_pipeline(alone, steps=12))
+
+
 def test_none_of_the_blocks_ran() -> None:
     """As with INFERENCE_OPTIMIZE=True, where ppdiffusers builds other blocks than those of the model."""
     unet = tiny.unet(levels=1)
