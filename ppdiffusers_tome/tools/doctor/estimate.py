@@ -15,6 +15,7 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.kv_reduction import plan_pooling
 from ppdiffusers_tome.merging.methods import METHODS, POOLED
+from ppdiffusers_tome.patching.apply import applied_tome
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select_blocks
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -90,16 +91,22 @@ def estimate_merging(model_or_pipe: Any, config: ToMeConfig, height: int, width:
     return made
 
 
-def time_denoiser(pipe: Any, part: str, config: ToMeConfig, height: int, width: int) -> tuple[float, float]:
+def time_denoiser(pipe: Any, part: str, config: ToMeConfig, height: int, width: int) -> tuple[float, float, int]:
     """Time the first denoiser call of one image, unmerged and merged, in seconds.
 
-    The pipeline has no ToMe, before and after; height and width are those of the image in pixels.
+    The pipeline has no ToMe, before and after; height and width are those of the image in pixels. The third number is
+    the most memory that the cache over steps keeps for an image, in bytes.
     """
     denoiser = dict(list_models(pipe))[part]
     unmerged = min(_time_call(pipe, denoiser, height, width) for _ in range(_REPEATS))
     apply_tome(pipe, config=config)
     try:
-        return unmerged, min(_time_call(pipe, denoiser, height, width) for _ in range(_REPEATS))
+        merged = min(_time_call(pipe, denoiser, height, width) for _ in range(_REPEATS))
+        applied = applied_tome(denoiser)
+        reports = [entry.last_image for entry in applied.entries] if applied else []
+        # One step was computed; after two there may be a slope for each value.
+        cache_bytes = (1 + config.cache_order) * sum(report.cache_bytes for report in reports if report is not None)
+        return unmerged, merged, cache_bytes
     finally:
         remove_tome(pipe)
 

@@ -43,9 +43,11 @@ def test_pipeline_that_was_never_inspected_says_so() -> None:
 
 
 def test_one_model_has_tokens_at_every_level_and_a_timed_call(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--model", "bundled", "--height", "512", "--width", "256", "--config", "fast"]) == 0
+    assert main(["doctor", "--model", "bundled", "--height", "512", "--width", "256", "--config", "fast",
+                 "--cache", "0.5"]) == 0  # fmt: skip
     output = capsys.readouterr().out
-    assert output.startswith("bundled: StableDiffusionPipeline, 512x256, preset fast")
+    assert output.startswith("bundled: StableDiffusionPipeline, 512x256, ratio 0.9375")
+    assert re.search(r"skips most layers in 10 of the 20 calls, .*; it keeps at most \d+ MiB for an image", output)
     assert re.search(r"unet +1 +64x32 +3 +2048 -> 128", output)
     assert re.search(r"unet +8 +8x4 +1 +none: ratio names level 1, 2 only", output)
     assert re.search(r"Expect .*a whole call of unet takes \d+\.\d{3} s for an image instead of \d+\.\d{3} s", output)
@@ -55,7 +57,7 @@ def test_transformer_is_counted_in_latents_at_its_own_size(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A DiTPipeline does not tell the scale between pixels and latents, and ignores a size."""
-    monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_denoiser", lambda *_: (1.0, 0.1))
+    monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_denoiser", lambda *_: (1.0, 0.1, 0))
     monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_decoding", lambda *_: 5.0)
     assert main(["doctor", "--model", "bundled-dit", "--height", "512", "--config", "quality"]) == 0
     output = capsys.readouterr().out
@@ -102,13 +104,21 @@ def test_timing_leaves_a_pipeline_as_it_was() -> None:
     assert find_latent_size(tiny.pipeline(), 64, None) == ((32, 16), 2)
     pipe = ddpm_pipeline(attention=True)
     before, random = tiny.snapshot(pipe.unet), tiny.random_states()
-    assert min(time_denoiser(pipe, "unet", ToMeConfig(0.5), 16, 16)) > 0
+    *seconds, cache_bytes = time_denoiser(pipe, "unet", ToMeConfig(0.5), 16, 16)
+    assert min(seconds) > 0 == cache_bytes
     assert time_decoding(pipe, 16, 16) == 0.0
     assert time_decoding(tiny.pipeline(), 16, 16) > 0
     assert tiny.snapshot(pipe.unet) == before
     assert tiny.random_states() == random
     with pytest.raises(UserError, match="StableDiffusionPipeline cannot be called with a prompt alone"):
         time_denoiser(tiny.pipeline(), "unet", ToMeConfig(0.5), 32, 32)  # it has no tokenizer
+
+
+def test_memory_of_a_cache_over_steps_is_bounded_by_one_call() -> None:
+    pipe, cached = ddpm_pipeline(attention=True), ToMeConfig(0.5, cache=0.5)
+    *_, cache_bytes = time_denoiser(pipe, "unet", cached, 16, 16)
+    pipe.apply_tome(cached)(num_inference_steps=12)
+    assert 0 < pipe.tome.entries[0].last_image.cache_bytes <= cache_bytes
 
 
 def test_reasons_why_nothing_merges_at_a_level() -> None:

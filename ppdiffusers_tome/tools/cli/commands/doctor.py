@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import choose_computed_steps
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.generation.arguments import (
     add_precision_arguments,
@@ -17,6 +18,7 @@ from ppdiffusers_tome.tools.generation.arguments import (
 from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
+from ppdiffusers_tome.tools.measure.units import format_bytes
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.tools.doctor.estimate import Estimate
@@ -149,18 +151,25 @@ def _describe_gain(pipe: Any, levels: list[Estimate], config: ToMeConfig, size: 
         return "Nothing merges at this size and ratio; the table says why. A larger image or ratio has more to merge."
     part = max(merging, key=lambda each: each.num_blocks).part
     try:
-        unmerged, merged = time_denoiser(pipe, part, config, size[0] * scale, size[1] * scale)
+        unmerged, merged, cache_bytes = time_denoiser(pipe, part, config, size[0] * scale, size[1] * scale)
     except UserError as error:
         return f"Tokens merge. The gain was not timed: {error}."
     times = f"a whole call of {part} takes {merged:.3f} s for an image instead of {unmerged:.3f} s"
+    cache = ""
+    if config.cache:
+        num_skipped = _STEPS - len(choose_computed_steps(_STEPS, config.cache))
+        cache = (
+            f" The cache over steps skips most layers in {num_skipped} of the {_STEPS} calls, which is not in these "
+            f"numbers; it keeps at most {format_bytes(cache_bytes)} for an image, twice that with guidance."
+        )
     if merged >= unmerged:
         return (
             f"Expect no speed-up at this size: {times}. Generate larger images, or make matching cheaper with "
-            "--tile 16 --reuse-steps 4 --reuse-blocks."
+            f"--tile 16 --reuse-steps 4 --reuse-blocks.{cache}"
         )
     before = _STEPS * unmerged + time_decoding(pipe, *size)
     after = before - _STEPS * (unmerged - merged)
     return (
         f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast. Of an image of {_STEPS} steps, with "
-        f"decoding, calls are {_STEPS * unmerged / before:.0%}, and it is {before / after:.2f} times as fast."
+        f"decoding, calls are {_STEPS * unmerged / before:.0%}, and it is {before / after:.2f} times as fast.{cache}"
     )
