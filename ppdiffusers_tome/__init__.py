@@ -11,7 +11,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.version import __version__
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.api import ToMeMixin, apply_patch, apply_tome, remove_patch
+    from ppdiffusers_tome.api import ToMeMixin, apply_patch, apply_tome, remove_patch, use_tome
     from ppdiffusers_tome.cpu.chunked_attention import (
         ChunkedAttnProcessor,
         disable_chunked_attention,
@@ -26,7 +26,7 @@ _LAZY = {
     "patching.apply": ("AppliedBlocks", "AppliedToMe", "applied_tome", "remove_tome"),
     "patching.shared_copy": ("shared_copy",),
     "cpu.chunked_attention": ("ChunkedAttnProcessor", "disable_chunked_attention", "enable_chunked_attention"),
-    "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch"),
+    "api": ("ToMeMixin", "apply_patch", "apply_tome", "remove_patch", "use_tome"),
     "tuning.results": ("Target", "Trial", "Tuned"),
     "tuning.search": ("tune",),
 }
@@ -58,6 +58,7 @@ __all__ = [
     "shared_copy",
     "tune",
     "uninstall",
+    "use_tome",
 ]
 
 

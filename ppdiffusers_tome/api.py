@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ppdiffusers_tome.errors import ToMeTypeError
-from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_config, remove_tome
+from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_config, keep_applied, remove_tome
 from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
 from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.presets import is_preset
@@ -142,6 +143,32 @@ def apply_tome(
             )
         config, settings["ratio"] = ratio, UNSET
     return apply_config(model_or_pipe, apply_overrides(config, settings))
+
+
+@contextmanager
+def use_tome(model_or_pipe: T, *args: Any, **settings: Any) -> Iterator[T]:
+    """Apply ToMe in a ``with`` block, and restore what was applied before.
+
+    A server gives each request its settings so. Requests that run at the same time need a ``shared_copy`` each, as what
+    is applied to a pipeline holds in all threads.
+
+    Args:
+        model_or_pipe, args, settings: as for ``apply_tome``; the pipeline or model that has settings now, if any, not a
+            part of it.
+
+    Yields:
+        ``model_or_pipe``.
+
+    Raises:
+        ToMeTypeError, ToMeValueError, NothingToMergeError: as ``apply_tome``. After this or any other error, what was
+            applied before is applied again.
+
+    Example:
+        >>> with use_tome(pipe, ratio=0.5):
+        ...     image = pipe(prompt).images[0]  # doctest: +SKIP
+    """
+    with keep_applied(model_or_pipe):
+        yield apply_tome(model_or_pipe, *args, **settings)
 
 
 def apply_patch(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES, MergePoint
-from ppdiffusers_tome.patching.attach import attach, detach, list_attached_blocks
+from ppdiffusers_tome.patching.attach import attach, detach, list_attached_blocks, list_attachments
 from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
     accepts_key_bias,
@@ -114,6 +116,19 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
             if chosen:
                 attach(layer, chosen, config)
     return model_or_pipe
+
+
+@contextmanager
+def keep_applied(model_or_pipe: Any) -> Iterator[None]:
+    """Restore afterwards what is applied to a pipeline or model now, also if the ``with`` block raises."""
+    before = [attached for _, layer in list_models(model_or_pipe) for attached in list_attachments(layer)]
+    try:
+        yield
+    finally:
+        with CHANGES:
+            remove_tome(model_or_pipe)
+            for layer, blocks, config in before:
+                attach(layer, blocks, config)
 
 
 def remove_tome(model_or_pipe: T) -> T:

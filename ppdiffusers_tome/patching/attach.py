@@ -14,6 +14,7 @@ from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
     accepts_key_bias,
     execution_order,
+    find_blocks,
     find_layer,
     find_timestep_layer,
     is_a,
@@ -70,6 +71,21 @@ def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockForward]]:
         for override in list_overrides(layer)
         if isinstance(override, BlockForward)
     ]
+
+
+def list_attachments(model: Layer) -> list[tuple[Layer, list[MergeableBlock], ToMeConfig]]:
+    """Return the arguments with which ``attach`` was called for what a model has now."""
+    found = []
+    for layer in model.sublayers(include_self=True):
+        for override in list_overrides(layer):
+            if isinstance(override, DenoiserForward):
+                attached = {
+                    id(block) for _, block, forward in list_attached_blocks(layer)
+                    if forward.attachment is override.attachment
+                }  # fmt: skip
+                blocks = [block for block in find_blocks(layer) if id(block.block) in attached]
+                found.append((layer, blocks, override.attachment.config))
+    return found
 
 
 def _reset(model: Layer) -> None:

@@ -26,6 +26,8 @@ from ppdiffusers_tome import (
     apply_tome,
     remove_patch,
     remove_tome,
+    shared_copy,
+    use_tome,
 )
 
 
@@ -267,3 +269,48 @@ class TestWaysOfAsking:
             assert getattr(ppdiffusers_tome, name) is not None
         with pytest.raises(AttributeError, match="no attribute 'aply_tome'"):
             ppdiffusers_tome.aply_tome  # noqa: B018
+
+
+class TestForOneRequest:
+    def test_what_was_applied_before_is_applied_again(self) -> None:
+        pipe = control_pipeline(tiny.controlnet())
+        pipe.controlnet.apply_tome(0.3, method="prune")
+        apply_tome(pipe.unet.down_blocks[0], 0.6)
+        apply_tome(pipe.unet.up_blocks, 0.25, seed=3)
+        given = dict(image=tiny.array((1, 3, 32, 32)))
+        before, applied = tiny.run_pipeline(pipe, **given), pipe.tome
+        with use_tome(pipe, "fast", seed=1) as merged:
+            assert merged is pipe
+            assert pipe.tome.config == replace(ToMeConfig.preset("fast"), seed=1)
+            assert not np.array_equal(tiny.run_pipeline(pipe, **given), before)
+        assert pipe.tome == applied
+        assert np.array_equal(tiny.run_pipeline(pipe, **given), before)
+
+    @pytest.mark.parametrize("ratio", [None, 0.3])
+    def test_also_after_an_error(self, pipe: Any, ratio: float | None) -> None:
+        plain = tiny.snapshot(pipe.unet)
+        if ratio is not None:
+            pipe.apply_tome(ratio)
+        applied = pipe.tome
+        with pytest.raises(RuntimeError), use_tome(pipe, 0.6):
+            raise RuntimeError
+        assert pipe.tome == applied
+        with pytest.raises(ToMeValueError), use_tome(pipe, 2.0):
+            pass
+        assert pipe.tome == applied
+        assert tiny.snapshot(remove_tome(pipe).unet) == plain
+
+    def test_it_may_be_within_another(self, pipe: Any) -> None:
+        with use_tome(pipe, 0.3):
+            with use_tome(pipe, 0.6):
+                assert pipe.tome.config.ratio == 0.6
+            assert pipe.tome.config.ratio == 0.3
+        assert pipe.tome is None
+
+    def test_a_shared_copy_has_its_own(self, pipe: Any) -> None:
+        copied = shared_copy(pipe)
+        with use_tome(copied, 0.5):
+            assert pipe.tome is None
+            with use_tome(pipe, 0.3):
+                assert copied.tome.config.ratio == 0.5
+        assert (pipe.tome, copied.tome) == (None, None)
