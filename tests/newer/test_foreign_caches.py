@@ -15,7 +15,7 @@ import paddle
 import pytest
 
 from newer import stand_ins
-from newer.stand_ins import FIRST, Model, apart, beside
+from newer.stand_ins import FIRST, Model, apart, join_text
 from newer.test_stand_ins import same
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.overrides.method import list_overrides
@@ -28,7 +28,7 @@ TIMESTEPS = (900, 700, 500, 300)  # every second one is skipped
 def run_blocks(model: Model, tokens: Any, text: Any, start: int, **given: Any) -> Any:
     for block in model.transformer_blocks[start:]:
         text, tokens = block(hidden_states=tokens, encoder_hidden_states=text, **given)
-    both = beside(tokens, text, FIRST)
+    both = join_text(tokens, text, FIRST)
     for block in model.single_transformer_blocks:
         both = block(hidden_states=both, **given)
     return apart(both, text.shape[1], FIRST)

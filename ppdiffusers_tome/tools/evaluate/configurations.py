@@ -104,8 +104,7 @@ def port(
 def add_fewer_steps_argument(group: Any) -> None:
     """Add the unmerged pipeline with fewer steps."""
     group.add_argument("--fewer-steps", type=int, nargs="+", default=[], metavar="N",
-                       help="the unmerged pipeline with this many denoising steps too: whether merging keeps more than "
-                       "fewer steps do at the same cost")  # fmt: skip
+                       help="also unmerged with so many steps, for the same time")
 
 
 def make_fewer_steps(numbers: Iterable[int], steps: int) -> list[Configuration]:
