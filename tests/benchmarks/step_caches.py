@@ -73,6 +73,11 @@ def list_variants(model: str, steps: int) -> list[Variant]:
     for cache in (0.3, 0.4, 0.5, 0.6, 0.7):
         variants.append(Variant(f"cache {cache}", CACHE, replace(whole, cache=cache), steps))
         variants.append(Variant(f"best tokens, cache {cache}", "tokens and cache", replace(tokens, cache=cache), steps))
+    if model == "bundled":  # steps that run unmerged at the end cost time and keep detail
+        for end, cache in [*((0.8, cache) for cache in (0.0, 0.3, 0.4, 0.5, 0.6)), (1.0, 0.6), (1.0, 0.65), (1.0, 0.7)]:
+            config = replace(tokens, end=end, cache=cache)
+            name = f"balanced{f', end {end}' if end < 1 else ''}{f', cache {cache}' if cache else ''}"
+            variants.append(Variant(name, "tokens and cache" if cache else "tokens", config, steps))
     for interval in (2, 3):
         computed = tuple(sorted({1, *range(0, steps, interval)}))
         # Steps after the last computed one are computed too, so the list ends at the last step.
