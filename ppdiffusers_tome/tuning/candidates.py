@@ -16,10 +16,11 @@ from ppdiffusers_tome.settings.types import LEVELS, truncated_repr
 
 # The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from
 # proportional attention and "keys" in a transformer, and in both from unmerged last steps. Plain merging also works
-# where blocks have no layers for keys and attention takes no mask. A cache over steps goes with the best of each model.
+# where blocks have no layers for keys and attention takes no mask. A cache over steps goes with the best of each model
+# (docs/en/results/step-caches.md).
 _CACHES = (0.3, 0.5, 0.6, 0.7)
 _CACHED = (
-    ToMeConfig(0.0), replace(ToMeConfig.preset("balanced"), end=0.9),
+    ToMeConfig(0.0), replace(ToMeConfig.preset("balanced"), end=0.8), ToMeConfig.preset("balanced"),
     ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
 )  # fmt: skip
 CANDIDATES = (

@@ -270,7 +270,7 @@ SPEEDS = (1.2, 1.4, 1.6, 1.8, 1.9, 2.0, 2.25, 2.4, 2.6, 3.0, 3.5)
 
 def write_pages() -> None:
     """Write all points and the best at each speed as CSV, and the plot."""
-    points = read_points()
+    points = {case: members for case, members in read_points().items() if len(members) >= 10}
     table = [("model", "scheduler", "steps", "setting", "denoiser", "image", "psnr", "lowest", "images")]
     best = [("model", "scheduler", "steps", "denoiser", "best", "psnr", "fewer steps", "their psnr", "above")]
     for case, members in points.items():

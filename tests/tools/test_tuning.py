@@ -410,7 +410,8 @@ class TestCandidates:
         assert {family: len(configs) for family, configs in found.items()} == {
             "todo": 3, "todo, from 0 to 0.9": 1, "keys": 2, "tome, proportional": 2,
             "tome, proportional, from 0 to 0.9": 2, "tome, from 0 to 0.5": 1, "tome": 2, "cache over steps": 4,
-            "todo, from 0 to 0.9, cache over steps": 4, "tome, proportional, from 0 to 0.9, cache over steps": 4,
+            "todo, from 0 to 0.8, cache over steps": 4, "todo, cache over steps": 4,
+            "tome, proportional, from 0 to 0.9, cache over steps": 4,
         }  # fmt: skip
         assert sorted(flat(found), key=repr) == sorted(CANDIDATES, key=repr)
 
@@ -422,8 +423,8 @@ class TestCandidates:
         """Keys count sizes whether they are asked to or not, so both would draw the same picture."""
         found = list_candidates(settings={"method": "keys"})
         assert set(found) == {
-            "keys", "keys, from 0 to 0.5", "keys, from 0 to 0.9", "cache over steps",
-            "keys, from 0 to 0.9, cache over steps",
+            "keys", "keys, from 0 to 0.5", "keys, from 0 to 0.9", "cache over steps", "keys, cache over steps",
+            "keys, from 0 to 0.8, cache over steps", "keys, from 0 to 0.9, cache over steps",
         }  # fmt: skip
         drawn = [replace(config, proportional=None) for config in flat(found)]
         assert len(set(drawn)) == len(drawn)
