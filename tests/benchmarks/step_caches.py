@@ -2,6 +2,7 @@
 
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches images bundled --steps 20 --scheduler ddim
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches costs bundled
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches skipped
     PYTHONPATH=tests python -m benchmarks.step_caches pages
 
 ``images`` adds the PSNR of each setting and prompt to docs/measured/step_caches/images.jsonl and resumes; other work on
@@ -320,6 +321,45 @@ def _plot(points: Mapping[tuple[str, str, int], Sequence[Point]]) -> None:
     figure.savefig(PLOT, dpi=100)
 
 
+def measure_skipped_step() -> None:
+    """Print what a skipped step of Stable Diffusion 1.5's UNet costs above the layers that run, random weights."""
+    import numpy as np
+    import paddle
+    import ppdiffusers
+
+    import tiny
+    from ppdiffusers_tome import apply_tome
+
+    unet = ppdiffusers.UNet2DConditionModel(cross_attention_dim=768, sample_size=64)
+    unet.eval()
+    finest = unet.down_blocks[0], unet.up_blocks[-1]
+    layers = [unet.conv_in, unet.time_embedding, unet.conv_norm_out, unet.conv_act, unet.conv_out]
+    layers += [layer for block in finest for layer in block.resnets]
+    for attention in (layer for block in finest for layer in block.attentions):
+        layers += [attention.norm, attention.proj_in, attention.proj_out]
+    layers += unet.down_blocks[0].downsamplers
+    inside: list[float] = []
+    for layer in layers:
+        layer.register_forward_pre_hook(lambda *_: inside.append(-time.perf_counter()))
+        layer.register_forward_post_hook(lambda *_: inside.append(inside.pop() + time.perf_counter()))
+    latent, text, seconds = paddle.randn([1, 4, 64, 64]), paddle.randn([1, 77, 768]), []
+
+    def call(unet: Any, number: int, timestep: float) -> Any:
+        inside.clear()
+        start = time.perf_counter()
+        unet(latent, timestep, text)
+        seconds.append((time.perf_counter() - start, sum(inside)))
+        return np.zeros(1)
+
+    pipe = apply_tome(tiny.Sampler(unet, ppdiffusers.DDIMScheduler()), 0, cache=(0, 8))
+    pipe(call, 9)
+    skipped = seconds[1:8]
+    share = statistics.median(total for total, _ in skipped) / seconds[8][0]
+    above = statistics.median(total / layers - 1 for total, layers in skipped)
+    report = pipe.tome.entries[0].last_image
+    print(f"a skipped step takes {share:.3f} of a whole one, {above:.2%} above its layers; {report}")
+
+
 def _describe_machine() -> dict[str, Any]:
     from ppdiffusers_tome.tools.measure.system import describe_machine
 
@@ -351,6 +391,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             command.add_argument("--rounds", type=int, default=3)
     commands.add_parser("pages")
+    commands.add_parser("skipped")
     args = parser.parse_args(argv)
     if args.command == "pages":
         write_pages()
@@ -360,6 +401,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     prepare()
     if args.command == "images":
         measure_images(args.model, args.scheduler, args.steps, args.prompts, args.only)
+    elif args.command == "skipped":
+        measure_skipped_step()
     else:
         measure_costs(args.model, args.rounds)
 
