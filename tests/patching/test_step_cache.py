@@ -297,6 +297,10 @@ class TestOnPipelines:
 
         assert report(2) == report(1) + report(1)
 
+    @pytest.mark.xfail(
+        paddle.__version__.startswith("2."), raises=TypeError, strict=True,
+        reason="the pipeline calls Tensor.reshape(b, h, hw1, hw2): on Paddle 2.6 it takes 2 to 3 positional arguments",
+    )  # fmt: skip
     def test_a_pipeline_that_reads_attention_maps_is_computed_and_that_is_logged(self) -> None:
         pipe = tiny.pipeline(ppdiffusers.StableDiffusionSAGPipeline)
         given = dict(steps=STEPS, sag_scale=0.75, guidance_scale=3.0)
