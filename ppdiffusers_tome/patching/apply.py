@@ -21,6 +21,7 @@ from ppdiffusers_tome.patching.blocks import (
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
+from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.call_stack import CHANGES
 from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
@@ -120,7 +121,7 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
 
 @contextmanager
 def keep_applied(model_or_pipe: Any) -> Iterator[None]:
-    """Restore afterwards what is applied to a pipeline or model now, also if the ``with`` block raises."""
+    """Restore afterwards what is applied now, also if the block raises."""
     before = [attached for _, layer in list_models(model_or_pipe) for attached in list_attachments(layer)]
     try:
         yield
@@ -157,21 +158,19 @@ def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     entries: list[AppliedBlocks] = []
     seen: set[int] = set()
     for name, layer in list_models(model_or_pipe):
-        found: dict[ToMeConfig, AppliedBlocks] = {}
-        counted: set[int] = set()
+        paths: dict[ToMeConfig, list[str]] = {}
+        attachments: dict[ToMeConfig, dict[Attachment, None]] = {}  # several ControlNets may have one config
         for path, block, override in list_attached_blocks(layer):
             # Two models may hold the same layers (Versatile Diffusion's UNets).
             if id(block) not in seen:
                 seen.add(id(block))
-                config, last_image = override.attachment.config, override.attachment.last_image
-                entry = found.get(config)
-                if entry is not None and last_image is not None and id(override.attachment) not in counted:
-                    last_image = last_image if entry.last_image is None else entry.last_image + last_image
-                elif entry is not None:
-                    last_image = entry.last_image
-                counted.add(id(override.attachment))
-                found[config] = AppliedBlocks(name, config, (*(entry.paths if entry else ()), path), last_image)
-        entries += found.values()
+                config = override.attachment.config
+                paths.setdefault(config, []).append(path)
+                attachments.setdefault(config, {})[override.attachment] = None
+        for config, found in paths.items():
+            reports = [report for report in (each.last_image for each in attachments[config]) if report is not None]
+            last_image = sum(reports[1:], reports[0]) if reports else None
+            entries.append(AppliedBlocks(name, config, tuple(found), last_image))
     return AppliedToMe(tuple(entries)) if entries else None
 
 

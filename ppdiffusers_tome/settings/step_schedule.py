@@ -1,4 +1,4 @@
-"""Which steps of a denoising the cache over steps computes. Imports no Paddle."""
+"""The steps that a cache over steps computes. Imports no Paddle."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def _try_fewer_steps(
     pipe: Any, generators: Sequence[Generator], unmerged: Sequence[MeasuredImage], config: ToMeConfig, steps: int,
     speed_up: float,
 ) -> list[Trial]:  # fmt: skip
-    """Try fewer steps in the time of a cache over steps, unmerged and with the same merging."""
+    """Try fewer steps in the same time, unmerged and with the same merging."""
     trials = []
     for candidate in dict.fromkeys([replace(config, ratio=0.0, cache=0.0), replace(config, cache=0.0)]):
         apply_config(pipe, candidate)

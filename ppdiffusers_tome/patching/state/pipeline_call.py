@@ -77,7 +77,7 @@ class PipelineCall:
         return self._denoisings[attachment]
 
     def end(self, *, is_complete: bool) -> None:
-        """Report cached steps, free all values, and log denoisers in which no tokens merged in a complete image."""
+        """Report cached steps, free all values, log images without merging."""
         denoisings, self._denoisings = self._denoisings, {}
         for attachment, denoising in denoisings.items():
             if denoising is not None and attachment.config.cache:

@@ -1,4 +1,6 @@
-"""What calls of a denoiser share over denoising steps: reductions to reuse, or histories of layers.
+"""The values that calls of a denoiser share over steps.
+
+They are reductions to reuse, or histories of layers.
 
 Calls that are not known to belong together share nothing: they are slower then, never wrong. This module does not
 import Paddle.
