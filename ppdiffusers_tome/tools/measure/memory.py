@@ -27,16 +27,6 @@ def get_total_memory() -> int:
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _read_cgroups())])
 
 
-def get_free_device_memory() -> int:
-    """Return the bytes that new tensors can take on Paddle's device."""
-    import paddle
-
-    kind, index = memory_kind()
-    if kind == "device":
-        return int(paddle.device.cuda.get_device_properties(index).total_memory - get_tensor_bytes()[0])
-    return get_free_memory()
-
-
 def get_tensor_bytes() -> tuple[int, int]:
     """Return the bytes of Paddle's tensors, now and at most since the process began."""
     from paddle.base import core
