@@ -122,14 +122,15 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
 @contextmanager
 def keep_applied(model_or_pipe: Any) -> Iterator[None]:
     """Restore afterwards what is applied now, also if the block raises."""
-    before = [attached for _, layer in list_models(model_or_pipe) for attached in list_attachments(layer)]
+    before = [(layer, list_attachments(layer)) for _, layer in list_models(model_or_pipe)]
     try:
         yield
     finally:
         with CHANGES:
             remove_tome(model_or_pipe)
-            for layer, blocks, config in before:
-                attach(layer, blocks, config)
+            for layer, attachments in before:
+                for blocks, config in attachments:
+                    attach(layer, blocks, config)
 
 
 def remove_tome(model_or_pipe: T) -> T:

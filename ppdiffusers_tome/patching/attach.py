@@ -14,7 +14,6 @@ from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
     accepts_key_bias,
     execution_order,
-    find_blocks,
     find_layer,
     find_timestep_layer,
     is_a,
@@ -73,19 +72,12 @@ def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockForward]]:
     ]
 
 
-def list_attachments(model: Layer) -> list[tuple[Layer, list[MergeableBlock], ToMeConfig]]:
-    """Return the arguments with which ``attach`` was called for what a model has now."""
-    found = []
-    for layer in model.sublayers(include_self=True):
-        for override in list_overrides(layer):
-            if isinstance(override, DenoiserForward):
-                attached = {
-                    id(block) for _, block, forward in list_attached_blocks(layer)
-                    if forward.attachment is override.attachment
-                }  # fmt: skip
-                blocks = [block for block in find_blocks(layer) if id(block.block) in attached]
-                found.append((layer, blocks, override.attachment.config))
-    return found
+def list_attachments(model: Layer) -> list[tuple[list[MergeableBlock], ToMeConfig]]:
+    """Return the blocks and settings with which ``attach`` was called."""
+    blocks: dict[Attachment, list[MergeableBlock]] = {}
+    for _, _, override in list_attached_blocks(model):
+        blocks.setdefault(override.attachment, []).append(override.block)
+    return [(attached, attachment.config) for attachment, attached in blocks.items()]
 
 
 def _reset(model: Layer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.merging.methods import METHODS
@@ -77,7 +78,13 @@ def find_layer(layer: Layer, path: str) -> Any:
 
 def is_a(layer: object, *class_names: str) -> bool:
     """Return whether a layer's classes have one of these names."""
-    return any(cls.__name__ in class_names for cls in type(layer).__mro__)
+    return not _list_class_names(type(layer)).isdisjoint(class_names)  # type: ignore[arg-type]
+
+
+# Mypy takes classes for unhashable, so calls of this and of ``_list_adapters`` need a comment for it.
+@lru_cache(maxsize=1024)
+def _list_class_names(layer_class: type) -> frozenset[str]:
+    return frozenset(cls.__name__ for cls in layer_class.__mro__)
 
 
 def accepts_key_bias(attention: Any) -> bool:
@@ -100,7 +107,7 @@ def find_blocks(model: Layer) -> list[MergeableBlock]:
     blocks, seen = [], set()
     denoisers = _list_denoisers(model)
     for path, layer in _walk(model):
-        matching = [adapter for adapter in adapters() if is_a(layer, *adapter.parent_classes)]
+        matching = _list_adapters(type(layer))  # type: ignore[arg-type]
         for name, block in layer.named_sublayers() if matching else ():  # in the order of the model
             for adapter in matching:
                 if is_a(block, adapter.block_class) and id(block) not in seen and adapter.can_merge(block):
@@ -135,6 +142,12 @@ def find_timestep_layer(denoiser: Layer) -> Any | None:
     if hasattr(denoiser, "time_proj"):
         return denoiser.time_proj
     return next((layer for layer in denoiser.sublayers() if is_a(layer, "Timesteps")), None)
+
+
+@lru_cache(maxsize=1024)
+def _list_adapters(parent_class: type) -> list[BlockAdapter]:
+    """Return the adapters whose blocks a layer of this class may contain."""
+    return [adapter for adapter in adapters() if not _list_class_names(parent_class).isdisjoint(adapter.parent_classes)]
 
 
 def _list_denoisers(model: Layer) -> dict[str, Layer]:

@@ -18,7 +18,7 @@ _VAES = (
     "AutoencoderTiny", "ConsistencyDecoderVAE", "LVDMAutoencoderKL", "VQModel", "PaellaVQModel",
 )  # fmt: skip
 # What a model that is built with INFERENCE_OPTIMIZE=True runs.
-_FUSED = ("simplified_sd3", "simplified_facebookdit")
+_FUSED = {"simplified_sd3", "simplified_facebookdit"}
 # Class name -> the reason, a clause.
 REFUSED = {
     **dict.fromkeys(_VAES, _VAE),
@@ -41,7 +41,7 @@ REFUSED = {
 def find_refusal(model: Layer | type) -> str | None:
     """Return why nothing merges in a model or class, or None."""
     cls = model if isinstance(model, type) else type(model)
-    if any(hasattr(model, name) for name in _FUSED):
+    if not _FUSED.isdisjoint(vars(model).get("_sub_layers", ())):
         return _OPTIMIZED
     return next((REFUSED[base.__name__] for base in cls.__mro__ if base.__name__ in REFUSED), None)
 

@@ -11,7 +11,6 @@ from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.patching.adapters import find_adapter
 from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride, MethodOverride
@@ -48,8 +47,7 @@ class ParentForward(ForwardOverride):
 
     def __init__(self, attachment: Attachment, block: MergeableBlock) -> None:
         super().__init__(attachment, block.parent)
-        # Not the adapter itself: a model with ToMe can be pickled.
-        self.block_class, self.level = block.adapter.block_class, block.level
+        self.adapter, self.level = block.adapter, block.level
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)
@@ -74,7 +72,7 @@ class ParentForward(ForwardOverride):
     def read_layout(self, call: DenoiserCall, layer: Layer, args: Arguments, kwargs: Keywords) -> None:
         """Set the layout in a call, or log that no grid exists."""
         call.layouts.pop(self, None)
-        adapter = find_adapter(self.block_class)
+        adapter = self.adapter
         inputs = find_arguments(layer, args, kwargs, adapter.grid_inputs)
         if inputs is None:
             return
@@ -115,6 +113,7 @@ class BlockForward(ForwardOverride):
         inner: Sequence[tuple[str, MethodOverride]],
     ) -> None:  # fmt: skip
         super().__init__(attachment, block.block)
+        self.block = block
         self.parent, self.inner, self.gets_tokens = parent, inner, not block.adapter.tokens_layer
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
