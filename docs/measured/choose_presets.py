@@ -12,8 +12,8 @@ Only settings that compute no similarities are taken: by the estimate for GPUs (
 matching in every block costs more there than it saves. And only those that merge in every step, as a part of the steps
 cannot be exported, nor told where a model does not report its timestep; ``end`` goes with any preset. ``balanced`` with
 ``end=0.9`` would be a faster ``quality`` on the UNet (blocks 2.19x instead of 1.99x, -0.3 to +3.1 dB), but on the
-transformer it is no faster and loses 4.8 dB (2.4 to 6.2), so presets have no ``end``. Run this from the repository, with
-the package installed.
+transformer it is no faster and loses 4.8 dB (2.4 to 6.2), so presets have no ``end``. Run this from the repository,
+with the package installed.
 """
 
 from __future__ import annotations
