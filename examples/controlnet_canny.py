@@ -40,9 +40,12 @@ else:
 # float16 halves the memory, but Paddle runs it on GPUs only.
 on_gpu = paddle.get_device().startswith("gpu")
 dtype = paddle.float16 if on_gpu else paddle.float32
-pipe = StableDiffusionControlNetPipeline.from_pretrained(
-    str(model), controlnet=ControlNetModel.from_pretrained(str(controlnet), paddle_dtype=dtype), paddle_dtype=dtype
-)
+try:
+    pipe = StableDiffusionControlNetPipeline.from_pretrained(
+        str(model), controlnet=ControlNetModel.from_pretrained(str(controlnet), paddle_dtype=dtype), paddle_dtype=dtype
+    )
+except OSError as error:
+    raise SystemExit(f"{error}\nWithout a network, run this with --offline") from None
 if on_gpu:
     pipe.enable_xformers_memory_efficient_attention()  # before or after apply_tome, both work
 
