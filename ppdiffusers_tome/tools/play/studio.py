@@ -111,18 +111,10 @@ class Studio:
         # One thread for all images, as each thread that computes keeps memory of the mathematical libraries.
         self._worker = ThreadPoolExecutor(1)
         self._waiting: list[Future[Comparison]] = []  # the first one runs
-        self._pace = self._worker.submit(self._measure_pace)
 
     def close(self) -> None:
         """Wait for the running comparison, and drop the others."""
         self._worker.shutdown(cancel_futures=True)
-
-    def get_pace(self) -> tuple[float, float] | None:
-        """Return the seconds per pixel of a step and of decoding; None if they failed."""
-        try:
-            return self._pace.result()
-        except Exception:  # an image fails alike, and says why
-            return None
 
     def find_edges(self, photo: Image.Image, form: Mapping[str, Any]) -> Image.Image:
         """Find the edges of a photo, white on black, as a form says.
@@ -231,13 +223,6 @@ class Studio:
         loaded.apply(tome)
         stage = "unmerged_image" if tome is None else "merged_image"
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
-
-    def _measure_pace(self) -> tuple[float, float]:
-        loaded, times = replace(self.plain, settings=replace(self.plain.settings, steps=1)), [0.0]
-        request = Request(loaded, self.prompt, None, loaded.settings.tome, with_map=False)
-        image = self._generate(request, None, lambda *_: times.append(time.perf_counter()))
-        step_seconds, pixels = times[-1] - times[-2], loaded.height * loaded.width
-        return step_seconds / pixels, max(0.0, image.seconds - step_seconds) / pixels
 
 
 def _check_size(form: Mapping[str, Any]) -> tuple[int, int]:

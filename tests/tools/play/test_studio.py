@@ -136,9 +136,3 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
     loaded.apply(ToMeConfig(ratio=0.5))
     assert images_equal(result.merged.image, loaded.generate("1", 0, None).image)
     studio.close()
-
-
-def test_the_pace_is_measured_beforehand(studio: Studio) -> None:
-    pace = studio.get_pace()
-    assert pace is not None
-    assert min(pace) > 0

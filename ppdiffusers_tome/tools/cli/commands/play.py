@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings, prompts = parse_arguments(args)
-    from ppdiffusers_tome.tools.play.server import choose_host_names, listen
+    from ppdiffusers_tome.tools.play.server import listen
 
     with (
         listen(args.host, args.port) as listening,
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
         studio = Studio(settings, prompts, default=args.prompt is None)
         is_bundled = settings.model.bundled and studio.plain.labels is None
         page = Page(studio, PROMPTS if is_bundled else (), args.language)
-        server = make_server(page.blocks, choose_host_names(listening, args.host, args.allow_host))
+        server = make_server(page.blocks, listening, args.allow_host)
         host, port = listening.getsockname()[:2]
         address = ipaddress.ip_address(host.partition("%")[0])
         if not address.is_loopback:
