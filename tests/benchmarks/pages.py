@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import multiprocessing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,15 @@ def prepare() -> None:
     from ppdiffusers_tome.tools.console.process import prepare_process
 
     prepare_process(keep_memory=True)
+
+
+def run_in_child(work: Callable[..., Any], *args: Any) -> Any:
+    """Return ``work(*args)`` of a fresh Python; a ``MemoryError`` where the system ends it."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), prepare) as pool:
+        try:
+            return pool.submit(work, *args).result()
+        except BrokenProcessPool as error:
+            raise MemoryError from error
 
 
 def machine() -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
 from ppdiffusers_tome.tools.generation.settings import Settings
+from ppdiffusers_tome.tools.measure.out_of_memory import free_memory
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -36,7 +36,7 @@ class Generator:
         has_controlnet = spec.edges is not None and self.settings.controlnet is not None
         if self._loaded is None or (self._loaded.settings.controlnet is not None) != has_controlnet:
             self._loaded = None
-            self.free_memory()
+            free_memory()
             settings = self.settings if has_controlnet else replace(self.settings, controlnet=None, edges=None)
             self._loaded = load_from_settings(settings)
         loaded = self._loaded
@@ -91,14 +91,6 @@ class Generator:
     def describe(self, spec: ImageSpec) -> dict[str, Any]:
         """Return everything that a spec's image is generated with, as plain values."""
         return self.load(spec).describe(spec.prompt, 0, self._get_ratio(spec))
-
-    def free_memory(self) -> None:
-        """Hand back memory that nothing uses any more."""
-        import paddle
-
-        gc.collect()
-        if paddle.get_device().startswith("gpu"):
-            paddle.device.cuda.empty_cache()
 
     def _get_ratio(self, spec: ImageSpec) -> Any:
         return self.settings.tome.ratio if spec.ratio is None else spec.ratio

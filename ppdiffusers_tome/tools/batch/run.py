@@ -16,7 +16,7 @@ from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec, form_batches,
 from ppdiffusers_tome.tools.console.output import log, print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet
 from ppdiffusers_tome.tools.generation.settings import NEEDS_CONTROLNET, Settings
-from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.out_of_memory import free_memory, is_out_of_memory
 from ppdiffusers_tome.tools.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Worker:
             if not is_out_of_memory(error):
                 raise
         self._too_many[specs[0].batch_key] = len(specs)
-        self.generator.free_memory()
+        free_memory()
         if len(specs) > 1:
             warn(f"out of memory with {len(specs)} images at once; continuing with {(len(specs) + 1) // 2}")
         return None

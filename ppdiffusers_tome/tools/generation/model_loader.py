@@ -73,15 +73,6 @@ def drop_controlnet(pipe: Any) -> Any:
     return getattr(ppdiffusers, name)(**parts, **checks)
 
 
-def load_unet(model: ModelSource, *, dtype: str = DTYPES[0]) -> Any:
-    """Load the UNet of a pipeline alone; see ``load_pipeline``."""
-    import ppdiffusers
-
-    unet = _load(ppdiffusers.UNet2DConditionModel, "--model", model, dtype, subfolder="unet")
-    unet.eval()
-    return unet
-
-
 def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: Any) -> Any:
     import paddle
 

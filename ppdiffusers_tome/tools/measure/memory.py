@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ppdiffusers_tome.tuning.measurement import Meter as Meter
-from ppdiffusers_tome.tuning.measurement import ResidentMemory as ResidentMemory
-from ppdiffusers_tome.tuning.measurement import device_memory, memory_kind
+from ppdiffusers_tome.tuning.measurement import device_memory
 
 _CGROUPS, _CGROUP_ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
@@ -25,15 +24,6 @@ def get_total_memory() -> int:
     import psutil
 
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _read_cgroups())])
-
-
-def get_tensor_bytes() -> tuple[int, int]:
-    """Return the bytes of Paddle's tensors, now and at most since the process began."""
-    from paddle.base import core
-
-    kind, index = memory_kind()
-    values = [getattr(core, f"{kind}_memory_stat_{which}_value")("Allocated", index) for which in ("current", "peak")]
-    return int(values[0]), int(values[1])
 
 
 def explain_peak() -> str:

@@ -73,7 +73,7 @@ def test_mistyped_arguments_are_one_line(arguments, sentence, capsys):
     assert sentence in line
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "bench gpu", "bench pipeline", "bench results", "bench unet"])
+@pytest.mark.parametrize("command", [*COMMANDS, "bench gpu", "bench pipeline", "bench results"])
 @pytest.mark.parametrize("width", ["80", "100"])
 def test_help_has_60_lines_and_lists_every_option(command, width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", width)
