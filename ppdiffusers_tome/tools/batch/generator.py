@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.options import BatchOptions
-from ppdiffusers_tome.tools.batch.specs import ImageSpec, check_image_path
+from ppdiffusers_tome.tools.batch.specs import ImageSpec
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
@@ -59,7 +59,6 @@ class Generator:
     def check(self, spec: ImageSpec) -> None:
         """Raise a ``UserError`` if the model cannot generate a spec; warn of oddities once."""
         loaded = self.load(spec)
-        check_image_path(spec, self.options.image_root)  # again: hours may have passed since the file was read
         self.check_early(spec)
         if loaded.labels is not None:
             _check_class(loaded.labels, spec, loaded.guidance_scale)
@@ -67,8 +66,6 @@ class Generator:
         for name, text in (("prompt", spec.prompt), ("negative_prompt", spec.negative_prompt)):
             if complaint := loaded.describe_truncation(text):
                 raise UserError(f"{name} {complaint}; shorten it")
-        if spec.edges is not None:
-            spec.edges.check()
         for name, oddity in loaded.describe_oddities(spec.prompt).items():
             if name not in self._warned:
                 self._warned.add(name)

@@ -166,7 +166,7 @@ def _find_control(
     if path is not None:
         if args.controlnet is None and not model.bundled:
             raise UserError(f"{option} {NEEDS_CONTROLNET}")
-        edges = EdgeSource(path, option, args.canny_low, args.canny_high, args.fit)
+        edges = EdgeSource(path, option, args.canny_low, args.canny_high)
         edges.check()
         return find_controlnet(args.controlnet or BUNDLED), edges
     if args.controlnet is None:

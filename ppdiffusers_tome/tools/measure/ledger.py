@@ -54,7 +54,7 @@ class Ledger:
             )
         with ExitStack() as lock:
             if self._rank == 0:
-                lock.enter_context(lock_file(self.path))
+                lock.enter_context(lock_file(self.path.with_name(f".{self.path.name}.lock"), self.path))
                 for part in self._list_parts() if self._overwrite else ():
                     part.unlink()
             self._start_file()

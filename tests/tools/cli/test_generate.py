@@ -65,7 +65,7 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
     (by_photo,), (by_edges,) = generate("--image", str(photo)), generate("--control-image", str(edges), folder="b")
     np.testing.assert_array_equal(pixels_of(by_photo), pixels_of(by_edges))
     assert read_settings(by_photo)["controlnet"]["edges"] == {
-        "option": "--image", "file": "photo.png", "fit": "crop", "canny_low": 100, "canny_high": 200,
+        "option": "--image", "file": "photo.png", "canny_low": 100, "canny_high": 200,
     }  # fmt: skip
     (chunked,) = generate("--image", str(photo), "--chunked-attention", folder="c")
     assert np.abs(pixels_of(by_photo).astype(int) - pixels_of(chunked)).max() <= 1
