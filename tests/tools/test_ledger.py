@@ -102,11 +102,6 @@ def test_a_file_of_the_users_is_not_touched(path: Path, content: bytes) -> None:
     with pytest.raises(UserError, match="is no file of results of this program"):
         open_ledger(path)
     assert path.read_bytes() == content
-    link = path.with_name("link.jsonl")
-    link.symlink_to(path)  # in a folder that somebody else filled
-    with pytest.raises(UserError, match="is a link"):
-        open_ledger(link, overwrite=True)
-    assert path.read_bytes() == content
 
 
 def test_other_settings_and_machines_are_refused(path: Path) -> None:
@@ -155,19 +150,6 @@ def test_file_systems_without_locks_are_written_too(path: Path, monkeypatch: pyt
     fill(path, 1)
     with Ledger(path, IDENTITY) as ledger:
         assert ["n", 1] in ledger
-
-
-def test_ranks_write_parts_and_read_all(path: Path) -> None:
-    with Ledger(path, IDENTITY) as first, Ledger(path, IDENTITY, rank=1) as second:
-        first.add(["n", 0], 0)
-        second.add(["n", 1], 1)
-        first.reload()
-        assert first[["n", 1]] == 1
-    with Ledger(path, IDENTITY) as ledger:
-        assert (ledger[["n", 0]], ledger[["n", 1]]) == (0, 1)
-    with Ledger(path, IDENTITY, overwrite=True) as ledger:
-        assert ["n", 1] not in ledger
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_a_stopped_runner_resumes(path: Path) -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
     from ppdiffusers_tome.tools.generation.results import GeneratedImage
-    from ppdiffusers_tome.tools.ranks import Ranks
 
 WARM_UP_STEPS = 1
 IMAGES_PER_REFERENCE = 8  # whose seconds are compared with those of one unmerged image
@@ -61,7 +60,6 @@ class Evaluation:
         configurations: the unmerged pipeline first.
         images: keeps the images.
         times_blocks: whether the seconds inside the blocks that merge are measured too.
-        ranks: the processes that share the cases.
         edges: by prompt, for a ControlNet.
     """
 
@@ -69,20 +67,16 @@ class Evaluation:
     configurations: Sequence[Configuration]
     images: ImageFolder
     times_blocks: bool
-    ranks: Ranks
     edges: Mapping[str, Image.Image] | None = None
     _warmed_up: set[str] = field(default_factory=set)
 
-    def run(self, cases: Sequence[Case], ledger_path: Path, *, overwrite: bool) -> Results | None:
+    def run(self, cases: Sequence[Case], ledger_path: Path, *, overwrite: bool) -> Results:
         """Generate and measure the images that the ledger or the folder lacks.
 
         Args:
             cases: every configuration generates them.
             ledger_path: the file of the results.
             overwrite: start over.
-
-        Returns:
-            All results; None on other ranks than the first.
 
         Raises:
             UserError: the ledger belongs to another run, or cannot be written.
@@ -92,32 +86,26 @@ class Evaluation:
         from ppdiffusers_tome.tools.measure.memory import explain_peak
         from ppdiffusers_tome.tools.measure.system import describe_machine
 
-        ranks, loaded = self.ranks, self.loaded
+        loaded = self.loaded
         run = {**loaded.describe_run(), "negative_prompt": loaded.settings.negative_prompt}
         versions = run.pop("versions")
         machine = {**describe_machine(), **versions, "device": get_device_name(), "memory": explain_peak()}
         if self.edges is not None:  # another image may have taken the place of a file
             run["controlnet"]["edge_checksums"] = [zlib.crc32(image.tobytes()) for image in self.edges.values()]
-        if not ranks.is_first:
-            ranks.exchange(None, "the first rank has opened the ledger")
-        with Ledger(ledger_path, run, overwrite=overwrite and ranks.is_first, rank=ranks.rank) as ledger:
+        with Ledger(ledger_path, run, overwrite=overwrite) as ledger:
             ledger.check_machine(machine)
-            if ranks.is_first:
-                ranks.exchange(None, "the first rank has opened the ledger")
-            self._generate_missing(ranks.shard(cases), ledger)
-            ranks.exchange(None, "all images are generated")
-            ranks.leave()
-            if not ranks.is_first:
-                return None
-            ledger.reload()
+            self._generate_missing(cases, ledger)
             levels = find_merging_levels(loaded.pipe, self.configurations) if self.times_blocks else []
             return Results(run, ledger.machine, levels, self._read_samples(cases, ledger))
 
     def _generate_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
         keys = {each.name: ["configuration", each.name] for each in self.configurations}
         for configuration in self.configurations:
-            known = ledger.get(keys[configuration.name], configuration.to_dict())
-            _check_settings(ledger, known, configuration)
+            if ledger.get(keys[configuration.name], configuration.to_dict()) != configuration.to_dict():
+                raise UserError(
+                    f"{ledger.path} has another configuration called {configuration.name!r}; give it another name, "
+                    "another --output, or --overwrite to start over"
+                )
         for configuration in self.configurations:
             if keys[configuration.name] not in ledger:
                 ledger.add(keys[configuration.name], configuration.to_dict())
@@ -164,24 +152,15 @@ class Evaluation:
 
     def _generate(self, case: Case, steps: int | None) -> GeneratedImage:
         guide = None if self.edges is None else self.edges[case.prompt]
-        generated = self.loaded.generate(case.prompt, case.seed - self.loaded.settings.seed, guide, steps=steps)
-        self.ranks.check_first_is_alive()  # which locks the ledger
-        return generated
+        return self.loaded.generate(case.prompt, case.seed - self.loaded.settings.seed, guide, steps=steps)
 
     def _make_sample(self, case: Case, generated: GeneratedImage, reference: GeneratedImage) -> dict[str, Any]:
-        import numpy as np
-
-        from ppdiffusers_tome.tools.demo_model.recognition import shows_subject
-
         seconds, unmerged_seconds = (
             {str(level): seconds for level, seconds in image.block_seconds.items()} for image in (generated, reference)
         )
         return asdict(Sample(
             case.prompt, case.seed, generated.seconds, reference.seconds, seconds, unmerged_seconds,
             generated.denoising_peak_bytes, generated.peak_bytes, **similarity_to_dict(generated.similarity),
-            follows_prompt=(
-                shows_subject(np.asarray(generated.image), case.prompt) if self.loaded.settings.model.bundled else None
-            ),
         ))  # fmt: skip
 
 
@@ -265,17 +244,3 @@ def find_merging_levels(pipe: Any, configurations: Sequence[Configuration]) -> l
     models = [find_blocks(model) for _, model in list_models(pipe)]
     configs = [each.tome for each in configurations if each.tome is not None]
     return sorted({block.level for config in configs for blocks in models for block in select_blocks(blocks, config)})
-
-
-def _check_settings(ledger: Ledger, known: Mapping[str, Any], configuration: Configuration) -> None:
-    if known != configuration.to_dict():
-        old_settings, settings = ({**values, **(values["tome"] or {})} for values in (known, configuration.to_dict()))
-        changes = ", ".join(
-            f"{name}={old_settings.get(name)!r} then and {value!r} now"
-            for name, value in settings.items()
-            if name != "tome" and value != old_settings.get(name)
-        )
-        raise UserError(
-            f"{ledger.path} has another configuration called {configuration.name!r} ({changes}); give it another name, "
-            "another --output, or --overwrite to start over"
-        )

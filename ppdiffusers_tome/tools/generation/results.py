@@ -26,7 +26,6 @@ class GeneratedImage:
         denoising_peak_bytes: the same until the end of the last denoising step.
         similarity: to the unmerged image; None for that image itself, or without a comparison.
         block_seconds: by level, of the blocks that can merge, with the merging; empty if they were not timed.
-        follows_prompt: True if it shows what the prompt asks for; None if that is unknown.
     """
 
     kept_image: Image.Image | None
@@ -35,7 +34,6 @@ class GeneratedImage:
     denoising_peak_bytes: int | None
     similarity: Similarity | None = None
     block_seconds: Mapping[int, float] = field(default_factory=dict)
-    follows_prompt: bool | None = None
 
     @property
     def image(self) -> Image.Image:

@@ -11,12 +11,11 @@ from ppdiffusers import ControlNetModel, DiffusionPipeline, StableDiffusionPipel
 import ppdiffusers_tome
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.demo_model.recognition import subject_similarities
 from ppdiffusers_tome.tools.generation import sampling, schedulers
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.images import read_settings
-from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
+from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of, recognition
 
 ROCKET = "a photo of a rocket"
 CLEAN = 0.8  # a similarity that a noisy rocket does not reach
@@ -78,7 +77,7 @@ def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_pa
 def test_every_scheduler_generates_the_photograph(generate, scheduler):
     (file,) = generate(*NATIVE, "--scheduler", scheduler, prompts=(ROCKET,))
     assert read_settings(file)["scheduler"] == schedulers.SCHEDULERS[scheduler]
-    assert subject_similarities(pixels_of(file))["rocket"] > CLEAN
+    assert recognition.subject_similarities(pixels_of(file))["rocket"] > CLEAN
 
 
 @pytest.mark.once

@@ -96,16 +96,14 @@ def _compare(
     from ppdiffusers_tome.tools.evaluate.summary import describe_rows, make_rows, write_results
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.images import write_image
-    from ppdiffusers_tome.tools.ranks import Ranks
 
     loaded, prompts = load_for_prompts(settings, prompts, default=default)
     edges = None if settings.controlnet is None else _load_edges(loaded, prompts)
     cases = [Case(prompt, settings.seed + number) for number, prompt in enumerate(prompts)]
     ledger_path = images.path.with_suffix(".jsonl")
     images.prepare(configurations, cases, overwrite=overwrite or ledger_path.is_file())
-    evaluation = Evaluation(loaded, configurations, images, times_blocks=False, ranks=Ranks(0, 1), edges=edges)
+    evaluation = Evaluation(loaded, configurations, images, times_blocks=False, edges=edges)
     results = evaluation.run(cases, ledger_path, overwrite=overwrite)
-    assert results is not None
     rows = make_rows(configurations, results.samples)
     tomes = {each.name: None if each.tome is None else each.tome.to_dict() for each in configurations}
     run = {**results.run, "seed": settings.seed, "tome": tomes}

@@ -134,16 +134,11 @@ def _evaluate(
     from ppdiffusers_tome.tools.evaluate.summary import describe_rows, make_rows, write_results
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.images import write_image
-    from ppdiffusers_tome.tools.ranks import Ranks
 
     prompts = list(dict.fromkeys(case.prompt for case in cases))
     loaded, _ = load_for_prompts(settings, prompts)
-    for configuration in configurations:
-        configuration.check_size(loaded.height, loaded.width)
-    evaluation = Evaluation(loaded, configurations, images, times_blocks=True, ranks=Ranks.from_environment())
+    evaluation = Evaluation(loaded, configurations, images, times_blocks=True)
     results = evaluation.run(cases, images.path / "evaluate.jsonl", overwrite=overwrite)
-    if results is None:
-        return
     title = "Fidelity and speed of token merging"
     run = {**results.run, "prompts": prompts, "seeds": list(dict.fromkeys(case.seed for case in cases))}
     rows = make_rows(configurations, results.samples, results.levels)
