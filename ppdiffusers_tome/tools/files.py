@@ -36,13 +36,6 @@ def prepare_folder(folder: Path, names: list[str], *, overwrite: bool) -> list[P
         ) from error
     paths = [folder / name for name in names]
     for path in paths:
-        try:
-            os.fsencode(path)
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{path.name!a} cannot be the name of a file here, as names are in {error.encoding}; set the "
-                "environment variable LC_ALL=C.UTF-8, or PYTHONUTF8=1"
-            ) from error
         refuse_existing(path, overwrite)
     return paths
 

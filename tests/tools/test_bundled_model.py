@@ -17,7 +17,7 @@ from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.demo_model import MODEL, load_dit
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, prompt_of, square_image, subject_of
-from ppdiffusers_tome.tools.generation.edges import compute_photograph_edges
+from ppdiffusers_tome.tools.generation.edges import detect_edges
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.sampling import generate_image
@@ -69,7 +69,7 @@ def test_edges_alone_tell_the_controlnet_what_to_generate(subject: Subject) -> N
     pipe.set_progress_bar_config(disable=True)
     pipe.apply_tome(0.5)
     enable_chunked_attention(pipe)
-    edges = compute_photograph_edges(subject, 512, 512)
+    edges = detect_edges(square_image(subject, 512))
     image = generate_image(pipe, "", height=512, width=512, seed=0, steps=10, guidance_scale=1.5, edges=edges)
     assert recognition.nearest_subject(np.asarray(image)) == subject
 

@@ -18,8 +18,6 @@ from ppdiffusers_tome.tools.measure.out_of_memory import free_memory
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
-
 
 @dataclass
 class Generator:
@@ -47,8 +45,6 @@ class Generator:
     def check_early(self, spec: ImageSpec) -> None:
         """Raise a ``UserError`` for a spec that no loaded model is needed to refuse."""
         settings = self.settings
-        if settings.model.labels is not None and settings.guidance_scale is not None:
-            _check_class(settings.model.labels, spec, settings.guidance_scale)
         if (spec.height, spec.width) != (settings.height, settings.width):
             tome = replace(settings.tome, ratio=self._get_ratio(spec))
             replace(settings, tome=tome).check_memory(spec.height, spec.width, prefix="")
@@ -61,7 +57,9 @@ class Generator:
         loaded = self.load(spec)
         self.check_early(spec)
         if loaded.labels is not None:
-            _check_class(loaded.labels, spec, loaded.guidance_scale)
+            given = {"negative_prompt": spec.negative_prompt}
+            loaded.labels.check_arguments(given, spec.height, spec.width, loaded.guidance_scale)
+            loaded.labels.find_class(spec.prompt)
             return
         for name, text in (("prompt", spec.prompt), ("negative_prompt", spec.negative_prompt)):
             if complaint := loaded.describe_truncation(text):
@@ -91,10 +89,3 @@ class Generator:
 
     def _get_ratio(self, spec: ImageSpec) -> Any:
         return self.settings.tome.ratio if spec.ratio is None else spec.ratio
-
-
-def _check_class(labels: ClassLabels, spec: ImageSpec, guidance_scale: float) -> None:
-    """Raise a ``UserError`` if a pipeline that takes classes cannot generate a spec."""
-    given = {"negative_prompt": spec.negative_prompt, "image": spec.image, "control_image": spec.control_image}
-    labels.check_arguments(given, spec.height, spec.width, guidance_scale)
-    labels.find_class(spec.prompt)

@@ -143,8 +143,7 @@ def _add_controlnet(options: BatchOptions, specs: Sequence[ImageSpec]) -> Settin
     """Return the settings with the ControlNet that lines with an image need."""
     settings = options.settings
     first = next((spec for spec in specs if spec.edges is not None), None)
-    takes_classes = settings.model.labels is not None  # and refuses each line with an image
-    if takes_classes or (settings.controlnet is None) == (first is None):
+    if (settings.controlnet is None) == (first is None):
         return settings
     if first is None:
         raise UserError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -60,14 +60,14 @@ class Evaluation:
         configurations: the unmerged pipeline first.
         images: keeps the images.
         times_blocks: whether the seconds inside the blocks that merge are measured too.
-        edges: by prompt, for a ControlNet.
+        edges: for a ControlNet.
     """
 
     loaded: LoadedPipeline
     configurations: Sequence[Configuration]
     images: ImageFolder
     times_blocks: bool
-    edges: Mapping[str, Image.Image] | None = None
+    edges: Image.Image | None = None
     _warmed_up: set[str] = field(default_factory=set)
 
     def run(self, cases: Sequence[Case], ledger_path: Path, *, overwrite: bool) -> Results:
@@ -91,7 +91,7 @@ class Evaluation:
         versions = run.pop("versions")
         machine = {**describe_machine(), **versions, "device": get_device_name(), "memory": explain_peak()}
         if self.edges is not None:  # another image may have taken the place of a file
-            run["controlnet"]["edge_checksums"] = [zlib.crc32(image.tobytes()) for image in self.edges.values()]
+            run["controlnet"]["edge_checksum"] = zlib.crc32(self.edges.tobytes())
         with Ledger(ledger_path, run, overwrite=overwrite) as ledger:
             ledger.check_machine(machine)
             self._generate_missing(cases, ledger)
@@ -151,8 +151,8 @@ class Evaluation:
         return measure_image(self.loaded.pipe, configuration, generate, reference, times_blocks=self.times_blocks)
 
     def _generate(self, case: Case, steps: int | None) -> GeneratedImage:
-        guide = None if self.edges is None else self.edges[case.prompt]
-        return self.loaded.generate(case.prompt, case.seed - self.loaded.settings.seed, guide, steps=steps)
+        number = case.seed - self.loaded.settings.seed
+        return self.loaded.generate(case.prompt, number, self.edges, steps=steps)
 
     def _make_sample(self, case: Case, generated: GeneratedImage, reference: GeneratedImage) -> dict[str, Any]:
         seconds, unmerged_seconds = (

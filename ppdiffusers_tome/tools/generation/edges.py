@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-    from ppdiffusers_tome.tools.demo_model.photographs import Subject
-
 
 @dataclass(frozen=True)
 class EdgeSource:
@@ -98,10 +96,3 @@ def detect_edges(image: Image.Image | np.ndarray, low: float = 100, high: float 
     from PIL import Image
 
     return Image.fromarray(cv2.Canny(np.asarray(image), low, high)).convert("RGB")
-
-
-def compute_photograph_edges(subject: Subject, height: int, width: int) -> Image.Image:
-    """Detect the edges of a photograph that the bundled model knows."""
-    from ppdiffusers_tome.tools.demo_model.photographs import square_image
-
-    return detect_edges(fit_image(square_image(subject, max(height, width)), height, width))

@@ -14,7 +14,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.demo_model import CONTROLNET, DIT, MODEL
-from ppdiffusers_tome.tools.generation.class_labels import PIPELINE, ClassLabels
+from ppdiffusers_tome.tools.generation.class_labels import PIPELINE
 from ppdiffusers_tome.tools.generation.weights import is_torch, read_json
 
 BUNDLED, BUNDLED_DIT = "bundled", "bundled-dit"
@@ -32,7 +32,6 @@ class ModelSource:
         folder: its folder; None for a hub's model, which is downloaded.
         from_diffusers: True for PyTorch's weights; None leaves it to ppdiffusers (``FROM_DIFFUSERS``).
         bundled: True for a model of this package.
-        labels: its classes, for a DiTPipeline in a folder.
         vae: the folder of its VAE where that is not inside its own folder.
     """
 
@@ -40,7 +39,6 @@ class ModelSource:
     folder: Path | None = None
     from_diffusers: bool | None = None
     bundled: bool = False
-    labels: ClassLabels | None = None
     vae: Path | None = None
 
     @property
@@ -56,7 +54,7 @@ def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False)
     Args:
         name: ``bundled``, ``bundled-dit``, a folder, or a hub name such as ``runwayml/stable-diffusion-v1-5``.
         any_kind: accept pipelines that cannot generate from a prompt, too.
-        class_labels: accept a DiTPipeline, too, whose source then has ``labels``.
+        class_labels: accept a DiTPipeline, too.
     """
     source = _find(name, "--model", {BUNDLED: MODEL, BUNDLED_DIT: DIT}, "a pipeline's", "model_index.json")
     folder = source.folder
@@ -71,9 +69,7 @@ def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False)
             f"--model {name} is an exported {kind}, whose settings are fixed; load it in Python with "
             f"ppdiffusers_tome.export.pipelines.load_exported({name!r}), or give the model that was exported"
         )
-    if class_labels and kind == PIPELINE:
-        source = replace(source, labels=ClassLabels.from_folder(folder, only_named=source.bundled))
-    elif not any_kind and not {"unet", "vae"} <= {*parts}:
+    if not any_kind and not (class_labels and kind == PIPELINE) and not {"unet", "vae"} <= {*parts}:
         raise make_unsupported_error(name, kind)
     if source.bundled:
         return source

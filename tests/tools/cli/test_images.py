@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.files import prepare_folder, write_atomically, write_json
+from ppdiffusers_tome.tools.files import write_atomically, write_json
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.images import read_image, read_settings, slugify, write_image
 
@@ -103,6 +103,3 @@ def test_file_is_on_the_disk_before_it_gets_its_name_and_replaces_none(tmp_path,
     assert synced == [False, True]  # the file before it gets its name, the folder after
     with pytest.raises(UserError, match="exists already"):
         write_json(path, {}, overwrite=False)
-    monkeypatch.setattr(os, "fsencode", lambda path: str(path).encode("ascii"))
-    with pytest.raises(UserError, match="names are in ascii; set the environment variable LC_ALL"):
-        prepare_folder(tmp_path, ["一只猫.png"], overwrite=True)

@@ -14,7 +14,6 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
 
 HELP = "Generate images from prompts with token merging."
@@ -49,9 +48,8 @@ def run(args: argparse.Namespace) -> None:
     for name in _ONLY_FOR_FILES:
         if (value := getattr(args, name)) is not None:
             raise UserError(f"--{name.replace('_', '-')} {value} is for files of prompts; give one with --prompts")
-    check_prompts(args.prompt)
+    prompts = check_prompts(args.prompt)
     settings = parse_settings(args, args.ratio)
-    prompts = select_prompts(settings.model.labels, args.prompt, ())
     from ppdiffusers_tome.tools.console.output import quiet_libraries
     from ppdiffusers_tome.tools.files import prepare_folder
     from ppdiffusers_tome.tools.images import slugify

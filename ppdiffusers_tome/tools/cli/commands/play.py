@@ -12,7 +12,6 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.generation.arguments import add_controlnet_argument, add_image_arguments
-from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
 
@@ -83,10 +82,10 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
         UserError, ToMeValueError: an argument cannot be used.
     """
     settings = parse_settings(args, None, provides_edges=True)
-    if settings.model.bundled and settings.model.labels is None and args.controlnet is None:
+    if settings.model.bundled and settings.model.vae is None and args.controlnet is None:
         args.controlnet = BUNDLED
         settings = parse_settings(args, None, provides_edges=True)
-    prompts = check_prompts(select_prompts(settings.model.labels, args.prompt, PROMPTS[:1]))
+    prompts = check_prompts(args.prompt, PROMPTS[:1])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
     from ppdiffusers_tome.tools.play.requests import MAX_SEED, MAX_STEPS
