@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -89,19 +87,3 @@ def test_the_second_user_waits_until_the_first_cancels(open_page: Callable[..., 
     first.get_by_label("Steps", exact=True).fill("1")
     first.click("#tome-generate")
     first.wait_for_selector(".tome-pair", timeout=WAIT)
-
-
-def test_a_photo_is_chosen_after_a_bad_file(
-    open_page: Callable[..., Any], tmp_path: Path, bright_square: Image.Image
-) -> None:
-    (tmp_path / "text.png").write_text("just a text")
-    bright_square.save(tmp_path / "photo.jpg")
-    tab = open_page(PHONE)
-    tab.locator("#tome-guide .label-wrap").click()
-    tab.set_input_files("#tome-guide input[type=file]", tmp_path / "text.png")
-    tab.wait_for_selector("text=cannot be read as an image", timeout=WAIT)
-    tab.locator("#tome-guide button[aria-label]").first.click()
-    tab.set_input_files("#tome-guide input[type=file]", tmp_path / "photo.jpg")
-    tab.wait_for_selector(".tome-photo img + img", timeout=WAIT)
-    tab.click("#tome-generate")
-    tab.wait_for_selector(".tome-pair", timeout=WAIT)
