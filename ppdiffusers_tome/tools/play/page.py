@@ -24,7 +24,7 @@ from ppdiffusers_tome.tools.play.requests import FORMATS, MAX_BYTES, MAX_CACHE, 
 from ppdiffusers_tome.tools.play.studio import Comparison, Request, Studio
 
 _HIDDEN: dict[str, Any] = {"show_progress": "hidden", "show_api": False}
-_MAX_SESSIONS = 32
+_MAX_SESSIONS, _MAX_WAITING = 32, 16
 _UPLOAD_SECONDS = 60  # until an uploaded file, which is read at once, is deleted
 # In the browser, as Gradio may lose a click that comes while it waits for the answer to a changed field.
 _SHOW_OWN = f"name => ({{visible: name === '{OWN}', __type__: 'update'}})"
@@ -55,7 +55,7 @@ class Page:
         )  # fmt: skip
         self.blocks.has_launched = True  # or Gradio accepts any path of this machine as an upload
         self.blocks.state_session_capacity = _MAX_SESSIONS
-        self.blocks.queue(default_concurrency_limit=None, api_open=False)  # the studio has a queue
+        self.blocks.queue(default_concurrency_limit=None, max_size=_MAX_WAITING, api_open=False)
         with self.blocks:
             header = gr.Markdown(elem_id="tome-header")
             with gr.Row(elem_id="tome-columns"):
@@ -134,7 +134,7 @@ class Page:
         for field in ("low", "high"):
             self._form[field].change(self._preview, **shown)
         running = generate.click(self._prepare, [language, photo, *form], [request, *buttons], **_HIDDEN).success(
-            self._generate, [language, request, comparison], [result, comparison], show_api=False
+            self._generate, [language, request, comparison], [result, comparison], show_api=False, concurrency_limit=1
         )
         running.then(partial(_set_buttons, is_running=False), None, buttons, **_HIDDEN)
         cancel.click(self._cancel, None, None, **_HIDDEN)
@@ -196,11 +196,12 @@ class Page:
         return [render_comparison(words, comparison), comparison]
 
     def _cancel(self, user: gr.Request) -> None:
-        self._cancelled.pop(user.session_hash, threading.Event()).set()
+        self._cancelled.get(user.session_hash, threading.Event()).set()
 
     def _forget(self, user: gr.Request) -> None:
         """Drop the images of a closed page; Gradio would keep them."""
         self._cancel(user)
+        self._cancelled.pop(user.session_hash, None)
         self.blocks.state_holder.session_data.pop(user.session_hash, None)
 
 

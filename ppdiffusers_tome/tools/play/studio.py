@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +34,6 @@ from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 from ppdiffusers_tome.tools.play import requests
 from ppdiffusers_tome.tools.play.requests import RefusedError, check_number
 
-_MAX_WAITING = 16  # comparisons
 _MAP_CALLS, _MAP_PIXELS = 12, 512  # of a map, each of whose calls is an image to send
 Report = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
 
@@ -110,7 +109,6 @@ class Studio:
         self._warm: set[Any] = set()
         # One thread for all images, as each thread that computes keeps memory of the mathematical libraries.
         self._worker = ThreadPoolExecutor(1)
-        self._waiting: list[Future[Comparison]] = []  # the first one runs
 
     def close(self) -> None:
         """Wait for the running comparison, and drop the others."""
@@ -160,12 +158,12 @@ class Studio:
         Args:
             request: from ``prepare``.
             previous: the last comparison of the same user.
-            report: called in each stage, and with the number of earlier comparisons while these run.
+            report: called in each stage.
             cancelled: once it is set, the comparison ends after the current step.
 
         Raises:
             CancelledError: ``cancelled`` was set, or the studio was closed.
-            RefusedError: the comparison failed, or too many are waiting.
+            RefusedError: the comparison failed.
         """
 
         def report_or_cancel(stage: str, done: int, calls: int) -> None:
@@ -173,18 +171,9 @@ class Studio:
                 raise CancelledError
             report(stage, done, calls)
 
-        if len(self._waiting) > _MAX_WAITING:
-            raise RefusedError("full")
         context = copy_context()  # where Gradio looks for the user of a progress bar
-        future = self._worker.submit(context.run, self._compare, request, previous, report_or_cancel)
-        self._waiting.append(future)
         try:
-            while wait([future], timeout=0.3).not_done:
-                if not future.running():
-                    report("waiting", self._waiting.index(future), 0)
-                    if cancelled.is_set():
-                        future.cancel()
-            return future.result()
+            return self._worker.submit(context.run, self._compare, request, previous, report_or_cancel).result()
         except CancelledError:
             raise
         except ToMeError as error:
@@ -194,8 +183,6 @@ class Studio:
                 raise RefusedError("out_of_memory") from None
             traceback.print_exc()
             raise RefusedError("broken") from None
-        finally:
-            self._waiting.remove(future)
 
     def _compare(self, request: Request, previous: Comparison | None, report: Report) -> Comparison:
         key = (request.loaded, request.prompt, request.edges)

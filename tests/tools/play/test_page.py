@@ -90,6 +90,9 @@ def test_a_comparison_has_two_images_figures_and_a_map(user: Callable[..., User]
     assert "is reused" in again
     assert np.array_equal(find_images(again)[1], unmerged)
     assert "tome-map" not in again
+    me.prepare(seed=2)
+    me.call("_cancel")  # while it waits
+    assert "tome-pair" not in str(me.call("_generate", None, None, None))
     other = user("zh").generate(seed=1, prompt="<img src=x>")
     assert "加速比" in other
     assert "沿用" not in other, "one user's images are not another's"
