@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT = 1280, 880
 _HEIGHT_RATIOS = (5, 3)  # of the panels of PSNR and of FLIP
 _LEGEND_LINE = 22  # pixels
-_LEGEND_CHARACTERS = {4: 28, 2: 62, 1: 130}  # that fit into this many columns
-_MAX_NAME_LINE = 24  # characters
+_LEGEND_COLUMNS, _MAX_LEGEND_LINE, _MAX_NAME_LINE = 2, 60, 24  # lines in characters
 
 
 def plot_rows(title: str, note: str, rows: Sequence[Row]) -> Image.Image:
@@ -33,9 +32,7 @@ def plot_rows(title: str, note: str, rows: Sequence[Row]) -> Image.Image:
     """
     shown = [row for row in rows if row.configuration.name != UNMERGED and math.isfinite(row.psnr)]
     families = list(dict.fromkeys(row.configuration.family for row in shown))
-    longest = max(map(len, families), default=0)
-    columns = next((columns for columns, most in _LEGEND_CHARACTERS.items() if longest <= most), 1)
-    num_lines = -(-len(families) // columns) + sum(_format_family(family).count("\n") for family in families)
+    num_lines = -(-sum(_format_family(family).count("\n") + 1 for family in families) // _LEGEND_COLUMNS)
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(2, 2, sharex="col", sharey="row", height_ratios=_HEIGHT_RATIOS)
@@ -49,7 +46,7 @@ def plot_rows(title: str, note: str, rows: Sequence[Row]) -> Image.Image:
         if families:
             panels[1][0].invert_yaxis()  # upwards is better in all panels
             handles = panels[0][1].get_legend_handles_labels()
-            figure.legend(*handles, loc="outside lower left", ncols=columns)
+            figure.legend(*handles, loc="outside lower left", ncols=_LEGEND_COLUMNS)
 
     explanation = f"{note}; ringed and joined: the frontier" if families else note
     if any(row.medians[PSNR].interval for row in shown):
@@ -58,7 +55,7 @@ def plot_rows(title: str, note: str, rows: Sequence[Row]) -> Image.Image:
 
 
 def _format_family(family: str) -> str:
-    return textwrap.fill(family, _LEGEND_CHARACTERS[1])
+    return textwrap.fill(family, _MAX_LEGEND_LINE)
 
 
 def _draw_panel(axes: Axes, rows: Sequence[Row], families: Sequence[str], speed_up: str, measure: str) -> None:
