@@ -135,7 +135,7 @@ def _is_model(cls: type) -> bool:
 
 
 def _cover_denoiser(pipeline: str, model_class: str) -> tuple[bool, str]:
-    """Return whether anything merges in a model of a pipeline, and where or why not."""
+    """Return whether a pipeline's model merges, and where or why not."""
     looks_like = _specimen(pipeline, model_class)
     if model_class in REFUSED or looks_like is None:
         return False, REFUSED.get(model_class, "unknown: ppdiffusers_tome has never seen this class")

@@ -1,4 +1,4 @@
-"""The runner of benchmarks: variants take turns, and every round is in a ledger, so that a stopped run resumes."""
+"""The runner of benchmarks: variants take turns, and a stopped run resumes."""
 
 from __future__ import annotations
 

@@ -180,7 +180,10 @@ def check_names(configurations: Iterable[Configuration]) -> list[Configuration]:
 
 
 def _make_configuration(contender: str, config: ToMeConfig, name: str | None, family: str | None) -> Configuration:
-    """Name the changed settings: ``ours tofu 0.5, tile 16`` of the family ``ours tofu, tile 16``."""
+    """Name the changed settings.
+
+    ``ours tofu 0.5, tile 16`` is of the family ``ours tofu, tile 16``.
+    """
     defaults = ToMeConfig().to_dict()
     changes = {setting: value for setting, value in config.to_dict().items() if value != defaults[setting]}
     words = [contender, *([changes["method"]] if "method" in changes else [])]

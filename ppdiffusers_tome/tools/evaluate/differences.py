@@ -34,7 +34,7 @@ def subtract(first: Sequence[float], second: Sequence[float]) -> Median:
 
 
 def make_table(rows: Sequence[Row]) -> Table:
-    """Make a table with one row per two configurations, the unmerged one aside, and one column per measure."""
+    """Make a table with one row per two configurations but the unmerged one."""
     merged = [row for row in rows if row.configuration.name != UNMERGED]
     measures = [measure for measure in MEASURES if merged and measure in merged[0].values]
     table = Table(["differences", "less", *(MEASURES[measure][0] for measure in measures)], left=2)

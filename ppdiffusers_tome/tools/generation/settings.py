@@ -108,7 +108,7 @@ def choose_guidance_scale(model: ModelSource, *, takes_classes: bool) -> float:
 
 
 def check_prompts(prompts: Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:
-    """Return the prompts, or without any the default ones: at least one, none of them blank."""
+    """Return the prompts or the default ones: at least one, none blank."""
     prompts = list(default if prompts is None else prompts)
     if not prompts:
         raise UserError("there is no prompt; give one with --prompt 'a photo of a cat'")

@@ -28,7 +28,7 @@ def is_torch(folder: Path) -> bool:
 
 
 def find_lfs_pointer(folder: Path) -> Path | None:
-    """Find weights that git-lfs did not download, in a folder and those of a model's parts."""
+    """Find weights of a model that git-lfs did not download."""
     for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*/*.safetensors")]):
         with path.open("rb") as file:
             if file.read(len(_LFS_POINTER)) == _LFS_POINTER:

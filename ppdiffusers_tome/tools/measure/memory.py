@@ -38,7 +38,7 @@ def highest_peak(peaks: Iterable[int | None]) -> int | None:
 
 
 def _read_cgroups() -> Iterator[tuple[int, int]]:
-    """Yield limit and use in bytes of a container's control group, of version 1 or 2."""
+    """Yield limit and use of a container's control group in bytes."""
     for folder, limit, use, prefix in (
         (_CGROUP_ROOT, "memory.max", "memory.current", ""),
         (_CGROUP_ROOT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
