@@ -11,6 +11,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from ppdiffusers_tome.tools.console.tables import Table
+
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with ``--output`` and ``--overwrite``."""
@@ -59,9 +61,7 @@ def describe(values: Mapping[str, Any]) -> str:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> str:
     """Format a Markdown table with ``left`` columns aligned to the left."""
-    rules = ["---" if number < left else "---:" for number in range(len(headings))]
-    lines = [f"| {' | '.join(map(str, row))} |" for row in (headings, *rows)]
-    return "\n".join([lines[0], f"|{'|'.join(rules)}|", *lines[1:]]) + "\n"
+    return Table(headings, rows, left=left).markdown()
 
 
 def page(title: str, notes: Sequence[str], *tables: str) -> str:
