@@ -99,8 +99,7 @@ def _compare(
     evaluation = Evaluation(loaded, configurations, images, times_blocks=False, edges=edges)
     results = evaluation.run(cases, ledger_path, overwrite=overwrite)
     rows = make_rows(configurations, results.samples)
-    tomes = {each.name: None if each.tome is None else each.tome.to_dict() for each in configurations}
-    run = {**results.run, "seed": settings.seed, "tome": tomes}
+    run = {**results.run, "seed": settings.seed}
     title = "Token merging" if settings.controlnet is None else "Token merging with a ControlNet"
     notes = describe_rows(run, results.machine, rows)
     made_with = {"run": run, "on": results.machine}
