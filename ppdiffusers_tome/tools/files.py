@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -60,12 +59,6 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite:
             os.fsync(file.fileno())
         refuse_existing(path, overwrite)
         temporary.replace(path)
-        with suppress(OSError):  # makes the new name survive a power failure, where the system can
-            handle = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{path} cannot be written ({reason}); make room or choose another --output") from error

@@ -100,6 +100,6 @@ def test_file_is_on_the_disk_before_it_gets_its_name_and_replaces_none(tmp_path,
     path, synced, fsync = tmp_path / "a.json", [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(path.exists()), fsync(descriptor)))
     write_json(path, {"psnr_db": None}, overwrite=False)
-    assert synced == [False, True]  # the file before it gets its name, the folder after
+    assert synced == [False]
     with pytest.raises(UserError, match="exists already"):
         write_json(path, {}, overwrite=False)
