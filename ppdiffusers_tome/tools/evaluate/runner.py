@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from ppdiffusers_tome.tools.measure.timing import rotate
 from ppdiffusers_tome.tuning.measurement import DeviceClock
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL import Image
 
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
@@ -143,12 +142,31 @@ class Evaluation:
                 yield case.key(configuration.name), self._make_sample(case, generated, reference)
 
     def _measure(self, configuration: Configuration, case: Case, reference: Image.Image | None) -> GeneratedImage:
-        if configuration.name not in self._warmed_up:  # the first image of a configuration is slower
+        """Measure an image, and its similarity to the unmerged one.
+
+        On a GPU the blocks are timed in another call with the same noise, as their clock makes the rest slower.
+        """
+        import paddle
+
+        from ppdiffusers_tome.api import remove_tome
+
+        try:
             configuration.apply(self.loaded.pipe)
-            self._generate(case, WARM_UP_STEPS)
-            self._warmed_up.add(configuration.name)
-        generate = partial(self._generate, case, configuration.steps)
-        return measure_image(self.loaded.pipe, configuration, generate, reference, times_blocks=self.times_blocks)
+            if configuration.name not in self._warmed_up:  # the first image of a configuration is slower
+                self._generate(case, WARM_UP_STEPS)
+                self._warmed_up.add(configuration.name)
+            gc.collect()  # otherwise earlier images would count as memory, or be collected while this one is timed
+            timed: AbstractContextManager[dict[int, float]] = nullcontext({})
+            if self.times_blocks:
+                timed = time_blocks(self.loaded.pipe)
+            with timed as seconds:
+                generated = self._generate(case, configuration.steps)
+            if self.times_blocks and paddle.get_device() != "cpu":
+                generated = self._generate(case, configuration.steps)
+        finally:
+            remove_tome(self.loaded.pipe)
+        generated = replace(generated, block_seconds=seconds)
+        return generated if reference is None else generated.compare_with(reference)
 
     def _generate(self, case: Case, steps: int | None) -> GeneratedImage:
         number = case.seed - self.loaded.settings.seed
@@ -162,45 +180,6 @@ class Evaluation:
             case.prompt, case.seed, generated.seconds, reference.seconds, seconds, unmerged_seconds,
             generated.denoising_peak_bytes, generated.peak_bytes, **similarity_to_dict(generated.similarity),
         ))  # fmt: skip
-
-
-def measure_image(
-    pipe: Any, configuration: Configuration, generate: Callable[[], GeneratedImage],
-    reference: Image.Image | np.ndarray | None = None, *, times_blocks: bool = True,
-) -> GeneratedImage:  # fmt: skip
-    """Measure one image of a configuration; the pipeline is unmerged afterwards.
-
-    On a GPU the blocks are timed in another call with the same noise, as their clock makes the rest slower.
-
-    Args:
-        pipe: the pipeline that ``generate`` uses.
-        configuration: is applied to it.
-        generate: generates the image and measures the call.
-        reference: the unmerged image of the same prompt and noise, as PIL has it or uint8 ``[height, width, 3]``.
-        times_blocks: whether the seconds inside the blocks that merge are measured too.
-
-    Returns:
-        The image with the seconds of its blocks and, if there is a reference, its similarity.
-
-    Raises:
-        NothingToMergeError: the pipeline has no block that merges with these settings.
-    """
-    import paddle
-
-    from ppdiffusers_tome.api import remove_tome
-
-    try:
-        configuration.apply(pipe)
-        gc.collect()  # otherwise earlier images would count as memory, or be collected while this one is timed
-        generated = None if times_blocks and paddle.get_device() == "cpu" else generate()
-        if times_blocks:
-            with time_blocks(pipe) as seconds:
-                timed = generate()
-            generated = replace(generated or timed, block_seconds=seconds)
-    finally:
-        remove_tome(pipe)
-    assert generated is not None
-    return generated if reference is None else generated.compare_with(reference)
 
 
 @contextmanager
