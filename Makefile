@@ -46,8 +46,10 @@ endef
 demo: $(VENV)/ready
 	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/text-to-image --overwrite \
 		--prompt "a photo of an astronaut" --prompt "a photo of a cat" --prompt "a photo of a cup of coffee"
+	$(BIN)/python -c "from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, square_image; \
+		square_image(SUBJECTS[4], 512).save('outputs/demo/motorcycle.png')"
 	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/controlnet --overwrite \
-		--controlnet bundled --prompt "a photo of a motorcycle"
+		--image outputs/demo/motorcycle.png --prompt "a photo of a motorcycle"
 	$(BIN)/ppdiffusers-tome compare --ratios 0.5 0.7 --configs balanced --output outputs/demo/transformer --overwrite \
 		--model bundled-dit --prompt astronaut --prompt cat
 

@@ -284,7 +284,7 @@ def main() -> None:
     source = find_model(args.model, class_labels=True)
     pipe = load_pipeline(source, class_labels=True)
     pipe.set_progress_bar_config(disable=True)
-    labels = source.labels
+    labels = sampling.get_class_labels(pipe)
     prompts = list(PROMPTS) if labels is None else labels.list_names()
     height, width = sampling.get_native_size(pipe)
     enable_chunked_attention(pipe)
@@ -294,7 +294,7 @@ def main() -> None:
         return np.asarray(
             sampling.generate_image(
                 pipe, prompt, height=height, width=width, seed=seed, steps=steps,
-                guidance_scale=choose_guidance_scale(source, labels),
+                guidance_scale=choose_guidance_scale(source, takes_classes=labels is not None),
             )
         )  # fmt: skip
 

@@ -4,7 +4,7 @@
     python examples/train_demo_models/evaluate.py --output outputs/bundled --controlnet
     python examples/train_demo_models/evaluate.py --output outputs/bundled-dit --model bundled-dit
 
-Every image is judged by the photograph that it is most similar to (``demo_model.recognition``): whether that is the one
+Every image is judged by the photograph that it is most similar to (``recognition.py``): whether that is the one
 which its prompt names, and, as a check of the judge, whether it is the one which another image's prompt names.
 
 With ``--controlnet`` the edges are those of a held-out view. Reported are the fraction of them that the image follows,
@@ -25,13 +25,13 @@ from typing import Any
 import cv2
 import numpy as np
 from PIL import Image
+from recognition import nearest_subject
 from tqdm import tqdm
 from views import WIDTH, held_out_views, render_view
 
 from ppdiffusers_tome.api import apply_tome, remove_tome
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, prompt_of
-from ppdiffusers_tome.tools.demo_model.recognition import nearest_subject
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.sampling import generate_image, get_native_size

@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,13 +35,6 @@ def prepare_folder(folder: Path, names: list[str], *, overwrite: bool) -> list[P
         ) from error
     paths = [folder / name for name in names]
     for path in paths:
-        try:
-            os.fsencode(path)
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{path.name!a} cannot be the name of a file here, as names are in {error.encoding}; set the "
-                "environment variable LC_ALL=C.UTF-8, or PYTHONUTF8=1"
-            ) from error
         refuse_existing(path, overwrite)
     return paths
 
@@ -67,12 +59,6 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], *, overwrite:
             os.fsync(file.fileno())
         refuse_existing(path, overwrite)
         temporary.replace(path)
-        with suppress(OSError):  # makes the new name survive a power failure, where the system can
-            handle = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{path} cannot be written ({reason}); make room or choose another --output") from error

@@ -15,32 +15,26 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.files import write_atomically
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL import Image
     from PIL.ImageFile import ImageFile
 
-BLACK, CONTRAST = "black", "contrast"
 SETTINGS_KEY = "ppdiffusers_tome"
-_BAND_ROWS = 64  # converted to 8 bits at once, as the whole image in float64 takes gigabytes
-# White in files of fractions, and of 8, 10, 12, 14 and 16 bits.
-_WHITES = (1.0, 255.0, 1023.0, 4095.0, 16_383.0, 65_535.0)
 _MAX_SLUG, _MAX_SLUG_BYTES = 60, 120
 _ACCENTS = re.compile(r"(?<=[a-z])[\u0300-\u036f]+")  # of decomposed letters
 _SEPARATORS = re.compile(r"[\x00-/:-`{-\x7f]+")  # all of ASCII but digits and small letters
 
 
 def read_image(
-    source: str | PathLike[str] | bytes, *, background: str = CONTRAST, formats: tuple[str, ...] | None = None
+    source: str | PathLike[str] | bytes, *, background: str = "white", formats: tuple[str, ...] | None = None
 ) -> Image.Image:
     """Read an image file as people see it.
 
-    The image is rotated as its EXIF data says. More than 8 bits are scaled by the range in use, where Pillow would cut
-    them off: cameras of 12 bits write files of 16, whose upper 4 are then empty. CMYK, palettes and gray become RGB.
+    The image is rotated as its EXIF data says. CMYK, palettes and gray become RGB; the lightest gray of more than 8
+    bits becomes white.
 
     Args:
         source: the path of a file, or its bytes.
-        background: what replaces transparency: ``BLACK``; or ``CONTRAST``, white, or black where the rest is light, so
-            that a drawing without a background stays visible.
+        background: the color that replaces transparency.
         formats: the formats of Pillow to accept, such as ``PNG``; None for all.
 
     Returns:
@@ -53,62 +47,21 @@ def read_image(
 
     content = source if isinstance(source, bytes) else Path(source).read_bytes()
     with Image.open(io.BytesIO(content), formats=formats) as file:
-        return _convert(file, content, background)
+        return _convert(file, background)
 
 
-def _convert(file: ImageFile, content: bytes, background: str) -> Image.Image:
+def _convert(file: ImageFile, background: str) -> Image.Image:
     import numpy as np
     from PIL import Image, ImageOps
 
-    image = ImageOps.exif_transpose(_decode_16_bits(file, content) or file)
-    if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_scale_to_8_bits(np.asarray(image))).convert("RGB")
+    image = ImageOps.exif_transpose(file)
+    if image.mode.startswith("I") or image.mode == "F":  # gray of more than 8 bits, which Pillow would cut off
+        values = np.nan_to_num(np.asarray(image, np.float32)).clip(0)
+        return Image.fromarray((values * (255 / max(1e-9, float(values.max())))).astype(np.uint8)).convert("RGB")
     if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
         return image.convert("RGB")
     image = image.convert("RGBA")
-    color = "black" if background == BLACK or _is_light(image) else "white"
-    return Image.alpha_composite(Image.new("RGBA", image.size, color), image).convert("RGB")
-
-
-def _decode_16_bits(file: ImageFile, content: bytes) -> Image.Image | None:
-    """Decode colors of 16 bits, of which Pillow keeps 8; None for other files."""
-    import cv2
-    import numpy as np
-    from PIL import Image
-
-    stored = str(file.tile[0].args) if file.tile else ""  # such as RGB;16B
-    if file.mode not in ("RGB", "RGBA", "LA") or ";16" not in stored:
-        return None
-    file.load()  # raises for incomplete files
-    values = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
-    if values is None or values.dtype != np.uint16 or values.ndim < 3:
-        return None
-    image = Image.fromarray(_scale_to_8_bits(values[..., 2::-1]))  # OpenCV's order is blue, green, red
-    if values.shape[2] == 4:
-        image.putalpha(Image.fromarray((values[..., 3] >> 8).astype(np.uint8)))
-    image.info["exif"] = file.getexif().tobytes()
-    return image
-
-
-def _scale_to_8_bits(values: np.ndarray) -> np.ndarray:
-    """Scale numbers so that the white of their range becomes 255."""
-    import numpy as np
-
-    bands = np.array_split(values, range(_BAND_ROWS, len(values), _BAND_ROWS))
-    highest = max(float(np.nan_to_num(band.astype(np.float64)).max()) for band in bands)
-    white = next((white for white in _WHITES if highest <= white), highest)
-    scaled = [np.clip(np.nan_to_num(band.astype(np.float64)) * (255 / white), 0, 255).round() for band in bands]
-    return np.concatenate([band.astype(np.uint8) for band in scaled])
-
-
-def _is_light(image: Image.Image) -> bool:
-    """Return True where the opaque part of an RGBA image is light."""
-    import numpy as np
-
-    alpha, brightness = np.asarray(image.getchannel("A")), np.asarray(image.convert("L"))
-    # Without an image in float64, which einsum sums up in pieces.
-    total = float(np.einsum("ij,ij->", brightness, alpha, dtype=np.float64, casting="unsafe"))
-    return total / max(1.0, float(alpha.sum())) > 127
+    return Image.alpha_composite(Image.new("RGBA", image.size, background), image).convert("RGB")
 
 
 def slugify(text: str) -> str:

@@ -23,7 +23,6 @@ T = TypeVar("T")
 
 _PREFIX = "ppdiffusers_tome/"  # of keys in the store
 _POLL_SECONDS = 0.5
-_SECONDS_BEFORE_HINT = 60.0
 
 
 @dataclass(frozen=True)
@@ -82,15 +81,8 @@ class Ranks:
                     self._wait_for("leave", self.size)
 
     def _wait_for(self, moment: str, count: int) -> None:
-        began, hinted = time.monotonic(), False
-        while (arrived := _get_store().add(f"{_PREFIX}{moment}", 0)) < count:
+        while _get_store().add(f"{_PREFIX}{moment}", 0) < count:
             time.sleep(_POLL_SECONDS)
-            if not hinted and time.monotonic() - began > _SECONDS_BEFORE_HINT:
-                hinted = True
-                print(
-                    f"rank {self.rank} waits for {count - arrived} more; if a machine is gone, stop all and give the "
-                    "same command again", file=sys.stderr, flush=True,
-                )  # fmt: skip
 
 
 def exit_process(code: int) -> NoReturn:
@@ -106,7 +98,6 @@ def exit_process(code: int) -> NoReturn:
         with suppress(OSError):  # a closed pipe
             stream.flush()
     os._exit(code)
-
 
 
 @cache

@@ -3,19 +3,16 @@
 Paddle's own registry lists them.
 
     python -m venv gpu && gpu/bin/pip install paddlepaddle-gpu==2.6.2 "numpy<2" "setuptools<70"
-    PYTHONPATH=tests gpu/bin/python -m benchmarks.gpu_kernels --save kernels.json
+    PYTHONPATH=tests gpu/bin/python -m benchmarks.gpu_kernels
 
 Needs no GPU: the registry is read, nothing is run on one. The operators are not a list kept by hand: matching,
 merging and unmerging are traced into a program and its operators are looked up. Prints a Markdown table and fails
-if a kernel is missing. What ``--save`` writes, ``roofline`` looks its operators up in.
+if a kernel is missing.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import paddle
@@ -44,15 +41,8 @@ def gpu_types(kernels: dict[str, list[str]], operator: str) -> set[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", type=Path, help="write the GPU kernels of every operator there, as JSON")
-    args = parser.parse_args()
     core: Any = paddle.base.core
     kernels = core._get_all_register_op_kernels("all")
-    if args.save:
-        names = sorted({name.removesuffix("_grad") for name in kernels} | set(kernels))
-        found_by_name = {name: sorted(gpu_types(kernels, name)) for name in names}
-        args.save.write_text(json.dumps({name: types for name, types in found_by_name.items() if types}, indent=1))
     version = paddle.__version__
     rows, missing = [], []
     for operator, used in sorted(trace_operators().items()):

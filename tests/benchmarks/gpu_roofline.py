@@ -2,21 +2,19 @@
 
 Kernel launches and bytes moved are counted; a roofline gives times.
 
-    PYTHONPATH=tests python -m benchmarks.gpu_roofline --kernels kernels.json --output docs/measured/gpu
+    PYTHONPATH=tests python -m benchmarks.gpu_roofline --output docs/measured/gpu
 
 Needs Paddle 2.6, whose programs may be traced in float16 without a GPU (make PADDLE=2.6.2 VENV=.venv-2.6 lint makes
-such an environment). kernels.json is what ``gpu_kernels --save`` wrote; without it the tables say that kernels were
-not looked up.
+such an environment).
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.block import MERGE, PARTITION, STAGES, UNMERGE, BlockCase
@@ -134,111 +132,57 @@ def _bytes(tensors: Iterable[Data]) -> int:
     return sum(data.num_bytes for data in tensors)
 
 
-class Estimator:
-    """The rows of the tables."""
+def estimate_case(case: BlockCase, launch_seconds: float) -> tuple[list[Row], list[Row]]:
+    """Estimate one size: the costs of every variant, and whether merging can pay."""
 
-    def __init__(self, launch_seconds: float, kernels: dict[str, list[str]] | None) -> None:
-        self.launch_seconds, self.kernels = launch_seconds, kernels
+    def microseconds(costs: list[Cost], device: Device) -> float:
+        return 1e6 * seconds_of(costs, device, launch_seconds)
 
-    def estimate_case(self, case: BlockCase) -> tuple[list[Row], list[Row]]:
-        """Estimate one size: the costs of every variant, and whether merging can pay."""
-        traces = {name: trace(stages, case) for name, stages in TRACED.items()}
-        num_tokens, num_left = case.grid.num_tokens, case.grid.num_tokens - case.num_merged
-        size = f"{case.batch} images, {case.height}x{case.width} tokens, {case.channels} channels"
-        totals = {"ours, matching reused": costs_of(traces["ours"], REUSED)}
-        totals |= {name: costs_of(operators, ONCE_A_BLOCK) for name, operators in traces.items()}
-        plain, merged = attention(case, num_tokens, num_tokens), attention(case, num_left, num_left)
-        fewer_keys = attention(case, num_tokens, num_left)
-        shown = {
-            **totals,
-            "ours, partition (once a call and grid)": costs_of(traces["ours"], (PARTITION,)),
-            "self-attention, unmerged": plain, "self-attention, merged": merged,
-            "self-attention, keys downsampled": fewer_keys,
-        }  # fmt: skip
-        blocks = [self._block_row(size, name, costs) for name, costs in shown.items()]
-        saved = []
-        for name, costs in totals.items():
-            left = fewer_keys if "todo" in name else merged
-            saved.append([size, name, *(self._format_saved(plain, left, costs, device) for device in DEVICES)])
-        return blocks, saved
-
-    def list_operators(self, case: BlockCase) -> Iterator[Row]:
-        """List every operator of every variant that launches or moves anything."""
-        for name, stages in TRACED.items():
-            for op in trace(stages, case):
-                cost = cost_of(op)
-                if cost.launches or cost.num_bytes:
-                    inputs = (f"{slot} {data}{' (with gaps)' * data.strided}" for slot, data in op.inputs.items())
-                    yield [
-                        name, op.stage, op.name + ", in place" * op.in_place, ", ".join(inputs) or "-",
-                        ", ".join(map(str, op.outputs)), cost.launches, f"{cost.num_bytes:,}", f"{cost.flops:,}",
-                        self.has_kernel(op),
-                    ]  # fmt: skip
-
-    def missing_kernels(self, case: BlockCase) -> list[str]:
-        """Return the operators that lack a kernel they need."""
-        operators = [op for stages in TRACED.values() for op in trace(stages, case)]
-        return sorted({op.name for op in operators if self.has_kernel(op) == "no"})
-
-    def has_kernel(self, operator: Operator) -> str:
-        if self.kernels is None:
-            return "not checked"
-        return "yes" if has_kernel(self.kernels.get(operator.name, []), operator) else "no"
-
-    def _block_row(self, size: str, name: str, costs: list[Cost]) -> Row:
-        total = sum(costs, Cost())
-        started = sum(1 for cost in costs if cost.launches)
-        times = [f"{1e6 * self._seconds(costs, device):,.0f}" for device in DEVICES]
+    traces = {name: trace(stages, case) for name, stages in TRACED.items()}
+    num_tokens, num_left = case.grid.num_tokens, case.grid.num_tokens - case.num_merged
+    size = f"{case.batch} images, {case.height}x{case.width} tokens, {case.channels} channels"
+    totals = {"ours, matching reused": costs_of(traces["ours"], REUSED)}
+    totals |= {name: costs_of(operators, ONCE_A_BLOCK) for name, operators in traces.items()}
+    plain, merged = attention(case, num_tokens, num_tokens), attention(case, num_left, num_left)
+    fewer_keys = attention(case, num_tokens, num_left)
+    shown = {
+        **totals,
+        "ours, partition (once a call and grid)": costs_of(traces["ours"], (PARTITION,)),
+        "self-attention, unmerged": plain, "self-attention, merged": merged,
+        "self-attention, keys downsampled": fewer_keys,
+    }  # fmt: skip
+    blocks, saved = [], []
+    for name, costs in shown.items():
+        total, started = sum(costs, Cost()), sum(1 for cost in costs if cost.launches)
+        times = [f"{microseconds(costs, device):,.0f}" for device in DEVICES]
         moved, products = f"{total.num_bytes / 1e6:,.1f}", f"{total.flops / 1e9:,.2f}"
-        return [size, name, started, total.launches, moved, products, *times]
-
-    def _format_saved(self, plain: list[Cost], merged: list[Cost], costs: list[Cost], device: Device) -> str:
-        saved = self._seconds(plain, device) - self._seconds(merged, device)
-        cost = self._seconds(costs, device)
-        return f"{1e6 * saved:,.0f} - {1e6 * cost:,.0f} = {1e6 * (saved - cost):,.0f}"
-
-    def _seconds(self, costs: list[Cost], device: Device) -> float:
-        return seconds_of(costs, device, self.launch_seconds)
+        blocks.append([size, name, started, total.launches, moved, products, *times])
+    for name, costs in totals.items():
+        left, cells = fewer_keys if "todo" in name else merged, []
+        for device in DEVICES:
+            gain, cost = microseconds(plain, device) - microseconds(left, device), microseconds(costs, device)
+            cells.append(f"{gain:,.0f} - {cost:,.0f} = {gain - cost:,.0f}")
+        saved.append([size, name, *cells])
+    return blocks, saved
 
 
 def write_csv(path: Path, headings: Row, rows: Iterable[Row]) -> None:
     """Write a table."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([headings, *rows])
-
-
-def has_kernel(registered: list[str], operator: Operator) -> bool:
-    """Return whether the registered types serve the operator's data."""
-    used = {data.dtype for data in operator.inputs.values()} or {data.dtype for data in operator.outputs}
-    if "float16" in used:
-        return "float16" in registered
-    written = {"float32": "float", "int64": "int64_t", "int32": "int"}
-    return any(written.get(dtype, dtype) in registered for dtype in used)
+        csv.writer(file, lineterminator="\n").writerows([headings, *rows])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, help="one size in place of the usual ones, with --height and --width")
-    parser.add_argument("--height", type=int, default=64, help="of the grid of tokens")
-    parser.add_argument("--width", type=int, default=64, help="of the grid of tokens")
-    parser.add_argument("--channels", type=int, default=320)
-    parser.add_argument("--ratio", type=float, default=0.5)
     parser.add_argument("--launch-microseconds", type=float, default=1e6 * LAUNCH_SECONDS,
                         help="an assumption, for every kernel")
-    parser.add_argument("--kernels", type=Path, help="what gpu_kernels --save wrote")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the tables go")
     args = parser.parse_args()
     import paddle  # after ppdiffusers_tome, see docs/en/get-started/installation.md
 
     if not paddle.__version__.startswith("2.6."):
         sys.exit(f"Paddle {paddle.__version__} traces no float16 without a GPU; run this with Paddle 2.6")
-    cases: tuple[BlockCase, ...] = CASES
-    if args.batch:
-        cases = (BlockCase(args.batch, args.height, args.width, args.channels, args.ratio),)
-    kernels = json.loads(args.kernels.read_text()) if args.kernels else None
-    estimator = Estimator(args.launch_microseconds / 1e6, kernels)
-    found = [estimator.estimate_case(case) for case in cases]
+    found = [estimate_case(case, args.launch_microseconds / 1e6) for case in CASES]
     devices = [device.name for device in DEVICES]
     args.output.mkdir(parents=True, exist_ok=True)
     write_csv(
@@ -252,14 +196,6 @@ def main() -> None:
         ["size", "attention saved, less this", *(f"{name}, estimate: saved - cost, µs" for name in devices)],
         [row for _, saved in found for row in saved],
     )
-    write_csv(
-        args.output / "operators.csv",
-        ["variant", "stage", "operator", "inputs", "outputs", "launches", "bytes", "flops", "GPU kernel"],
-        estimator.list_operators(cases[0]),
-    )
-    missing = estimator.missing_kernels(cases[0])
-    if missing:
-        sys.exit(f"no GPU kernel for: {', '.join(missing)}")
 
 
 if __name__ == "__main__":

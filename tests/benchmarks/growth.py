@@ -9,15 +9,14 @@ writes growth.md, growth.json and growth.png.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks import pages
 from benchmarks.block import MATCH, OURS, BlockCase
-from benchmarks.overhead import Peak, Spreads, measure, measure_peaks
+from benchmarks.overhead import Peak, measure, measure_peaks
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
 from ppdiffusers_tome.tools.measure.stats import Spread
 from ppdiffusers_tome.tools.measure.units import format_bytes
 
@@ -70,13 +69,9 @@ def _measure_side(case: BlockCase, side: int, repeats: int) -> Row:
     here = replace(case, height=side, width=side, blocks=1)
     peaks = measure_peaks(here)
     fitting = [name for name, peak in peaks.items() if peak is not None]
-    (spreads,) = iterate_in_child(_measure, here, repeats, fitting)
+    spreads = pages.run_in_child(measure, here, repeats, fitting)
     match, total = ({name: by[stage] for name, by in spreads.items()} for stage in (MATCH, "all"))
     return Row(side, match, total, peaks)
-
-
-def _measure(case: BlockCase, repeats: int, variants: Sequence[str]) -> Iterator[Spreads]:
-    yield measure(case, repeats, variants)
 
 
 def _table(rows: Sequence[Row]) -> str:

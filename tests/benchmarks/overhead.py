@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,10 @@ from benchmarks.block import FAST, MERGE, NAMES, OURS, PORT, STAGES, UNMERGE, Bl
 from benchmarks.turns import take_turns
 from ppdiffusers_tome.cpu.process import keeps_freed_memory
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
 from ppdiffusers_tome.tools.measure.stats import Spread
 from ppdiffusers_tome.tools.measure.timing import measure_seconds, pause_garbage_collection
 from ppdiffusers_tome.tools.measure.units import format_bytes
-from ppdiffusers_tome.tuning.measurement import DeviceClock
+from ppdiffusers_tome.tuning.measurement import DeviceClock, memory_kind
 
 if TYPE_CHECKING:
     import paddle
@@ -191,21 +190,25 @@ def measure_peaks(case: BlockCase) -> dict[str, Peak | None]:
     found: dict[str, Peak | None] = {}
     for name in NAMES:
         try:
-            (found[name],) = iterate_in_child(_peak, name, case)
+            found[name] = pages.run_in_child(_peak, name, case)
         except MemoryError:
             found[name] = None
     return found
 
 
-def _peak(name: str, case: BlockCase) -> Iterator[Peak]:
+def _peak(name: str, case: BlockCase) -> Peak:
     """Measure in the child, after a small case that sets things up."""
     import paddle
+    from paddle.base import core
 
-    from ppdiffusers_tome.tools.measure.memory import get_tensor_bytes
+    kind, index = memory_kind()
 
     def bytes_in_use() -> list[int]:
         """Return the bytes now and at the most, an upper bound of the peak."""
-        return [sum(both) for both in zip(get_tensor_bytes(), tracemalloc.get_traced_memory(), strict=True)]
+        tensors = [
+            getattr(core, f"{kind}_memory_stat_{which}_value")("Allocated", index) for which in ("current", "peak")
+        ]
+        return [sum(both) for both in zip(tensors, tracemalloc.get_traced_memory(), strict=True)]
 
     timestep, small = paddle.to_tensor([500]), replace(case, height=8, width=8, tile=4)
     x, held, working = case.tokens(), 0, 0
@@ -219,7 +222,7 @@ def _peak(name: str, case: BlockCase) -> Iterator[Peak]:
             if stage in STAGES:
                 results, peak = (value - before for value in bytes_in_use())
                 held, working = max(held, peak), max(working, peak - results)
-    yield Peak(held, working)
+    return Peak(held, working)
 
 
 def _table(spreads: Spreads, peaks: Mapping[str, Peak | None]) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import multiprocessing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
+
+from ppdiffusers_tome.tools.console.tables import Table
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -33,6 +38,15 @@ def prepare() -> None:
     prepare_process(keep_memory=True)
 
 
+def run_in_child(work: Callable[..., Any], *args: Any) -> Any:
+    """Return ``work(*args)`` of a fresh Python; a ``MemoryError`` where the system ends it."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), prepare) as pool:
+        try:
+            return pool.submit(work, *args).result()
+        except BrokenProcessPool as error:
+            raise MemoryError from error
+
+
 def machine() -> dict[str, Any]:
     """Describe the machine and the versions."""
     from ppdiffusers_tome.tools.measure.system import describe_machine
@@ -47,9 +61,7 @@ def describe(values: Mapping[str, Any]) -> str:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> str:
     """Format a Markdown table with ``left`` columns aligned to the left."""
-    rules = ["---" if number < left else "---:" for number in range(len(headings))]
-    lines = [f"| {' | '.join(map(str, row))} |" for row in (headings, *rows)]
-    return "\n".join([lines[0], f"|{'|'.join(rules)}|", *lines[1:]]) + "\n"
+    return Table(headings, rows, left=left).markdown()
 
 
 def page(title: str, notes: Sequence[str], *tables: str) -> str:

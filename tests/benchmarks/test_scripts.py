@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from benchmarks import attach, families, gpu_presets, growth, overhead, results_page
+from benchmarks import attach, gpu_presets, growth, overhead, results_page
 
 pytestmark = pytest.mark.once
 
@@ -49,14 +49,6 @@ def test_attach_times_both_functions(capsys: pytest.CaptureFixture[str]) -> None
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("sd15-tiny-random, 10 blocks; device: ")
     assert [line.split(":")[0] for line in lines[1:]] == ["apply_tome", "remove_tome"]
-
-
-def test_families_counts_tokens_and_times_calls(tmp_path: Path) -> None:
-    families.main(["--side", "16", "--repeats", "1", "--only", "unet", "sdxl", "--output", str(tmp_path)])
-    rows = json.loads((tmp_path / "families.json").read_text())["rows"]
-    assert [(row["name"], row["tokens"], row["tokens_left"]) for row in rows] == [
-        ("sdxl", [64], [32]), ("unet", [256], [128]),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

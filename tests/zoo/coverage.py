@@ -14,9 +14,7 @@ import inspect
 import json
 import re
 import typing
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +27,7 @@ from ppdiffusers_tome.patching.models import is_denoiser_name
 from ppdiffusers_tome.patching.unsupported import REFUSED, find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.doctor import coverage as shipped
-from ppdiffusers_tome.tools.doctor.coverage import NEWEST, NOT_EXPORTED, list_pipelines
+from ppdiffusers_tome.tools.doctor.coverage import NEWEST, NOT_EXPORTED, PipelineCoverage, list_pipelines
 from ppdiffusers_tome.tools.doctor.versions import TESTED
 from zoo import Specimen, specimens
 
@@ -63,72 +61,42 @@ _OTHER = {
 }
 
 
-@dataclass(frozen=True)
-class Denoiser:
-    """The mergeable blocks of one denoiser of a pipeline.
-
-    Attributes:
-        part: the pipeline's name for it, ``unet``.
-        model_class: its class.
-        looks_like: the specimen that was looked at; None where there is none.
-        blocks: how many blocks merge at all levels, by their class.
-        levels: the levels that they are on.
-        reason: why nothing merges; None where something does.
-    """
-
-    part: str
-    model_class: str
-    looks_like: Specimen | None
-    blocks: Mapping[str, int]
-    levels: tuple[int, ...]
-    reason: str | None
-
-
-@dataclass(frozen=True)
-class PipelineCoverage:
-    """The denoisers of a pipeline, or the reason why nothing merges.
-
-    Attributes:
-        name: its class.
-        denoisers: what is in it.
-        reason: why nothing merges; None where something does.
-    """
-
-    name: str
-    denoisers: tuple[Denoiser, ...]
-    reason: str | None
-
-    @property
-    def merges(self) -> bool:
-        return self.reason is None
-
-
 def coverage() -> list[PipelineCoverage]:
-    """Every pipeline that ppdiffusers exports, by name.
+    """Every pipeline that ppdiffusers exports, by name, as ``doctor`` prints it.
 
     What a denoiser of a class holds is read off a tiny real model of it, in ``zoo``. A pipeline that is not known says
-    so: its reason begins with ``unknown``.
+    so: ``unknown`` is in its ``where``.
     """
     import ppdiffusers.pipelines as package
 
-    return [_cover_pipeline(name, package) for name in list_pipelines(package)]
+    return [PipelineCoverage(name, *_cover_pipeline(name, package)) for name in list_pipelines(package)]
 
 
-def _cover_pipeline(name: str, package: ModuleType) -> PipelineCoverage:
+def _cover_pipeline(name: str, package: ModuleType) -> tuple[bool, str]:
+    """Return whether anything merges, and where or why not."""
     other = next((reason for start, reason in _OTHER.items() if name.startswith(start)), None)
     if other or name in _BROKEN:
-        return PipelineCoverage(name, (), other or _BROKEN[name])
+        return False, other or _BROKEN[name]
     try:
-        module = importlib.import_module(NOT_EXPORTED[name]) if name in NOT_EXPORTED else package
-        cls = getattr(module, name)
+        cls = _import_pipeline(name, package)
     except Exception as error:  # whatever ppdiffusers' import ran into
-        reason = f"ppdiffusers cannot import it with Paddle {paddle.__version__}: {_cause(error)}"
-        return PipelineCoverage(name, (), reason)
-    denoisers = tuple(_denoiser(name, part, model_class) for part, model_class in _denoisers(name, cls))
-    if any(denoiser.reason is None for denoiser in denoisers):
-        return PipelineCoverage(name, denoisers, None)
-    reasons = {f"{denoiser.part} ({denoiser.model_class}): {denoiser.reason}" for denoiser in denoisers}
-    return PipelineCoverage(name, denoisers, "; ".join(sorted(reasons)) or "unknown: no denoiser was found")
+        return False, f"ppdiffusers cannot import it with Paddle {paddle.__version__}: {_cause(error)}"
+    found = [(f"{part} ({model})", *_cover_denoiser(name, model)) for part, model in _denoisers(name, cls)]
+    if any(merges for _, merges, _ in found):
+        return True, "; ".join(f"{part}: {'' if merges else 'no, '}{where}" for part, merges, where in found)
+    reasons = {f"{part}: {where}" for part, _, where in found}
+    return False, "; ".join(sorted(reasons)) or "unknown: no denoiser was found"
+
+
+def _import_pipeline(name: str, package: ModuleType) -> type:
+    return getattr(importlib.import_module(NOT_EXPORTED[name]) if name in NOT_EXPORTED else package, name)
+
+
+def list_specimens(name: str) -> list[Specimen | None]:
+    """List what a pipeline's denoisers look like."""
+    import ppdiffusers.pipelines as package
+
+    return [_specimen(name, model) for _, model in _denoisers(name, _import_pipeline(name, package))]
 
 
 def _cause(error: BaseException) -> str:
@@ -166,18 +134,16 @@ def _is_model(cls: type) -> bool:
     return any(base.__name__ == "ModelMixin" for base in cls.__mro__)
 
 
-def _denoiser(pipeline: str, part: str, model_class: str) -> Denoiser:
+def _cover_denoiser(pipeline: str, model_class: str) -> tuple[bool, str]:
+    """Return whether a pipeline's model merges, and where or why not."""
     looks_like = _specimen(pipeline, model_class)
-    reason = REFUSED.get(model_class)
-    if reason is None and looks_like is None:
-        reason = "unknown: ppdiffusers_tome has never seen this class"
-    if reason is not None or looks_like is None:
-        return Denoiser(part, model_class, looks_like, {}, (), reason)
+    if model_class in REFUSED or looks_like is None:
+        return False, REFUSED.get(model_class, "unknown: ppdiffusers_tome has never seen this class")
     sites, inside = _sites(looks_like)
-    blocks = Counter(block for block, _ in sites)
-    levels = tuple(sorted({level for _, level in sites}))
-    reason = None if sites else inside or "it has no attention on a grid"
-    return Denoiser(part, model_class, looks_like, blocks, levels, reason)
+    if not sites:
+        return False, inside or "it has no attention on a grid"
+    finest, note = min(level for _, level in sites), f"; {looks_like.broken}" if looks_like.broken else ""
+    return True, f"{', '.join(sorted({block for block, _ in sites}))}, finest level {finest}{note}"
 
 
 def _specimen(pipeline: str, model_class: str) -> Specimen | None:
@@ -195,27 +161,13 @@ def _sites(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str | None]
     return tuple((site.adapter.block_class, site.level) for site in sites), find_refusal_inside(model)
 
 
-def describe(pipeline: PipelineCoverage) -> shipped.PipelineCoverage:
-    """Put what was found into the row that ``doctor`` prints."""
-    where = pipeline.reason or "; ".join(map(_describe_denoiser, pipeline.denoisers))
-    return shipped.PipelineCoverage(pipeline.name, pipeline.merges, where)
-
-
-def _describe_denoiser(denoiser: Denoiser) -> str:
-    name = f"{denoiser.part} ({denoiser.model_class})"
-    if denoiser.reason is not None:
-        return f"{name}: no, {denoiser.reason}"
-    note = f"; {denoiser.looks_like.broken}" if denoiser.looks_like and denoiser.looks_like.broken else ""
-    return f"{name}: {', '.join(sorted(denoiser.blocks))}, finest level {denoiser.levels[0]}{note}"
-
-
 def main() -> None:
     import ppdiffusers
 
     rows = {row.name: row for row in shipped.read_coverage()}
     newer = NEWEST if hasattr(ppdiffusers, "MochiPipeline") else ppdiffusers.__version__
     since = "" if ppdiffusers.__version__ in TESTED[:-1] else newer
-    for row in map(describe, coverage()):
+    for row in coverage():
         rows[row.name] = dataclasses.replace(row, since=rows[row.name].since if row.name in rows else since)
     content = [
         {key: value for key, value in dataclasses.asdict(rows[name]).items() if value != ""} for name in sorted(rows)

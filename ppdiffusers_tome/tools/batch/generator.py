@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.options import BatchOptions
-from ppdiffusers_tome.tools.batch.specs import ImageSpec, check_image_path
+from ppdiffusers_tome.tools.batch.specs import ImageSpec
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
 from ppdiffusers_tome.tools.generation.settings import Settings
+from ppdiffusers_tome.tools.measure.out_of_memory import free_memory
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
 
 
 @dataclass
@@ -36,7 +34,7 @@ class Generator:
         has_controlnet = spec.edges is not None and self.settings.controlnet is not None
         if self._loaded is None or (self._loaded.settings.controlnet is not None) != has_controlnet:
             self._loaded = None
-            self.free_memory()
+            free_memory()
             settings = self.settings if has_controlnet else replace(self.settings, controlnet=None, edges=None)
             self._loaded = load_from_settings(settings)
         loaded = self._loaded
@@ -47,8 +45,6 @@ class Generator:
     def check_early(self, spec: ImageSpec) -> None:
         """Raise a ``UserError`` for a spec that no loaded model is needed to refuse."""
         settings = self.settings
-        if settings.model.labels is not None and settings.guidance_scale is not None:
-            _check_class(settings.model.labels, spec, settings.guidance_scale)
         if (spec.height, spec.width) != (settings.height, settings.width):
             tome = replace(settings.tome, ratio=self._get_ratio(spec))
             replace(settings, tome=tome).check_memory(spec.height, spec.width, prefix="")
@@ -59,16 +55,15 @@ class Generator:
     def check(self, spec: ImageSpec) -> None:
         """Raise a ``UserError`` if the model cannot generate a spec; warn of oddities once."""
         loaded = self.load(spec)
-        check_image_path(spec, self.options.image_root)  # again: hours may have passed since the file was read
         self.check_early(spec)
         if loaded.labels is not None:
-            _check_class(loaded.labels, spec, loaded.guidance_scale)
+            given = {"negative_prompt": spec.negative_prompt}
+            loaded.labels.check_arguments(given, spec.height, spec.width, loaded.guidance_scale)
+            loaded.labels.find_class(spec.prompt)
             return
         for name, text in (("prompt", spec.prompt), ("negative_prompt", spec.negative_prompt)):
             if complaint := loaded.describe_truncation(text):
                 raise UserError(f"{name} {complaint}; shorten it")
-        if spec.edges is not None:
-            spec.edges.check()
         for name, oddity in loaded.describe_oddities(spec.prompt).items():
             if name not in self._warned:
                 self._warned.add(name)
@@ -92,20 +87,5 @@ class Generator:
         """Return everything that a spec's image is generated with, as plain values."""
         return self.load(spec).describe(spec.prompt, 0, self._get_ratio(spec))
 
-    def free_memory(self) -> None:
-        """Hand back memory that nothing uses any more."""
-        import paddle
-
-        gc.collect()
-        if paddle.get_device().startswith("gpu"):
-            paddle.device.cuda.empty_cache()
-
     def _get_ratio(self, spec: ImageSpec) -> Any:
         return self.settings.tome.ratio if spec.ratio is None else spec.ratio
-
-
-def _check_class(labels: ClassLabels, spec: ImageSpec, guidance_scale: float) -> None:
-    """Raise a ``UserError`` if a pipeline that takes classes cannot generate a spec."""
-    given = {"negative_prompt": spec.negative_prompt, "image": spec.image, "control_image": spec.control_image}
-    labels.check_arguments(given, spec.height, spec.width, guidance_scale)
-    labels.find_class(spec.prompt)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from ppdiffusers_tome.tools.generation.settings import Settings, parse_settings
 
 STOP, SKIP = "stop", "skip"  # at a line of which no image can be generated
 _PACKAGES = ("ppdiffusers-tome", "ppdiffusers", "paddlepaddle", "paddlepaddle-gpu")
-_NOT_OF_IMAGES = {"prompts", "output", "settings", "image_root", "on_error", "overwrite"}
+_NOT_OF_IMAGES = {"prompts", "output", "settings", "on_error", "overwrite"}
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,11 @@ class BatchOptions:
     settings: Settings
     prompts: Path
     output: Path
-    fit: str
     canny_low: float
     canny_high: float
     overwrite: bool
     controlnet: str | None = None
     batch_size: int = 1
-    images_per_folder: int = 5000
-    image_root: Path | None = None
     on_error: str = STOP
 
     @classmethod
@@ -43,11 +39,8 @@ class BatchOptions:
         """Check the arguments; raise a ``UserError`` if one cannot be used."""
         if args.prompt:
             raise UserError("--prompt and --prompts were both given; write all prompts into the file")
-        for option, number in (("--batch-size", args.batch_size), ("--images-per-folder", args.images_per_folder)):
-            if number is not None and number < 1:
-                raise UserError(f"{option} {number} must be 1 or more")
-        if args.image_root is not None and not os.path.isdir(args.image_root):  # Path raises at names too long
-            raise UserError(f"--image-root {args.image_root} is not a folder; give the one with the images")
+        if args.batch_size is not None and args.batch_size < 1:
+            raise UserError(f"--batch-size {args.batch_size} must be 1 or more")
         # A ControlNet may be named for lines that bring their own edges.
         settings = parse_settings(args, args.ratio, provides_edges=True)
         given = {field.name: getattr(args, field.name, None) for field in fields(cls)}
@@ -55,7 +48,7 @@ class BatchOptions:
 
     def make_edge_source(self, name: str, option: str) -> EdgeSource:
         """Return the edges of an image that a line names; ``option`` as in ``EdgeSource``."""
-        return EdgeSource(self.prompts.parent / name, option, self.canny_low, self.canny_high, self.fit)
+        return EdgeSource(self.prompts.parent / name, option, self.canny_low, self.canny_high)
 
     @cached_property
     def identity(self) -> dict[str, Any]:

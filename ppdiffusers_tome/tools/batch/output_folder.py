@@ -6,7 +6,6 @@ generates: ``manifest.jsonl`` is made from the images, when a run begins and whe
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import re
@@ -21,7 +20,7 @@ from ppdiffusers_tome.tools.batch.options import BatchOptions
 from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec
 from ppdiffusers_tome.tools.files import prepare_folder, refuse_existing, write_text
 from ppdiffusers_tome.tools.images import read_settings, write_image
-from ppdiffusers_tome.tools.measure.json_lines import read_lines
+from ppdiffusers_tome.tools.measure.json_lines import lock_file, read_lines
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -30,7 +29,6 @@ MANIFEST, SKIPPED, RUN, LOCK = "manifest.jsonl", "skipped.jsonl", "run.json", ".
 IMAGE_KEY = "manifest"  # among the settings in an image
 _END_OF_PNG = b"IEND\xaeB\x60\x82"
 _TEMPORARY_FILE = re.compile(r"\..+\.(png|jsonl?)\.\d+\.tmp", re.IGNORECASE)
-_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class OutputFolder:
@@ -43,51 +41,28 @@ class OutputFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other runs out, unless the file system has no locks."""
-        from filelock import FileLock, Timeout  # takes long to import
-
         prepare_folder(self.path, [], overwrite=True)
-        lock = FileLock(self.path / LOCK, timeout=0, fallback_to_soft=False)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise UserError(
-                f"another run writes to {self.path}; wait until it has ended, or choose another --output"
-            ) from error
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise UserError(f"{self.path / LOCK} cannot be written ({error.strerror}); remove it") from error
-        try:
+        with lock_file(self.path / LOCK, self.path):
             yield
-        finally:
-            with suppress(OSError):
-                (self.path / LOCK).unlink()  # while it is held, or that of another run might be removed
-            lock.release()
 
     def prepare(self, specs: Sequence[ImageSpec]) -> None:
         """Write the manifest of what earlier runs finished; the folder must be locked."""
         continues = self._check_run()
-        subfolders = sorted({self.path / spec.file.rpartition("/")[0] for spec in specs} - {self.path})
-        for folder in subfolders:
-            if folder.is_symlink() or folder.is_file():  # a link may lead anywhere
-                raise UserError(f"{folder} is a link or a file, and images must go there; choose another --output")
         entries = self._collect(specs, read_lines(self.path / MANIFEST) if continues else [])
         missing = {spec.number: spec for spec in specs if spec.number not in entries}
         for spec in missing.values():
             refuse_existing(self.path / spec.file, self._options.overwrite)
         files = {self.path / spec.file for spec in specs}
-        for folder in (self.path, *subfolders):
-            for path in folder.glob("*.png"):
-                if path not in files and (entry := self._read_entry(path)) and entry["number"] in missing:
-                    self._refuse_changed_line(missing[entry["number"]], path.name)
-            for path in folder.glob(".*.tmp"):
-                if _TEMPORARY_FILE.fullmatch(path.name):  # of a run that was killed while it wrote
-                    path.unlink(missing_ok=True)
+        for path in self.path.glob("*.png"):
+            if path not in files and (entry := self._read_entry(path)) and entry["number"] in missing:
+                self._refuse_changed_line(missing[entry["number"]], path.name)
+        for path in self.path.glob(".*.tmp"):
+            if _TEMPORARY_FILE.fullmatch(path.name):  # of a run that was killed while it wrote
+                path.unlink(missing_ok=True)
         if not continues:
             for name in (MANIFEST, SKIPPED):
                 (self.path / name).unlink(missing_ok=True)
             write_text(self.path / RUN, json.dumps(self._options.identity, indent=2) + "\n", overwrite=True)
-        for folder in subfolders:
-            folder.mkdir(exist_ok=True)
         self._write_lines(MANIFEST, entries.values())
 
     def read_finished(self) -> set[int]:

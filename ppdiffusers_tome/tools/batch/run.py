@@ -16,7 +16,7 @@ from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec, form_batches,
 from ppdiffusers_tome.tools.console.output import log, print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet
 from ppdiffusers_tome.tools.generation.settings import NEEDS_CONTROLNET, Settings
-from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.out_of_memory import free_memory, is_out_of_memory
 from ppdiffusers_tome.tools.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Worker:
             if not is_out_of_memory(error):
                 raise
         self._too_many[specs[0].batch_key] = len(specs)
-        self.generator.free_memory()
+        free_memory()
         if len(specs) > 1:
             warn(f"out of memory with {len(specs)} images at once; continuing with {(len(specs) + 1) // 2}")
         return None
@@ -143,8 +143,7 @@ def _add_controlnet(options: BatchOptions, specs: Sequence[ImageSpec]) -> Settin
     """Return the settings with the ControlNet that lines with an image need."""
     settings = options.settings
     first = next((spec for spec in specs if spec.edges is not None), None)
-    takes_classes = settings.model.labels is not None  # and refuses each line with an image
-    if takes_classes or (settings.controlnet is None) == (first is None):
+    if (settings.controlnet is None) == (first is None):
         return settings
     if first is None:
         raise UserError(

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ppdiffusers_tome.errors import ToMeError, UserError
@@ -24,7 +21,6 @@ from ppdiffusers_tome.tools.images import slugify
 
 _MAX_BYTES = 200  # of 255, as a temporary file has a longer name
 _FILE_NAME = re.compile(r'[^\s.<>:"/\\|?*\x00-\x1f\x7f][^<>:"/\\|?*\x00-\x1f\x7f]*\.png', re.IGNORECASE)
-_WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)\..*", re.IGNORECASE)
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # JSON can hold halves of a character
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,30}\s*")
 
@@ -35,7 +31,7 @@ class ImageSpec(NamedTuple):
     Attributes:
         number: its entry in the file of prompts, from 1; blank lines and a header do not count, bad lines do.
         line: the line of the file, from 1.
-        file: the path of the image in the output folder, with ``/``.
+        file: the name of the image in the output folder.
         prompt, negative_prompt: texts; None for no negative prompt.
         seed: from 0 to 2**62.
         height, width: in pixels; None for the model's native size.
@@ -92,7 +88,6 @@ def read_specs(options: BatchOptions) -> tuple[list[ImageSpec], list[BadLine]]:
             if isinstance(values, UserError):
                 raise values
             spec = _make_spec(options, values, number, line)
-            check_image_path(spec, options.image_root)
             # Some file systems ignore case, and the way accents are composed.
             first = lines.setdefault(unicodedata.normalize("NFC", spec.file).casefold(), line)
             if first != line:
@@ -118,29 +113,6 @@ def form_batches(specs: Sequence[ImageSpec], batch_size: int) -> list[list[Image
         group[start : start + batch_size] for group in groups.values() for start in range(0, len(group), batch_size)
     ]
     return sorted(batches, key=lambda batch: (batch[0].edges is not None, batch[0].number))
-
-
-def check_image_path(spec: ImageSpec, image_root: Path | None) -> None:
-    """Raise a ``UserError`` if a line names an image that may not be read.
-
-    Once links and ``..`` are resolved, ``image_root`` must contain it; None allows any folder.
-    """
-    if not spec.names_image or spec.edges is None:
-        return
-    path = spec.edges.path
-    if image_root is not None:  # first, as errors must not tell what exists outside
-        is_inside = False
-        with suppress(OSError, ValueError):  # too long, or with a null byte
-            is_inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(image_root))
-        if not is_inside:
-            raise UserError(
-                f"{str(path)[:200]!r} is outside of --image-root {str(image_root)!r}, by its name or by a link; put "
-                "the image into that folder"
-            )
-    if not os.path.isfile(path):  # Path.is_file raises for names that are too long
-        raise UserError(
-            f"{str(path)[:200]!r} does not exist or is not a file; give an image, relative to the file of prompts"
-        )
 
 
 def _make_spec(options: BatchOptions, values: Mapping[str, Any], number: int, line: int) -> ImageSpec:
@@ -169,23 +141,22 @@ def _make_spec(options: BatchOptions, values: Mapping[str, Any], number: int, li
     elif control_image is not None:
         edges = options.make_edge_source(control_image, "--control-image")
     return ImageSpec(
-        number, line, _choose_file(options, number, prompt, output), prompt,
+        number, line, _choose_file(number, prompt, output), prompt,
         settings.negative_prompt if negative_prompt is None else negative_prompt, seed, height or settings.height,
         width or settings.width, _parse_ratio(options, values.get("ratio")), image, control_image, edges,
     )  # fmt: skip
 
 
-def _choose_file(options: BatchOptions, number: int, prompt: str, output: str | None) -> str:
-    """Choose the path of an image, whose name every file system keeps."""
+def _choose_file(number: int, prompt: str, output: str | None) -> str:
+    """Choose the name of an image, which every file system keeps."""
     if output is None:
-        output = f"{number:06d}-{slugify(prompt)}.png"
-    elif not _FILE_NAME.fullmatch(output) or _WINDOWS_DEVICE.fullmatch(output) or len(output.encode()) > _MAX_BYTES:
+        return f"{number:06d}-{slugify(prompt)}.png"
+    if not _FILE_NAME.fullmatch(output) or len(output.encode()) > _MAX_BYTES:
         raise UserError(
             f"output {truncated_repr(output)} must be the name of a file alone that ends in .png, such as star.png: "
-            f'not hidden or reserved, without <>:"/\\|?* and control characters, at most {_MAX_BYTES} bytes'
+            f'not hidden, without <>:"/\\|?* and control characters, at most {_MAX_BYTES} bytes'
         )
-    first = number - (number - 1) % options.images_per_folder
-    return output if first == 1 else f"{first:06d}-{first + options.images_per_folder - 1:06d}/{output}"
+    return output
 
 
 def _check_text(name: str, value: Any) -> str | None:

@@ -1,151 +1,257 @@
-"""The runner of benchmarks, which measures in child processes.
-
-A variant that runs out of memory is dropped, and the others go on. Every finding is in the ledger as soon as it is
-known, so a stopped run resumes.
-"""
+"""The runner of benchmarks: variants take turns, and a stopped run resumes."""
 
 from __future__ import annotations
 
+import argparse
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
 from functools import partial
+from itertools import product
 from typing import Any
 
-from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
-from ppdiffusers_tome.tools.bench.variants import variant_applied
-from ppdiffusers_tome.tools.bench.workloads import Case, load_workload
-from ppdiffusers_tome.tools.console.output import warn
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.bench.variants import NONE, VARIANTS, label_variants, split_label, variant_applied
+from ppdiffusers_tome.tools.bench.workloads import ATTENTIONS, PLAIN, Case, load_workload
+from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
+from ppdiffusers_tome.tools.console.tables import Page, Table
+from ppdiffusers_tome.tools.files import prepare_folder, write_json, write_text
+from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
+from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.measure.ledger import Job, Ledger, run_jobs
+from ppdiffusers_tome.tools.measure.out_of_memory import free_memory, is_out_of_memory
+from ppdiffusers_tome.tools.measure.stats import Spread
 from ppdiffusers_tome.tools.measure.timing import measure_seconds, rotate
+from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_seconds
 
-Finding = tuple[list[Any], Any]  # a key of the ledger and its result
+OUT_OF_MEMORY = "out of memory"
+# Three halvings of the latent, and whole cells of 2x2 tokens at the coarsest level that the port merges at.
+SIZE_MULTIPLE = 64
 
 
-class Runner:
-    """Measures cases; one that cannot run is warned of, and the others go on.
-
-    Args:
-        ledger: the findings of earlier runs; it receives those of this one.
-        variants: labels of all that are compared, as ``label_variants`` returns them.
+@dataclass(frozen=True)
+class Result:
+    """One variant in one case.
 
     Attributes:
-        failed: why a case could not run.
+        case, variant: what was measured.
+        rounds: how many rounds it was timed in.
+        seconds: of a denoiser call, or of an image; None where nothing was timed.
+        speed_up: how many times as fast as the model without merging, from the rounds in which both ran.
+        out_of_memory: it did not fit.
     """
 
-    def __init__(self, ledger: Ledger, variants: Sequence[str]) -> None:
-        self._ledger, self._variants = ledger, variants
-        self.failed: dict[Case, str] = {}
+    case: Case
+    variant: str
+    rounds: int
+    seconds: Spread | None
+    speed_up: Spread | None
+    out_of_memory: bool
 
-    def run(self, repeats: Mapping[Case, int], *, memory: bool) -> None:
-        """Measure the rounds and peaks that the ledger lacks.
+    def format(self) -> str:
+        """Return ``5.38 s (1.58x)``."""
+        if self.seconds is None:
+            return OUT_OF_MEMORY if self.out_of_memory else NOT_MEASURED
+        speed_up = "" if self.speed_up is None or self.variant == NONE else f" ({self.speed_up.median:.2f}x)"
+        return f"{format_seconds(self.seconds.median)}{speed_up}"
 
-        Args:
-            repeats: the number of rounds of each case.
-            memory: whether the peak memory of every variant is measured.
 
-        Raises:
-            UserError: the ledger is of another machine, or cannot be written.
-        """
-        jobs = []
-        for case, rounds in repeats.items():
-            keys = [case.key("round", number) for number in range(rounds)]
-            jobs.append(Job(case.name, keys, partial(self._measure_rounds, case)))
-            if memory:
-                keys = [case.key("memory", variant) for variant in self._variants]
-                jobs.append(Job(case.name, keys, partial(self._measure_peaks, case)))
-        run_jobs(jobs, self._ledger, description="findings")
+def add_sweep_arguments(
+    parser: argparse.ArgumentParser,
+    *,
+    sizes: Sequence[int] = (512,),
+    repeats: Sequence[int] = (3,),
+    attention: str = PLAIN,
+    variants: Sequence[str] = tuple(VARIANTS),
+) -> None:
+    """Add what is compared, at which sizes, and how often."""
+    group = parser.add_argument_group("what is compared (every combination is measured)")
+    group.add_argument("--sizes", type=int, nargs="+", default=sizes, metavar="PIXELS",
+                       help=f"heights and widths of square images (default: {_join(sizes)})")
+    group.add_argument("--batches", type=int, nargs="+", default=[1], metavar="N",
+                       help="images of a call, or rows of a denoiser's batch, of which guidance takes two (default: 1)")
+    group.add_argument("--ratios", type=float, nargs="+", default=[0.5], metavar="X",
+                       help="fractions of the tokens to merge (default: 0.5)")
+    group.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=[attention], metavar="NAME",
+                       help=f"{', '.join(ATTENTIONS)} (default: {attention}; the last two need a GPU)")
+    group.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=variants, metavar="NAME",
+                       help=f"{', '.join(VARIANTS)} (default: {_join(variants)}; {NONE} always runs)")
+    group.add_argument("--repeats", type=int, nargs="+", default=repeats, metavar="N",
+                       help="rounds at each of the sizes, in which the variants take turns; the last number counts for "
+                       f"all sizes that follow (default: {_join(repeats)})")
+    group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
+    add_output_arguments(parser)
 
-    def _measure_rounds(self, case: Case, keys: list[Any]) -> Iterator[Finding]:
-        """Let all variants take turns, and again without one that does not fit."""
-        while fitting := [each for each in self._variants if case.key("too large", each) not in self._ledger]:
-            rounds = [number for _, _, number in keys if case.key("round", number) not in self._ledger]
-            running = fitting
-            try:
-                for message in self._iterate_in_child(case, measure_rounds, fitting, rounds):
-                    if "running" in message:
-                        running = [message["running"]]
-                    else:
-                        yield case.key("round", message["round"]), message["seconds"]
-                return
-            except MemoryError:
-                for variant in running:  # all, if none ran yet
-                    yield case.key("too large", variant), True
 
-    def _measure_peaks(self, case: Case, keys: list[Any]) -> Iterator[Finding]:
-        for key in keys if case not in self.failed else ():
-            try:
-                for peaks in self._iterate_in_child(case, measure_peaks, key[-1]):
-                    yield key, peaks
-            except MemoryError:
-                yield key, None
+def run_sweep(
+    args: argparse.Namespace, name: str, title: str, *, steps: int, guidance_scale: float | None = None
+) -> None:
+    """Measure every combination of ``add_sweep_arguments`` with ``args.model``; see ``run_benchmark``."""
+    check_sizes(args.sizes)
+    check_at_least_1("--batches", *args.batches)
+    check_at_least_1("--repeats", *args.repeats)
+    check_at_least_1("--steps", steps)
+    for ratio in args.ratios:
+        if ToMeConfig(ratio=ratio).ratio == 0:
+            raise UserError(f"--ratios 0 merges nothing; {NONE!r}, which always runs, is the unmerged model")
+    repeats = {
+        Case(args.model, args.dtype, attention, size, batch, steps, guidance_scale):
+        args.repeats[min(number, len(args.repeats) - 1)]
+        for (number, size), batch, attention in product(enumerate(args.sizes), args.batches, args.attention)
+    }  # fmt: skip
+    run_benchmark(args, name, title, repeats, label_variants(args.variants, args.ratios), make_table)
 
-    def _iterate_in_child(self, case: Case, work: Callable[..., Iterator[Any]], *args: object) -> Iterator[Any]:
-        """Iterate over the findings of a child process, whose first message is the machine."""
-        messages = iterate_in_child(work, case, *args)
-        self._ledger.check_machine(next(messages))
+
+def run_benchmark(
+    args: argparse.Namespace, name: str, title: str, repeats: Mapping[Case, int], variants: Sequence[str],
+    make_table: Callable[[Sequence[Result]], Table],
+) -> None:  # fmt: skip
+    """Measure what ``name.jsonl`` lacks, and write ``name.md`` and ``name.json`` of all it holds.
+
+    Args:
+        args: with ``output`` and ``overwrite``.
+        name: of the files, which must not exist unless they are of an earlier run.
+        title: of the page.
+        repeats: rounds of each case.
+        variants: labels of all that are compared.
+        make_table: returns the table of the page.
+
+    Raises:
+        UserError: a file exists or cannot be written, or no case could run.
+    """
+    path, overwrite = args.output / f"{name}.jsonl", args.overwrite
+    # The other files are made of the ledger, so they may be replaced where it exists.
+    names = [f"{name}.md", f"{name}.json"]
+    page_file, json_file = prepare_folder(args.output, names, overwrite=overwrite or path.is_file())
+    with quiet_libraries(), Ledger(path, {"name": name, "variants": variants}, overwrite=overwrite) as ledger:
+        ledger.check_machine(_describe_machine())
+        failed = _measure(repeats, variants, ledger)
+        cases = [case for case in repeats if case not in failed]
+        if not cases:
+            raise UserError("; ".join(dict.fromkeys(failed.values())))
+        results = [_summarize(case, repeats[case], variant, ledger) for case in cases for variant in variants]
+        notes = _make_notes(results, ledger.machine)
+        notes += [f"{case.model}, {case.name} was not measured: {why}" for case, why in failed.items()]
+        page = Page(title, notes, [make_table(results)])
+        found = {"date": date.today().isoformat(), "machine": ledger.machine, "results": [*map(asdict, results)]}
+        write_text(page_file, page.markdown(), overwrite=True)
+        write_json(json_file, found, overwrite=True)
+        page.print([page_file, json_file])
+
+
+def check_sizes(sizes: Sequence[int]) -> None:
+    """Check that every variant can run at every level of these sizes."""
+    for size in sizes:
+        if size < SIZE_MULTIPLE or size % SIZE_MULTIPLE:
+            nearest = max(SIZE_MULTIPLE, round(size / SIZE_MULTIPLE) * SIZE_MULTIPLE)
+            raise UserError(f"--sizes {size} must be a multiple of {SIZE_MULTIPLE}; take {nearest}")
+
+
+def check_at_least_1(option: str, *values: int) -> None:
+    """Check whole numbers of an option."""
+    for value in values:
+        if value < 1:
+            raise UserError(f"{option} {value} must be 1 or more")
+
+
+def _measure(repeats: Mapping[Case, int], variants: Sequence[str], ledger: Ledger) -> dict[Case, str]:
+    """Measure the rounds that the ledger lacks; return why cases could not run."""
+    failed: dict[Case, str] = {}
+
+    def measure_case(case: Case, keys: list[Any]) -> Iterator[tuple[list[Any], Any]]:
         try:
-            yield from messages
-        except (ToMeError, RuntimeError) as error:
-            self.failed[case] = str(error).strip().splitlines()[-1]
-            warn(f"{case.model}, {case.dtype}, {case.name} was not measured: {self.failed[case]}")
+            yield from _measure_rounds(case, variants, keys, ledger)
+        except Exception as error:  # such as of a kernel that this GPU lacks
+            failed[case] = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            warn(f"{case.model}, {case.dtype}, {case.name} was not measured: {failed[case]}")
+
+    jobs = [
+        Job(case.name, [case.key("round", number) for number in range(rounds)], partial(measure_case, case))
+        for case, rounds in repeats.items()
+    ]
+    run_jobs(jobs, ledger, description="rounds")
+    return failed
 
 
-def measure_rounds(case: Case, variants: Sequence[str], rounds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Let the variants take turns, in a child process.
-
-    Yields:
-        The machine, then ``running``, a variant before it runs, and each ``round`` with its ``seconds`` by variant.
-    """
+def _measure_rounds(
+    case: Case, variants: Sequence[str], keys: list[Any], ledger: Ledger
+) -> Iterator[tuple[list[Any], Any]]:
+    """Let the variants take turns, and drop one that runs out of memory."""
     import paddle
 
-    yield _describe_machine()
-    workload = load_workload(case)
-
-    def run(variant: str, steps: int) -> float:
-        with variant_applied(workload.model_or_pipe, variant):
-            gc.collect()
-            return measure_seconds(lambda: workload.run(steps)) / workload.units
-
-    # The first calls set things up: on a GPU each variant's kernels are chosen, on a CPU a call may take a minute.
-    for variant in variants if paddle.get_device() != "cpu" else variants[:1]:
-        yield {"running": variant}
-        run(variant, 1)
-    for number in rounds:
+    free_memory()  # of the case before
+    workload, fresh = load_workload(case), set(variants)
+    fitting = [variant for variant in variants if case.key("too large", variant) not in ledger]
+    for key in keys:
         seconds = {}
-        for variant in rotate(variants, number):
-            yield {"running": variant}
-            seconds[variant] = run(variant, case.steps)
-        yield {"round": number, "seconds": seconds}
-
-
-def measure_peaks(case: Case, variant: str) -> Iterator[dict[str, Any]]:
-    """Measure the memory of one step, the first work of a child process.
-
-    Yields:
-        The machine, and ``peak_bytes`` and ``resident_peak_bytes``, None where they could not be measured.
-    """
-    import paddle
-
-    from ppdiffusers_tome.tools.measure.memory import Meter, ResidentMemory
-
-    yield _describe_machine()
-    workload = load_workload(case)
-    with variant_applied(workload.model_or_pipe, variant):
-        gc.collect()
-        resident = ResidentMemory()
-        resident.reset()
-        meter = Meter()
-        workload.run(1)
-        on_cpu = paddle.get_device() == "cpu"
-        yield {"peak_bytes": meter.peak_bytes(), "resident_peak_bytes": resident.peak_bytes() if on_cpu else None}
+        for variant in rotate(fitting, key[-1]):
+            try:
+                with variant_applied(workload.model_or_pipe, variant):
+                    gc.collect()
+                    # The first calls set things up: on a GPU each variant's kernels are chosen; on a CPU, where a call
+                    # may take a minute, one call is enough.
+                    if variant in fresh:
+                        workload.run(1)
+                        fresh = fresh - {variant} if paddle.get_device() != "cpu" else set()
+                    seconds[variant] = measure_seconds(lambda: workload.run(case.steps)) / workload.units
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                fitting.remove(variant)
+            if variant not in fitting:  # here its tensors are no longer held by the error
+                free_memory()
+                yield case.key("too large", variant), True
+        yield key, seconds
 
 
 def _describe_machine() -> dict[str, Any]:
     import paddle
 
-    from ppdiffusers_tome.tools.measure.memory import explain_peak
     from ppdiffusers_tome.tools.measure.system import describe_machine
 
     gpu = {"gpu": paddle.device.cuda.get_device_name()} if paddle.get_device() != "cpu" else {}
-    return {**describe_machine(), **gpu, "memory": explain_peak()}
+    return {**describe_machine(), **gpu}
+
+
+def _summarize(case: Case, repeats: int, variant: str, ledger: Ledger) -> Result:
+    rounds = [ledger.get(case.key("round", number), {}) for number in range(repeats)]
+    too_large = case.key("too large", variant) in ledger
+    timed = [] if too_large else [seconds[variant] for seconds in rounds if variant in seconds]
+    both = [seconds for seconds in rounds if variant in seconds and NONE in seconds] if timed else []
+    return Result(
+        case, variant, len(timed), Spread.from_values(timed) if timed else None,
+        Spread.from_quotients([each[NONE] for each in both], [each[variant] for each in both]) if both else None,
+        too_large,
+    )  # fmt: skip
+
+
+def _make_notes(results: Sequence[Result], machine: Mapping[str, Any]) -> list[str]:
+    """Return notes that explain the numbers and how to repeat the run."""
+    case = results[0].case
+    unit, divided = ("an image", ", divided by the batch") if case.is_pipeline else ("a denoiser call", "")
+    guidance = "" if case.guidance_scale is None else f", guidance {case.guidance_scale:g}"
+    names = dict.fromkeys(split_label(result.variant)[0] for result in results)
+    return [
+        f"{case.model}, {case.dtype}, {case.steps} steps{guidance}",
+        ", ".join(f"{name}: {value}" for name, value in machine.items()),
+        f"seconds of {unit}: mean over the steps of a run{divided}; median of the rounds (lowest to highest), in each "
+        "of which all variants take turns on the same inputs",
+        f"speed-up: seconds of '{NONE}' / own seconds, median over the rounds",
+        *(f"{name}: {VARIANTS[name].meaning}" for name in names),
+    ]
+
+
+def make_table(results: Sequence[Result]) -> Table:
+    """Return a row per case and variant, with ranges."""
+    table = Table(["setting", "variant", "seconds", "speed-up"], left=2)
+    for result in results:
+        seconds = result.format() if result.seconds is None else result.seconds.format(format_seconds)
+        speed_up = "-" if result.speed_up is None else result.speed_up.format("{:.2f}x".format)
+        table.add(result.case.name, result.variant, seconds, speed_up)
+    return table
+
+
+def _join(values: Sequence[object]) -> str:
+    return " ".join(map(str, values))

@@ -96,13 +96,6 @@ def _apply_ours(model_or_pipe: Any, ratio: float, preset: str | None = None, **s
     apply_tome(model_or_pipe, preset or ratio, **settings)  # a preset has a ratio and levels of its own
 
 
-def _apply_and_remove(model_or_pipe: Any, ratio: float) -> None:
-    from ppdiffusers_tome.api import remove_tome
-
-    _apply_ours(model_or_pipe, 0.5)
-    remove_tome(model_or_pipe)
-
-
 def _apply_free(model_or_pipe: Any, ratio: float) -> list[Any]:
     """Drop tokens before self-attention by slicing, and return zeros instead.
 
@@ -145,8 +138,6 @@ def _finest_blocks(model_or_pipe: Any) -> list[MergeableBlock]:
 
 VARIANTS = {
     NONE: Variant("the model without token merging", lambda model_or_pipe, ratio: None, takes_ratio=False),
-    "ratio-0": Variant("this package with ratio 0", _apply_ours, takes_ratio=False),
-    "removed": Variant("this package, applied and removed again", _apply_and_remove, takes_ratio=False),
     PORT: Variant("ppdiffusers' own port of tomesd", apply_port),
     OURS: Variant("this package with its defaults", _apply_ours),
     "ours-tile": Variant(f"this package with tile={TILE}", partial(_apply_ours, tile=TILE)),

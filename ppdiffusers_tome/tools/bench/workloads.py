@@ -12,7 +12,6 @@ from ppdiffusers_tome.tools.bench.variants import find_denoiser
 from ppdiffusers_tome.tools.generation.device import check_device
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 
-UNET, PIPELINE = "unet", "pipeline"
 PLAIN, CHUNKED, XFORMERS, FLASH = ATTENTIONS = ("plain", "chunked", "xformers", "flash")
 _PADDLE_NAMES = {XFORMERS: "cutlass", FLASH: "flash"}
 _TEXT_TOKENS, _SD3_TEXT_TOKENS = 77, 77 + 77
@@ -21,11 +20,10 @@ _PROMPT = "a photo of a cat"
 
 @dataclass(frozen=True)
 class Case:
-    """One model at one size: what one process measures.
+    """One model at one size.
 
     Attributes:
-        what: ``unet`` (any denoiser) or ``pipeline``.
-        model: a pipeline's folder or name, or a model with random weights.
+        model: a denoiser with random weights, or a pipeline's folder or name.
         dtype: ``float32``, ``float16`` or ``bfloat16``.
         attention: of ``ATTENTIONS``.
         size: height and width of the image in pixels.
@@ -34,7 +32,6 @@ class Case:
         guidance_scale: of a pipeline; None for a denoiser.
     """
 
-    what: str
     model: str
     dtype: str
     attention: str
@@ -44,14 +41,18 @@ class Case:
     guidance_scale: float | None = None
 
     @property
+    def is_pipeline(self) -> bool:
+        """True where whole images are generated."""
+        return self.model not in (*RANDOM_UNETS, RANDOM_SD3)
+
+    @property
     def name(self) -> str:
         return f"{self.size}x{self.size}, batch {self.batch}, {self.attention} attention"
 
     def key(self, kind: str, name: int | str) -> list[Any]:
-        """Return the ledger's key of a finding of a round or variant.
+        """Return the ledger's key of a result.
 
-        The result of a ``round`` is the seconds by variant. ``too large`` exists for a variant that ran out of memory
-        while it was timed. The result of ``memory`` is a variant's peaks, or None if it ran out of memory.
+        The result of a ``round`` is the seconds by variant. ``too large`` exists for a variant that ran out of memory.
         """
         return [asdict(self), kind, name]
 
@@ -78,7 +79,7 @@ def load_workload(case: Case) -> Workload:
         UserError: the model cannot be loaded, or this device cannot run it so.
     """
     check_device(case.dtype, xformers=False)
-    workload = _load_pipeline(case) if case.what == PIPELINE else _load_denoiser(case)
+    workload = _load_pipeline(case) if case.is_pipeline else _load_denoiser(case)
     _set_attention(find_denoiser(workload.model_or_pipe), case)
     return workload
 
@@ -103,13 +104,8 @@ def _load_denoiser(case: Case) -> Workload:
     import numpy as np
     import paddle
 
-    from ppdiffusers_tome.tools.generation.model_loader import load_unet
-
-    if case.model in (*RANDOM_UNETS, RANDOM_SD3):
-        model = random_model(case.model, dtype=case.dtype)
-    else:
-        model = load_unet(find_model(case.model), dtype=case.dtype)
-    rng = np.random.default_rng(0)  # the same inputs in every process
+    model = random_model(case.model, dtype=case.dtype)
+    rng = np.random.default_rng(0)  # the same inputs in every run
 
     def make_normal(*shape: int) -> paddle.Tensor:
         values = rng.standard_normal((case.batch, *shape), np.float32)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
@@ -16,7 +15,6 @@ from typing import NoReturn
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.console.extras import require_extra
-from ppdiffusers_tome.tools.console.interrupts import keep_interrupts, restore_system_interrupts
 from ppdiffusers_tome.tools.console.output import shorten_warnings
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.process import prepare_process
@@ -38,19 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0; 2 for input that cannot be used (one line on stderr); 130 after Ctrl-C; 141 when the output
         is a closed pipe.
     """
-    with keep_interrupts() as interrupted:
-        try:
-            code = _run(sys.argv[1:] if argv is None else list(argv), interrupted)
-        except KeyboardInterrupt:
-            interrupted.set()
-        if interrupted.is_set():  # also where a library has swallowed it, or turned it into an error
-            line = "\n" if sys.stderr.isatty() else ""  # after the terminal's ^C
-            print(f"{line}{PROGRAM}: interrupted", file=sys.stderr)
-            return INTERRUPTED
-        return code
-
-
-def _run(argv: Sequence[str], interrupted: threading.Event) -> int:
+    argv = sys.argv[1:] if argv is None else list(argv)
     parser = Parser(prog=PROGRAM, description="Token merging for diffusion models on PaddlePaddle.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     known = commands()
@@ -72,9 +58,11 @@ def _run(argv: Sequence[str], interrupted: threading.Event) -> int:
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except KeyboardInterrupt:
+        line = "\n" if sys.stderr.isatty() else ""  # after the terminal's ^C
+        print(f"{line}{PROGRAM}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:
-        if interrupted.is_set():
-            return INTERRUPTED
         message = " ".join(str(error).split())
         if not isinstance(error, ToMeError):
             if not is_out_of_memory(error):
@@ -91,5 +79,4 @@ def program() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may have letters that a terminal lacks
     code = main()
-    restore_system_interrupts()
     exit_process(code)

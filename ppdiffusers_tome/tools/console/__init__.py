@@ -1,1 +1,1 @@
-"""The terminal: parser, output, tables, Ctrl-C and the settings of the process."""
+"""The terminal: parser, output, tables and the settings of the process."""

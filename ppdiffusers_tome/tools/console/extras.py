@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from ppdiffusers_tome.errors import UserError
 
 _CLI = (
-    "charset_normalizer", "filelock", "flip_evaluator", "matplotlib", "packaging", "PIL", "psutil", "rich", "scipy",
+    "filelock", "flip_evaluator", "matplotlib", "packaging", "PIL", "psutil", "rich", "scipy",
     "skimage", "tqdm",
 )  # fmt: skip
 MODULES = {"cli": _CLI, "play": ("gradio", *_CLI)}

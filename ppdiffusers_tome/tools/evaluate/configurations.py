@@ -19,7 +19,6 @@ from ppdiffusers_tome.tools.measure.units import counted
 
 UNMERGED, PORT, OURS = "unmerged", "port", "ours"
 _PORT_SETTINGS = ("ratio", "max_downsample")
-_PORT_MULTIPLE = 16  # pixels of a cell of 2x2 tokens; at coarser levels the port fails on incomplete cells
 _EXAMPLE = '{"name": "half", "contender": "ours", "ratio": 0.5}'
 
 
@@ -55,21 +54,6 @@ class Configuration:
             apply_port(pipe, self.tome.to_dict()["ratio"], self.tome.max_downsample)
         elif self.tome is not None:
             apply_tome(pipe, config=self.tome)
-
-    def check_size(self, height: int, width: int) -> None:
-        """Check that it can run on images of this size.
-
-        Raises:
-            UserError: it cannot.
-        """
-        level = (self.tome and self.tome.max_downsample) or 1
-        multiple = _PORT_MULTIPLE * level
-        for name, pixels in (("height", height), ("width", width)):
-            if self.contender == PORT and level > 1 and pixels % multiple:
-                raise UserError(
-                    f"--{name} {pixels} must be a multiple of {multiple} for {self.name!r}: the port fails where level "
-                    f"{level} is not a whole number of cells of 2x2 tokens"
-                )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, equal to those that JSON restores."""
@@ -196,7 +180,10 @@ def check_names(configurations: Iterable[Configuration]) -> list[Configuration]:
 
 
 def _make_configuration(contender: str, config: ToMeConfig, name: str | None, family: str | None) -> Configuration:
-    """Name the changed settings: ``ours tofu 0.5, tile 16`` of the family ``ours tofu, tile 16``."""
+    """Name the changed settings.
+
+    ``ours tofu 0.5, tile 16`` is of the family ``ours tofu, tile 16``.
+    """
     defaults = ToMeConfig().to_dict()
     changes = {setting: value for setting, value in config.to_dict().items() if value != defaults[setting]}
     words = [contender, *([changes["method"]] if "method" in changes else [])]

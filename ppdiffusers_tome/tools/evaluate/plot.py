@@ -11,18 +11,21 @@ from PIL import Image
 
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED
 from ppdiffusers_tome.tools.evaluate.summary import BLOCK_SPEED_UP, FLIP, PSNR, SPEED_UP, Row
-from ppdiffusers_tome.tools.figures.plots import FAINT, INK, draw_plot, line_style
+from ppdiffusers_tome.tools.figures.plots import DPI, FAINT, INK, plot_style, render
 from ppdiffusers_tome.tools.measure.stats import Median
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT = 1280, 880
+_COLORS = (
+    "#3a78c9", "#c98a3a", "#5aa469", "#b0507a", "#7a63b8", "#2d9aa6", "#8a6d4b", "#6d7681", "#c9432e", "#a8b820",
+    "#1f3c6b", "#e08ab4",
+)  # fmt: skip
+_MARKERS = "os^DvP"
 _HEIGHT_RATIOS = (5, 3)  # of the panels of PSNR and of FLIP
 _LEGEND_LINE = 22  # pixels
-_LEGEND_CHARACTERS = {4: 28, 2: 62, 1: 130}  # that fit into this many columns
-_MAX_NAME_LINE = 24  # characters
+_LEGEND_COLUMNS, _MAX_LEGEND_LINE, _MAX_NAME_LINE = 2, 60, 24  # lines in characters
 
 
 def plot_rows(title: str, note: str, rows: Sequence[Row]) -> Image.Image:
@@ -31,13 +34,18 @@ def plot_rows(title: str, note: str, rows: Sequence[Row]) -> Image.Image:
     Configurations whose images are identical to the unmerged ones are omitted, as their PSNR is infinite. In the panels
     of PSNR the frontier is ringed, named and joined by a dashed line.
     """
+    from matplotlib.figure import Figure
+
     shown = [row for row in rows if row.configuration.name != UNMERGED and math.isfinite(row.psnr)]
     families = list(dict.fromkeys(row.configuration.family for row in shown))
-    longest = max(map(len, families), default=0)
-    columns = next((columns for columns, most in _LEGEND_CHARACTERS.items() if longest <= most), 1)
-    num_lines = -(-len(families) // columns) + sum(_format_family(family).count("\n") for family in families)
-
-    def draw(figure: Figure) -> None:
+    num_lines = -(-sum(_format_family(family).count("\n") + 1 for family in families) // _LEGEND_COLUMNS)
+    note += "; ringed and joined: the frontier" if families else ""
+    note += "; bars: intervals of the medians" if any(row.medians[PSNR].interval for row in shown) else ""
+    size = _WIDTH / DPI, (_HEIGHT + num_lines * _LEGEND_LINE) / DPI
+    with plot_style():
+        figure = Figure(size, DPI)
+        figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.1)  # inches
+        figure.suptitle("\n".join([title, *textwrap.wrap(note, _WIDTH // 8)]), x=0.01, ha="left", size=10)
         panels = figure.subplots(2, 2, sharex="col", sharey="row", height_ratios=_HEIGHT_RATIOS)
         for column, speed_up in enumerate((BLOCK_SPEED_UP, SPEED_UP)):
             for axes, measure in zip(panels[:, column], (PSNR, FLIP), strict=True):
@@ -49,16 +57,12 @@ def plot_rows(title: str, note: str, rows: Sequence[Row]) -> Image.Image:
         if families:
             panels[1][0].invert_yaxis()  # upwards is better in all panels
             handles = panels[0][1].get_legend_handles_labels()
-            figure.legend(*handles, loc="outside lower left", ncols=columns)
-
-    explanation = f"{note}; ringed and joined: the frontier" if families else note
-    if any(row.medians[PSNR].interval for row in shown):
-        explanation += "; bars: intervals of the medians"
-    return draw_plot(title, explanation, draw, width=_WIDTH, height=_HEIGHT + num_lines * _LEGEND_LINE)
+            figure.legend(*handles, loc="outside lower left", ncols=_LEGEND_COLUMNS)
+        return render(figure)
 
 
 def _format_family(family: str) -> str:
-    return textwrap.fill(family, _LEGEND_CHARACTERS[1])
+    return textwrap.fill(family, _MAX_LEGEND_LINE)
 
 
 def _draw_panel(axes: Axes, rows: Sequence[Row], families: Sequence[str], speed_up: str, measure: str) -> None:
@@ -71,7 +75,8 @@ def _draw_panel(axes: Axes, rows: Sequence[Row], families: Sequence[str], speed_
     axes.axvline(1, color=FAINT, linewidth=1)
     for number, family in enumerate(families):
         of_family = [row for row in rows if row.configuration.family == family and speed_up in row.medians]
-        style: dict[str, Any] = line_style(number)
+        turn, color = divmod(number, len(_COLORS))
+        style: dict[str, Any] = {"color": _COLORS[color], "marker": _MARKERS[turn % len(_MARKERS)]}
         xs, ys = ([row.medians[name] for row in of_family] for name in (speed_up, measure))
         axes.plot([x.median for x in xs], [y.median for y in ys], **style, markersize=5, label=_format_family(family))
         for x, y in zip(xs, ys, strict=True):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.images import slugify, write_image
@@ -48,7 +47,6 @@ class Sample:
         denoising_peak_bytes, peak_bytes: the most memory in use, until the last denoising step and with decoding;
             None if it could not be measured.
         psnr_db, ssim, flip: to the unmerged image; None for that image itself. An infinite PSNR is None, too.
-        follows_prompt: whether it shows its prompt; None if that is not known.
     """
 
     prompt: str
@@ -62,7 +60,6 @@ class Sample:
     psnr_db: float | None
     ssim: float | None
     flip: float | None
-    follows_prompt: bool | None
 
     @property
     def case(self) -> Case:
@@ -89,15 +86,12 @@ class ImageFolder:
         """Check, before any work, that the images can be written.
 
         Raises:
-            UserError: a folder cannot be written or is a link to another place, or a file exists and must not be
-                replaced.
+            UserError: a folder cannot be written, or a file exists and must not be replaced.
         """
         for configuration in configurations:
             if self._keeps(configuration.name):
-                folder = self.folder_of(configuration.name)
-                if not folder.resolve().is_relative_to(self.path.resolve()):
-                    raise UserError(f"{folder} leads out of --output {self.path} by a link; remove the link")
-                prepare_folder(folder, [case.file_name for case in cases], overwrite=overwrite)
+                names = [case.file_name for case in cases]
+                prepare_folder(self.folder_of(configuration.name), names, overwrite=overwrite)
 
     def folder_of(self, configuration: str) -> Path:
         """Return the folder of a configuration; different names have different folders."""

@@ -50,12 +50,6 @@ class Row:
         return self.medians[PSNR].median if PSNR in self.medians else math.inf
 
     @property
-    def prompt_adherence(self) -> float | None:
-        """The fraction of the images that show their prompt; None if unknown."""
-        judged = [sample.follows_prompt for sample in self.samples if sample.follows_prompt is not None]
-        return sum(judged) / len(judged) if judged else None
-
-    @property
     def peaks(self) -> dict[str, int | None]:
         """The highest peaks of memory in bytes; None if not measured."""
         return {
@@ -69,7 +63,6 @@ class Row:
         medians = {name: self.medians[name].to_dict() if name in self.medians else None for name in names}
         return {
             "configuration": self.configuration.to_dict(), **medians, **self.peaks,
-            "prompt_adherence": self.prompt_adherence,
             "on_frontier": self.on_frontier, "on_block_frontier": self.on_block_frontier,
             "samples": [asdict(sample) for sample in self.samples],
         }  # fmt: skip
@@ -143,11 +136,6 @@ def describe_rows(
         ]
     if any(row.configuration.steps is not None for row in rows):
         notes.append("N steps: the unmerged pipeline with fewer denoising steps, the other way to save the same time")
-    if any(row.prompt_adherence is not None for row in rows):
-        notes.append(
-            "prompt adherence: the fraction of the images that resemble the photograph which the prompt names more "
-            "than any other; images that resemble none, as after few steps, are misses"
-        )
     return notes
 
 
@@ -168,8 +156,6 @@ def make_table(rows: Sequence[Row]) -> Table:
         "SSIM": lambda row: _format(row, SSIM, "{:.3f}".format),
         "FLIP": lambda row: _format(row, FLIP, "{:.3f}".format),
     }
-    if any(row.prompt_adherence is not None for row in rows):
-        columns["prompt adherence"] = lambda row: "-" if row.prompt_adherence is None else f"{row.prompt_adherence:.1%}"
     return Table(list(columns), [[format_cell(row) for format_cell in columns.values()] for row in rows],
                  left=1 + has_blocks)  # fmt: skip
 
@@ -190,16 +176,12 @@ def write_results(
     Raises:
         UserError: a file exists and must not be replaced, or cannot be written.
     """
-    compared = differences.compare_rows(rows)
     tables = [make_table(rows)]
-    if any(each.median.interval is not None for each in compared):
-        tables.append(differences.make_table(compared))
-    page = Page(title, [*notes, *differences.describe(rows, compared)], tables)
+    if len(rows) > 2 and rows[0].medians[SECONDS].interval is not None:
+        tables.append(differences.make_table(rows))
+    page = Page(title, [*notes, *differences.describe(len(rows[0].samples))], tables)
     write_text(paths[1], page.markdown(), overwrite=overwrite)
-    content = {
-        **more, "intervals": METHOD, "configurations": [row.to_dict() for row in rows],
-        "differences": [each.to_dict() for each in compared],
-    }  # fmt: skip
+    content = {**more, "intervals": METHOD, "configurations": [row.to_dict() for row in rows]}
     write_json(paths[2], content, overwrite=overwrite)
     page.print(paths)
 

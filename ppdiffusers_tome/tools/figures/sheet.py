@@ -39,67 +39,48 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
         columns: above each column.
         rows: the prompt above each row, and its cells, one per column.
     """
+    from matplotlib.figure import Figure
+
     width, height = _compute_cell_size(rows[0][1][0].image)
-    page = _Page(len(columns), width, max(14, width // 20))
-    page.add_labels([title], 1.5, page.width)
-    page.y += page.font_size / 2
-    page.add_labels(columns, 1.2, width)
-    for prompt, cells in rows:
-        page.y += page.font_size
-        page.add_texts([[(prompt, 1.0, INK)]], page.width)
-        page.add_images([_resize(cell.image, width, height) for cell in cells])
-        page.add_texts([[(cell.caption, 1.0, FAINT)] for cell in cells], width)
-    return page.render()
+    font_size, column_step = max(14, width // 20), width + _GAP
+    page_width, y = len(columns) * column_step - _GAP, float(_MARGIN)
+    texts: list[tuple[int, float, str, float, str]] = []
+    images: list[tuple[int, int, Image.Image]] = []
 
-
-class _Page:
-    """Texts and images at their places in pixels, from top to bottom."""
-
-    def __init__(self, num_columns: int, column_width: int, font_size: int) -> None:
-        self.font_size, self.column_step = font_size, column_width + _GAP
-        self.width = num_columns * self.column_step - _GAP
-        self.y: float = _MARGIN
-        self._texts: list[tuple[int, float, str, float, str]] = []
-        self._images: list[tuple[int, int, Image.Image]] = []
-
-    def add_labels(self, labels: Sequence[Label], scale: float, width: int) -> None:
+    def add_labels(labels: Sequence[Label], scale: float, width: int) -> None:
         """Add labels side by side, their titles larger than the lines by ``scale``."""
-        self.add_texts(
-            [[(label.title, scale, INK), *((line, 1.0, FAINT) for line in label.lines)] for label in labels], width
-        )
-
-    def add_texts(self, columns: Sequence[Sequence[tuple[str, float, str]]], width: int) -> None:
-        """Add columns of paragraphs, each with its font scale and color."""
-        bottoms = [self.y]
-        for number, paragraphs in enumerate(columns):
-            y = self.y
-            for text, scale, color in paragraphs:
-                points = self.font_size * scale * 72 / DPI
+        nonlocal y
+        bottoms = [y]
+        for number, label in enumerate(labels):
+            bottom = y
+            for text, size, color in ((label.title, scale, INK), *((line, 1.0, FAINT) for line in label.lines)):
+                points = font_size * size * 72 / DPI
                 for line in _wrap(text, points, width):
-                    self._texts.append((_MARGIN + number * self.column_step, y, line, points, color))
-                    y += self.font_size * scale * _LINE_HEIGHT
-            bottoms.append(y)
-        self.y = max(bottoms)
+                    texts.append((_MARGIN + number * column_step, bottom, line, points, color))
+                    bottom += font_size * size * _LINE_HEIGHT
+            bottoms.append(bottom)
+        y = max(bottoms)
 
-    def add_images(self, images: Sequence[Image.Image]) -> None:
-        """Add images side by side."""
-        top = round(self.y + self.font_size / 5)
-        self._images += [(_MARGIN + number * self.column_step, top, image) for number, image in enumerate(images)]
-        self.y = top + max(image.height for image in images) + self.font_size / 5
-
-    def render(self) -> Image.Image:
-        """Render texts and images on white."""
-        from matplotlib.figure import Figure
-
-        width, height = self.width + 2 * _MARGIN, round(self.y) + _MARGIN
-        with plot_style():
-            figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
-            for x, y, text, points, color in self._texts:
-                figure.text(x / width, 1 - y / height, text, size=points, color=color, va="top")
-            sheet = render(figure)
-        for left, top, image in self._images:
-            sheet.paste(image, (left, top))
-        return sheet
+    add_labels([title], 1.5, page_width)
+    y += font_size / 2
+    add_labels(columns, 1.2, width)
+    for prompt, cells in rows:
+        y += font_size
+        add_labels([Label(prompt)], 1.0, page_width)
+        top = round(y + font_size / 5)
+        for number, cell in enumerate(cells):
+            images.append((_MARGIN + number * column_step, top, _resize(cell.image, width, height)))
+        y = top + height + font_size / 5
+        add_labels([Label("", (cell.caption,)) for cell in cells], 1.0, width)
+    sheet_width, sheet_height = page_width + 2 * _MARGIN, round(y) + _MARGIN
+    with plot_style():
+        figure = Figure((sheet_width / DPI, sheet_height / DPI), DPI)
+        for x, top_of_text, text, points, color in texts:
+            figure.text(x / sheet_width, 1 - top_of_text / sheet_height, text, size=points, color=color, va="top")
+        sheet = render(figure)
+    for left, top, image in images:
+        sheet.paste(image, (left, top))
+    return sheet
 
 
 def _wrap(text: str, points: float, width: int) -> list[str]:

@@ -15,7 +15,6 @@ from typing import Any
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.generation.edges import CROP, FIT_MODES
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, BUNDLED_DIT
 from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
@@ -73,8 +72,6 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--image", type=Path, metavar="FILE",
                        help="its edges guide (--canny-low 100 --canny-high 200)")
     group.add_argument("--control-image", type=Path, metavar="FILE", help="edges in white on black, used as they are")
-    group.add_argument("--fit", choices=FIT_MODES, default=CROP, metavar="NAME",
-                       help=f"of another shape: {', '.join(FIT_MODES)} (default: {CROP})")
     group.add_argument("--canny-low", type=float, default=100, help=argparse.SUPPRESS)
     group.add_argument("--canny-high", type=float, default=200, help=argparse.SUPPRESS)
     group.add_argument("--controlnet-scale", type=float, default=1.0, metavar="X", help="strength (default: 1)")

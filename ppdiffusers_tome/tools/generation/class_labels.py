@@ -1,19 +1,13 @@
-"""The classes of a DiTPipeline, which replace prompts. Imports no Paddle.
-
-A folder keeps their names in ``model_index.json``, as ``id2label``: ppdiffusers reads them there, though its
-``save_pretrained`` drops them.
-"""
+"""The classes of a DiTPipeline, which replace prompts. Imports no Paddle."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.tools.generation.weights import read_json
 
 PIPELINE = "DiTPipeline"
 _NO_CLASS = 1000  # with guidance the pipeline asks for this class, however many its model has
@@ -28,44 +22,24 @@ class ClassLabels:
         class_by_name: numbers of classes by name; a class may have several names, or none.
         num_classes: classes are numbered from 0.
         image_size: height and width of images in pixels; no other size is possible.
-        only_named: True if the model was trained on classes with names alone.
     """
 
     class_by_name: Mapping[str, int]
     num_classes: int
     image_size: int
-    only_named: bool = False
-
-    @classmethod
-    def from_folder(cls, folder: Path, *, only_named: bool = False) -> ClassLabels:
-        """Read the classes of a pipeline in a folder."""
-        names = read_json(folder / "model_index.json").get("id2label") or {}
-        transformer, vae = (read_json(folder / part / "config.json") for part in ("transformer", "vae"))
-        try:
-            # As ppdiffusers reads them: the names of a class are separated by commas.
-            numbers = {part.strip(): int(key) for key, name in names.items() for part in name.split(",")}
-            return cls(_drop_empty(numbers), *_read_shape(transformer, vae), only_named)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{folder} is a {PIPELINE} whose model_index.json names no classes by number, as {{'0': 'cat'}}, or "
-                f"whose configs have no size ({error!r}); copy the complete model again"
-            ) from error
 
     @classmethod
     def from_pipeline(cls, pipe: Any) -> ClassLabels:
         """Return the classes of a loaded pipeline."""
-        return cls(_drop_empty(pipe.labels), *_read_shape(pipe.transformer.config, pipe.vae.config))
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """The numbers of all classes, ascending."""
-        return sorted(set(self.class_by_name.values())) if self.only_named else range(self.num_classes)
+        config, scale = pipe.transformer.config, compute_vae_scale(pipe.vae.config)
+        names = {name: number for name, number in pipe.labels.items() if name}
+        return cls(names, config["num_embeds_ada_norm"], config["sample_size"] * scale)
 
     def list_names(self, count: int | None = None) -> list[str]:
         """List the first classes, or with None all that have a name."""
         names = {number: name for name, number in reversed(list(self.class_by_name.items()))}
-        numbers = sorted(names) if count is None or self.only_named else self.numbers
-        return [names.get(number, str(number)) for number in numbers[:count]]
+        numbers = sorted(names) if count is None else range(count)
+        return [names.get(number, str(number)) for number in numbers]
 
     def find_class(self, prompt: str) -> int:
         """Find the class that a prompt names, by number or by name.
@@ -76,8 +50,8 @@ class ClassLabels:
         """
         from ppdiffusers_tome.tools.demo_model.photographs import subject_of
 
-        text, numbers = prompt.strip(), self.numbers
-        if text.isdecimal() and len(text) < 10 and int(text) in numbers:
+        text = prompt.strip()
+        if text.isdecimal() and len(text) < 10 and int(text) < self.num_classes:
             return int(text)
         # Exact names last: some differ in capitals alone, as a cardigan and a Cardigan Welsh corgi.
         in_small = {name.lower(): number for name, number in self.class_by_name.items()}
@@ -88,7 +62,7 @@ class ClassLabels:
         names = self.list_names()
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         known = f"its classes are {', '.join(names[:_MAX_NAMES])}{more}; give one of these, or " if names else "give "
-        known += "its number" if self.only_named else f"a number from 0 to {self.num_classes - 1}"
+        known += f"a number from 0 to {self.num_classes - 1}"
         suggestion = did_you_mean(text.lower(), in_small)
         raise UserError(f"prompt {prompt!r} is not a class of this {PIPELINE}{suggestion}; {known}")
 
@@ -126,11 +100,3 @@ def select_prompts(labels: ClassLabels | None, prompts: Sequence[str] | None, de
 def compute_vae_scale(vae: Mapping[str, Any]) -> int:
     """Compute how many times smaller than the image a VAE's latent is."""
     return 2 ** (len(vae["block_out_channels"]) - 1)
-
-
-def _drop_empty(class_by_name: Mapping[str, int]) -> dict[str, int]:
-    return {name: number for name, number in class_by_name.items() if name}
-
-
-def _read_shape(transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> tuple[int, int]:
-    return int(transformer["num_embeds_ada_norm"]), int(transformer["sample_size"]) * compute_vae_scale(vae)

@@ -11,16 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.images import BLACK, CONTRAST, read_image
+from ppdiffusers_tome.tools.images import read_image
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
-
-    from ppdiffusers_tome.tools.demo_model.photographs import Subject
-
-CROP, PAD, STRETCH = "crop", "pad", "stretch"
-FIT_MODES = (CROP, PAD, STRETCH)  # of a file of another shape than the image
 
 
 @dataclass(frozen=True)
@@ -31,14 +26,12 @@ class EdgeSource:
         path: the file.
         option: ``--image`` for a photo, ``--control-image`` for edges.
         low, high: thresholds of Canny, 0 or more.
-        fit: one of ``FIT_MODES``, for a file of another shape than the image.
     """
 
     path: Path
     option: str = "--image"
     low: float = 100
     high: float = 200
-    fit: str = CROP
 
     @property
     def is_photo(self) -> bool:
@@ -60,28 +53,24 @@ class EdgeSource:
 
     def load(self, height: int, width: int) -> Image.Image:
         """Return the edges as an image of that size, white on black."""
-        from PIL import Image
-
         with self._report_faults():
-            image = read_image(self.path, background=CONTRAST if self.is_photo else BLACK)
-        image = fit_image(image, height, width, self.fit)
-        edges = detect_edges(image, self.low, self.high) if self.is_photo else image
-        padded = Image.new("RGB", (width, height))
-        padded.paste(edges, ((width - edges.width) // 2, (height - edges.height) // 2))
-        return padded
+            image = read_image(self.path, background="white" if self.is_photo else "black")
+        image = fit_image(image, height, width)
+        return detect_edges(image, self.low, self.high) if self.is_photo else image
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, with the name of the file alone."""
         thresholds = {"canny_low": self.low, "canny_high": self.high} if self.is_photo else {}
-        return {"option": self.option, "file": self.path.name, "fit": self.fit, **thresholds}
+        return {"option": self.option, "file": self.path.name, **thresholds}
 
     @contextmanager
     def _report_faults(self) -> Iterator[None]:
         """Turn all faults of the file into a ``UserError``."""
         from PIL import Image, UnidentifiedImageError
 
-        if not os.path.exists(self.path):  # Path raises at names that are too long
-            raise UserError(f"{self.option} {self.path} does not exist; give the path of an image file")
+        if not os.path.isfile(self.path):  # Path raises at names that are too long
+            fault = "is not a file" if os.path.exists(self.path) else "does not exist"
+            raise UserError(f"{self.option} {str(self.path)[:200]} {fault}; give the path of an image file")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the user's own large photo
@@ -93,16 +82,11 @@ class EdgeSource:
             ) from error
 
 
-def fit_image(image: Image.Image, height: int, width: int, fit: str = CROP) -> Image.Image:
-    """Fit an image to a size in pixels; with ``PAD`` it may be smaller."""
+def fit_image(image: Image.Image, height: int, width: int) -> Image.Image:
+    """Crop an image to the middle and scale it to a size in pixels."""
     from PIL import Image, ImageOps
 
-    if fit == CROP:
-        return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
-    if fit == PAD:
-        scale = min(width / image.width, height / image.height)
-        width, height = max(1, round(scale * image.width)), max(1, round(scale * image.height))
-    return image.resize((width, height), Image.Resampling.LANCZOS)
+    return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
 
 
 def detect_edges(image: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:
@@ -112,10 +96,3 @@ def detect_edges(image: Image.Image | np.ndarray, low: float = 100, high: float 
     from PIL import Image
 
     return Image.fromarray(cv2.Canny(np.asarray(image), low, high)).convert("RGB")
-
-
-def compute_photograph_edges(subject: Subject, height: int, width: int) -> Image.Image:
-    """Detect the edges of a photograph that the bundled model knows."""
-    from ppdiffusers_tome.tools.demo_model.photographs import square_image
-
-    return detect_edges(fit_image(square_image(subject, max(height, width)), height, width))

@@ -168,8 +168,7 @@ def load_for_prompts(
 ) -> tuple[LoadedPipeline, list[str]]:
     """Load a pipeline, with warnings about prompts and sizes that do not suit it.
 
-    With ``default`` the user gave no prompts: as many classes replace them where the pipeline has classes, which is
-    known of a hub's pipeline only once it is loaded.
+    With ``default`` the user gave no prompts: as many classes replace them where the pipeline has classes.
     """
     loaded = load_from_settings(settings)
     prompts = select_prompts(loaded.labels, None if default else prompts, prompts)
@@ -192,7 +191,7 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
 
     check_device(settings.dtype, xformers=settings.xformers)
     pipe = load_pipeline(settings.model, settings.controlnet, dtype=settings.dtype, class_labels=True)
-    labels = settings.model.labels or get_class_labels(pipe)
+    labels = get_class_labels(pipe)
     if settings.scheduler is not None:
         pipe.scheduler = make_scheduler(settings.scheduler, pipe.scheduler.config)
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
@@ -201,5 +200,5 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     height, width = get_native_size(pipe)
     guidance_scale = settings.guidance_scale
     if guidance_scale is None:
-        guidance_scale = choose_guidance_scale(settings.model, labels)
+        guidance_scale = choose_guidance_scale(settings.model, takes_classes=labels is not None)
     return LoadedPipeline(pipe, settings, settings.height or height, settings.width or width, guidance_scale, labels)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
-import warnings
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, make_unsupported_error
-from ppdiffusers_tome.tools.generation.weights import is_pickle, list_files
+from ppdiffusers_tome.tools.generation.weights import find_lfs_pointer
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -26,7 +23,7 @@ def load_pipeline(
     model: ModelSource, controlnet: ModelSource | None = None, *, dtype: str = DTYPES[0], any_kind: bool = False,
     class_labels: bool = False,
 ) -> Any:  # fmt: skip
-    """Load a pipeline in evaluation mode, with a warning if its weights are pickles.
+    """Load a pipeline in evaluation mode.
 
     Args:
         model, controlnet: from ``model_sources``.
@@ -73,54 +70,21 @@ def drop_controlnet(pipe: Any) -> Any:
     return getattr(ppdiffusers, name)(**parts, **checks)
 
 
-def load_unet(model: ModelSource, *, dtype: str = DTYPES[0]) -> Any:
-    """Load the UNet of a pipeline alone; see ``load_pipeline``."""
-    import ppdiffusers
-
-    unet = _load(ppdiffusers.UNet2DConditionModel, "--model", model, dtype, subfolder="unet")
-    unet.eval()
-    return unet
-
-
 def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: Any) -> Any:
     import paddle
 
-    if source.pickles:
-        warnings.warn(
-            f"{source.pickles[0]} is a pickle, which can run any code when it is loaded; load only models that you "
-            "trust, or have them as safetensors",
-            stacklevel=3,
-        )
     name, arguments = source.arguments
     try:
-        return cls.from_pretrained(_link_files(source), **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
+        return cls.from_pretrained(name, **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         remedy = "check that its files are complete" if Path(name).is_dir() else "check the name and the network"
+        if source.folder is not None and (pointer := find_lfs_pointer(source.folder)) is not None:
+            remedy = (
+                f"{pointer} is a git-lfs pointer, not weights: the folder was cloned without its large files; run "
+                "'git lfs pull' in it, or download the model again"
+            )
         raise UserError(f"{option} {name} could not be loaded; {remedy} ({type(error).__name__}: {reason})") from error
-
-
-def _link_files(source: ModelSource) -> str:
-    """Return a folder of what may be loaded, if need be of links.
-
-    paddlenlp loads no variant of weights, and ppdiffusers prefers some pickles to safetensors.
-    """
-    name, _ = source.arguments
-    if source.folder is None or source.bundled:
-        return name
-    files = list(list_files(source.folder))
-    closed = {path for path in files if is_pickle(path) and path not in source.pickles}
-    if not closed and not source.variants:
-        return name
-    folder = TemporaryDirectory()
-    atexit.register(folder.cleanup)  # a tokenizer copies its files from there when it is saved
-    for path in (path for path in files if path not in closed):
-        relative = path.relative_to(source.folder)
-        variant = source.variants.get(relative.parts[0])
-        link = folder.name / relative.with_name(path.name.replace(f".{variant}.", "."))
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path.resolve())
-    return folder.name
 
 
 def _choose_controlnet_pipeline(model: ModelSource) -> Any:

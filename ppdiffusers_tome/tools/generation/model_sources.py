@@ -8,20 +8,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.demo_model import CONTROLNET, DIT, MODEL, check_sums
-from ppdiffusers_tome.tools.generation.class_labels import PIPELINE, ClassLabels
-from ppdiffusers_tome.tools.generation.weights import find_weights, read_json, refuse_code
+from ppdiffusers_tome.tools.demo_model import CONTROLNET, DIT, MODEL
+from ppdiffusers_tome.tools.generation.class_labels import PIPELINE
+from ppdiffusers_tome.tools.generation.weights import is_torch, read_json
 
 BUNDLED, BUNDLED_DIT = "bundled", "bundled-dit"
 
 _DENOISERS = ("unet", "transformer", "prior", "decoder")  # the format of their weights is that of all
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_REMEDY = "copy the complete model again"
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,6 @@ class ModelSource:
         folder: its folder; None for a hub's model, which is downloaded.
         from_diffusers: True for PyTorch's weights; None leaves it to ppdiffusers (``FROM_DIFFUSERS``).
         bundled: True for a model of this package.
-        labels: its classes, for a DiTPipeline in a folder.
-        pickles: weights that are pickles, which can run any code when they are loaded.
-        variants: by part, the variant of weights that exist in no other, such as ``fp16``.
         vae: the folder of its VAE where that is not inside its own folder.
     """
 
@@ -43,9 +39,6 @@ class ModelSource:
     folder: Path | None = None
     from_diffusers: bool | None = None
     bundled: bool = False
-    labels: ClassLabels | None = None
-    pickles: tuple[Path, ...] = ()
-    variants: Mapping[str, str] = field(default_factory=dict)
     vae: Path | None = None
 
     @property
@@ -61,33 +54,27 @@ def find_model(name: str, *, any_kind: bool = False, class_labels: bool = False)
     Args:
         name: ``bundled``, ``bundled-dit``, a folder, or a hub name such as ``runwayml/stable-diffusion-v1-5``.
         any_kind: accept pipelines that cannot generate from a prompt, too.
-        class_labels: accept a DiTPipeline, too, whose source then has ``labels``.
+        class_labels: accept a DiTPipeline, too.
     """
     source = _find(name, "--model", {BUNDLED: MODEL, BUNDLED_DIT: DIT}, "a pipeline's", "model_index.json")
     folder = source.folder
     if folder is None:
         return source
     index = read_json(folder / "model_index.json")
-    parts = _list_parts(index, folder / "model_index.json")
-    kind = index["_class_name"]
+    # A part is a library and a class of it; without either, the pipeline lacks it.
+    parts = [name for name, value in index.items() if isinstance(value, list) and value[:1] != [None]]
+    kind = str(index.get("_class_name"))
     if kind.startswith("PaddleInfer"):
         raise UserError(
             f"--model {name} is an exported {kind}, whose settings are fixed; load it in Python with "
             f"ppdiffusers_tome.export.pipelines.load_exported({name!r}), or give the model that was exported"
         )
-    if class_labels and kind == PIPELINE:
-        source = replace(source, labels=ClassLabels.from_folder(folder, only_named=source.bundled))
-    elif not any_kind and not {"unet", "vae"} <= {*parts}:
+    if not any_kind and not (class_labels and kind == PIPELINE) and not {"unet", "vae"} <= {*parts}:
         raise make_unsupported_error(name, kind)
     if source.bundled:
         return source
     denoiser = next((part for part in _DENOISERS if part in parts), next(iter(parts), ""))
-    weights = {part: find_weights(folder / part) for part in parts}
-    return replace(
-        source, from_diffusers=_is_torch(folder / denoiser),
-        pickles=tuple(path for pickles, _ in weights.values() for path in pickles),
-        variants={part: variant for part, (_, variant) in weights.items() if variant},
-    )  # fmt: skip
+    return replace(source, from_diffusers=is_torch(folder / denoiser))
 
 
 def find_controlnet(name: str) -> ModelSource:
@@ -95,7 +82,7 @@ def find_controlnet(name: str) -> ModelSource:
     source = _find(name, "--controlnet", {BUNDLED: CONTROLNET}, "a ControlNet's", "config.json")
     if source.folder is None or source.bundled:
         return source
-    return replace(source, from_diffusers=_is_torch(source.folder), pickles=find_weights(source.folder)[0])
+    return replace(source, from_diffusers=is_torch(source.folder))
 
 
 def make_unsupported_error(name: str, class_name: object) -> UserError:
@@ -117,36 +104,8 @@ def _find(name: str, option: str, bundled: Mapping[str, Path], owner: str, index
         accepted = f"a hub name or {' or '.join(map(repr, bundled))}"
         raise UserError(f"{option} {name} {fault}; give {owner} folder, {accepted}")
     if folder.resolve() in [path.resolve() for path in bundled.values()]:
-        check_sums(folder)
-        if folder.resolve() != DIT.resolve():
-            return ModelSource(name, folder, False, bundled=True)
-        check_sums(MODEL)
-        return ModelSource(name, folder, False, bundled=True, vae=MODEL / "vae")
+        vae = MODEL / "vae" if folder.resolve() == DIT.resolve() else None
+        return ModelSource(name, folder, False, bundled=True, vae=vae)
     if not (folder / index).is_file():
         raise UserError(f"{option} {name} has no {index}; give {owner} folder, as save_pretrained writes it")
-    refuse_code(folder, f"{option} {name}")
     return ModelSource(name, folder)
-
-
-def _list_parts(index: dict[str, Any], path: Path) -> list[str]:
-    """List the parts in a pipeline's ``model_index.json``.
-
-    ppdiffusers makes paths of files and modules of these names, so none may be a path: a part leads to a folder; its
-    library, like the pipeline's own class, leads to Python files that are copied and run.
-    """
-    parts = []
-    for part, value in {"_class_name": None, **index}.items():
-        if part == "_class_name":
-            if not isinstance(value, str) or not value.isidentifier():
-                raise UserError(f"{path} holds {part}={value!r}, which is not the name of a pipeline; {_REMEDY}")
-        elif not part.startswith("_") and isinstance(value, list) and value[:1] != [None]:
-            is_pair = len(value) == 2 and all(isinstance(word, str) for word in value)
-            if not is_pair or not all(word.isidentifier() for word in (part, *value[0].split("."), value[1])):
-                raise UserError(f"{path} holds {part}={value!r}, which is not a library and a class of it; {_REMEDY}")
-            parts.append(part)
-    return parts
-
-
-def _is_torch(folder: Path) -> bool:
-    """Return True where weights are diffusers' (PyTorch's); ppdiffusers' safetensors are preferred."""
-    return any(folder.glob("diffusion_pytorch_model*")) and not any(folder.glob("diffusion_paddle_model*"))

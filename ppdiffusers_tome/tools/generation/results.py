@@ -20,28 +20,20 @@ class GeneratedImage:
     """An image and what it took.
 
     Attributes:
-        kept_image: the image; None once only its measurements are kept.
+        image: the image.
         seconds: of the whole call of the pipeline, with decoding.
         peak_bytes: the most memory in use during the call, with the weights; None if it could not be measured.
         denoising_peak_bytes: the same until the end of the last denoising step.
         similarity: to the unmerged image; None for that image itself, or without a comparison.
         block_seconds: by level, of the blocks that can merge, with the merging; empty if they were not timed.
-        follows_prompt: True if it shows what the prompt asks for; None if that is unknown.
     """
 
-    kept_image: Image.Image | None
+    image: Image.Image
     seconds: float
     peak_bytes: int | None
     denoising_peak_bytes: int | None
     similarity: Similarity | None = None
     block_seconds: Mapping[int, float] = field(default_factory=dict)
-    follows_prompt: bool | None = None
-
-    @property
-    def image(self) -> Image.Image:
-        """The image, which must have been kept."""
-        assert self.kept_image is not None, "only its measurements were kept"
-        return self.kept_image
 
     def compare_with(self, unmerged: Image.Image | np.ndarray) -> GeneratedImage:
         """Return the same with its similarity to the unmerged image, uint8 ``[height, width, 3]``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,7 +12,6 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.types import UNSET
-from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
@@ -23,8 +23,8 @@ NEEDS_CONTROLNET = (  # the end of a sentence
     "SDXL and no other, such as a DiTPipeline"
 )
 _SAME_NAMES = (
-    "height", "width", "scheduler", "seed", "negative_prompt", "controlnet_scale", "dtype", "xformers",
-    "chunked_attention",
+    "height", "width", "guidance_scale", "scheduler", "seed", "negative_prompt", "controlnet_scale", "dtype",
+    "xformers", "chunked_attention",
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ class Settings:
         tome: settings of token merging; ratio 0 is the unmerged pipeline.
         height, width: in pixels; None for the model's native size.
         steps, scheduler, seed, negative_prompt, controlnet_scale: as in ppdiffusers' pipelines.
-        guidance_scale: the same; None for the default of a hub's pipeline, which depends on its class.
+        guidance_scale: the same; None for the default, which depends on the pipeline's class.
         dtype: ``float32``, ``float16`` or ``bfloat16``.
         xformers: use memory efficient attention.
         chunked_attention: compute attention a few queries at a time.
@@ -74,19 +74,16 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
     Args:
         args: of ``generation.arguments``.
         ratio: fraction of the tokens to merge; None for that of ``--config``, or the default.
-        provides_edges: True if the command has edges for a ControlNet without any.
+        provides_edges: True if edges for a ControlNet may come later.
     """
     check_sizes(args)
     model = find_model(args.model, class_labels=True)
     steps = args.steps if args.steps is not None else (10 if model.bundled else 20)
-    guidance_scale = args.guidance_scale
-    if guidance_scale is None and model.folder is not None:
-        guidance_scale = choose_guidance_scale(model, model.labels)
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
     check_seed("--seed", args.seed)
     for name, scale, usual in (
-        ("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", guidance_scale, "7.5"),
+        ("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", args.guidance_scale, "7.5"),
     ):  # fmt: skip
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
@@ -94,28 +91,25 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
         raise UserError(
             "--xformers and --chunked-attention were both given; give --xformers on a GPU, --chunked-attention on a CPU"
         )
-    if model.labels is not None:
-        names = ("negative_prompt", "controlnet", "image", "control_image")
-        options = {f"--{name.replace('_', '-')}": getattr(args, name) for name in names}
-        model.labels.check_arguments(options, args.height, args.width, guidance_scale)
     controlnet, edges = _find_control(args, model, provides_edges)
     settings = Settings(
-        model, controlnet, edges, parse_tome_config(args, ratio), steps=steps, guidance_scale=guidance_scale,
+        model, controlnet, edges, parse_tome_config(args, ratio), steps=steps,
         **{name: getattr(args, name) for name in _SAME_NAMES},
     )  # fmt: skip
     settings.check_memory(settings.height, settings.width)
     return settings
 
 
-def choose_guidance_scale(model: ModelSource, labels: ClassLabels | None) -> float:
-    """Return the default guidance scale; ``labels`` are the pipeline's classes, or None."""
+def choose_guidance_scale(model: ModelSource, *, takes_classes: bool) -> float:
+    """Return the default guidance scale."""
     if model.bundled:
         return 1.5  # with more, the few photographs that they know get harder and darker
-    return 7.5 if labels is None else 4.0  # as the pipelines themselves
+    return 4.0 if takes_classes else 7.5  # as the pipelines themselves
 
 
-def check_prompts(prompts: list[str] | None) -> list[str]:
-    """Return at least one prompt, none of them blank."""
+def check_prompts(prompts: Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:
+    """Return the prompts or the default ones: at least one, none blank."""
+    prompts = list(default if prompts is None else prompts)
     if not prompts:
         raise UserError("there is no prompt; give one with --prompt 'a photo of a cat'")
     for prompt in prompts:
@@ -166,7 +160,7 @@ def _find_control(
     if path is not None:
         if args.controlnet is None and not model.bundled:
             raise UserError(f"{option} {NEEDS_CONTROLNET}")
-        edges = EdgeSource(path, option, args.canny_low, args.canny_high, args.fit)
+        edges = EdgeSource(path, option, args.canny_low, args.canny_high)
         edges.check()
         return find_controlnet(args.controlnet or BUNDLED), edges
     if args.controlnet is None:

@@ -78,10 +78,10 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def lock_file(path: Path) -> Iterator[None]:
-    """Keep other processes, on all machines that see a file, from locking it.
+def lock_file(path: Path, target: Path) -> Iterator[None]:
+    """Keep other processes, on all machines that see a lock file, from locking it.
 
-    The lock is a file beside it, ``.NAME.lock``; the lock file of a killed process locks nothing.
+    The lock file of a killed process locks nothing. ``target`` is what the process writes, for errors.
 
     Raises:
         UserError: another process holds the lock, or it cannot be written.
@@ -89,11 +89,13 @@ def lock_file(path: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout  # its import takes as long as all others of `--help`
 
     # Without the fallback for file systems without locks: it stays locked when its holder is killed elsewhere.
-    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0, thread_local=False, fallback_to_soft=False)
+    lock = FileLock(path, timeout=0, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout as error:
-        raise UserError(f"another run writes to {path}; wait until it has ended, or choose another --output") from error
+        raise UserError(
+            f"another run writes to {target}; wait until it has ended, or choose another --output"
+        ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise UserError(f"{path} cannot be written ({error.strerror}); choose another --output") from error

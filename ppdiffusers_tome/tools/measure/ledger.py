@@ -29,17 +29,14 @@ class Ledger:
         path: the file; created if it does not exist.
         identity: what all results of the file have in common, such as the model; those of an existing file must match.
         overwrite: start over and forget the results of the file.
-        rank: of several processes that write at once. Rank 0 locks the file and writes it; every other rank writes a
-            part beside it, and all of them read all files. Rank 0 must enter its ``with`` statement first.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any], *, overwrite: bool = False, rank: int = 0) -> None:
+    def __init__(self, path: Path, identity: Mapping[str, Any], *, overwrite: bool = False) -> None:
         self.path = path
         self.machine: dict[str, Any] = {}
         self._results: dict[str, Any] = {}
         self._identity = json.loads(json.dumps(identity))
-        self._overwrite, self._rank = overwrite, rank
-        self._file = path.with_name(f"{path.stem}.part-{rank:04d}{path.suffix}") if rank else path
+        self._overwrite = overwrite
         self._lock = ExitStack()
 
     def __enter__(self) -> Ledger:
@@ -48,17 +45,10 @@ class Ledger:
         Raises:
             UserError: it has another identity or is no ledger, another run writes it, or it cannot be written.
         """
-        if self._file.is_symlink():  # in a folder that somebody else filled it may lead to any file of the user's
-            raise UserError(
-                f"{self._file} is a link, and nothing is added to what it leads to; choose another --output"
-            )
         with ExitStack() as lock:
-            if self._rank == 0:
-                lock.enter_context(lock_file(self.path))
-                for part in self._list_parts() if self._overwrite else ():
-                    part.unlink()
+            lock.enter_context(lock_file(self.path.with_name(f".{self.path.name}.lock"), self.path))
             self._start_file()
-            self.reload()
+            self._read()
             self._lock = lock.pop_all()
         return self
 
@@ -82,7 +72,7 @@ class Ledger:
         Raises:
             UserError: it cannot be written.
         """
-        append_line(self._file, {"key": key, "result": result})
+        append_line(self.path, {"key": key, "result": result})
         self._results[_encode(key)] = json.loads(json.dumps(result))
 
     def check_machine(self, machine: Mapping[str, Any]) -> None:
@@ -92,51 +82,42 @@ class Ledger:
             UserError: the file's results are from another machine.
         """
         if self.machine:
-            self._check(self.path, self.machine, machine)
+            self._check(self.machine, machine)
         else:
             self.machine = dict(machine)
-            append_line(self._file, {"machine": self.machine})
+            append_line(self.path, {"machine": self.machine})
 
-    def reload(self) -> None:
-        """Read all files again, with the results that other ranks have added since.
-
-        Raises:
-            UserError: a file has another identity.
-        """
-        for path in [self.path, *self._list_parts()]:
-            for line in read_lines(path):
-                if "identity" in line:
-                    self._check(path, line["identity"], self._identity)
-                elif "machine" in line:
-                    self.machine = self.machine or line["machine"]
-                elif "key" in line and "result" in line:
-                    self._results[_encode(line["key"])] = line["result"]
-
-    def _list_parts(self) -> list[Path]:
-        return sorted(self.path.parent.glob(f"{self.path.stem}.part-*{self.path.suffix}"))
+    def _read(self) -> None:
+        for line in read_lines(self.path):
+            if "identity" in line:
+                self._check(line["identity"], self._identity)
+            elif "machine" in line:
+                self.machine = self.machine or line["machine"]
+            elif "key" in line and "result" in line:
+                self._results[_encode(line["key"])] = line["result"]
 
     def _start_file(self) -> None:
         """Write the identity into a file that is new or has only its beginning."""
         try:
-            self._file.touch()
-            content = self._file.read_bytes().strip(b"\0\r\n ")
+            self.path.touch()
+            content = self.path.read_bytes().strip(b"\0\r\n ")
         except OSError as error:
-            raise UserError(f"{self._file} cannot be written ({error.strerror}); choose another --output") from error
+            raise UserError(f"{self.path} cannot be written ({error.strerror}); choose another --output") from error
         is_new = b"\n" not in content and _START.startswith(content[: len(_START)])
         if self._overwrite or is_new:
-            self._file.write_bytes(b"")
-            append_line(self._file, {"identity": self._identity})
+            self.path.write_bytes(b"")
+            append_line(self.path, {"identity": self._identity})
         elif _START not in content:
             raise UserError(
-                f"{self._file} is no file of results of this program, or of another version; give another --output, "
+                f"{self.path} is no file of results of this program, or of another version; give another --output, "
                 "or --overwrite to start over"
             )
 
-    def _check(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    def _check(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         for name, value in new.items():
             if old.get(name) != value:
                 raise UserError(
-                    f"{path} was measured with {name}={truncated_repr(old.get(name))} and this run has "
+                    f"{self.path} was measured with {name}={truncated_repr(old.get(name))} and this run has "
                     f"{truncated_repr(value)}; give the same arguments on the same machine to resume, another "
                     "--output, or --overwrite to start over"
                 )

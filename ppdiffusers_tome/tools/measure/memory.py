@@ -7,10 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ppdiffusers_tome.tuning.measurement import Meter as Meter
-from ppdiffusers_tome.tuning.measurement import ResidentMemory as ResidentMemory
-from ppdiffusers_tome.tuning.measurement import device_memory, memory_kind
+from ppdiffusers_tome.tuning.measurement import device_memory
 
-_CGROUPS, _CGROUP_ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def get_free_memory() -> int:
@@ -27,15 +26,6 @@ def get_total_memory() -> int:
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _read_cgroups())])
 
 
-def get_tensor_bytes() -> tuple[int, int]:
-    """Return the bytes of Paddle's tensors, now and at most since the process began."""
-    from paddle.base import core
-
-    kind, index = memory_kind()
-    values = [getattr(core, f"{kind}_memory_stat_{which}_value")("Allocated", index) for which in ("current", "peak")]
-    return int(values[0]), int(values[1])
-
-
 def explain_peak() -> str:
     """Explain the meaning of ``peak_bytes`` on this device with this Paddle."""
     return device_memory().meaning
@@ -48,32 +38,13 @@ def highest_peak(peaks: Iterable[int | None]) -> int | None:
 
 
 def _read_cgroups() -> Iterator[tuple[int, int]]:
-    """Yield limit and use of control groups in bytes, of version 1 and 2."""
-    try:
-        lines = _CGROUPS.read_text().splitlines()
-    except OSError:  # another system than Linux
-        return
-    for line in lines:
-        number, controllers, group = [*line.split(":", 2), "", ""][:3]
-        if number == "0":
-            root, limit, use, prefix = _CGROUP_ROOT, "memory.max", "memory.current", ""
-        elif "memory" in controllers.split(","):
-            root, limit, use, prefix = (
-                _CGROUP_ROOT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
-            )  # fmt: skip
-        else:
-            continue
-        # In a container the path may be the host's, which is not there; the root is then the container's own group.
-        innermost = root / group.lstrip("/")
-        for folder in (innermost, *(parent for parent in innermost.parents if parent.is_relative_to(root))):
-            with suppress(OSError, ValueError):  # "max" is no limit
-                limit_bytes, used_bytes = int((folder / limit).read_text()), int((folder / use).read_text())
-                yield limit_bytes, used_bytes - _read_reclaimable(folder, prefix)
-
-
-def _read_reclaimable(folder: Path, prefix: str) -> int:
-    """Return the bytes of cached files, which make room when memory is needed."""
-    with suppress(OSError, ValueError):
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return sum(int(stat.get(f"{prefix}{name}_file", 0)) for name in ("inactive", "active"))
-    return 0
+    """Yield limit and use of a container's control group in bytes."""
+    for folder, limit, use, prefix in (
+        (_CGROUP_ROOT, "memory.max", "memory.current", ""),
+        (_CGROUP_ROOT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        with suppress(OSError, ValueError):  # on another system, or "max", which is no limit
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            # Cached files make room when memory is needed.
+            cached = sum(int(stat.get(f"{prefix}{name}_file", 0)) for name in ("inactive", "active"))
+            yield int((folder / limit).read_text()), int((folder / use).read_text()) - cached

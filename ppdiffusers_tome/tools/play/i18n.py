@@ -36,8 +36,6 @@ WORDS: dict[str, dict[str, str]] = {
         "cancel": "Cancel",
         "first": "Press “Generate”: two images are generated from the same noise, one without and one with token "
         "merging. Drag the slider between them, and compare seconds, memory and similarity.",
-        "estimate": "Both images take about {time} on this machine; the first time with new settings a little longer.",
-        "waiting": "Waiting: {done} before you",
         "warm_up": "Warming up, not timed",
         "unmerged_image": "Generating without token merging",
         "merged_image": "Generating with token merging",
@@ -81,10 +79,6 @@ WORDS: dict[str, dict[str, str]] = {
         "nothing_merges": "Ratio 0 merges nothing, so there is nothing to compare; give more, such as 0.5.",
         "too_large": "The image does not fit into the memory of this machine: {detail}.",
         "no_image": "The file cannot be read as an image; choose one of {formats}.",
-        "bad_photo_size": "The image has {width}x{height} pixels; choose one with sides of {least} pixels or more, and "
-        "at most {most} megapixels.",
-        "lost_photo": "Your image is no longer kept; choose it again, or remove it.",
-        "full": "Too many images are waiting; try again later.",
         "failed": "The image could not be generated: {detail}.",
         "out_of_memory": "There is not enough memory; generate a smaller image.",
         "broken": "The image could not be generated; the reason is on the terminal that runs this page.",
@@ -119,8 +113,6 @@ WORDS: dict[str, dict[str, str]] = {
         "cancel": "取消",
         "first": "点击“生成”：从同一噪声生成两张图，一张不合并 token，一张合并。"
         "拖动滑块对比，并查看耗时、内存和保真度。",
-        "estimate": "在本机生成两张图约需 {time}；首次使用新设置时稍长。",
-        "waiting": "排队中：前面还有 {done} 个",
         "warm_up": "预热中，不计时",
         "unmerged_image": "正在生成：不合并 token",
         "merged_image": "正在生成：合并 token",
@@ -162,9 +154,6 @@ WORDS: dict[str, dict[str, str]] = {
         "nothing_merges": "合并率为 0 时什么也不合并，无从对比；请调高，例如 0.5。",
         "too_large": "图太大，本机内存不够：{detail}。",
         "no_image": "无法作为图片读取，请选择以下格式的文件：{formats}。",
-        "bad_photo_size": "图片为 {width}x{height} 像素，每边须不少于 {least} 像素，总计不超过 {most} 百万像素。",
-        "lost_photo": "你的图片已不再保存；请重新选择，或将其移除。",
-        "full": "排队的图太多，请稍后再试。",
         "failed": "无法生成：{detail}。",
         "out_of_memory": "内存不足，请减小图的尺寸。",
         "broken": "无法生成，原因见运行本页的终端。",

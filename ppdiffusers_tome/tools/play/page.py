@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -25,25 +24,10 @@ from ppdiffusers_tome.tools.play.requests import FORMATS, MAX_BYTES, MAX_CACHE, 
 from ppdiffusers_tome.tools.play.studio import Comparison, Request, Studio
 
 _HIDDEN: dict[str, Any] = {"show_progress": "hidden", "show_api": False}
-_MAX_SESSIONS = 32
+_MAX_SESSIONS, _MAX_WAITING = 32, 16
 _UPLOAD_SECONDS = 60  # until an uploaded file, which is read at once, is deleted
 # In the browser, as Gradio may lose a click that comes while it waits for the answer to a changed field.
 _SHOW_OWN = f"name => ({{visible: name === '{OWN}', __type__: 'update'}})"
-_SHOW_ESTIMATE = """(pace, height, width, steps) => {
-  if (!pace || !height || !width || !steps) return "";
-  const seconds = 2 * height * width * (pace.step * steps + pace.decoding);
-  const time = seconds < 100 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`;
-  return `<p class="tome-note">${pace.sentence.replace("{time}", time)}</p>`;
-}"""
-
-
-class _Blocks(gr.Blocks):
-    """Blocks that refuse an address in place of an upload."""
-
-    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any) -> list[Any]:
-        if '"path": "http' in json.dumps(inputs):
-            raise gr.Error("an address is no upload", print_exception=False)
-        return await super().preprocess_data(block_fn, inputs, *args)
 
 
 class Page:
@@ -65,13 +49,13 @@ class Page:
             font=[gr.themes.Font("system-ui"), gr.themes.Font("sans-serif")],  # others come from the network
             font_mono=[gr.themes.Font("ui-monospace"), gr.themes.Font("monospace")],
         )  # fmt: skip
-        self.blocks = _Blocks(
+        self.blocks = gr.Blocks(
             theme=theme, css_paths=Path(__file__).with_name("style.css"), title="Token merging",
             analytics_enabled=False, delete_cache=(_UPLOAD_SECONDS, _UPLOAD_SECONDS),
         )  # fmt: skip
         self.blocks.has_launched = True  # or Gradio accepts any path of this machine as an upload
         self.blocks.state_session_capacity = _MAX_SESSIONS
-        self.blocks.queue(default_concurrency_limit=None, api_open=False)  # the studio has a queue
+        self.blocks.queue(default_concurrency_limit=None, max_size=_MAX_WAITING, api_open=False)
         with self.blocks:
             header = gr.Markdown(elem_id="tome-header")
             with gr.Row(elem_id="tome-columns"):
@@ -81,10 +65,9 @@ class Page:
                     with gr.Row():
                         generate = self._add(gr.Button(variant="primary", elem_id="tome-generate"), value="generate")
                         cancel = self._add(gr.Button(interactive=False, elem_id="tome-cancel"), value="cancel")
-                    estimate = gr.HTML(elem_id="tome-estimate", padding=False)
                 with gr.Column(scale=3, min_width=300):
                     result = gr.HTML(elem_id="tome-result", padding=False)
-            self._connect(header, file, preview, generate, cancel, estimate, result)
+            self._connect(header, file, preview, generate, cancel, result)
 
     def close(self) -> None:
         """End what is being generated after its current step."""
@@ -141,28 +124,17 @@ class Page:
     def _add_number(self, field: str, value: float, **options: Any) -> None:
         self._add(gr.Number(value, min_width=110, **options), field, label=field)
 
-    def _connect(
-        self, header: Any, file: Any, preview: Any, generate: Any, cancel: Any, estimate: Any, result: Any
-    ) -> None:
+    def _connect(self, header: Any, file: Any, preview: Any, generate: Any, cancel: Any, result: Any) -> None:
         language, photo, request, comparison = gr.State("en"), gr.State(), gr.State(), gr.State()
-        has_photo = gr.Checkbox(False, visible=False)  # what the browser shows, as the state may be lost
         form, buttons = [*self._form.values()], [generate, cancel]
-        pace = gr.JSON(visible=False)
-        sizes = [self._form[field] for field in ("height", "width", "steps")]
-        self.blocks.load(self._translate, None, [language, header, result, *self._words], **_HIDDEN).then(
-            self._describe_pace, language, pace, **_HIDDEN
-        )
-        for component in (pace, *sizes):
-            component.change(None, [pace, *sizes], estimate, js=_SHOW_ESTIMATE)
+        self.blocks.load(self._translate, None, [language, header, result, *self._words], **_HIDDEN)
         shown = {"inputs": [language, photo, *form], "outputs": preview, **_HIDDEN}
-        file.upload(self._read_photo, [language, file], [photo, has_photo], **_HIDDEN).success(self._preview, **shown)
-        file.clear(lambda: (None, False, ""), None, [photo, has_photo, preview], **_HIDDEN)
+        file.upload(self._read_photo, [language, file], photo, **_HIDDEN).success(self._preview, **shown)
+        file.clear(lambda: (None, ""), None, [photo, preview], **_HIDDEN)
         for field in ("low", "high"):
             self._form[field].change(self._preview, **shown)
-        running = generate.click(
-            self._prepare, [language, photo, has_photo, *form], [request, *buttons], **_HIDDEN
-        ).success(
-            self._generate, [language, request, comparison], [result, comparison], show_api=False
+        running = generate.click(self._prepare, [language, photo, *form], [request, *buttons], **_HIDDEN).success(
+            self._generate, [language, request, comparison], [result, comparison], show_api=False, concurrency_limit=1
         )
         running.then(partial(_set_buttons, is_running=False), None, buttons, **_HIDDEN)
         cancel.click(self._cancel, None, None, **_HIDDEN)
@@ -188,14 +160,9 @@ class Page:
         first = f"<p>{words('first')}</p>"
         return [language, header, first, *(gr.update(**update) for update in updates.values())]
 
-    def _describe_pace(self, language: str) -> dict[str, Any] | None:
-        pace = self._studio.get_pace()
-        sentence = translate(language, "estimate", time="{time}")
-        return None if pace is None else {"sentence": sentence, "step": pace[0], "decoding": pace[1]}
-
-    def _read_photo(self, language: str, content: bytes) -> tuple[Any, bool]:
+    def _read_photo(self, language: str, content: bytes) -> Any:
         with _refusals_as_errors(language):
-            return read_photo(content), True
+            return read_photo(content)
 
     def _preview(self, language: str, photo: Any, *values: Any) -> str:
         if photo is None:
@@ -204,10 +171,8 @@ class Page:
             edges = self._studio.find_edges(photo, dict(zip(self._form, values, strict=True)))
             return render_photo(partial(translate, language), photo, edges)
 
-    def _prepare(self, user: gr.Request, language: str, photo: Any, has_photo: bool, *values: Any) -> list[Any]:
+    def _prepare(self, user: gr.Request, language: str, photo: Any, *values: Any) -> list[Any]:
         with _refusals_as_errors(language):
-            if has_photo and photo is None:
-                raise RefusedError("lost_photo")
             request = self._studio.prepare(dict(zip(self._form, values, strict=True)), photo)
         self._cancelled[user.session_hash] = threading.Event()
         return [request, *_set_buttons(is_running=True)]
@@ -231,11 +196,12 @@ class Page:
         return [render_comparison(words, comparison), comparison]
 
     def _cancel(self, user: gr.Request) -> None:
-        self._cancelled.pop(user.session_hash, threading.Event()).set()
+        self._cancelled.get(user.session_hash, threading.Event()).set()
 
     def _forget(self, user: gr.Request) -> None:
         """Drop the images of a closed page; Gradio would keep them."""
         self._cancel(user)
+        self._cancelled.pop(user.session_hash, None)
         self.blocks.state_holder.session_data.pop(user.session_hash, None)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import threading
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,8 +23,7 @@ MAX_CACHE = 0.7  # of the steps
 MAX_BYTES = 20 * 2**20
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
 _MAX_PROMPT = 2000  # characters
-_MIN_SIDE, _MAX_SIDE, _MAX_PIXELS = 16, 2048, 50_000_000  # of photos; larger sides are scaled down
-_photo_lock = threading.Lock()  # as decoding the most pixels takes a GiB
+_MAX_SIDE = 2048  # pixels of a photo; larger ones are scaled down
 
 
 class RefusedError(Exception):
@@ -103,20 +99,11 @@ def read_photo(content: bytes) -> Image.Image:
     It is scaled down to 2048 pixels a side.
 
     Raises:
-        RefusedError: it is no image of ``FORMATS``, or has too many or too few pixels.
+        RefusedError: it is no image of ``FORMATS``.
     """
-    from PIL import Image
-
-    Image.init()  # registers all formats
     try:
-        with _photo_lock, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about sizes that are refused below
-            with Image.open(io.BytesIO(content), formats=FORMATS) as file:
-                width, height = file.size
-            if min(width, height) >= _MIN_SIDE and width * height <= _MAX_PIXELS:
-                photo = read_image(content, formats=FORMATS)
-                photo.thumbnail((_MAX_SIDE, _MAX_SIDE))
-                return photo
+        photo = read_image(content, formats=FORMATS)
     except Exception as error:  # decoders of broken files raise anything
         raise RefusedError("no_image", formats=", ".join(FORMATS)) from error
-    raise RefusedError("bad_photo_size", width=width, height=height, least=_MIN_SIDE, most=_MAX_PIXELS // 1_000_000)
+    photo.thumbnail((_MAX_SIDE, _MAX_SIDE))
+    return photo

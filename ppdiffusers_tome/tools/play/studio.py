@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +34,6 @@ from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 from ppdiffusers_tome.tools.play import requests
 from ppdiffusers_tome.tools.play.requests import RefusedError, check_number
 
-_MAX_WAITING = 16  # comparisons
 _MAP_CALLS, _MAP_PIXELS = 12, 512  # of a map, each of whose calls is an image to send
 Report = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
 
@@ -110,19 +109,10 @@ class Studio:
         self._warm: set[Any] = set()
         # One thread for all images, as each thread that computes keeps memory of the mathematical libraries.
         self._worker = ThreadPoolExecutor(1)
-        self._waiting: list[Future[Comparison]] = []  # the first one runs
-        self._pace = self._worker.submit(self._measure_pace)
 
     def close(self) -> None:
         """Wait for the running comparison, and drop the others."""
         self._worker.shutdown(cancel_futures=True)
-
-    def get_pace(self) -> tuple[float, float] | None:
-        """Return the seconds per pixel of a step and of decoding; None if they failed."""
-        try:
-            return self._pace.result()
-        except Exception:  # an image fails alike, and says why
-            return None
 
     def find_edges(self, photo: Image.Image, form: Mapping[str, Any]) -> Image.Image:
         """Find the edges of a photo, white on black, as a form says.
@@ -168,12 +158,12 @@ class Studio:
         Args:
             request: from ``prepare``.
             previous: the last comparison of the same user.
-            report: called in each stage, and with the number of earlier comparisons while these run.
+            report: called in each stage.
             cancelled: once it is set, the comparison ends after the current step.
 
         Raises:
             CancelledError: ``cancelled`` was set, or the studio was closed.
-            RefusedError: the comparison failed, or too many are waiting.
+            RefusedError: the comparison failed.
         """
 
         def report_or_cancel(stage: str, done: int, calls: int) -> None:
@@ -181,18 +171,9 @@ class Studio:
                 raise CancelledError
             report(stage, done, calls)
 
-        if len(self._waiting) > _MAX_WAITING:
-            raise RefusedError("full")
         context = copy_context()  # where Gradio looks for the user of a progress bar
-        future = self._worker.submit(context.run, self._compare, request, previous, report_or_cancel)
-        self._waiting.append(future)
         try:
-            while wait([future], timeout=0.3).not_done:
-                if not future.running():
-                    report("waiting", self._waiting.index(future), 0)
-                    if cancelled.is_set():
-                        future.cancel()
-            return future.result()
+            return self._worker.submit(context.run, self._compare, request, previous, report_or_cancel).result()
         except CancelledError:
             raise
         except ToMeError as error:
@@ -202,8 +183,6 @@ class Studio:
                 raise RefusedError("out_of_memory") from None
             traceback.print_exc()
             raise RefusedError("broken") from None
-        finally:
-            self._waiting.remove(future)
 
     def _compare(self, request: Request, previous: Comparison | None, report: Report) -> Comparison:
         key = (request.loaded, request.prompt, request.edges)
@@ -231,13 +210,6 @@ class Studio:
         loaded.apply(tome)
         stage = "unmerged_image" if tome is None else "merged_image"
         return loaded.generate(request.prompt, 0, edges, after_call=_count_calls(report, stage, loaded.count_calls()))
-
-    def _measure_pace(self) -> tuple[float, float]:
-        loaded, times = replace(self.plain, settings=replace(self.plain.settings, steps=1)), [0.0]
-        request = Request(loaded, self.prompt, None, loaded.settings.tome, with_map=False)
-        image = self._generate(request, None, lambda *_: times.append(time.perf_counter()))
-        step_seconds, pixels = times[-1] - times[-2], loaded.height * loaded.width
-        return step_seconds / pixels, max(0.0, image.seconds - step_seconds) / pixels
 
 
 def _check_size(form: Mapping[str, Any]) -> tuple[int, int]:

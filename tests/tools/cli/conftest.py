@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import ppdiffusers
@@ -15,6 +17,8 @@ import tiny
 from ppdiffusers_tome.tools.cli.program import main
 
 PROMPT = "a photo of a cat"
+# Says which photograph an image of the bundled models shows.
+recognition = SimpleNamespace(**runpy.run_path(str(tiny.ROOT / "examples/train_demo_models/recognition.py")))
 SMALL = ["--height", "64", "--width", "64", "--steps", "1"]
 
 

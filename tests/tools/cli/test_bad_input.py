@@ -37,9 +37,6 @@ generate --prompt x --output /proc/nowhere | --output /proc/nowhere cannot be wr
 generate --prompt x --batch-size 2 | --batch-size 2 is for files of prompts
 generate --prompts nowhere.jsonl | nowhere.jsonl cannot be read
 generate --prompts FILE --batch-size 0 | --batch-size 0 must be 1 or more
-generate --prompt dog --model bundled-dit | prompt 'dog' is not a class of this DiTPipeline
-compare --model bundled-dit --negative-prompt x | --negative-prompt is for pipelines with prompts
-visualize --model bundled-dit --height 64 | height 64 is not the size of this DiTPipeline, 512x512 pixels
 doctor --model bundled --height 100000 --width 100000 | alone takes at least
 doctor --environment --model bundled | --environment was given with --model or --markdown; give one
 export --tolerance 0 | --tolerance 0.0 must be above 0

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ppdiffusers
 import pytest
 
 from ppdiffusers_tome.errors import UserError
@@ -51,13 +49,12 @@ def run(folder: Path, tmp_path: Path) -> Callable[..., Path]:
     return run_command
 
 
-def test_prompts_name_classes_by_name_or_number(folder: Path, pipe: Any) -> None:
-    labels = ClassLabels.from_folder(folder)
+def test_prompts_name_classes_by_name_or_number(pipe: Any) -> None:
+    labels = ClassLabels.from_pipeline(pipe)
     prompts = ("cat", "CAT ", "cup of coffee", "brick wall", "a photo of a cat", "3", "099")
     assert [labels.find_class(prompt) for prompt in prompts] == [0, 0, 1, 7, 0, 3, 99]
     assert (labels.list_names(), labels.list_names(3)) == (["cat", "coffee", "brick wall"], ["cat", "coffee", "2"])
     assert (labels.num_classes, labels.image_size) == (1000, SIDE)
-    assert ClassLabels.from_pipeline(pipe) == labels
     named = ClassLabels({"Cardigan": 264, "cardigan": 474}, 1000, 256)
     assert [named.find_class(name) for name in ("Cardigan", "cardigan")] == [264, 474]
 
@@ -67,7 +64,6 @@ def test_prompts_name_classes_by_name_or_number(folder: Path, pipe: Any) -> None
     [
         (ClassLabels({"cat": 0}, 10, SIDE), "cta", r"'cta' is not a class .*did you mean cat\?; its classes are cat;"),
         (ClassLabels({}, 10, SIDE), "9" * 5000, "give a number from 0 to 9$"),
-        (ClassLabels({"cat": 0, "dog": 7}, 10, SIDE, only_named=True), "2", "dog; give one of these, or its number$"),
         (ClassLabels({f"n{number}": number for number in range(40)}, 40, SIDE), "", r"n29 and 10 more; give one of"),
     ],
 )  # fmt: skip
@@ -100,33 +96,27 @@ def test_generate_takes_classes_alone_and_from_a_file(
     assert "scales the latents that the model is given" in capsys.readouterr().err
 
 
-def test_hubs_pipeline_has_the_defaults_of_a_folder(
-    folder: Path, run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its class and labels are unknown before it is loaded."""
-    from_pretrained = ppdiffusers.DiffusionPipeline.from_pretrained.__func__
-
-    def download(cls: type, name: str, **keywords: Any) -> Any:
-        return from_pretrained(cls, str(folder) if name == "some/dit" else name, **keywords)
-
-    monkeypatch.setattr(ppdiffusers.DiffusionPipeline, "from_pretrained", classmethod(download))
-    for model in (str(folder), "some/dit"):
-        output = run("compare", "--ratios", "0.5", "--overwrite", "--model", model)
-        found = json.loads((output / "compare.json").read_text())
-        assert [sample["prompt"] for sample in found["configurations"][1]["samples"]] == ["cat", "coffee", "2"]
-        assert (found["run"]["height"], found["run"]["guidance_scale"]) == (SIDE, 4.0)
-
-
 @pytest.mark.parametrize(
-    ("file", "content"),
-    [("model_index.json", {"id2label": {"cat": "0"}}), ("transformer/config.json", {"num_embeds_ada_norm": None})],
+    ("arguments", "words"),
+    [
+        (["generate", "--prompt", "dog"], "prompt 'dog' is not a class of this DiTPipeline"),
+        (["compare", "--negative-prompt", "x"], "--negative-prompt is for pipelines with prompts"),
+        (["visualize", "--height", "64"], "height 64 is not the size of this DiTPipeline, 32x32 pixels"),
+        (["tune", "--controlnet", "bundled", "--image", "PHOTO"], "is a DiTPipeline; a ControlNet can be added to"),
+        (["export"], "is a DiTPipeline without a unet and a vae"),
+    ],
 )
-def test_folder_without_its_classes_is_refused(file: str, content: Any, folder: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    (copy / file).write_text(json.dumps(json.loads((copy / file).read_text()) | content))
-    with pytest.raises(UserError, match=r"whose model_index\.json names no classes"):
-        find_model(str(copy), class_labels=True)
+def test_what_a_dit_cannot_do_is_refused(
+    arguments: list[str], words: str, folder: Path, photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(photo) if argument == "PHOTO" else argument for argument in arguments]
+    assert main([*given, "--model", str(folder), "--output", str(tmp_path / "out")]) == 2
+    assert words in capsys.readouterr().err
     with pytest.raises(UserError, match="guidance scale 4: a DiTPipeline needs class 1000"):
         ClassLabels({}, 10, SIDE).check_arguments({}, None, None, 4.0)
-    with pytest.raises(UserError, match="is a DiTPipeline without a unet and a vae"):
-        find_model(str(folder))
+
+
+def test_compare_takes_the_first_classes_by_default(run: Callable[..., Path]) -> None:
+    found = json.loads((run("compare", "--ratios", "0.5") / "compare.json").read_text())
+    assert [sample["prompt"] for sample in found["configurations"][1]["samples"]] == ["cat", "coffee", "2"]
+    assert (found["run"]["height"], found["run"]["guidance_scale"]) == (SIDE, 4.0)

@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
-from ppdiffusers_tome.tools.demo_model import PROMPTS
-from ppdiffusers_tome.tools.demo_model.photographs import subject_of
-from ppdiffusers_tome.tools.generation.edges import compute_photograph_edges
+from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, SMALL, Gone, heard, pixels_of
@@ -83,41 +80,16 @@ def test_a_stopped_comparison_resumes_and_a_finished_one_is_kept(
     assert "compare.png exists already" in capsys.readouterr().err
 
 
-def test_a_controlnet_takes_the_edges_of_the_photograph_that_a_prompt_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edges_of, generate = {}, LoadedPipeline.generate
-
-    def spy(self: Any, prompt: str, number: int, edges: Image.Image, **settings: Any) -> Any:
-        assert np.array_equal(edges_of.setdefault(prompt, edges), edges)
-        return generate(self, prompt, number, edges, **settings)
-
-    monkeypatch.setattr(LoadedPipeline, "generate", spy)
-    assert compare(tmp_path, "--ratios", "0.5", "--controlnet", "bundled") == 0
+def test_a_controlnet_is_guided_by_the_edges_of_a_photo(tmp_path: Path, photo: Path) -> None:
+    assert compare(tmp_path, "--image", str(photo), "--prompt", PROMPT, "--ratios", "0.5") == 0
     content = json.loads((tmp_path / "compare-controlnet.json").read_text())
-    subjects = [subject_of(prompt) for prompt in PROMPTS]
-    assert content["run"]["controlnet"]["edges"] == {"photographs": [subject.name for subject in subjects]}
+    assert content["run"]["controlnet"]["edges"]["file"] == "photo.png"
     sheet = pixels_of(tmp_path / "compare-controlnet.png")
     assert sheet.shape[1] == 2 * 28 + 3 * 256 + 2 * 16
     column = sheet[:, 28 : 28 + 256]
     shown = column[(column == 0).all(-1).mean(1) > 0.1]
-    assert len(shown) == 3 * 256
-    for subject, prompt, row in zip(subjects, PROMPTS, np.split(shown, 3), strict=True):
-        edges = compute_photograph_edges(subject, 64, 64)
-        assert np.array_equal(edges_of[prompt], edges)
-        assert np.corrcoef(row.ravel(), np.asarray(edges.resize((256, 256))).ravel())[0, 1] > 0.9
-
-
-def test_a_controlnet_needs_an_image_where_a_prompt_names_no_photograph(
-    tmp_path: Path, photo: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    prompts = ["--prompt", PROMPT, "--prompt", "a photo of a dog", "--ratios", "0.5"]
-    assert compare(tmp_path / "out", "--controlnet", "bundled", *prompts) == 2
-    assert "'a photo of a dog' names none" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-    assert compare(tmp_path / "out", "--image", str(photo), *prompts) == 0
-    content = json.loads((tmp_path / "out" / "compare-controlnet.json").read_text())
-    assert content["run"]["controlnet"]["edges"]["file"] == "photo.png"
+    edges = EdgeSource(photo).load(64, 64)
+    assert np.corrcoef(shown.ravel(), np.asarray(edges.resize((256, 256))).ravel())[0, 1] > 0.9
 
 
 def test_presets_and_files_of_settings_are_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from launching import on_ranks
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
@@ -46,9 +43,9 @@ def read_similarity(folder: Path) -> dict[tuple[str, str, int], tuple[float | No
 
 
 def read_keys(folder: Path) -> list[tuple[str, str, int]]:
-    """Return configuration, prompt and seed of every measured image, in the order of the ledgers."""
+    """Return configuration, prompt and seed of every measured image, in the order of the ledger."""
     lines = [
-        json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()
+        json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()
         if line.endswith("}")
     ]  # fmt: skip
     return [tuple(line["key"]) for line in lines if len(line.get("key", ())) == 3]
@@ -74,7 +71,6 @@ def test_everything_is_measured_and_written(whole: Path) -> None:
         assert row["seconds"]["median"] > row["block_seconds"]["median"] > 0
         assert [sample["prompt"] for sample in row["samples"]] == [PROMPT, ROCKET]
         assert all(set(sample["block_seconds"]) == {"1", "2", "4", "8"} for sample in row["samples"])
-        assert 0 <= row["prompt_adherence"] <= 1
     assert rows["unmerged"]["block_speed_up"] == {"median": 1, "low": 1, "high": 1, "interval": None}
     assert rows["unmerged"]["psnr_db"] is None
     assert all(10 < rows[name]["psnr_db"]["median"] < 60 for name in NAMES[1:])
@@ -166,7 +162,6 @@ def test_prompts_come_from_files_or_are_all_subjects(tmp_path: Path) -> None:
     assert evaluate(tmp_path / "a", "--prompts", str(prompts), "--prompt", PROMPT, "--ratios", "0.5") == 0
     samples = read_rows(tmp_path / "a")["ours 0.5"]["samples"]
     assert [sample["prompt"] for sample in samples] == [PROMPT, ROCKET, "a photo of a dog"]
-    assert [sample["follows_prompt"] is None for sample in samples] == [False, False, True]
     assert evaluate(tmp_path / "b", "--ratios", "0.5") == 0
     samples = read_rows(tmp_path / "b")["ours 0.5"]["samples"]
     assert [sample["prompt"] for sample in samples] == [prompt_of(subject) for subject in SUBJECTS]
@@ -209,12 +204,6 @@ def test_bad_input_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_size_that_the_port_cannot_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    coarse = ["--port-ratios", "0.5", "--max-downsample", "8", "--height", "72"]
-    assert evaluate(tmp_path, "--prompt", PROMPT, *coarse) == 2
-    assert "--height 72 must be a multiple of 128 for 'port 0.5, max_downsample 8'" in capsys.readouterr().err
-
-
 def test_other_files_are_not_replaced(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "references").mkdir()
     for path in (tmp_path / "references" / next((whole / "references").iterdir()).name, tmp_path / "evaluate.md"):
@@ -223,16 +212,3 @@ def test_other_files_are_not_replaced(whole: Path, tmp_path: Path, capsys: pytes
         assert f"{path} exists already" in capsys.readouterr().err
         assert path.read_bytes() == b"mine"
     assert not (tmp_path / "evaluate.jsonl").exists()
-
-
-@pytest.mark.sweep  # generate's ranks run in every commit
-def test_two_ranks_divide_the_cases(whole: Path, tmp_path: Path) -> None:
-    arguments = ["evaluate", *SMALL, "--output", str(tmp_path / "out"), *TWO, *BOTH]
-    launched = subprocess.run(
-        on_ranks(2, tmp_path, "-m", "ppdiffusers_tome", *arguments),
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert launched.returncode == 0, launched.stdout + launched.stderr
-    assert read_similarity(tmp_path / "out") == read_similarity(whole)
-    assert sorted(read_keys(tmp_path / "out")) == sorted(read_keys(whole))
-    assert launched.stdout.count("Fidelity and speed of token merging") == 1

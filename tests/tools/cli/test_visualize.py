@@ -93,17 +93,6 @@ def test_blocks_and_calls_are_selected(tmp_path: Path) -> None:
     assert shapes[0][0] < shapes[1][0] < shapes[2][0]  # rows of one call, two, three
 
 
-def test_calls_that_ran_unmerged_show_the_plain_image(tmp_path: Path) -> None:
-    size = ["--height", "128", "--width", "128", "--steps", "4"]
-    content = visualize(tmp_path, "--end", "0.5", "--at", "4", size=size)
-    assert content["calls"] == 4
-    assert {row["call"] for row in content["merged"]} == {1, 2}
-    sheet = pixels_of(tmp_path / "visualize.png")
-    image, cell = sheet[:, MARGIN:][:, :256], sheet[:, MARGIN + 256 + GAP :][:, :256]
-    first = np.flatnonzero((image == cell).all(axis=(1, 2)) & (image < 255).any(axis=2).all(axis=1))[0]
-    assert np.array_equal(image[first : first + 256], cell[first : first + 256])
-
-
 def test_a_controlnet_has_a_column(tmp_path: Path, photo: Path) -> None:
     content = visualize(tmp_path, "--image", str(photo), size=SMALL)
     assert {row["denoiser"] for row in content["merged"]} == {"unet", "controlnet"}

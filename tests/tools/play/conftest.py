@@ -69,11 +69,11 @@ def address(studio: Studio, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Host and port of the page."""
     pytest.importorskip("gradio", reason="the page needs gradio")
     from ppdiffusers_tome.tools.play.page import Page
-    from ppdiffusers_tome.tools.play.server import choose_host_names, listen, make_server
+    from ppdiffusers_tome.tools.play.server import listen, make_server
 
     page = Page(studio, ["first", "second"], None)
     with listen("127.0.0.1", 0) as listening:
-        server = make_server(page.blocks, choose_host_names(listening, "127.0.0.1", ["Play.example.org"]))
+        server = make_server(page.blocks, listening, ["play.example.org"])
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         wait_until(lambda: server.started)

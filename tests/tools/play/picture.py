@@ -21,7 +21,7 @@ def take(browser: Any, address: str, path: Path, locale: str, scheme: str, width
     context = browser.new_context(viewport={"width": width, "height": 900}, locale=locale, color_scheme=scheme)
     tab = context.new_page()
     tab.goto(address, timeout=WAIT)
-    tab.wait_for_selector("#tome-estimate p", timeout=WAIT)
+    tab.wait_for_selector("#tome-result p", timeout=WAIT)
     if scheme == "dark":
         tab.screenshot(path=path.with_stem(f"{path.stem}-first"), full_page=True)
         tab.locator("#tome-preset input").last.check()  # custom settings, whose map is shown

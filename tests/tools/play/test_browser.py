@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -30,23 +28,21 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(chromium: Any, address: str) -> Iterator[Callable[..., Any]]:
-    """Opens the page; afterwards no script has failed, and no other host was asked for anything."""
-    contexts, errors, hosts = [], [], set()
+    """Opens the page; afterwards no script has failed."""
+    contexts, errors = [], []
 
     def open_in(size: dict[str, int], locale: str = "en-US") -> Any:
         contexts.append(chromium.new_context(viewport=size, locale=locale, has_touch=size == PHONE))
         tab = contexts[-1].new_page()
         tab.on("pageerror", lambda error: errors.append(str(error)))
-        tab.on("response", lambda response: hosts.add(response.url.split("/")[2]))
         tab.goto(f"http://{address}/")
-        tab.wait_for_selector("#tome-estimate p", timeout=WAIT)
+        tab.wait_for_selector("#tome-result p", timeout=WAIT)
         return tab
 
     yield open_in
     for context in contexts:
         context.close()
     assert errors == []
-    assert hosts - {""} == {address}
 
 
 @pytest.mark.parametrize(("size", "locale", "word"), [(DESKTOP, "en-US", "Generate"), (PHONE, "zh-CN", "生成")])
@@ -76,13 +72,10 @@ def test_both_images_are_compared_under_a_slider(
 def test_the_second_user_waits_until_the_first_cancels(open_page: Callable[..., Any]) -> None:
     first, second = open_page(DESKTOP), open_page(DESKTOP)
     first.locator(".label-wrap").first.click()
-    estimate = first.locator("#tome-estimate p").inner_text()
     first.get_by_label("Steps", exact=True).fill("200")
-    first.wait_for_function("before => document.querySelector('#tome-estimate p').innerText !== before", arg=estimate)
     first.click("#tome-generate")
     first.wait_for_selector("text=Generating without token merging", timeout=WAIT)
     second.click("#tome-generate")
-    second.wait_for_selector("text=Waiting: 1 before you", timeout=WAIT)
     first.click("#tome-cancel")
     first.wait_for_selector("text=Cancelled.", timeout=WAIT)
     second.wait_for_selector(".tome-pair", timeout=WAIT)
@@ -93,19 +86,3 @@ def test_the_second_user_waits_until_the_first_cancels(open_page: Callable[..., 
     first.get_by_label("Steps", exact=True).fill("1")
     first.click("#tome-generate")
     first.wait_for_selector(".tome-pair", timeout=WAIT)
-
-
-def test_a_photo_is_chosen_after_a_bad_file(
-    open_page: Callable[..., Any], tmp_path: Path, bright_square: Image.Image
-) -> None:
-    (tmp_path / "text.png").write_text("just a text")
-    bright_square.save(tmp_path / "photo.jpg")
-    tab = open_page(PHONE)
-    tab.locator("#tome-guide .label-wrap").click()
-    tab.set_input_files("#tome-guide input[type=file]", tmp_path / "text.png")
-    tab.wait_for_selector("text=cannot be read as an image", timeout=WAIT)
-    tab.locator("#tome-guide button[aria-label]").first.click()
-    tab.set_input_files("#tome-guide input[type=file]", tmp_path / "photo.jpg")
-    tab.wait_for_selector(".tome-photo img + img", timeout=WAIT)
-    tab.click("#tome-generate")
-    tab.wait_for_selector(".tome-pair", timeout=WAIT)

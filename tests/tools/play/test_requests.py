@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -78,20 +76,10 @@ def test_photos_are_read_upright_in_rgb_and_not_larger_than_needed(bright_square
         assert np.asarray(photo)[45, 60].min() > 200
 
 
-def _bomb() -> bytes:
-    def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(9))) + chunk(b"IEND", b"")
-
-
-@pytest.mark.parametrize("content", [b"", b"text\n", b"<svg/>", b"%!PS-Adobe-3.0 EPSF-3.0\n", "cut off", _bomb()])
+@pytest.mark.parametrize("content", [b"", b"text\n", b"<svg/>", b"%!PS-Adobe-3.0 EPSF-3.0\n", "cut off"])
 def test_files_that_are_no_images_are_refused(content: Any, bright_square: Image.Image) -> None:
     content = encode_image(bright_square)[:-200] if content == "cut off" else content
     assert "cannot be read as an image; choose one of PNG" in refusal(read_photo, content)
-    for size in ((8000, 8000), (1, 100)):
-        assert f"{size[0]}x{size[1]} pixels" in refusal(read_photo, encode_image(Image.new("1", size)))
 
 
 def test_both_languages_have_all_words_with_the_same_placeholders() -> None:

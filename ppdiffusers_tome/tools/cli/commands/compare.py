@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.demo_model import PROMPTS
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, subject_of
 from ppdiffusers_tome.tools.evaluate.configurations import (
     Configuration,
     add_fewer_steps_argument,
@@ -25,7 +24,6 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings, parse_tome_config
 
 if TYPE_CHECKING:
@@ -33,18 +31,16 @@ if TYPE_CHECKING:
 
     from ppdiffusers_tome.tools.evaluate.samples import ImageFolder
     from ppdiffusers_tome.tools.evaluate.summary import Row
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
 
 HELP = "Generate the same images without and with token merging; compare speed, memory and similarity."
 EXAMPLES = """writes compare.png (a sheet of all images), compare.md and compare.json (the table), the images in
 compare/, and compare.jsonl image by image: stopped, the same command resumes. With a ControlNet they are called
-compare-controlnet.*. With '--controlnet bundled' and no image, the edges are those of the photograph that a prompt
-names: a cat, coins, ... (see docs/en/results/bundled-model.md).
+compare-controlnet.*.
 
 examples:
   ppdiffusers-tome compare
   ppdiffusers-tome compare --ratios 0.5 --steps 5 --prompt "a photo of a motorcycle"
-  ppdiffusers-tome compare --controlnet bundled
+  ppdiffusers-tome compare --image photo.png --prompt "a photo of a motorcycle"
   ppdiffusers-tome compare --ratios 0.5 --configs quality balanced fast --fewer-steps 8 6
 """
 RATIOS = (0.25, 0.5, 0.7)
@@ -64,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = parse_settings(args, 0.0, provides_edges=args.controlnet is not None)
+    settings = parse_settings(args, 0.0)
     ratios = args.ratios if args.ratios is not None else [] if args.configs else RATIOS
     columns = [ours(parse_tome_config(args, ratio), f"ratio {ratio:g}") for ratio in ratios if ratio != 0]
     columns += read_settings_files(args.configs)
@@ -72,9 +68,7 @@ def run(args: argparse.Namespace) -> None:
     if not columns:
         raise UserError("--ratios 0 leaves nothing to compare with the unmerged images; add another, such as 0.5")
     configurations = check_names(replace(column, family=column.name) for column in columns)
-    prompts = check_prompts(select_prompts(settings.model.labels, args.prompt, PROMPTS))
-    if settings.controlnet is not None and settings.edges is None:
-        _find_subjects(prompts)
+    prompts = check_prompts(args.prompt, PROMPTS)
     from ppdiffusers_tome.tools.evaluate.samples import ImageFolder
     from ppdiffusers_tome.tools.files import prepare_folder
 
@@ -96,21 +90,16 @@ def _compare(
     from ppdiffusers_tome.tools.evaluate.summary import describe_rows, make_rows, write_results
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.images import write_image
-    from ppdiffusers_tome.tools.ranks import Ranks
 
     loaded, prompts = load_for_prompts(settings, prompts, default=default)
-    edges = None if settings.controlnet is None else _load_edges(loaded, prompts)
+    edges = None if settings.edges is None else loaded.load_edges(settings.edges)
     cases = [Case(prompt, settings.seed + number) for number, prompt in enumerate(prompts)]
     ledger_path = images.path.with_suffix(".jsonl")
     images.prepare(configurations, cases, overwrite=overwrite or ledger_path.is_file())
-    evaluation = Evaluation(loaded, configurations, images, times_blocks=False, ranks=Ranks(0, 1), edges=edges)
+    evaluation = Evaluation(loaded, configurations, images, times_blocks=False, edges=edges)
     results = evaluation.run(cases, ledger_path, overwrite=overwrite)
-    assert results is not None
     rows = make_rows(configurations, results.samples)
-    tomes = {each.name: None if each.tome is None else each.tome.to_dict() for each in configurations}
-    run = {**results.run, "seed": settings.seed, "tome": tomes}
-    if settings.controlnet is not None and settings.edges is None:
-        run["controlnet"]["edges"] = {"photographs": [subject.name for subject in _find_subjects(prompts)]}
+    run = {**results.run, "seed": settings.seed}
     title = "Token merging" if settings.controlnet is None else "Token merging with a ControlNet"
     notes = describe_rows(run, results.machine, rows)
     made_with = {"run": run, "on": results.machine}
@@ -119,7 +108,7 @@ def _compare(
 
 
 def _make_sheet(
-    title: str, notes: Sequence[str], edges: Mapping[str, Image.Image] | None, rows: Sequence[Row], images: ImageFolder
+    title: str, notes: Sequence[str], edges: Image.Image | None, rows: Sequence[Row], images: ImageFolder
 ) -> Image.Image:
     """Lay out a row per prompt and a column per configuration."""
     from ppdiffusers_tome.tools.evaluate.summary import PSNR, SECONDS, SPEED_UP
@@ -137,39 +126,10 @@ def _make_sheet(
         columns.append(Label(row.configuration.name, tuple(lines)))
     sheet_rows = []
     for number, case in enumerate(sample.case for sample in rows[0].samples):
-        cells = [] if edges is None else [Cell(edges[case.prompt])]
+        cells = [] if edges is None else [Cell(edges)]
         for row in rows:
             sample = row.samples[number]
             caption = " · ".join(filter(None, [f"{sample.seconds:.2f} s", str(sample.similarity or "")]))
             cells.append(Cell(images.open(row.configuration.name, case), caption))
         sheet_rows.append((case.prompt, cells))
     return make_sheet(Label(title, (notes[0], notes[2])), columns, sheet_rows)
-
-
-def _load_edges(loaded: LoadedPipeline, prompts: Sequence[str]) -> dict[str, Image.Image]:
-    """Return the edges of each prompt, by default of its photograph."""
-    from ppdiffusers_tome.tools.generation.edges import compute_photograph_edges
-
-    if loaded.settings.edges is not None:
-        return dict.fromkeys(prompts, loaded.load_edges(loaded.settings.edges))
-    subjects = zip(prompts, _find_subjects(prompts), strict=True)
-    return {prompt: compute_photograph_edges(subject, loaded.height, loaded.width) for prompt, subject in subjects}
-
-
-def _find_subjects(prompts: Sequence[str]) -> list[Subject]:
-    """Return the photographs that prompts name, for their edges.
-
-    Raises:
-        UserError: a prompt names none.
-    """
-    subjects = []
-    for prompt in prompts:
-        subject = subject_of(prompt)
-        if subject is None:
-            raise UserError(
-                f"--controlnet without an image takes the edges of a photograph that the prompt names, and "
-                f"{prompt[:40]!r} names none; give the image by --image, or its edges by --control-image, or name "
-                f"one of {', '.join(each.words for each in SUBJECTS)}"
-            )
-        subjects.append(subject)
-    return subjects

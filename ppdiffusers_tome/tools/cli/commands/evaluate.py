@@ -19,7 +19,6 @@ from ppdiffusers_tome.tools.evaluate.configurations import (
     read_suite,
 )
 from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add_output_arguments, add_tome_arguments
-from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import (
     Settings,
     check_prompts,
@@ -107,7 +106,7 @@ def _parse_configurations(args: argparse.Namespace, steps: int) -> list[Configur
 
 
 def _parse_prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
-    """Return every prompt once; without any, all subjects of a bundled model."""
+    """Return every prompt once; without any, those of all subjects of a bundled model."""
     prompts = list(args.prompt or [])
     if args.prompts is not None:
         try:
@@ -117,12 +116,11 @@ def _parse_prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
         if not any(lines):
             raise UserError(f"--prompts {args.prompts} holds no prompt; write one per line")
         prompts += filter(None, lines)
-    labels = settings.model.labels
     if not prompts and settings.model.bundled:
         from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
 
-        prompts = [prompt_of(subject) for subject in SUBJECTS] if labels is None else labels.list_names()
-    return select_prompts(labels, check_prompts(list(dict.fromkeys(prompts))), ())
+        prompts = [prompt_of(subject) for subject in SUBJECTS]
+    return check_prompts(list(dict.fromkeys(prompts)))
 
 
 def _evaluate(
@@ -134,16 +132,11 @@ def _evaluate(
     from ppdiffusers_tome.tools.evaluate.summary import describe_rows, make_rows, write_results
     from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
     from ppdiffusers_tome.tools.images import write_image
-    from ppdiffusers_tome.tools.ranks import Ranks
 
     prompts = list(dict.fromkeys(case.prompt for case in cases))
     loaded, _ = load_for_prompts(settings, prompts)
-    for configuration in configurations:
-        configuration.check_size(loaded.height, loaded.width)
-    evaluation = Evaluation(loaded, configurations, images, times_blocks=True, ranks=Ranks.from_environment())
+    evaluation = Evaluation(loaded, configurations, images, times_blocks=True)
     results = evaluation.run(cases, images.path / "evaluate.jsonl", overwrite=overwrite)
-    if results is None:
-        return
     title = "Fidelity and speed of token merging"
     run = {**results.run, "prompts": prompts, "seeds": list(dict.fromkeys(case.seed for case in cases))}
     rows = make_rows(configurations, results.samples, results.levels)

@@ -14,7 +14,6 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
 
 HELP = "Generate images from prompts with token merging."
@@ -26,7 +25,7 @@ stopped at any moment, the same command resumes there.
   ppdiffusers-tome generate --prompts prompts.jsonl --batch-size 4 --on-error skip --output outputs/many
   python -m paddle.distributed.launch --nproc_per_node 2 ppdiffusers-tome generate --prompts prompts.csv
 """
-_ONLY_FOR_FILES = ("batch_size", "images_per_folder", "on_error", "image_root")
+_ONLY_FOR_FILES = ("batch_size", "on_error")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("many images")
     group.add_argument("--prompts", type=Path, metavar="FILE", help="one image per line: .txt, .csv, .tsv or .jsonl")
     group.add_argument("--batch-size", type=int, metavar="N", help="generate N at once (default: 1)")
-    group.add_argument("--images-per-folder", type=int, metavar="N", help="lines of a subfolder (default: 5000)")
     group.add_argument("--on-error", choices=(STOP, SKIP), help=f"at a line that cannot be used (default: {STOP})")
-    group.add_argument("--image-root", type=Path, metavar="FOLDER", help="refuse lines with images outside of it")
     add_output_arguments(parser)
 
 
@@ -51,9 +48,8 @@ def run(args: argparse.Namespace) -> None:
     for name in _ONLY_FOR_FILES:
         if (value := getattr(args, name)) is not None:
             raise UserError(f"--{name.replace('_', '-')} {value} is for files of prompts; give one with --prompts")
-    check_prompts(args.prompt)
+    prompts = check_prompts(args.prompt)
     settings = parse_settings(args, args.ratio)
-    prompts = select_prompts(settings.model.labels, args.prompt, ())
     from ppdiffusers_tome.tools.console.output import quiet_libraries
     from ppdiffusers_tome.tools.files import prepare_folder
     from ppdiffusers_tome.tools.images import slugify

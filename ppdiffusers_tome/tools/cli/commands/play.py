@@ -12,7 +12,6 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
 from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.generation.arguments import add_controlnet_argument, add_image_arguments
-from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
 
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings, prompts = parse_arguments(args)
-    from ppdiffusers_tome.tools.play.server import choose_host_names, listen
+    from ppdiffusers_tome.tools.play.server import listen
 
     with (
         listen(args.host, args.port) as listening,
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
         studio = Studio(settings, prompts, default=args.prompt is None)
         is_bundled = settings.model.bundled and studio.plain.labels is None
         page = Page(studio, PROMPTS if is_bundled else (), args.language)
-        server = make_server(page.blocks, choose_host_names(listening, args.host, args.allow_host))
+        server = make_server(page.blocks, listening, args.allow_host)
         host, port = listening.getsockname()[:2]
         address = ipaddress.ip_address(host.partition("%")[0])
         if not address.is_loopback:
@@ -83,10 +82,10 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
         UserError, ToMeValueError: an argument cannot be used.
     """
     settings = parse_settings(args, None, provides_edges=True)
-    if settings.model.bundled and settings.model.labels is None and args.controlnet is None:
+    if settings.model.bundled and settings.model.vae is None and args.controlnet is None:
         args.controlnet = BUNDLED
         settings = parse_settings(args, None, provides_edges=True)
-    prompts = check_prompts(select_prompts(settings.model.labels, args.prompt, PROMPTS[:1]))
+    prompts = check_prompts(args.prompt, PROMPTS[:1])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
     from ppdiffusers_tome.tools.play.requests import MAX_SEED, MAX_STEPS

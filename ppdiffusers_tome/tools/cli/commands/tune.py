@@ -17,7 +17,6 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, get_tome_overrides, parse_settings
 from ppdiffusers_tome.tools.measure.units import format_bytes, parse_bytes
 from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
@@ -58,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has its own ratio
-    prompts = check_prompts(select_prompts(settings.model.labels, args.prompt, PROMPTS[:2]))
+    prompts = check_prompts(args.prompt, PROMPTS[:2])
     memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
     kept = common_settings(args.config, get_tome_overrides(args))
     list_candidates(settings=kept, steps=settings.steps)  # an error before anything is loaded

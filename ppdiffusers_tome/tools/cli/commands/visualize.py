@@ -16,7 +16,6 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings, parse_tome_config
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, args.ratio)
     configs = list(dict.fromkeys(parse_tome_config(args, ratio) for ratio in (0.0, *args.ratios)))
-    prompts = check_prompts(select_prompts(settings.model.labels, args.prompt, PROMPTS[1:2]))
+    prompts = check_prompts(args.prompt, PROMPTS[1:2])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one image; give one --prompt")
     if len(configs) == 1:

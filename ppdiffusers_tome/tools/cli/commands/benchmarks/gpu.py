@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
 from ppdiffusers_tome.tools.bench.gpu_estimate import (
     SIZES,
     TITLES,
@@ -17,19 +15,17 @@ from ppdiffusers_tome.tools.bench.gpu_estimate import (
     load_estimates,
     presets_by_strength,
 )  # fmt: skip
-from ppdiffusers_tome.tools.bench.sweep import check_at_least, check_sizes, run_benchmark
+from ppdiffusers_tome.tools.bench.runner import Result, check_at_least_1, check_sizes, run_benchmark
 from ppdiffusers_tome.tools.bench.variants import NONE, PRESETS
-from ppdiffusers_tome.tools.bench.workloads import FLASH, PLAIN, UNET, XFORMERS, Case
+from ppdiffusers_tome.tools.bench.workloads import FLASH, PLAIN, XFORMERS, Case
+from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.tools.bench.summary import Result
 
 HELP = "Measure on this machine's GPU what each preset saves, compared with the estimate of docs/en/guides/gpu.md."
 EXAMPLES = """whole calls of the denoiser with random weights in the real shapes, so nothing is downloaded: unmerged and
 with every preset, which take turns after a warm-up. What does not fit into the GPU's memory is a cell of the table.
-Writes gpu.md, gpu.json and gpu.png, and gpu.jsonl line by line: stopped, the same command resumes.
+Writes gpu.md and gpu.json, and gpu.jsonl line by line: stopped, the same command resumes.
 
 examples:
   ppdiffusers-tome bench gpu
@@ -59,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    check_at_least(1, "--steps", args.steps)
-    check_at_least(1, "--repeats", args.repeats)
+    check_at_least_1("--steps", args.steps)
+    check_at_least_1("--repeats", args.repeats)
     check_sizes(args.sizes)
     repeats = dict.fromkeys(_cases(args), args.repeats)
     gpu = None if args.on_cpu_as_a_check else _require_gpu()
@@ -79,7 +75,7 @@ def _cases(args: argparse.Namespace) -> list[Case]:
     else:
         models, dtypes, attentions, sizes = MODELS, args.dtypes, args.attention, args.sizes
     cases = [
-        Case(UNET, models[family], dtype, attention, size, BATCH, args.steps)
+        Case(models[family], dtype, attention, size, BATCH, args.steps)
         for family in args.families if family in models
         for dtype in dtypes
         for attention in attentions if family != "sd3" or attention == FLASH
@@ -91,19 +87,14 @@ def _cases(args: argparse.Namespace) -> list[Case]:
 
 
 def _require_gpu() -> str:
-    (name,) = iterate_in_child(_gpu_name)
-    if name is None:
+    with quiet_libraries():
+        import paddle
+    if not paddle.get_device().startswith("gpu"):
         raise UserError(
             "bench gpu needs an NVIDIA GPU and paddlepaddle-gpu, and here Paddle runs on the CPU; "
             "--on-cpu-as-a-check goes through the same steps with tiny models and measures no GPU"
         )
-    return name
-
-
-def _gpu_name() -> Iterator[str | None]:
-    import paddle
-
-    yield paddle.device.cuda.get_device_name() if paddle.get_device().startswith("gpu") else None
+    return paddle.device.cuda.get_device_name()
 
 
 def _make_table(results: Sequence[Result], gpu: str | None) -> Table:

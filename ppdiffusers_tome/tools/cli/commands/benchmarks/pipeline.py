@@ -6,14 +6,13 @@ import argparse
 import math
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.sweep import add_sweep_arguments, run_sweep
-from ppdiffusers_tome.tools.bench.workloads import PIPELINE
+from ppdiffusers_tome.tools.bench.runner import add_sweep_arguments, run_sweep
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_model
 
 HELP = "Measure whole images: unmerged, with the port, with this package, and with tokens dropped at no cost."
 EXAMPLES = """seconds per image are those of a whole pipeline call, text encoder and decoding included; variants take
-turns in one process. Running out of memory is a cell of the table. Writes pipeline.md, pipeline.json and pipeline.png,
-and pipeline.jsonl line by line: stopped, the same command resumes.
+turns. Running out of a GPU's memory is a cell of the table. Writes pipeline.md and pipeline.json, and pipeline.jsonl
+line by line: stopped, the same command resumes.
 
 examples:
   ppdiffusers-tome bench pipeline
@@ -36,4 +35,4 @@ def run(args: argparse.Namespace) -> None:
     guidance = args.guidance_scale if args.guidance_scale is not None else (3.0 if bundled else 7.5)
     if not math.isfinite(guidance) or guidance < 0:
         raise UserError(f"--guidance-scale {guidance} must be a finite number, 0 or more; 7.5 is usual")
-    run_sweep(args, "pipeline", "A pipeline with token merging", PIPELINE, steps=steps, guidance_scale=guidance)
+    run_sweep(args, "pipeline", "A pipeline with token merging", steps=steps, guidance_scale=guidance)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 
 from ppdiffusers_tome.tools.bench.random_models import RANDOM_UNETS
-from ppdiffusers_tome.tools.bench.sweep import add_sweep_arguments, run_sweep
+from ppdiffusers_tome.tools.bench.runner import add_sweep_arguments, run_sweep
 from ppdiffusers_tome.tools.bench.variants import FREE, NONE, OURS, PORT, PRESETS
-from ppdiffusers_tome.tools.bench.workloads import CHUNKED, UNET
+from ppdiffusers_tome.tools.bench.workloads import CHUNKED
 
 HELP = "Measure the table of docs/en/results/index.md here: Stable Diffusion 1.5's shape at 512, 768 and 1024."
 EXAMPLES = """one call of the UNet with random weights: unmerged, ppdiffusers' port, this package matching globally, in
 tiles and with every preset, and tokens dropped at no cost. All take turns. On 2 cores it takes less than half an hour.
-Writes results.md, results.json and results.png, and results.jsonl line by line: stopped, the same command resumes, and
-with more --repeats it adds rounds.
+Writes results.md and results.json, and results.jsonl line by line: stopped, the same command resumes, and with more
+--repeats it adds rounds.
 
 examples:
   ppdiffusers-tome bench results
@@ -31,4 +31,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    run_sweep(args, "results", "One call of the UNet, unmerged and merged", UNET, steps=1)
+    run_sweep(args, "results", "One call of the UNet, unmerged and merged", steps=1)

@@ -7,7 +7,7 @@ from functools import cache
 import cv2
 import numpy as np
 
-from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, square_image, subject_of
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, square_image
 
 _SQUARE = 64  # pixels of the square's side, over which smaller copies of the image slide
 _IMAGE_SIDES = range(48, _SQUARE + 1, 2)  # crops of 0.75 to 1
@@ -46,12 +46,6 @@ def nearest_subject(image: np.ndarray) -> Subject | None:
     similarities = subject_similarities(image)
     subject = max(SUBJECTS, key=lambda subject: similarities[subject.name])
     return subject if similarities[subject.name] >= _MIN_SIMILARITY else None
-
-
-def shows_subject(image: np.ndarray, prompt: str) -> bool | None:
-    """Return whether an image shows its prompt's subject; None without one."""
-    subject = subject_of(prompt)
-    return None if subject is None else nearest_subject(image) is subject
 
 
 @cache
