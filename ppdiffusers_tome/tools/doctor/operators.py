@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ppdiffusers_tome.merging.methods import METHODS, POOLED
+from ppdiffusers_tome.merging.methods import CHOSEN, METHODS, POOLED
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 
-# Methods: all; those that choose tokens, compare them, compute group sizes, add rows, or reduce queries too.
+# Methods: all; those that choose tokens, keep some as keys, compare them, use group sizes, add rows, or reduce queries.
 _ALL = frozenset(METHODS)
 _CHOOSING = frozenset(name for name, method in METHODS.items() if method.keys != POOLED)
+_KEEPING = frozenset(name for name, method in METHODS.items() if method.keys == CHOSEN)
 _COMPARING = frozenset(name for name, method in METHODS.items() if method.compares)
 _WEIGHTING = frozenset(name for name, method in METHODS.items() if method.proportional)
 _ADDING, _TOFU = _COMPARING | (_ALL - _CHOOSING), frozenset({"tofu"})
@@ -25,6 +26,10 @@ _Operator = tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any], tuple[st
 
 def _gather(paddle: Any, x: Any) -> Any:
     return paddle.gather(x, paddle.to_tensor(_ROWS))
+
+
+def _select(paddle: Any, x: Any) -> Any:
+    return paddle.index_select(x, paddle.to_tensor(_ROWS))
 
 
 def _add_rows(paddle: Any, x: Any) -> Any:
@@ -47,7 +52,8 @@ OPERATORS: Mapping[str, _Operator] = {
     "gather of indices": (_gather, lambda n, x: x[_ROWS], _INDEX, _CHOOSING),
     "gather of products": (_gather, lambda n, x: x[_ROWS], _PRODUCTS, _COMPARING),
     "gather of tokens": (_gather, lambda n, x: x[_ROWS], _TOKENS, _MERGING),
-    "index_select": (lambda p, x: p.index_select(x, p.to_tensor(_ROWS)), lambda n, x: x[_ROWS], _TOKENS, _CHOOSING),
+    "index_select of products": (_select, lambda n, x: x[_ROWS], _PRODUCTS, _COMPARING),
+    "index_select of tokens": (_select, lambda n, x: x[_ROWS], _TOKENS, _KEEPING),
     "log": (lambda p, x: p.log(x), lambda n, x: n.log(x), _WIDE, _WEIGHTING),
     "matmul": (lambda p, x: p.matmul(x, x, transpose_y=True), lambda n, x: x @ x.T, _PRODUCTS, _COMPARING),
     "multiply": (lambda p, x: x * x, lambda n, x: x * x, _WIDE, _ADDING),
