@@ -52,7 +52,10 @@ T5_XXL = 32128 * 4096 + 24 * (4 * 4096**2 + 3 * 4096 * 10240 + 2 * 4096) + 32 * 
 
 @dataclass(frozen=True)
 class Family:
-    """A pipeline; ``text`` counts the weights of its text encoders, ``rows`` are those of one image with guidance."""
+    """A pipeline of a published shape.
+
+    ``text`` counts the weights of its text encoders; ``rows`` are those of an image with guidance.
+    """
 
     title: str
     model_class: str
@@ -108,7 +111,7 @@ FAMILIES = {
 
 
 def compute(family: Family, pixels: int, config: ToMeConfig | None, **settings: Any) -> dict[str, Any]:
-    """Compute the bytes of weights, of decoding, and of a call with plain and with fused attention."""
+    """Compute the bytes of weights, decoding and a call."""
     weights = [family.text]
 
     def count(model: Any) -> Any:
@@ -153,7 +156,7 @@ def compute_all(families: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def measure(variant: str, pixels: int) -> Iterator[dict[str, int]]:
-    """Generate an image in this process; yield the most bytes of Paddle's tensors by part, and of the process."""
+    """Generate an image; yield the peaks of Paddle's tensors and of the process."""
     from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel
 
     unet, vae = random_model("sd15-random"), ppdiffusers.AutoencoderKL(**_VAE)
@@ -169,7 +172,7 @@ def measure(variant: str, pixels: int) -> Iterator[dict[str, int]]:
     if config is not None:
         pipe.apply_tome(config)
 
-    def metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def add_meter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             meter = Meter()
             result = function(*args, **kwargs)
@@ -178,7 +181,7 @@ def measure(variant: str, pixels: int) -> Iterator[dict[str, int]]:
 
         return run
 
-    unet.forward, vae.decode = metered("calls", unet.forward), metered("decoding", vae.decode)
+    unet.forward, vae.decode = add_meter("calls", unet.forward), add_meter("decoding", vae.decode)
     embeddings = paddle.randn([1, 77, 768])
     resident = ResidentMemory()
     resident.reset()
@@ -190,7 +193,7 @@ def measure(variant: str, pixels: int) -> Iterator[dict[str, int]]:
 
 
 def measure_all(variants: list[str], pixels: int) -> Iterator[dict[str, Any]]:
-    """Measure an image of Stable Diffusion 1.5's shape by variant in float32, and compute the same."""
+    """Measure variants of an image in float32, and compute the same."""
     for variant in variants:
         computed = compute(FAMILIES["sd15"], pixels, VARIANTS[variant], unfolds=True)
         weights, calls = computed["weights"], computed["a call, plain attention"]

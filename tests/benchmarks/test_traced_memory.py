@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import paddle
 import pytest
 
-from benchmarks.pipeline_memory import CLIP_G, CLIP_L, T5_XXL
+from benchmarks.pipeline_memory import CLIP_G, CLIP_L, FAMILIES, PRESET, T5_XXL
 from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.doctor.estimate import compute_memory, estimate_merging
@@ -16,6 +18,7 @@ from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.measure.memory import Meter, get_tensor_bytes
 
+ROOT = Path(__file__).parents[2]
 SIDE = 32
 CONFIGS = {"unmerged": None, "tome": ToMeConfig(0.5), "fewer keys": ToMeConfig.preset("balanced")}
 
@@ -82,3 +85,18 @@ def test_steps_that_run_unmerged_need_what_they_need(pipe: Any) -> None:
 
 def test_weights_of_text_encoders_are_the_published_ones() -> None:
     assert (CLIP_L, CLIP_G, T5_XXL) == (123_060_480, 694_659_840, 4_762_310_656)
+
+
+def test_pages_have_the_computed_peaks() -> None:
+    """Otherwise run ``benchmarks.pipeline_memory compute``, and write its numbers into both pages."""
+    with (ROOT / "docs/measured/memory/computed.csv").open(encoding="utf-8") as file:
+        rows = {(row["model"], row["size"], row["variant"]): row for row in csv.DictReader(file)}
+    for title in (family.title for family in FAMILIES.values()):
+        cells = [f"{int(rows[title, '512x512', 'unmerged']['weights']) / 1024:.1f}"]
+        for size in ("512x512", "1024x1024"):
+            for attention in ("plain", "flash"):
+                peaks = [int(rows[title, size, name][f"peak, {attention} attention"]) for name in ("unmerged", PRESET)]
+                cells.append(" → ".join(dict.fromkeys(f"{peak / 1024:.1f}" for peak in peaks)))
+        line = f"| {title}{'*' * title.startswith('FLUX')} | {' | '.join(cells)} |"
+        for language in ("en", "zh"):
+            assert line in (ROOT / "docs" / language / "guides" / "gpu.md").read_text(encoding="utf-8").splitlines()

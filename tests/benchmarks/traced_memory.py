@@ -1,4 +1,4 @@
-"""The memory of a call, computed from shapes: it is traced into a program, of which nothing is run."""
+"""The memory of a call, computed from the shapes of a traced program."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _Values = list[tuple[Any, tuple[int, ...], str]]  # what tells tensors apart, th
 
 
 def compute_peaks(call: Callable[[], Any], *, itemsize: int = 4, unfolds: bool = False) -> tuple[int, int]:
-    """Compute the most bytes that a call holds, with plain and with fused attention, without weights.
+    """Compute the peaks of a call with plain and with fused attention.
 
-    A tensor is held from the operator that makes it to the last that reads it; Python holds a few longer. With fused
-    attention (xformers, flash) no scores of attention are held.
+    They are bytes, without those of weights. Nothing is run. A tensor is held from the operator that makes it to the
+    last that reads it; Python holds a few longer. With fused attention (xformers, flash) no scores are held.
 
     Args:
         call: builds a model and calls it on ``make_data``; it may return the number of operators that build it, whose
@@ -52,7 +52,7 @@ def compute_peaks(call: Callable[[], Any], *, itemsize: int = 4, unfolds: bool =
 
 
 def build(model_class: Any, **config: Any) -> Any:
-    """Build a model in the program that is being traced, where its weights take no memory."""
+    """Build a model in the traced program, where weights take no memory."""
 
     def keep_buffer(layer: Any, name: str, value: Any, **_: Any) -> None:
         layer.__dict__[name] = value
@@ -74,7 +74,10 @@ def count_operators() -> int:
 
 
 def _trace(call: Callable[[], Any]) -> tuple[int, list[tuple[str, _Values, _Values]]]:
-    """Return what a call returns, and its operators with their inputs, that of a view first, and outputs."""
+    """Return a call's result and its operators with inputs and outputs.
+
+    The input of a view is the first.
+    """
     program, attention = paddle.static.Program(), dict.fromkeys(_FUSED_ATTENTION, _plain_attention)
     paddle.enable_static()
     try:

@@ -128,9 +128,9 @@ def time_decoding(pipe: Any, height: int, width: int) -> float:
 def compute_memory(
     pipe: Any, levels: list[Estimate], config: ToMeConfig, height: int, width: int
 ) -> list[tuple[str, int, int]]:
-    """Compute the bytes that an image with guidance needs at least: names, unmerged and merged.
+    """Compute the memory of an image with guidance, at least.
 
-    Height and width are those of the image in pixels.
+    Height and width are those of the image in pixels. Rows are a name and bytes, unmerged and merged.
     """
     models, vae = dict(list_models(pipe, denoisers_only=False)), getattr(pipe, "vae", None)
     weights = sum(int(x.size) * x.element_size() for model in models.values() for x in model.parameters())
@@ -142,7 +142,7 @@ def compute_memory(
         decoding = int(copies * channels * height * width * vae.parameters()[0].element_size())
     for each in levels:
         model = models[each.part]
-        distilled = model.config.get("guidance_embeds") or model.config.get("time_cond_proj_dim")
+        distilled = any(getattr(model.config, name, None) for name in ("guidance_embeds", "time_cond_proj_dim"))
         rows = 1 if distilled or "guidance_scale" not in inspect.signature(pipe.__call__).parameters else 2
         # Scores and their softmax; merged, those of the step in which least merges.
         size = 2 * rows * each.num_heads * model.parameters()[0].element_size()

@@ -1,4 +1,6 @@
-"""Imports of Paddle and its dependents, and a merge's operators, in another process that may crash.
+"""Imports of Paddle and its dependents, in another process that may crash.
+
+The same process runs the operators of a merge.
 
 Importing this needs the standard library alone: any other package may be what is broken.
 """
@@ -33,7 +35,7 @@ _PATH = re.compile(r"(['\"])((?:[A-Za-z]:)?[/\\].*?)\1|((?:[A-Za-z]:\\|(?<![\w.]
 
 
 def try_imports() -> dict[str, dict[str, str]]:
-    """Import ``STEPS`` one after the other, up to the first failure, and run a merge's operators.
+    """Import ``STEPS`` up to the first failure, then run a merge's operators.
 
     Returns:
         For each step that was tried its ``version``, or an ``error`` of one line without private paths, with the
@@ -61,7 +63,7 @@ def try_imports() -> dict[str, dict[str, str]]:
 
 
 def import_all() -> None:
-    """Import ``STEPS``, run a merge's operators, and print each result at once; the next may crash."""
+    """Print each result of ``try_imports`` at once; the next may crash."""
     for step in STEPS:
         result = _import(step)
         print(f"\n{_ANSWER}{json.dumps({step: result})}", flush=True)

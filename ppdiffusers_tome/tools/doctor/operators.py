@@ -1,4 +1,7 @@
-"""The operators of a merge, run on Paddle's device and compared with numpy. Imports no Paddle, which may be broken."""
+"""Operators of a merge on Paddle's device, compared with numpy.
+
+Importing this needs no Paddle, which may be broken.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,9 @@ def _select(paddle: Any, x: Any) -> Any:
 
 
 def _add_rows(paddle: Any, x: Any) -> Any:
-    """Add rows by owner; Paddle's own kernels replace what was there, here 7."""
-    return paddle.scatter(paddle.full([3, 6], 7.0), paddle.to_tensor(_OWNER, dtype="int32"), x, overwrite=False)
+    from ppdiffusers_tome.merging.tensor_ops import scatter_rows
+
+    return scatter_rows(x, paddle.to_tensor(_OWNER, dtype="int32"), 3, add=True, in_place=True)
 
 
 # What computes each of Paddle and a [4, 6] tensor, what of numpy and an array, the tensor's types, and methods that run
@@ -70,7 +74,7 @@ OPERATORS: Mapping[str, _Operator] = {
 
 
 def check_operators() -> Iterator[dict[str, str]]:
-    """Run all operators; yield what is known before each of them, which may crash, and at the end."""
+    """Run all operators; yield the findings before each, which may crash."""
     import paddle
 
     device, faults = paddle.get_device(), dict[str, str]()
