@@ -100,7 +100,8 @@ FAMILIES = {
         "SDXL", "UNet2DConditionModel", RANDOM_UNETS["sdxl-random"], CLIP_L + CLIP_G, partial(_unet_inputs, 2048)
     ),
     "sd3": Family(
-        "SD3 medium", "SD3Transformer2DModel", _SD3, count_clip(768, 12, 768) + CLIP_G + T5_XXL, _sd3_inputs,
+        "SD3 medium", "SD3Transformer2DModel", _SD3 | {"pos_embed_max_size": max(SIZES) // 16},  # no weights
+        count_clip(768, 12, 768) + CLIP_G + T5_XXL, _sd3_inputs,
         latent_channels=16,
     ),
     "flux": Family(

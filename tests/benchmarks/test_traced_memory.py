@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import paddle
 import pytest
 
-from benchmarks.pipeline_memory import CLIP_G, CLIP_L, FAMILIES, PRESET, T5_XXL
+from benchmarks.pipeline_memory import CLIP_G, CLIP_L, FAMILIES, PRESET, T5_XXL, compute
 from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.tools.doctor.estimate import compute_memory, estimate_merging
@@ -60,6 +61,18 @@ def test_program_holds_little_less_than_a_call(pipe: Any, name: str) -> None:
         pipe.unet(*inputs)
     pipe.unet.remove_tome()
     assert computed <= (meter.peak_bytes() or 0) - before <= 1.35 * computed
+
+
+@pytest.mark.parametrize(("name", "ratio"), [("none", 0.0), ("ours 0.5", 0.5), ("ours 0.7", 0.7)])
+def test_stable_diffusion_holds_what_was_measured(name: str, ratio: float) -> None:
+    """The measured calls had one row of 1024x1024 in float32."""
+    with (ROOT / "docs/measured/performance/memory-1024-xeon.csv").open(encoding="utf-8") as file:
+        measured = {row["variant"]: row["peak memory"] for row in csv.DictReader(file)}[name]
+    family = replace(FAMILIES["sd15"], rows=1, text=0)
+    found = compute(family, 1024, ToMeConfig(ratio) if ratio else None)
+    vae = 83_653_863
+    computed = found["a call, plain attention"] + found["weights"] - 4 * vae
+    assert 0.97 <= computed / 2**20 / float(measured.removesuffix(" MiB").replace(",", "")) <= 1
 
 
 @pytest.mark.parametrize("name", CONFIGS)
