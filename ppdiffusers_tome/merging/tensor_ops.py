@@ -49,8 +49,9 @@ def scatter_rows(
     """
     shape = [num_rows, *(dim_size(updates, axis) for axis in range(1, updates.ndim))]
     if in_place:
-        # Paddle sets the rows that it adds to, here all, to zero first.
-        return paddle.scatter_(paddle.empty(shape, dtype=updates.dtype), index, updates, overwrite=not add)
+        # Paddle's own kernels set the rows that they add to, here all, to zero first; a plugin's may not.
+        create = paddle.empty if paddle.get_device().startswith(("cpu", "gpu")) else paddle.zeros
+        return paddle.scatter_(create(shape, dtype=updates.dtype), index, updates, overwrite=not add)
     return paddle.scatter(paddle.zeros(shape, dtype=updates.dtype), index, updates, overwrite=not add)
 
 

@@ -15,6 +15,7 @@ from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
+from ppdiffusers_tome.merging.tensor_ops import scatter_rows
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 
@@ -31,6 +32,19 @@ def test_half_precision_sums_neither_overflow_nor_stop_growing(dtype: str) -> No
     merged = one_group.reduce(paddle.full([1, 2000, 4], 60.0).astype(dtype))
     assert merged.dtype == getattr(paddle, dtype)
     np.testing.assert_array_equal(merged.astype("float32").numpy(), np.full((1, 1, 4), 60.0))
+
+
+def test_sums_begin_at_zero_on_a_device_that_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the NPU of PaddleCustomDevice does, whose ``scatter`` adds to the rows as they are."""
+
+    def scatter(sums: paddle.Tensor, index: paddle.Tensor, rows: paddle.Tensor, overwrite: bool) -> paddle.Tensor:
+        return paddle.index_add(sums, index, 0, rows)
+
+    monkeypatch.setattr(paddle, "get_device", lambda: "npu:0")
+    monkeypatch.setattr(paddle, "scatter_", scatter)
+    monkeypatch.setattr(paddle, "empty", lambda shape, dtype: paddle.full(shape, 7.0, dtype))
+    sums = scatter_rows(paddle.ones([4, 2]), paddle.to_tensor([0, 1, 0, 0]), 2, add=True, in_place=True)
+    np.testing.assert_array_equal(sums.numpy(), [[3, 3], [1, 1]])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -15,6 +15,7 @@ from typing import Any
 
 from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.tools.doctor.imports import STEPS
+from ppdiffusers_tome.tools.doctor.operators import explain_faults
 from ppdiffusers_tome.tools.doctor.versions import never_tested
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
 from ppdiffusers_tome.tools.measure.system import describe_operating_system, describe_processor
@@ -82,6 +83,7 @@ def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
             if dependents:
                 problems.append(f"so {' and '.join(dependents)} cannot either")
             problems.append("the documentation (installation.md) says which versions work together")
+    problems += explain_faults(imports.get("operators", {}))
     problems += _find_version_problems()
     untested = never_tested(imports.get("ppdiffusers", {}).get("version", ""))
     if untested is not None:

@@ -39,6 +39,7 @@ class Estimate:
         num_blocks: the number of blocks at this level.
         num_merged: tokens of each image that merge away, at most; 0 where ``reason`` says why.
         reason: why nothing merges at this level; None where something does.
+        num_heads: of self-attention; 0 where its layers do not tell it.
     """
 
     part: str
@@ -47,6 +48,7 @@ class Estimate:
     num_blocks: int
     num_merged: int
     reason: str | None = None
+    num_heads: int = 0
 
 
 def find_latent_size(pipe: Any, height: int | None, width: int | None) -> tuple[tuple[int, int], int]:
@@ -123,6 +125,39 @@ def time_decoding(pipe: Any, height: int, width: int) -> float:
     return clock.lap()
 
 
+def compute_memory(
+    pipe: Any, levels: list[Estimate], config: ToMeConfig, height: int, width: int
+) -> list[tuple[str, int, int]]:
+    """Compute the memory of an image with guidance, at least.
+
+    Height and width are those of the image in pixels. Rows are a name and bytes, unmerged and merged.
+    """
+    models, vae = dict(list_models(pipe, denoisers_only=False)), getattr(pipe, "vae", None)
+    weights = sum(int(x.size) * x.element_size() for model in models.values() for x in model.parameters())
+    decoding = unmerged = merged = 0
+    if isinstance(vae, ppdiffusers.AutoencoderKL):
+        # The last level's input, norm and output. On a CPU a convolution of 3x3 unfolds its input.
+        copies = 11.5 if paddle.get_device() == "cpu" else 3
+        channels = max(vae.config.block_out_channels[:2])
+        decoding = int(copies * channels * height * width * vae.parameters()[0].element_size())
+    for each in levels:
+        model = models[each.part]
+        distilled = any(getattr(model.config, name, None) for name in ("guidance_embeds", "time_cond_proj_dim"))
+        rows = 1 if distilled or "guidance_scale" not in inspect.signature(pipe.__call__).parameters else 2
+        # Scores and their softmax; merged, those of the step in which least merges.
+        size = 2 * rows * each.num_heads * model.parameters()[0].element_size()
+        lowest_ratio = min(config.ratio_at(each.level, progress) for progress in (0.0, 0.5, 1.0))
+        tokens = each.grid.num_tokens
+        keys = tokens - min(each.num_merged, each.grid.num_merged(lowest_ratio))
+        unmerged = max(unmerged, size * tokens * tokens)
+        merged = max(merged, size * keys * (tokens if METHODS[config.method].keeps_queries else keys))
+    return [
+        ("weights", weights, weights), ("decoding", decoding, decoding), ("scores, plain attention", unmerged, merged),
+        ("peak, plain attention", weights + max(unmerged, decoding), weights + max(merged, decoding)),
+        ("peak, xformers or flash attention", weights + decoding, weights + decoding),
+    ]  # fmt: skip
+
+
 class _TimedError(Exception):
     """Ends a pipeline's call after the first call of its denoiser."""
 
@@ -161,6 +196,7 @@ def _estimate_level(
     part: str, blocks: list[MergeableBlock], num_selected: int, config: ToMeConfig, height: int, width: int
 ) -> Estimate:
     level, grid = blocks[0].level, _find_grid(blocks[0], height, width)
+    num_heads = max(getattr(layer, "heads", 0) for layer in blocks[0].block.sublayers())
     ratio = config.highest_ratio(level)
     num_merged = grid.num_merged(ratio)
     if num_merged and METHODS[config.method].keys == POOLED:
@@ -175,8 +211,8 @@ def _estimate_level(
     elif num_merged == 0:
         reason = f"ratio {ratio:g} of {grid.num_tokens} tokens is none"
     else:
-        return Estimate(part, level, grid, num_selected, num_merged)
-    return Estimate(part, level, grid, len(blocks), 0, reason)
+        return Estimate(part, level, grid, num_selected, num_merged, None, num_heads)
+    return Estimate(part, level, grid, len(blocks), 0, reason, num_heads)
 
 
 def _find_grid(block: MergeableBlock, height: int, width: int) -> Grid:

@@ -1,5 +1,7 @@
 """Imports of Paddle and its dependents, in another process that may crash.
 
+The same process runs the operators of a merge.
+
 Importing this needs the standard library alone: any other package may be what is broken.
 """
 
@@ -33,11 +35,12 @@ _PATH = re.compile(r"(['\"])((?:[A-Za-z]:)?[/\\].*?)\1|((?:[A-Za-z]:\\|(?<![\w.]
 
 
 def try_imports() -> dict[str, dict[str, str]]:
-    """Import ``STEPS`` one after the other, up to the first that fails.
+    """Import ``STEPS`` up to the first failure, then run a merge's operators.
 
     Returns:
         For each step that was tried its ``version``, or an ``error`` of one line without private paths, with the
-        file and line that it was ``raised in`` if Python knows them; for Paddle also its build and devices.
+        file and line that it was ``raised in`` if Python knows them; for Paddle also its build and devices. After
+        all of them ``operators``: how those of a merge run on the device.
     """
     command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
@@ -60,12 +63,17 @@ def try_imports() -> dict[str, dict[str, str]]:
 
 
 def import_all() -> None:
-    """Import ``STEPS`` and print each result at once; the next may crash."""
+    """Print each result of ``try_imports`` at once; the next may crash."""
     for step in STEPS:
         result = _import(step)
         print(f"\n{_ANSWER}{json.dumps({step: result})}", flush=True)
         if "error" in result:
             return
+    from ppdiffusers_tome.tools.doctor.operators import check_operators
+
+    for found in check_operators():
+        private = {name: remove_private(value) for name, value in found.items()}
+        print(f"\n{_ANSWER}{json.dumps({'operators': private})}", flush=True)
 
 
 def remove_private(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,10 @@ import pytest
 
 from launching import python_path
 from ppdiffusers_tome.cpu.process import usable_cores
-from ppdiffusers_tome.tools.doctor import environment
+from ppdiffusers_tome.tools.doctor import environment, operators
 from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems
 from ppdiffusers_tome.tools.doctor.imports import remove_private
+from ppdiffusers_tome.tools.doctor.operators import OPERATORS, check_operators
 
 pytestmark = pytest.mark.once
 
@@ -56,6 +58,7 @@ def test_report_has_versions_and_variables_but_nothing_private(home: Path) -> No
     assert found["imports"]["ppdiffusers"] == {"version": ppdiffusers.__version__}
     assert found["imports"]["paddle"]["version"] == paddle.__version__
     assert found["imports"]["paddle"]["device"] == paddle.get_device()
+    assert re.fullmatch(r"(\d+) of \1", found["imports"]["operators"]["equal to numpy"])
     assert found["installed"]["numpy"] == sys.modules["numpy"].__version__
     assert found["threads"] == str(usable_cores())
     # The variables are those of the user, not those that the program sets for itself.
@@ -127,3 +130,21 @@ def test_report_needs_the_standard_library_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "{'ppdiffusers_tome'}"
+
+
+def test_operator_that_fails_is_named_with_the_methods_that_do_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sparkle(paddle: object, x: object) -> object:
+        raise RuntimeError("The kernel `gather` is not registered\n  [Hint: bfloat16]")
+
+    _, expect, _, methods = OPERATORS["gather of tokens"]
+    wrong = (lambda p, x: x + x, lambda n, x: x, ("float32",), frozenset(operators.METHODS))
+    failing = {"gather of tokens": (sparkle, expect, ("float32",), methods), "scale": wrong}
+    monkeypatch.setattr(operators, "OPERATORS", failing)
+    first, *_, last = check_operators()
+    assert first["gather of tokens in float32"] == "the process ended"  # what is known if it crashes
+    assert last["equal to numpy"] == "0 of 2"
+    assert find_problems({"operators": last})[:2] == [
+        "gather of tokens in float32 fails on cpu, RuntimeError: The kernel `gather` is not registered [Hint: "
+        "bfloat16]; these do without it: keys, pool, todo, balanced, fast, quality",
+        "scale in float32 fails on cpu, its numbers are wrong; no method does without it",
+    ]

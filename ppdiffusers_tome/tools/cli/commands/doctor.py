@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
 EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, and an estimate of what presets save
 on a GPU.
-with --model: the tokens at every level, how many merge, and a call of the denoiser timed on this machine,
-merged and unmerged.
-with --environment: versions, devices, threads and memory, for a bug report. It names no folders, users or
-machines, and also tells why Paddle or ppdiffusers cannot be imported.
+with --model: the tokens at every level, how many merge, the memory that an image needs, computed from shapes, and a
+call of the denoiser timed on this machine, merged and unmerged.
+with --environment: versions, devices, threads and memory, for a bug report, and the operators of a merge run on the
+device and compared with numpy. It names no folders, users or machines, and also tells why Paddle or ppdiffusers
+cannot be imported.
 
   ppdiffusers-tome doctor --model bundled --ratio 0.5
   ppdiffusers-tome doctor --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --dtype float16 --xformers
@@ -106,7 +107,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
     chunked = args.xformers or args.chunked_attention
     check_memory(source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, chunked_attention=chunked)
     with quiet_libraries():
-        from ppdiffusers_tome.tools.doctor.estimate import estimate_merging, find_latent_size
+        from ppdiffusers_tome.tools.doctor.estimate import compute_memory, estimate_merging, find_latent_size
         from ppdiffusers_tome.tools.generation.device import check_device, get_device_name
         from ppdiffusers_tome.tools.generation.model_loader import load_pipeline, set_attention
 
@@ -123,6 +124,10 @@ def _print_estimates(args: argparse.Namespace) -> None:
         )
         if levels:
             _make_table(levels).print()
+            table = Table(("memory of an image with guidance, computed, at least", "unmerged", "merged"))
+            for name, *sizes in compute_memory(pipe, levels, config, size[0] * scale, size[1] * scale):
+                table.add(name, *map(format_bytes, sizes))
+            table.print()
         print_line(_describe_gain(pipe, levels, config, size, scale))
 
 
