@@ -74,10 +74,16 @@ def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockForward]]:
 
 def list_attachments(model: Layer) -> list[tuple[list[MergeableBlock], ToMeConfig]]:
     """Return the blocks and settings with which ``attach`` was called."""
-    blocks: dict[Attachment, list[MergeableBlock]] = {}
-    for _, _, override in list_attached_blocks(model):
-        blocks.setdefault(override.attachment, []).append(override.block)
-    return [(attached, attachment.config) for attachment, attached in blocks.items()]
+    attached = {(id(layer), override.attachment) for _, layer, override in list_attached_blocks(model)}
+    return [
+        (
+            [block for block in override.blocks if (id(block.block), override.attachment) in attached],
+            override.attachment.config,
+        )
+        for layer in model.sublayers(include_self=True)
+        for override in list_overrides(layer)
+        if isinstance(override, DenoiserForward)
+    ]
 
 
 def _reset(model: Layer) -> None:
@@ -119,7 +125,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     if timestep_layer is not None:
         InputForward(attachment, timestep_layer, read_timestep).put()
     reads_timestep = timestep_layer is None and is_a(denoiser, "ModelMixin")
-    DenoiserForward(attachment, denoiser, reads_timestep=reads_timestep).put()
+    DenoiserForward(attachment, denoiser, blocks, reads_timestep=reads_timestep).put()
 
 
 def _list_overrides(

@@ -22,12 +22,12 @@ from unittest import mock
 
 import paddle
 import ppdiffusers
+from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
 
 from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.overrides import block
-from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
 from ppdiffusers_tome.tools.bench.random_models import _SD3, RANDOM_UNETS, random_model
 from ppdiffusers_tome.tools.measure.memory import Meter, ResidentMemory, get_tensor_bytes
 

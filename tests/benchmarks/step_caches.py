@@ -150,19 +150,20 @@ def _skip_coarse_levels_only() -> Iterator[None]:
         yield
 
 
-def measure_images(model: str, scheduler: str, steps: int, num_prompts: int, only: Sequence[str]) -> None:
+def measure_images(
+    model: str, scheduler: str, steps: int, num_prompts: int, variants: Sequence[Variant], path: Path
+) -> None:
     """Append the PSNR of each variant and prompt that the file lacks."""
     import numpy as np
 
     from ppdiffusers_tome.tuning.images import psnr
 
-    path = FOLDER / "images.jsonl"
-    done = {(row["model"], row["scheduler"], row["of"], row["prompt"], row["name"]) for row in _read(path)}
+    done = {(row["model"], row["scheduler"], row["of"], row["prompt"], row["name"]) for row in read_rows(path)}
     loaded = Model(model, scheduler)
     for prompt in PROMPTS[model][:num_prompts]:
         reference = None
-        for variant in list_variants(model, steps):
-            if (model, scheduler, steps, prompt, variant.name) in done or (only and variant.group not in only):
+        for variant in variants:
+            if (model, scheduler, steps, prompt, variant.name) in done:
                 continue
             if reference is None:
                 unmerged = Variant(UNMERGED, UNMERGED, None, steps)
@@ -172,7 +173,7 @@ def measure_images(model: str, scheduler: str, steps: int, num_prompts: int, onl
             pixels = np.asarray(loaded.generate(variant, prompt))
             row = {"model": model, "scheduler": scheduler, "of": steps, "prompt": prompt, "name": variant.name,
                    "group": variant.group, "psnr": round(psnr(reference, pixels), 2), "kinds": _count_kinds(variant)}
-            _append(path, row)
+            append_row(path, row)
 
 
 def _count_kinds(variant: Variant) -> dict[str, int]:
@@ -183,7 +184,7 @@ def _count_kinds(variant: Variant) -> dict[str, int]:
     computed = choose_computed_steps(steps, config.cache) if config.cache else frozenset(range(steps))
     merged = sum(config.ratio_at(1, step / steps) > 0 for step in computed)
     skipped = "coarse levels skipped" if variant.coarse_only else "skipped"
-    tokens = replace(config, cache=0.0, cache_order=1, end=1.0).summary
+    tokens = replace(config, cache=0.0, cache_order=1, start=0.0, end=1.0).summary
     kinds = {"whole": len(computed) - merged, tokens: merged, skipped: steps - len(computed)}
     return {kind: count for kind, count in kinds.items() if count}
 
@@ -214,7 +215,7 @@ def measure_costs(model: str, rounds: int) -> None:
                 seconds.setdefault("everything but the denoiser", []).append(rest)
     before.remove()
     after.remove()
-    _append(FOLDER / "costs.jsonl", {
+    append_row(FOLDER / "costs.jsonl", {
         "model": model, "rounds": rounds, "machine": _describe_machine(),
         "seconds": {kind: round(statistics.median(values), 4) for kind, values in seconds.items()},
     })  # fmt: skip
@@ -235,9 +236,9 @@ class Point:
 
 def read_points() -> dict[tuple[str, str, int], list[Point]]:
     """Return the points by model, scheduler and steps of the unmerged denoising."""
-    seconds = {row["model"]: row["seconds"] for row in _read(FOLDER / "costs.jsonl")}  # the last of each model
+    seconds = {row["model"]: row["seconds"] for row in read_rows(FOLDER / "costs.jsonl")}  # the last of each model
     psnrs: dict[tuple[str, str, int], dict[str, list[dict[str, Any]]]] = {}
-    for row in _read(FOLDER / "images.jsonl"):
+    for row in read_rows(FOLDER / "images.jsonl"):
         case = (row["model"], row["scheduler"], row["of"])
         psnrs.setdefault(case, {}).setdefault(row["name"], []).append(row)
     points: dict[tuple[str, str, int], list[Point]] = {}
@@ -366,11 +367,11 @@ def _describe_machine() -> dict[str, Any]:
     return describe_machine()
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _append(path: Path, row: Mapping[str, Any]) -> None:
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write(json.dumps(row) + "\n")
@@ -400,7 +401,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     prepare()
     if args.command == "images":
-        measure_images(args.model, args.scheduler, args.steps, args.prompts, args.only)
+        variants = [row for row in list_variants(args.model, args.steps) if not args.only or row.group in args.only]
+        measure_images(args.model, args.scheduler, args.steps, args.prompts, variants, FOLDER / "images.jsonl")
     elif args.command == "skipped":
         measure_skipped_step()
     else:

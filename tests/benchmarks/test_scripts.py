@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from benchmarks import attach, gpu_presets, growth, overhead, results_page
+from benchmarks import attach, few_steps, gpu_presets, growth, overhead, results_page
 
 pytestmark = pytest.mark.once
 
@@ -42,6 +42,12 @@ def test_growth_measures_every_grid(tmp_path: Path) -> None:
     assert [row["side"] for row in rows] == [16, 24]
     assert all(set(row["match"]) == set(row["total"]) == OURS_AND_PORT for row in rows)
     assert (tmp_path / "growth.png").is_file()
+
+
+def test_the_table_of_few_steps_is_that_of_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise run: PYTHONPATH=tests python -m benchmarks.few_steps table"""
+    monkeypatch.chdir(tiny.ROOT)
+    assert (few_steps.FOLDER / "settings.csv").read_text(encoding="utf-8") == few_steps.make_table()
 
 
 def test_attach_times_both_functions(capsys: pytest.CaptureFixture[str]) -> None:

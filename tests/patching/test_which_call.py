@@ -177,24 +177,55 @@ def test_levels_between_those_of_the_schedule_share_matchings() -> None:
     assert progress[-1] < 1
 
 
-@pytest.mark.parametrize("settings", [dict(end=0.5), dict(start=0.0, end=0.1)], ids=str)
-def test_an_image_in_which_nothing_merged_is_logged_once(settings: dict[str, Any]) -> None:
-    """As img2img of little strength, which runs the last part of the denoising alone."""
-    pipe = tiny.pipeline(ppdiffusers.StableDiffusionImg2ImgPipeline).apply_tome(0.5, **settings)
+def run_img2img(pipe: Any) -> list[str]:
+    """Run the last three of ten steps, and return what ToMe logs."""
     given = dict(
         prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.array((1, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=4),
         image=paddle.tanh(tiny.array((1, 3, 32, 32), seed=6)), strength=0.3, num_inference_steps=10,
         output_type="latent",
     )  # fmt: skip
-    with pytest.warns(UserWarning, match="nothing merged in any step of this image") as told:
-        pipe(**given)
-    pipe_of_all = tiny.pipeline(ppdiffusers.StableDiffusionImg2ImgPipeline).apply_tome(0.5, start=0.5)
-    with warnings.catch_warnings(record=True) as again:
+    with warnings.catch_warnings(record=True) as logged:
         warnings.simplefilter("always")
         pipe(**given)
-        pipe_of_all(**given)
-    assert not [each for each in again if "ToMe" in str(each.message)]
-    assert len([each for each in told if "nothing merged" in str(each.message)]) == 1
+    return [str(warning.message) for warning in logged if "ToMe" in str(warning.message)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(end=0.5), "nothing merged in any step of this image"),
+        (dict(start=0.0, end=0.1), "nothing merged in any step of this image"),
+        (dict(start=0.5), "start=0.5 leaves no step of this image unmerged: the first step of 3 begins at 0.7 of"),
+        (dict(start=0.8), None),
+    ],
+    ids=str,
+)
+def test_start_and_end_outside_of_the_steps_are_logged_once(settings: dict[str, Any], message: str | None) -> None:
+    """As img2img of little strength, which runs the last part of the denoising alone."""
+    pipe = tiny.pipeline(ppdiffusers.StableDiffusionImg2ImgPipeline).apply_tome(0.5, **settings)
+    messages = run_img2img(pipe)
+    assert len(messages) == (message is not None)
+    assert not message or message in messages[0]
+    assert run_img2img(pipe) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "end", "message"),
+    [
+        (8, 0.9, "end=0.9 leaves no step of this image unmerged: the last step of 8 begins at 0.875 of"),
+        (1, 0.5, "end=0.5 leaves no step of this image unmerged: the last step of 1 begins at 0 of"),
+        (8, 0.875, None),
+        (10, 0.9, None),
+    ],
+)
+def test_an_end_that_leaves_no_step_unmerged_is_logged(steps: int, end: float, message: str | None) -> None:
+    pipe = tiny.pipeline().apply_tome(0.5, end=end)
+    with warnings.catch_warnings(record=True) as logged:
+        warnings.simplefilter("always")
+        tiny.run_pipeline(pipe, steps=steps)
+    messages = [str(warning.message) for warning in logged if "ToMe" in str(warning.message)]
+    assert len(messages) == (message is not None)
+    assert not message or message in messages[0]
 
 
 def test_reuse_that_never_finds_anything_is_logged_once() -> None:

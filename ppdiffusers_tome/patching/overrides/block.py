@@ -113,7 +113,6 @@ class BlockForward(ForwardOverride):
         inner: Sequence[tuple[str, MethodOverride]],
     ) -> None:  # fmt: skip
         super().__init__(attachment, block.block)
-        self.block = block
         self.parent, self.inner, self.gets_tokens = parent, inner, not block.adapter.tokens_layer
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:

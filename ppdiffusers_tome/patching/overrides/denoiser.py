@@ -10,6 +10,7 @@ import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
+from ppdiffusers_tome.patching.blocks import MergeableBlock
 from ppdiffusers_tome.patching.overrides.block import BlockForward
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_overrides
 from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME, is_static_function
@@ -28,11 +29,15 @@ _FOREIGN_CACHE = "cache_dic"
 class DenoiserForward(ForwardOverride):
     """The override of a denoiser or a part of a model.
 
-    ``reads_timestep`` is True where no layer embeds the timestep, so it is read from the arguments.
+    ``blocks`` are those that ToMe was attached to. ``reads_timestep`` is True where no layer embeds the timestep, so it
+    is read from the arguments.
     """
 
-    def __init__(self, attachment: Attachment, layer: Layer, *, reads_timestep: bool) -> None:
+    def __init__(
+        self, attachment: Attachment, layer: Layer, blocks: list[MergeableBlock], *, reads_timestep: bool
+    ) -> None:
         super().__init__(attachment, layer)
+        self.blocks = blocks
         self.parameters = tuple(inspect.signature(type(layer).forward).parameters)[1:]
         self.reads_timestep = reads_timestep
 

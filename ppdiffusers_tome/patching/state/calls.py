@@ -91,6 +91,8 @@ class DenoiserCall:
         denoising = self.attachment.denoising()
         step = denoising.tracker.step_at(value)
         self.progress = step.progress
+        if step.progress is not None:
+            denoising.progress.add(step.progress)
         if step.progress is None and self._config.uses_progress:
             self.attachment.warn_once(
                 "progress",

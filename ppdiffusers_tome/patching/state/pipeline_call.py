@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import paddle
 
     from ppdiffusers_tome.patching.state.attachment import Attachment
+    from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Schedulers whose list ends with the finished image, for which no denoiser is called.
 _END_IN_LIST = ("DDPMWuerstchenScheduler",)
@@ -41,6 +42,7 @@ class Denoising:
         report: of the cache over steps.
         grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
         has_merged: whether tokens merged in a block that ran; None before.
+        progress: of all steps that ran, where a setting needs it.
     """
 
     def __init__(self, tracker: SchedulerTracker | TimestepTracker, reuse_steps: int) -> None:
@@ -50,6 +52,30 @@ class Denoising:
         self.report = StepReport()
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.has_merged: bool | None = None
+        self.progress: set[float] = set()
+
+    def explain_bounds(self, config: ToMeConfig) -> str | None:
+        """Return why ``start`` or ``end`` had no effect, or too much, in an image; None otherwise."""
+        if self.has_merged is False:
+            return (
+                f"nothing merged in any step of this image with start={config.start:g} and end={config.end:g}: img2img "
+                "runs only the last part of the denoising, and few steps may all lie outside; choose another start or "
+                "end"
+            )
+        if not self.has_merged or not self.progress:
+            return None
+        first, last, steps = min(self.progress), max(self.progress), f"step of {len(self.progress)} begins at"
+        if config.end < 1 and last < config.end:
+            return (
+                f"end={config.end:g} leaves no step of this image unmerged: the last {steps} {last:.3g} of the "
+                "denoising; choose a smaller end or more steps"
+            )
+        if 0 < config.start <= first:
+            return (
+                f"start={config.start:g} leaves no step of this image unmerged: the first {steps} {first:.3g} of the "
+                "denoising; choose a greater start"
+            )
+        return None
 
 
 class PipelineCall:
@@ -77,21 +103,17 @@ class PipelineCall:
         return self._denoisings[attachment]
 
     def end(self, *, is_complete: bool) -> None:
-        """Report cached steps, free all values, log images without merging."""
+        """Report cached steps, free all values, log a ``start`` or ``end`` without effect."""
         denoisings, self._denoisings = self._denoisings, {}
         for attachment, denoising in denoisings.items():
             if denoising is not None and attachment.config.cache:
                 histories = [history for entry in denoising.histories.entries for history in entry.values()]
                 denoising.report.cache_bytes = sum(history.num_bytes for history in histories)
                 attachment.last_image = denoising.report
-            if is_complete and denoising is not None and denoising.has_merged is False:
-                config = attachment.config
-                attachment.warn_once(
-                    "never merged",
-                    f"nothing merged in any step of this image with start={config.start:g} and end={config.end:g}: "
-                    "img2img runs only the last part of the denoising, and few steps may all lie outside; choose "
-                    "another start or end",
-                )
+            if is_complete and denoising is not None:
+                message = denoising.explain_bounds(attachment.config)
+                if message is not None:
+                    attachment.warn_once("start and end", message)
 
     def _list_schedules(self, denoiser: str) -> Sequence[Sequence[float]]:
         """List the timesteps of all schedulers that the pipeline has now.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, unmerged
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder, Sample
+from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
 from ppdiffusers_tome.tools.measure.ledger import Job, Ledger, run_jobs
 from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
 from ppdiffusers_tome.tools.measure.timing import rotate
@@ -151,10 +152,11 @@ class Evaluation:
         from ppdiffusers_tome.api import remove_tome
 
         try:
-            configuration.apply(self.loaded.pipe)
             if configuration.name not in self._warmed_up:  # the first image of a configuration is slower
+                replace(configuration, tome=make_warm_up_config(configuration.tome)).apply(self.loaded.pipe)
                 self._generate(case, WARM_UP_STEPS)
                 self._warmed_up.add(configuration.name)
+            configuration.apply(self.loaded.pipe)
             gc.collect()  # otherwise earlier images would count as memory, or be collected while this one is timed
             timed: AbstractContextManager[dict[int, float]] = nullcontext({})
             if self.times_blocks:

@@ -12,6 +12,7 @@ SCHEDULERS = {
     "euler": "EulerDiscreteScheduler",
     "euler-a": "EulerAncestralDiscreteScheduler",
     "heun": "HeunDiscreteScheduler",
+    "lcm": "LCMScheduler",
     "lms": "LMSDiscreteScheduler",
     "pndm": "PNDMScheduler",
 }

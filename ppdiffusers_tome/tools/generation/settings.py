@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
@@ -26,6 +26,11 @@ _SAME_NAMES = (
     "height", "width", "guidance_scale", "scheduler", "seed", "negative_prompt", "controlnet_scale", "dtype",
     "xformers", "chunked_attention",
 )  # fmt: skip
+
+
+def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
+    """Return settings that merge in a warm-up of one step, without a warning."""
+    return tome and replace(tome, start=0.0, end=1.0, cache=0.0, cache_order=1)
 
 
 @dataclass(frozen=True)

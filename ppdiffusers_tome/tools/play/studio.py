@@ -29,7 +29,7 @@ from ppdiffusers_tome.tools.generation import loaded_pipeline
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings
+from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, make_warm_up_config
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 from ppdiffusers_tome.tools.play import requests
 from ppdiffusers_tome.tools.play.requests import RefusedError, check_number
@@ -204,7 +204,7 @@ class Studio:
         loaded, edges = request.loaded, request.edges
         key = (edges is not None, loaded.height, loaded.width, loaded.guidance_scale > 1, tome)
         if key not in self._warm:
-            loaded.apply(tome and replace(tome, cache=0.0))  # which skips nothing in one step
+            loaded.apply(make_warm_up_config(tome))
             loaded.generate(request.prompt, 0, edges, steps=1, after_call=_count_calls(report, "warm_up", 1))
             self._warm.add(key)
         loaded.apply(tome)

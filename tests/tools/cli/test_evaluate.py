@@ -110,6 +110,13 @@ def test_a_stopped_run_resumes(whole: Path, tmp_path: Path, monkeypatch: pytest.
     assert len(read_keys(tmp_path)) == 6
 
 
+def test_the_warm_up_of_one_step_logs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = tmp_path / "suite.jsonl"
+    suite.write_text('{"name": "half", "ratio": 0.5, "end": 0.5}\n{"name": "cache", "ratio": 0, "cache": [0, 1, 3]}\n')
+    assert evaluate(tmp_path, "--prompt", PROMPT, "--ratios", "--suite", str(suite), "--steps", "4") == 0
+    assert "ToMe:" not in capsys.readouterr().err
+
+
 def test_more_is_added_to_the_results(whole: Path, copy: Path, tmp_path: Path) -> None:
     suite = tmp_path / "suite.jsonl"
     suite.write_text('{"name": "tiles", "family": "in tiles", "ratio": 0.5, "tile": 4}\n')

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import ppdiffusers
 import pytest
 from PIL import Image
 
 from launching import python_path
+from ppdiffusers_tome.tools import demo_model
 from tools.cli.conftest import pixels_of
 
 ROOT = Path(__file__).parents[3]
@@ -42,6 +46,24 @@ def test_examples_run_offline_and_read_photos_as_people_see_them(tmp_path, photo
         images.append(pixels_of(output))
     assert images[0].shape == (64, 64, 3)
     np.testing.assert_array_equal(*images[1:])
+
+
+def test_a_lora_trains_with_merging_and_loads(tmp_path, photo):
+    """Three trainings in turns that begin equal; the last step of the second one is whole."""
+    arguments = ["--size", "64", "--steps", "3", "--merged-part", "0.5", "--crops", "1", "--evaluations", "1"]
+    (tmp_path / "photos").mkdir()
+    shutil.copy(photo, tmp_path / "photos")
+    done = run_example("train_lora", tmp_path, *arguments, "--images", "photos", "--output", ".")
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert set(results["seconds"]) == {"whole", "merged"}
+    losses = {name: values if name == "before" else values["3"] for name, values in results["losses"].items()}
+    assert len({tuple(values) for values in losses.values()}) == len(losses) == 4
+    pipe = ppdiffusers.StableDiffusionPipeline.from_pretrained(str(demo_model.MODEL))
+    pipe.load_lora_weights(str(tmp_path / "merged-then-whole"), from_diffusers=False)
+    trained = [layer.lora_layer.up.weight for layer in pipe.unet.sublayers() if getattr(layer, "lora_layer", None)]
+    assert len(trained) == 80  # 10 blocks, two attentions of four layers
+    assert sum(float(weight.abs().max()) > 0 for weight in trained) > 70  # no query matters where there is one token
 
 
 @pytest.mark.sweep

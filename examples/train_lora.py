@@ -1,0 +1,204 @@
+"""Train a LoRA with token merging: the seconds of a step, and the loss on held-out parts of the images.
+
+    python train_lora.py                    # the bundled model, on photographs that it does not know; runs on any CPU
+    python train_lora.py --model runwayml/stable-diffusion-v1-5 --images photos --prompt "a photo of my dog"
+
+It trains the same LoRA three times, with the same crops, noise and timesteps: on the whole model, with merging in the
+first part of the steps (--merged-part), and with merging throughout. The held-out loss is always that of the whole
+model. OUTPUT gets results.json, written at every evaluation, and a LoRA of each training for load_lora_weights.
+"""
+
+# ruff: noqa: E402
+import argparse
+import json
+import statistics
+import zlib  # noqa: F401  (Paddle 2.6 brings its own, which breaks Python's unless that is there first)
+from pathlib import Path
+
+import ppdiffusers_tome
+
+ppdiffusers_tome.keep_freed_memory()  # both make a CPU faster, and must precede the import of Paddle
+ppdiffusers_tome.let_mkl_use_avx2()
+
+import numpy as np
+import paddle
+from PIL import Image
+from ppdiffusers import DDPMScheduler, StableDiffusionPipeline
+from ppdiffusers.models.attention_processor import Attention
+from ppdiffusers.models.lora import LoRALinearLayer
+
+from ppdiffusers_tome.tools import demo_model
+from ppdiffusers_tome.tools.demo_model.photographs import photograph
+from ppdiffusers_tome.tools.images import read_image
+from ppdiffusers_tome.tuning.measurement import Meter
+
+PHOTOGRAPHS = ("grass", "gravel", "immunohistochemistry", "moon")  # of scikit-image
+HELD_OUT_CROPS, HELD_OUT_TIMESTEPS = 2, (125, 375, 625, 875)
+
+
+def parse_arguments(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(demo_model.MODEL), help="a StableDiffusionPipeline; default: bundled")
+    parser.add_argument("--images", type=Path, help="folder of images (default: four photographs of scikit-image)")
+    parser.add_argument("--prompt", help="of all images (default: 'a photo of' and the file's name)")
+    parser.add_argument("--config", default="balanced", help="a preset or a JSON file of settings (default: balanced)")
+    parser.add_argument("--merged-part", type=float, default=0.8, help="of the second training's steps (default: 0.8)")
+    parser.add_argument("--steps", type=int, default=60, help="of each training (default: 60)")
+    parser.add_argument("--batch", type=int, default=1, help="default: 1")
+    parser.add_argument("--crops", type=int, default=6, help="of each image to train on (default: 6)")
+    parser.add_argument("--size", type=int, help="of a crop in pixels (default: the model's)")
+    parser.add_argument("--rank", type=int, default=8, help="of the LoRA (default: 8)")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="default: 0.001")
+    parser.add_argument("--evaluations", type=int, default=2, help="of the held-out loss (default: 2)")
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--output", type=Path, default=Path("outputs/lora"), help="default: outputs/lora")
+    args = parser.parse_args(argv)
+    if args.steps < 2:
+        parser.error("--steps must be 2 or more, as the first step is not timed")
+    return args
+
+
+def cut_crops(image, count, rng, *, held_out):
+    """Cut square crops from the first half of an image's longer side, or held-out ones from the second half."""
+    longer = image.size.index(max(image.size))
+    half = image.size[longer] // 2
+    side = min(half, *image.size)
+    for _ in range(count):
+        ends = [half if axis == longer else length for axis, length in enumerate(image.size)]
+        corner = [int(rng.integers(0, end - side + 1)) for end in ends]
+        corner[longer] += half * held_out
+        yield image.crop((*corner, corner[0] + side, corner[1] + side))
+
+
+@paddle.no_grad()
+def encode(pipe, crops_and_prompts, size):
+    """Return latents and texts, which the training does not change."""
+    latents, texts, longest = [], [], pipe.tokenizer.model_max_length
+    for crop, prompt in crops_and_prompts:
+        pixels = np.asarray(crop.resize((size, size), Image.Resampling.LANCZOS), np.float32).transpose(2, 0, 1)
+        found = pipe.vae.encode(paddle.to_tensor(pixels[None] / 127.5 - 1)).latent_dist.mean
+        latents.append(found * pipe.vae.config.scaling_factor)
+        tokens = pipe.tokenizer(prompt, padding="max_length", max_length=longest, truncation=True, return_tensors="pd")
+        texts.append(pipe.text_encoder(tokens.input_ids)[0])
+    return paddle.concat(latents), paddle.concat(texts)
+
+
+def find_linears(unet):
+    """Return the linear layers of all attention, by name."""
+    attentions = {name: layer for name, layer in unet.named_sublayers() if isinstance(layer, Attention)}
+    linears = {f"{name}.{part}": getattr(layer, part) for name, layer in attentions.items()
+               for part in ("to_q", "to_k", "to_v")}  # fmt: skip
+    return linears | {f"{name}.to_out.0": layer.to_out[0] for name, layer in attentions.items()}
+
+
+class Training:
+    """A LoRA with its optimizer, and merging in the first part of the steps."""
+
+    def __init__(self, linears, merged_part, args):
+        paddle.seed(args.seed)  # the same first weights for all
+        self.linears, self.merged_part = linears, merged_part
+        self.layers = {name: LoRALinearLayer(linear.in_features, linear.out_features, args.rank)
+                       for name, linear in linears.items()}  # fmt: skip
+        parameters = [parameter for layer in self.layers.values() for parameter in layer.parameters()]
+        self.optimizer = paddle.optimizer.AdamW(args.learning_rate, parameters=parameters)
+        self.losses = {}  # on held-out crops, by step
+
+    def put_lora(self):
+        for name, linear in self.linears.items():
+            linear.set_lora_layer(self.layers[name])
+
+    def save(self, folder):
+        weights = {f"{name}.lora.{part}": weight for name, layer in self.layers.items()
+                   for part, weight in layer.state_dict().items()}  # fmt: skip
+        StableDiffusionPipeline.save_lora_weights(str(folder), unet_lora_layers=weights, to_diffusers=False)
+
+
+def compute_loss(unet, scheduler, latents, texts, noise, timesteps):
+    """Return the mean squared error of the model's prediction, of noise or velocity."""
+    is_velocity = scheduler.config.prediction_type == "v_prediction"
+    target = scheduler.get_velocity(latents, noise, timesteps) if is_velocity else noise
+    predicted = unet(scheduler.add_noise(latents, noise, timesteps), timesteps, texts).sample
+    return ((predicted - target) ** 2).mean()
+
+
+def main(argv=None):
+    args = parse_arguments(argv)
+    pipe = StableDiffusionPipeline.from_pretrained(args.model)
+    unet, scheduler = pipe.unet, DDPMScheduler.from_config(pipe.scheduler.config)
+    for parameter in unet.parameters():
+        parameter.stop_gradient = True  # the LoRA alone learns
+    size = args.size or unet.config.sample_size * 2 ** (len(pipe.vae.config.block_out_channels) - 1)
+    images = {name: photograph(name) for name in PHOTOGRAPHS}
+    if args.images:
+        images = {path.stem: read_image(path) for path in sorted(args.images.iterdir()) if path.is_file()}
+    rng, encoded = np.random.default_rng(args.seed), {}
+    for held_out, count in ((False, args.crops), (True, HELD_OUT_CROPS)):
+        rows = [(crop, args.prompt or f"a photo of {name}") for name, image in images.items()
+                for crop in cut_crops(image, count, rng, held_out=held_out)]  # fmt: skip
+        encoded[held_out] = encode(pipe, rows, size)
+    num_train, num_held_out = len(encoded[False][0]), len(encoded[True][0])
+
+    def draw_batch(rng, crops, timesteps, *, held_out):
+        """Return latents, texts, noise and timesteps of some crops."""
+        latents, texts = (values[paddle.to_tensor(crops)] for values in encoded[held_out])
+        noise = paddle.to_tensor(rng.standard_normal(latents.shape, np.float32))
+        return latents, texts, noise, paddle.to_tensor(timesteps)
+
+    @paddle.no_grad()
+    def evaluate():
+        """Return the whole model's losses on held-out crops, with the same noise at every call."""
+        ppdiffusers_tome.remove_tome(unet)
+        rng = np.random.default_rng(0)
+        batches = [draw_batch(rng, [crop], [timestep], held_out=True)
+                   for timestep in HELD_OUT_TIMESTEPS for crop in range(num_held_out)]  # fmt: skip
+        return [float(compute_loss(unet, scheduler, *batch)) for batch in batches]
+
+    parts = {"whole": 0.0, "merged, then whole": args.merged_part, "merged": 1.0}
+    trainings = {name: Training(find_linears(unet), part, args) for name, part in parts.items()}
+    before, measured = evaluate(), {"whole": [], "merged": []}
+    evaluated = {round(args.steps * number / args.evaluations) for number in range(1, args.evaluations + 1)}
+    args.output.mkdir(parents=True, exist_ok=True)
+    for step in range(args.steps):
+        rng = np.random.default_rng([args.seed, step])
+        crops, timesteps = (rng.integers(0, end, args.batch) for end in (num_train, 1000))
+        batch = draw_batch(rng, crops, timesteps, held_out=False)
+        for training in trainings.values():  # in turns, so that whatever slows the machine slows all
+            training.put_lora()
+            kind = "merged" if step < training.merged_part * args.steps else "whole"
+            ppdiffusers_tome.remove_tome(unet)
+            if kind == "merged":
+                ppdiffusers_tome.apply_tome(unet, args.config)
+            meter = Meter()
+            compute_loss(unet, scheduler, *batch).backward()
+            training.optimizer.step()
+            training.optimizer.clear_grad()
+            if step > 0:  # the first is slower
+                measured[kind].append((meter.seconds(), meter.peak_bytes() or 0))
+            if step + 1 in evaluated:
+                training.losses[step + 1] = evaluate()
+        if step + 1 in evaluated:
+            write_results(args, before, trainings, measured)
+    for name, training in trainings.items():
+        training.save(args.output / name.replace(", ", "-").replace(" ", "-"))
+
+
+def write_results(args, before, trainings, measured):
+    """Write what was measured so far, and print it."""
+    seconds = {kind: statistics.median(time for time, _ in rows) for kind, rows in measured.items()}
+    peak_bytes = {kind: max(peak for _, peak in rows) for kind, rows in measured.items()}
+    print(f"seconds of a step: {seconds}; most memory in bytes: {peak_bytes}; held-out loss before: {np.mean(before)}")
+    for name, training in trainings.items():
+        part, (step, losses) = training.merged_part, list(training.losses.items())[-1]
+        mean_seconds = part * seconds["merged"] + (1 - part) * seconds["whole"]
+        gain = np.mean(before) - np.mean(losses)
+        kept = gain / (np.mean(before) - np.mean(trainings["whole"].losses[step]))
+        print(f"step {step}, {name}: {mean_seconds:.2f} s a step, held-out loss {np.mean(losses):.4f}, "
+              f"{kept:.1%} of the gain of whole training")  # fmt: skip
+    losses = {"before": before, **{name: training.losses for name, training in trainings.items()}}
+    settings = {name: str(value) for name, value in vars(args).items()}
+    results = {"settings": settings, "seconds": seconds, "peak_bytes": peak_bytes, "losses": losses}
+    (args.output / "results.json").write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

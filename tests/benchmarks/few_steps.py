@@ -1,0 +1,99 @@
+"""Measure merging and the cache in images of 1 to 8 steps, on a bundled model.
+
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.few_steps images bundled --scheduler ddim
+    PYTHONPATH=tests python -m benchmarks.few_steps table
+
+``images`` adds the PSNR of each setting and prompt to docs/measured/few_steps/images.jsonl and resumes; other work on
+the machine changes nothing. ``table`` writes settings.csv, with speed-ups of the whole image from the seconds of each
+kind of step in docs/measured/step_caches/costs.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import step_caches
+from benchmarks.step_caches import TOKENS, UNMERGED, Variant
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import choose_computed_steps
+
+FOLDER = Path("docs/measured/few_steps")
+STEPS = (1, 2, 4, 8)
+BALANCED = ToMeConfig.preset("balanced")
+COMPUTED = (0, 1, 3, 5, 7)
+SETTINGS = {
+    "tome 0.5": TOKENS["tome 0.5"], "quality": TOKENS["quality"], "balanced": BALANCED,
+    "fast": ToMeConfig.preset("fast"), "balanced, end 0.875": replace(BALANCED, end=0.875),
+    "balanced, end 0.75": replace(BALANCED, end=0.75), "balanced, end 0.5": replace(BALANCED, end=0.5),
+    "balanced, start 0.1": replace(BALANCED, start=0.1),
+    "cache 0,1,3,5,7": ToMeConfig(0.0, cache=COMPUTED),
+    "balanced, cache 0,1,3,5,7": replace(BALANCED, cache=COMPUTED),
+}  # fmt: skip
+
+
+def list_variants(steps: int) -> list[Variant]:
+    """List the settings that so many steps can tell apart, the unmerged image first."""
+    variants, seen = [Variant(UNMERGED, UNMERGED, None, steps)], set()
+    for name, config in SETTINGS.items():
+        computed = choose_computed_steps(steps, config.cache) if config.cache else frozenset(range(steps))
+        kinds = tuple(config.ratio_at(1, step / steps) if step in computed else None for step in range(steps))
+        tokens = replace(config, start=0.0, end=1.0, cache=0.0).summary
+        if (tokens, kinds) not in seen and any(kind != 0 for kind in kinds):
+            variants.append(Variant(name, "few steps", config, steps))
+        seen.add((tokens, kinds))
+    if steps > 1:
+        variants.append(Variant(f"{steps // 2} step{'s' * (steps > 2)}", "fewer steps", None, steps // 2))
+    return variants
+
+
+def make_table() -> str:
+    """Return the median PSNR and the speed-up of each setting as CSV."""
+    costs = {row["model"]: row["seconds"] for row in step_caches.read_rows(step_caches.FOLDER / "costs.jsonl")}
+    cases: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in step_caches.read_rows(FOLDER / "images.jsonl"):
+        cases.setdefault((row["model"], row["scheduler"], str(row["of"]), row["name"]), []).append(row)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("model", "scheduler", "steps", "setting", "image", "psnr", "lowest", "images"))
+    for (model, scheduler, steps, name), rows in cases.items():
+        seconds, kinds, values = costs[model], rows[0]["kinds"], [row["psnr"] for row in rows]
+        speed_up = "-"  # of a step that costs.jsonl lacks
+        if seconds.keys() >= kinds.keys():
+            rest = seconds["everything but the denoiser"]
+            spent = rest + sum(count * seconds[kind] for kind, count in kinds.items())
+            speed_up = f"{(rest + int(steps) * seconds['whole']) / spent:.2f}"
+        psnr = f"{statistics.median(values):.1f}", f"{min(values):.1f}"
+        writer.writerow((model, scheduler, steps, name, speed_up, *psnr, len(rows)))
+    return text.getvalue()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    images = commands.add_parser("images")
+    images.add_argument("model", choices=list(step_caches.PROMPTS))
+    images.add_argument("--scheduler", default="ddim")
+    images.add_argument("--steps", type=int, nargs="+", default=STEPS)
+    images.add_argument("--prompts", type=int, default=3)
+    commands.add_parser("table")
+    args = parser.parse_args(argv)
+    if args.command == "table":
+        (FOLDER / "settings.csv").write_text(make_table(), encoding="utf-8")
+        return
+    from benchmarks.pages import prepare
+
+    prepare()
+    for steps in args.steps:
+        variants, path = list_variants(steps), FOLDER / "images.jsonl"
+        step_caches.measure_images(args.model, args.scheduler, steps, args.prompts, variants, path)
+
+
+if __name__ == "__main__":
+    main()
