@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import paddle
 import pytest
 
 import tiny
-from benchmarks import attach, families, gpu_presets, growth, overhead, results_page
+from benchmarks import attach, families, gpu_presets, growth, overhead, results_page, windows
 
 pytestmark = pytest.mark.once
 
@@ -57,6 +58,22 @@ def test_families_counts_tokens_and_times_calls(tmp_path: Path) -> None:
     assert [(row["name"], row["tokens"], row["tokens_left"]) for row in rows] == [
         ("sdxl", [64], [32]), ("unet", [256], [128]),
     ]  # fmt: skip
+
+
+def test_windows_fold_into_the_batch_and_back() -> None:
+    tokens = paddle.arange(2 * 16 * 3).reshape([2, 16, 3])
+    folded = windows.fold(tokens, 2, 0)
+    assert folded[1, :, 0].tolist() == [6, 9, 18, 21]  # the window at the top right of the first image
+    moved = windows.fold(tokens, 2, 1)
+    assert moved[3, :, 0].tolist() == [45, 36, 9, 0]  # it wraps around: a token of every corner
+    assert paddle.equal_all(windows.unfold(folded, 2, 0), tokens)
+    assert paddle.equal_all(windows.unfold(moved, 2, 1), tokens)
+
+
+def test_windows_times_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    windows.main(["layers", "--sides", "16", "--channels", "8", "--heads", "2", "--repeats", "1"])
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split(" | ")[1] for row in rows if row][:3] == ["whole", "tome 0.5", "todo, 1 key in 4"]
 
 
 @pytest.mark.parametrize(
