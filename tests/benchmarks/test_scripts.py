@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import paddle
 import pytest
 
 import tiny
-from benchmarks import attach, few_steps, gpu_presets, growth, overhead, results_page
+from benchmarks import attach, few_steps, gpu_presets, growth, overhead, results_page, windows
 
 pytestmark = pytest.mark.once
 
@@ -55,6 +56,22 @@ def test_attach_times_both_functions(capsys: pytest.CaptureFixture[str]) -> None
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("sd15-tiny-random, 10 blocks; device: ")
     assert [line.split(":")[0] for line in lines[1:]] == ["apply_tome", "remove_tome"]
+
+
+def test_windows_fold_into_the_batch_and_back() -> None:
+    tokens = paddle.arange(2 * 16 * 3).reshape([2, 16, 3])
+    folded = windows.fold(tokens, 2, 0)
+    assert folded[1, :, 0].tolist() == [6, 9, 18, 21]  # the window at the top right of the first image
+    moved = windows.fold(tokens, 2, 1)
+    assert moved[3, :, 0].tolist() == [45, 36, 9, 0]  # it wraps around: a token of every corner
+    assert paddle.equal_all(windows.unfold(folded, 2, 0), tokens)
+    assert paddle.equal_all(windows.unfold(moved, 2, 1), tokens)
+
+
+def test_windows_times_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    windows.main(["layers", "--sides", "16", "--channels", "8", "--heads", "2", "--repeats", "1"])
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split(" | ")[1] for row in rows if row][:3] == ["whole", "tome 0.5", "todo, 1 key in 4"]
 
 
 @pytest.mark.parametrize(
