@@ -67,6 +67,9 @@ def select_key_tokens(
 ) -> paddle.Tensor:
     """Select the tokens that give keys: destinations, evenly spread sources, and the prefix.
 
+    Sources in no cell give as large a share of the keys as of the tokens: with a stride of 3 the last of 64 columns has
+    no destination.
+
     Args:
         partition: of the grid; its S sources are listed cell by cell.
         num_dropped: how many sources give none, ``1 <= num_dropped <= S``.
@@ -79,8 +82,9 @@ def select_key_tokens(
     num_sources = partition.sources.shape[0]
     parts = [partition.destinations]
     if num_dropped < num_sources:
-        spread = (constants or Constants())(_spread_evenly(num_sources - num_dropped, num_sources))
-        parts.append(paddle.gather(partition.sources, spread))
+        num_destinations = partition.destinations.shape[0]
+        chosen = _choose_sources(num_sources - num_dropped, num_sources, num_destinations, partition.num_outside)
+        parts.append(paddle.gather(partition.sources, (constants or Constants())(chosen)))
     if partition.prefix:
         parts.append(paddle.arange(partition.prefix, dtype="int64"))
     kept = paddle.concat(parts) if len(parts) > 1 else parts[0]
@@ -88,6 +92,16 @@ def select_key_tokens(
         return kept
     frame_tokens = num_sources + partition.destinations.shape[0]
     return (paddle.arange(0, frames * frame_tokens, frame_tokens, dtype="int64").unsqueeze(1) + kept).flatten()
+
+
+@lru_cache(maxsize=32)
+def _choose_sources(count: int, num_sources: int, num_destinations: int, num_outside: int) -> np.ndarray:
+    """Choose the sources that give keys, int64 ``[count]``."""
+    share = (num_destinations + count) / (num_destinations + num_sources)
+    outside, num_inside = min(count, round(num_outside * share)), num_sources - num_outside
+    return np.concatenate(
+        [_spread_evenly(count - outside, num_inside), num_inside + _spread_evenly(outside, num_outside)]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,4 +194,4 @@ def _cut_side(length: int, at_most: int) -> tuple[np.ndarray, np.ndarray]:
 @lru_cache(maxsize=32)
 def _spread_evenly(count: int, number: int) -> np.ndarray:
     """Choose ``count`` of the numbers below ``number``, spread evenly, int64 ``[count]``."""
-    return np.arange(count, dtype=np.int64) * number // count
+    return np.arange(count, dtype=np.int64) * number // max(1, count)

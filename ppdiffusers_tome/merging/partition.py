@@ -29,18 +29,22 @@ class Partition:
     Attributes:
         sources: int64 ``[S]``, cell by cell, then those in no cell.
         destinations: int64 ``[D]``, one a cell, in the order of the cells.
+        num_outside: how many sources are in no cell, past the last whole one.
         prefix: how many tokens precede those of the grid; they are neither.
     """
 
     sources: paddle.Tensor
     destinations: paddle.Tensor
+    num_outside: int = 0
     prefix: int = 0
 
     def shift(self, prefix: int) -> Partition:
         """Move the grid behind ``prefix`` more tokens."""
         if prefix == 0:
             return self
-        return Partition(self.sources + prefix, self.destinations + prefix, self.prefix + prefix)
+        return Partition(
+            self.sources + prefix, self.destinations + prefix, self.num_outside, self.prefix + prefix
+        )  # fmt: skip
 
 
 def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None, *, st: int = 1) -> Partition:
@@ -52,7 +56,7 @@ def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None 
         ([0, 2], [1, 4, 5, 3, 6, 7])
     """
     sources, destinations = map(constants or Constants(), _list_regular(grid, sx, sy, st))
-    return Partition(sources, destinations)
+    return Partition(sources, destinations, _count_outside(grid, sx, sy, st))
 
 
 def random_partition(
@@ -96,7 +100,7 @@ def random_partition(
     sources = (paddle.gather(constant(arrays.source_offsets), chosen) + corner.unsqueeze(1)).flatten()
     if len(arrays.rest):
         sources = paddle.concat([sources, constant(arrays.rest)])
-    return Partition(sources, destinations)
+    return Partition(sources, destinations, len(arrays.rest))
 
 
 class _RandomArrays(NamedTuple):
@@ -107,6 +111,10 @@ class _RandomArrays(NamedTuple):
     source_offsets: np.ndarray  # [tokens of a cell, one less], in row c the offsets of all tokens but the c-th
     rest: np.ndarray  # tokens in no cell
     coefficients: tuple[np.ndarray, ...]  # the three of the hash, each [cells]
+
+
+def _count_outside(grid: Grid, sx: int, sy: int, st: int) -> int:
+    return grid.num_tokens - grid.num_cells(sx, sy, st) * sx * sy * st
 
 
 @lru_cache(maxsize=32)

@@ -143,6 +143,17 @@ class TestSomeKeys:
             by_cell[token // 8 // 2, token % 8 // 2] += 1
         assert by_cell.max() - by_cell.min() <= 1
 
+    @pytest.mark.parametrize(("stride", "side"), [(3, 64), (3, 32), (5, 64)])
+    def test_tokens_in_no_cell_give_their_share(self, stride: int, side: int) -> None:
+        """With a stride of 3, the last of 64 columns and rows have no destination."""
+        grid = Grid(side, side)
+        partition = random_partition(grid, stride, stride, seed=1, timestep=None)
+        dropped = grid.num_merged(1 - 1 / stride**2)
+        rows, columns = np.divmod(select_key_tokens(partition, dropped).numpy(), side)
+        whole = side - side % stride
+        share = np.mean((rows >= whole) | (columns >= whole))
+        assert share == pytest.approx(1 - whole**2 / side**2, rel=0.1)
+
     def test_a_prefix_stays(self) -> None:
         chosen = select_key_tokens(regular_partition(GRID, 2, 2).shift(3), 36).numpy()
         assert {0, 1, 2} <= set(chosen.tolist())
