@@ -142,8 +142,9 @@ def compute_memory(
         decoding = int(copies * channels * height * width * vae.parameters()[0].element_size())
     for each in levels:
         model = models[each.part]
-        distilled = any(getattr(model.config, name, None) for name in ("guidance_embeds", "time_cond_proj_dim"))
-        rows = 1 if distilled or "guidance_scale" not in inspect.signature(pipe.__call__).parameters else 2
+        distilled = ("guidance_embeds", "time_cond_proj_dim")
+        is_distilled = any(getattr(getattr(model, "config", None), name, None) for name in distilled)
+        rows = 1 if is_distilled or "guidance_scale" not in inspect.signature(pipe.__call__).parameters else 2
         # Scores and their softmax; merged, those of the step in which least merges.
         size = 2 * rows * each.num_heads * model.parameters()[0].element_size()
         lowest_ratio = min(config.ratio_at(each.level, progress) for progress in (0.0, 0.5, 1.0))
@@ -196,7 +197,7 @@ def _estimate_level(
     part: str, blocks: list[MergeableBlock], num_selected: int, config: ToMeConfig, height: int, width: int
 ) -> Estimate:
     level, grid = blocks[0].level, _find_grid(blocks[0], height, width)
-    num_heads = max(getattr(layer, "heads", 0) for layer in blocks[0].block.sublayers())
+    num_heads = max(getattr(layer, "heads", 0) for layer in blocks[0].block.sublayers(include_self=True))
     ratio = config.highest_ratio(level)
     num_merged = grid.num_merged(ratio)
     if num_merged and METHODS[config.method].keys == POOLED:

@@ -16,7 +16,13 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.doctor.coverage import inspect_installed
-from ppdiffusers_tome.tools.doctor.estimate import estimate_merging, find_latent_size, time_decoding, time_denoiser
+from ppdiffusers_tome.tools.doctor.estimate import (
+    compute_memory,
+    estimate_merging,
+    find_latent_size,
+    time_decoding,
+    time_denoiser,
+)
 
 
 def test_the_table_has_a_line_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +127,22 @@ def test_memory_of_a_cache_over_steps_is_bounded_by_one_call() -> None:
     *_, cache_bytes = time_denoiser(pipe, "unet", cached, 16, 16)
     pipe.apply_tome(cached)(num_inference_steps=12)
     assert 0 < pipe.tome.entries[0].last_image.cache_bytes <= cache_bytes
+
+
+def test_memory_counts_all_parts_and_the_rows_of_guidance() -> None:
+    """Of several ControlNets, which have no config; unconditional pipelines have no guidance, so half the rows."""
+    class_with_controlnet = ppdiffusers.StableDiffusionControlNetPipeline
+    pipe = tiny.pipeline(class_with_controlnet, controlnet=tiny.multi_controlnet())
+    found = {}
+    for each, pixels in ((pipe, 32), (ddpm_pipeline(attention=True), 16)):
+        levels = estimate_merging(each, ToMeConfig(0.5), *find_latent_size(each, pixels, pixels)[0])
+        rows = compute_memory(each, levels, ToMeConfig(0.5), pixels, pixels)
+        found[type(each)] = {name: sizes for name, *sizes in rows}
+    parts = (pipe.unet, pipe.controlnet, pipe.vae, pipe.text_encoder)
+    weights = sum(4 * int(x.size) for part in parts for x in part.parameters())
+    assert found[class_with_controlnet]["weights"] == [weights, weights]
+    # Scores and softmax, rows, heads, tokens, bytes.
+    assert found[ppdiffusers.DDPMPipeline]["scores, plain attention"] == [2 * 1 * 2 * 64**2 * 4, 2 * 1 * 2 * 32**2 * 4]
 
 
 def test_reasons_why_nothing_merges_at_a_level() -> None:
