@@ -1,4 +1,4 @@
-"""Train a LoRA with token merging: the seconds of a step, and the loss on held-out parts of the images.
+"""Train a LoRA with token merging, and compare its loss and speed.
 
     python train_lora.py                    # the bundled model, on photographs that it does not know; runs on any CPU
     python train_lora.py --model runwayml/stable-diffusion-v1-5 --images photos --prompt "a photo of my dog"
@@ -61,7 +61,7 @@ def parse_arguments(argv=None):
 
 
 def cut_crops(image, count, rng, *, held_out):
-    """Cut square crops from the first half of an image's longer side, or held-out ones from the second half."""
+    """Cut square crops from an image's first half, or held-out from its second."""
     longer = image.size.index(max(image.size))
     half = image.size[longer] // 2
     side = min(half, *image.size)
@@ -148,7 +148,7 @@ def main(argv=None):
 
     @paddle.no_grad()
     def evaluate():
-        """Return the whole model's losses on held-out crops, with the same noise at every call."""
+        """Return the unmerged losses on held-out crops, always with the same noise."""
         ppdiffusers_tome.remove_tome(unet)
         rng = np.random.default_rng(0)
         batches = [draw_batch(rng, [crop], [timestep], held_out=True)
