@@ -1,4 +1,4 @@
-"""Measure merging and the cache in images of 1 to 8 steps, on a bundled model.
+"""Measure merging and the cache in images of 1 to 8 steps.
 
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.few_steps images bundled --scheduler ddim
     PYTHONPATH=tests python -m benchmarks.few_steps table

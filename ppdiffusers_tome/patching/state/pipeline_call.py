@@ -55,7 +55,7 @@ class Denoising:
         self.progress: set[float] = set()
 
     def explain_bounds(self, config: ToMeConfig) -> str | None:
-        """Return why ``start`` or ``end`` had no effect, or too much, in an image; None otherwise."""
+        """Explain a ``start`` or ``end`` that suits no step; None otherwise."""
         if self.has_merged is False:
             return (
                 f"nothing merged in any step of this image with start={config.start:g} and end={config.end:g}: img2img "

@@ -56,7 +56,8 @@ def test_a_lora_trains_with_merging_and_loads(tmp_path, photo):
     done = run_example("train_lora", tmp_path, *arguments, "--images", "photos", "--output", ".")
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "results.json").read_text())
-    assert set(results["seconds"]) == {"whole", "merged"}
+    assert set(results["step"]) == {"whole", "merged"}
+    assert all(value > 0 for measures in results["step"].values() for value in measures.values())
     losses = {name: values if name == "before" else values["3"] for name, values in results["losses"].items()}
     assert len({tuple(values) for values in losses.values()}) == len(losses) == 4
     pipe = ppdiffusers.StableDiffusionPipeline.from_pretrained(str(demo_model.MODEL))
