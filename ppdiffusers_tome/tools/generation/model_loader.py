@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, make_unsupported_error
-from ppdiffusers_tome.tools.generation.weights import find_lfs_pointer
+from ppdiffusers_tome.tools.generation.weights import explain_weights
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -77,13 +76,10 @@ def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: An
     try:
         return cls.from_pretrained(name, **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        remedy = "check that its files are complete" if Path(name).is_dir() else "check the name and the network"
-        if source.folder is not None and (pointer := find_lfs_pointer(source.folder)) is not None:
-            remedy = (
-                f"{pointer} is a git-lfs pointer, not weights: the folder was cloned without its large files; run "
-                "'git lfs pull' in it, or download the model again"
-            )
+        reason = " ".join(str(error).split())[:600] or type(error).__name__
+        remedy = "check the name and the network"
+        if source.folder is not None:
+            remedy = explain_weights(source.folder) or "check that its files are complete"
         raise UserError(f"{option} {name} could not be loaded; {remedy} ({type(error).__name__}: {reason})") from error
 
 

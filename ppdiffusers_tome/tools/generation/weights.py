@@ -27,10 +27,19 @@ def is_torch(folder: Path) -> bool:
     return any(folder.glob("diffusion_pytorch_model*")) and not any(folder.glob("diffusion_paddle_model*"))
 
 
-def find_lfs_pointer(folder: Path) -> Path | None:
-    """Find weights of a model that git-lfs did not download."""
+def explain_weights(folder: Path) -> str | None:
+    """Explain weights that cannot be loaded, in a folder and those of a model's parts."""
     for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*/*.safetensors")]):
         with path.open("rb") as file:
             if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-                return path
+                return (
+                    f"{path} is a git-lfs pointer, not weights: the folder was cloned without its large files; run "
+                    "'git lfs pull' in it, or download the model again"
+                )
+        stem, _, variant = path.stem.rpartition(".")
+        if stem and not path.with_name(f"{stem}.safetensors").exists():
+            return (
+                f"{path} is of the variant {variant}, without which it does not exist; paddlenlp loads no variants, so "
+                f"rename such files without '.{variant}'"
+            )
     return None

@@ -82,6 +82,7 @@ UNIPC = {"_class_name": "UniPCMultistepScheduler", "solver_order": 3, "predictio
         ("model_index.json", b'{"_class_name": "PaddleInferStableDiffusionPipeline"}', "load_exported("),
         ("unet/diffusion_paddle_model.safetensors", b"cut off", "could not be loaded"),
         ("unet/diffusion_paddle_model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("text_encoder/model.safetensors", "text_encoder/model.fp16.safetensors", "is of the variant fp16"),
         ("tokenizer/vocab.json", None, "could not be loaded; check that its files are complete"),
         ("scheduler/scheduler_config.json", json.dumps(UNIPC).encode(), "UniPCMultistepScheduler cannot run"),
         ("unet", None, "has nothing to merge"),
@@ -97,6 +98,8 @@ def test_damaged_model_is_refused(file, content, words, tmp_path, capsys):
         ).save_pretrained(str(model / "unet"))  # fmt: skip
     elif content is None:
         (model / file).unlink()
+    elif isinstance(content, str):
+        (model / file).rename(model / content)
     else:
         (model / file).write_bytes(content)
         index = (model / "model_index.json").read_text()
