@@ -28,7 +28,7 @@ def is_torch(folder: Path) -> bool:
 
 
 def explain_weights(folder: Path) -> str | None:
-    """Explain weights that cannot be loaded, in a folder and those of a model's parts."""
+    """Explain weights in a model's folder that cannot be loaded."""
     for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*/*.safetensors")]):
         with path.open("rb") as file:
             if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
