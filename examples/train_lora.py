@@ -57,6 +57,11 @@ def parse_arguments(argv=None):
     args = parser.parse_args(argv)
     if args.steps < 2:
         parser.error("--steps must be 2 or more, as the first step is not timed")
+    suffixes = Image.registered_extensions()
+    paths = sorted(args.images.iterdir()) if args.images else []
+    args.paths = [path for path in paths if path.suffix.lower() in suffixes]
+    if args.images and not args.paths:
+        parser.error(f"--images {args.images} holds no image")
     return args
 
 
@@ -130,12 +135,11 @@ def main(argv=None):
     for parameter in unet.parameters():
         parameter.stop_gradient = True  # the LoRA alone learns
     size = args.size or unet.config.sample_size * 2 ** (len(pipe.vae.config.block_out_channels) - 1)
-    images = {name: photograph(name) for name in PHOTOGRAPHS}
-    if args.images:
-        images = {path.stem: read_image(path) for path in sorted(args.images.iterdir()) if path.is_file()}
+    images = [(path.stem, read_image(path)) for path in args.paths]
+    images = images or [(name, photograph(name)) for name in PHOTOGRAPHS]
     rng, encoded = np.random.default_rng(args.seed), {}
     for held_out, count in ((False, args.crops), (True, HELD_OUT_CROPS)):
-        rows = [(crop, args.prompt or f"a photo of {name}") for name, image in images.items()
+        rows = [(crop, args.prompt or f"a photo of {name}") for name, image in images
                 for crop in cut_crops(image, count, rng, held_out=held_out)]  # fmt: skip
         encoded[held_out] = encode(pipe, rows, size)
     num_train, num_held_out = len(encoded[False][0]), len(encoded[True][0])
@@ -158,7 +162,7 @@ def main(argv=None):
     parts = {"whole": 0.0, "merged, then whole": args.merged_part, "merged": 1.0}
     trainings = {name: Training(find_linears(unet), part, args) for name, part in parts.items()}
     before, measured = evaluate(), {"whole": [], "merged": []}
-    evaluated = {round(args.steps * number / args.evaluations) for number in range(1, args.evaluations + 1)}
+    evaluated = {max(2, round(args.steps * number / args.evaluations)) for number in range(1, args.evaluations + 1)}
     args.output.mkdir(parents=True, exist_ok=True)
     for step in range(args.steps):
         rng = np.random.default_rng([args.seed, step])

@@ -28,13 +28,13 @@ def read(path: Path, content: str | bytes, *arguments: str) -> tuple[list[ImageS
         ("txt", "a red star\n\nein gelber Stern ⭐".encode("utf-16")),
         ("csv", f"{MARK}prompt,seed\na red star,\n,\nein gelber Stern ⭐,6\n"),
         ("csv", "Prompt;Negative Prompt\r\na red star;\r\n;\r\n\"ein gelber Stern ⭐\";\r\n"),
-        ("tsv", "Prompt\tseed\na red star\t5\n\t\nein gelber Stern ⭐\t6\n"),
+        ("tsv", "\nPrompt\tseed\na red star\t5\n\t\nein gelber Stern ⭐\t6\n"),
         ("jsonl", f'{{"prompt": "a red star", "seed": null}}\n\n{MARK}{{"prompt": "ein gelber Stern \\u2b50"}}\n'),
     ],
 )  # fmt: skip
 def test_all_formats_are_read_alike(tmp_path: Path, ending: str, content: str | bytes) -> None:
     specs, bad = read(tmp_path / f"a.{ending}", content, "--seed", "5")
-    first = 1 if ending in ("txt", "jsonl") else 2
+    first = {"txt": 1, "jsonl": 1, "csv": 2, "tsv": 3}[ending]
     assert [(spec.number, spec.line, spec.prompt, spec.seed, spec.file) for spec in specs] == [
         (1, first, "a red star", 5, "000001-a-red-star.png"),
         (2, first + 2, "ein gelber Stern ⭐", 6, "000002-ein-gelber-stern.png"),
@@ -108,7 +108,7 @@ def test_bad_rows_of_a_table_are_named(tmp_path: Path) -> None:
         ("a.yaml", "a", "must end in one of .jsonl, .csv, .tsv, .txt"),
         ("a.csv", "word " * 500, "'prompt'"),
         ("a.csv", "prompt,prompt\na,b\n", "two columns 'prompt'"),
-        ("a.txt", f" \n{ZERO_WIDTH_SPACE}\n", "holds no prompt"),
+        ("a.txt", f" \n{ZERO_WIDTH_SPACE}\n", "holds no prompt"), ("a.csv", "\n", "holds no prompt"),
         ("a.txt", "一只猫在桌子上".encode("gbk"), "iconv -f GB18030 -t UTF-8"),
     ],
 )

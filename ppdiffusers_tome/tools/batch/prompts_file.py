@@ -58,7 +58,8 @@ def _read_table(path: Path, text: str) -> Iterator[Entry]:
     separator, columns = _read_header(path, text)
     _check_columns(path, columns)
     rows = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
-    next(rows)
+    while not any(next(rows)):  # up to the names of the columns
+        pass
     while True:
         line = rows.line_num + 1
         try:
@@ -66,7 +67,8 @@ def _read_table(path: Path, text: str) -> Iterator[Entry]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield line, UserError(f"it cannot be read as a row ({error}); close every quotation mark")
+            fault = f"it cannot be read as a row ({error}); close every quotation mark, and shorten long cells"
+            yield line, UserError(fault)
             continue
         if len(cells) > len(columns):
             fault = f"it has {len(cells)} cells for {len(columns)} columns; quote cells that hold {separator!r}"
@@ -79,7 +81,9 @@ def _read_table(path: Path, text: str) -> Iterator[Entry]:
 
 def _read_header(path: Path, text: str) -> tuple[str, list[str]]:
     """Find the separator that gives a column ``prompt``; return it and all names."""
-    first = text.split("\n", 1)[0]
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    if not first:
+        raise UserError(f"--prompts {path} holds no prompt")
     for separator in _SEPARATORS:
         with suppress(csv.Error):
             cells = next(csv.reader([first], delimiter=separator, strict=True), [])

@@ -211,7 +211,7 @@ def _describe_machine() -> dict[str, Any]:
 
     from ppdiffusers_tome.tools.measure.system import describe_machine
 
-    gpu = {"gpu": paddle.device.cuda.get_device_name()} if paddle.get_device() != "cpu" else {}
+    gpu = {"gpu": paddle.device.cuda.get_device_name()} if paddle.get_device().startswith("gpu") else {}
     return {**describe_machine(), **gpu}
 
 

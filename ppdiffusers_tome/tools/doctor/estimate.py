@@ -139,7 +139,10 @@ def compute_memory(
         # The last level's input, norm and output. On a CPU a convolution of 3x3 unfolds its input.
         copies = 11.5 if paddle.get_device() == "cpu" else 3
         channels = max(vae.config.block_out_channels[:2])
-        decoding = int(copies * channels * height * width * vae.parameters()[0].element_size())
+        element_size = vae.parameters()[0].element_size()
+        if hasattr(pipe, "upcast_vae") and vae.config.force_upcast and vae.dtype == paddle.float16:
+            element_size = 4  # SDXL's VAE overflows in float16
+        decoding = int(copies * channels * height * width * element_size)
     for each in levels:
         model = models[each.part]
         distilled = ("guidance_embeds", "time_cond_proj_dim")
@@ -155,7 +158,7 @@ def compute_memory(
     return [
         ("weights", weights, weights), ("decoding", decoding, decoding), ("scores, plain attention", unmerged, merged),
         ("peak, plain attention", weights + max(unmerged, decoding), weights + max(merged, decoding)),
-        ("peak, xformers or flash attention", weights + decoding, weights + decoding),
+        ("peak, chunked, xformers or flash attention", weights + decoding, weights + decoding),
     ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ppdiffusers_tome.merging.methods import CHOSEN, METHODS, POOLED
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.tools.doctor.imports import ENDED
 
 # Methods: all; those that choose tokens, keep some as keys, compare them, use group sizes, add rows, or reduce queries.
 _ALL = frozenset(METHODS)
@@ -82,7 +83,7 @@ def check_operators() -> Iterator[dict[str, str]]:
     if device == "cpu":  # Paddle has no half precision there
         cases = [case for case in cases if case[1] not in _HALF]
     for name, dtype in cases:
-        yield {"device": device, **faults, f"{name} in {dtype}": "the process ended"}
+        yield {"device": device, **faults, f"{name} in {dtype}": ENDED}
         if fault := _find_fault(name, dtype):
             faults[f"{name} in {dtype}"] = fault
     yield {"device": device, "equal to numpy": f"{len(cases) - len(faults)} of {len(cases)}", **faults}

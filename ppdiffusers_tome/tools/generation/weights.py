@@ -9,6 +9,8 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 
 _LFS_POINTER = b"version https://git-lfs"
+_SUFFIXES = (".safetensors", ".pdparams", ".bin", ".ckpt")
+_VARIANTS = ("fp16", "bf16", "non_ema")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -29,15 +31,18 @@ def is_torch(folder: Path) -> bool:
 
 def explain_weights(folder: Path) -> str | None:
     """Explain weights in a model's folder that cannot be loaded."""
-    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*/*.safetensors")]):
+    files = [path for path in sorted([*folder.glob("*"), *folder.glob("*/*")]) if path.suffix in _SUFFIXES]
+    for path in files:
         with path.open("rb") as file:
             if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
                 return (
                     f"{path} is a git-lfs pointer, not weights: the folder was cloned without its large files; run "
                     "'git lfs pull' in it, or download the model again"
                 )
+    for path in files:
         stem, _, variant = path.stem.rpartition(".")
-        if stem and not path.with_name(f"{stem}.safetensors").exists():
+        name = f"{stem}{path.suffix}"
+        if variant in _VARIANTS and not any(path.with_name(n).exists() for n in (name, f"{name}.index.json")):
             return (
                 f"{path} is of the variant {variant}, without which it does not exist; paddlenlp loads no variants, so "
                 f"rename such files without '.{variant}'"

@@ -129,7 +129,10 @@ class Page:
         form, buttons = [*self._form.values()], [generate, cancel]
         self.blocks.load(self._translate, None, [language, header, result, *self._words], **_HIDDEN)
         shown = {"inputs": [language, photo, *form], "outputs": preview, **_HIDDEN}
-        file.upload(self._read_photo, [language, file], photo, **_HIDDEN).success(self._preview, **shown)
+        # One at a time, as decoding the most pixels takes a GiB.
+        file.upload(self._read_photo, [language, file], photo, concurrency_limit=1, **_HIDDEN).success(
+            self._preview, **shown
+        )
         file.clear(lambda: (None, ""), None, [photo, preview], **_HIDDEN)
         for field in ("low", "high"):
             self._form[field].change(self._preview, **shown)

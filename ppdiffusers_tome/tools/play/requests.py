@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,7 @@ MAX_CACHE = 0.7  # of the steps
 MAX_BYTES = 20 * 2**20
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
 _MAX_PROMPT = 2000  # characters
-_MAX_SIDE = 2048  # pixels of a photo; larger ones are scaled down
+_MAX_SIDE, _MAX_PIXELS = 2048, 50_000_000  # of a photo; larger sides are scaled down
 
 
 class RefusedError(Exception):
@@ -99,11 +101,19 @@ def read_photo(content: bytes) -> Image.Image:
     It is scaled down to 2048 pixels a side.
 
     Raises:
-        RefusedError: it is no image of ``FORMATS``.
+        RefusedError: it is no image of ``FORMATS``, or it has too many pixels.
     """
+    from PIL import Image
+
     try:
-        photo = read_image(content, formats=FORMATS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about sizes that are refused below
+            with Image.open(io.BytesIO(content), formats=FORMATS) as file:
+                width, height = file.size
+        photo = read_image(content, formats=FORMATS) if width * height <= _MAX_PIXELS else None
     except Exception as error:  # decoders of broken files raise anything
         raise RefusedError("no_image", formats=", ".join(FORMATS)) from error
+    if photo is None:
+        raise RefusedError("large_photo", width=width, height=height, most=_MAX_PIXELS // 1_000_000)
     photo.thumbnail((_MAX_SIDE, _MAX_SIDE))
     return photo

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
@@ -31,11 +31,12 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def make_server(blocks: Blocks, listening: socket.socket, names: Iterable[str]) -> Any:
+def make_server(blocks: Blocks, listening: socket.socket, host: str, proxies: Sequence[str]) -> Any:
     """Return a ``uvicorn.Server`` of the page.
 
-    A page for this machine alone answers to no other names than ``localhost`` and those of proxies in ``names``: any
-    site can point its own name at 127.0.0.1, and its pages would then count as this one (DNS rebinding).
+    A page for this machine alone, or behind proxies, answers to no other names than ``localhost``, its address, its
+    host and those of the proxies: any site can point its own name at 127.0.0.1, and its pages would then count as this
+    one (DNS rebinding).
     """
     import uvicorn
     from fastapi import FastAPI
@@ -46,7 +47,9 @@ def make_server(blocks: Blocks, listening: socket.socket, names: Iterable[str]) 
         FastAPI(openapi_url=None), blocks, "/", show_api=False, show_error=False, ssr_mode=False,
         max_file_size=MAX_BYTES, root_path=os.environ.get("GRADIO_ROOT_PATH"),
     )  # fmt: skip
-    if ipaddress.ip_address(listening.getsockname()[0].partition("%")[0]).is_loopback:
+    address = listening.getsockname()[0]
+    if proxies or ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         # "[" is what the middleware reads of [::1].
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[", *names])
+        names = ["localhost", "127.0.0.1", "[", address, host, *proxies]
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[name.lower() for name in names])
     return uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none", timeout_graceful_shutdown=1))

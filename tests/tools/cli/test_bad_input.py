@@ -83,6 +83,7 @@ UNIPC = {"_class_name": "UniPCMultistepScheduler", "solver_order": 3, "predictio
         ("unet/diffusion_paddle_model.safetensors", b"cut off", "could not be loaded"),
         ("unet/diffusion_paddle_model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("text_encoder/model.safetensors", "text_encoder/model.fp16.safetensors", "is of the variant fp16"),
+        ("text_encoder/model.safetensors", "text_encoder/xl_1.0.safetensors", "check that its files are complete"),
         ("tokenizer/vocab.json", None, "could not be loaded; check that its files are complete"),
         ("scheduler/scheduler_config.json", json.dumps(UNIPC).encode(), "UniPCMultistepScheduler cannot run"),
         ("unet", None, "has nothing to merge"),

@@ -78,6 +78,8 @@ def test_a_stopped_comparison_resumes_and_a_finished_one_is_kept(
     assert (tmp_path / "compare.jsonl").read_text().startswith(lines)
     assert compare(tmp_path, *FEW) == 2
     assert "compare.png exists already" in capsys.readouterr().err
+    (tmp_path / "compare.json").unlink()  # the last that a run writes
+    assert compare(tmp_path, *FEW) == 0
 
 
 def test_a_controlnet_is_guided_by_the_edges_of_a_photo(tmp_path: Path, photo: Path) -> None:

@@ -56,7 +56,7 @@ def test_one_model_has_tokens_at_every_level_and_a_timed_call(capsys: pytest.Cap
     assert re.search(r"skips most layers in 10 of the 20 calls, .*; it keeps at most \d+ MiB for an image", output)
     assert re.search(r"unet +1 +64x32 +3 +2048 -> 128", output)
     assert re.search(r"unet +8 +8x4 +1 +none: ratio names level 1, 2 only", output)
-    assert re.search(r"memory of an image with guidance, computed, at least +unmerged +merged\n", output)
+    assert re.search(r"memory of an image, computed, at least +unmerged +merged\n", output)
     assert re.search(r"peak, plain attention +\d+ MiB +\d+ MiB", output)
     assert re.search(r"Expect .*a whole call of unet takes \d+\.\d{3} s for an image instead of \d+\.\d{3} s", output)
 

@@ -50,7 +50,7 @@ def test_examples_run_offline_and_read_photos_as_people_see_them(tmp_path, photo
 
 def test_a_lora_trains_with_merging_and_loads(tmp_path, photo):
     """Three trainings in turns that begin equal; the last step of the second one is whole."""
-    arguments = ["--size", "64", "--steps", "3", "--merged-part", "0.5", "--crops", "1", "--evaluations", "1"]
+    arguments = ["--size", "64", "--steps", "2", "--merged-part", "0.5", "--crops", "1", "--evaluations", "2"]
     (tmp_path / "photos").mkdir()
     shutil.copy(photo, tmp_path / "photos")
     done = run_example("train_lora", tmp_path, *arguments, "--images", "photos", "--output", ".")

@@ -73,7 +73,7 @@ def address(studio: Studio, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
     page = Page(studio, ["first", "second"], None)
     with listen("127.0.0.1", 0) as listening:
-        server = make_server(page.blocks, listening, ["play.example.org"])
+        server = make_server(page.blocks, listening, "127.0.0.1", ["Play.Example.org"])
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         wait_until(lambda: server.started)

@@ -150,6 +150,7 @@ def test_names_of_other_sites_lead_nowhere_and_files_are_not_served(address: str
         (["--host", "203.0.113.7"], "--host 203.0.113.7"), (["--port", "70000"], "--port 70000"),
         (["--port", "IN USE"], "cannot be used"), (["--prompt", "a", "--prompt", "b"], "2 prompts were given"),
         (["--steps", "201"], "--steps 201 exceeds"), (["--model", "./nowhere"], "does not exist"),
+        (["--allow-host", "play.*"], "--allow-host play.* must be a name"),
     ],
 )  # fmt: skip
 def test_the_command_refuses_in_one_line(

@@ -82,6 +82,12 @@ def test_files_that_are_no_images_are_refused(content: Any, bright_square: Image
     assert "cannot be read as an image; choose one of PNG" in refusal(read_photo, content)
 
 
+def test_images_of_too_many_pixels_are_refused_before_they_are_decoded() -> None:
+    assert "13000x13000 pixels; choose one of at most 50" in refusal(
+        read_photo, encode_image(Image.new("1", (13000, 13000)))
+    )
+
+
 def test_both_languages_have_all_words_with_the_same_placeholders() -> None:
     def placeholders(text: str) -> set[str | None]:
         return {name for _, name, _, _ in Formatter().parse(text) if name}

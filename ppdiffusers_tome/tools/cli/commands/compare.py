@@ -73,7 +73,10 @@ def run(args: argparse.Namespace) -> None:
     from ppdiffusers_tome.tools.files import prepare_folder
 
     stem = "compare" if settings.controlnet is None else "compare-controlnet"
-    paths = prepare_folder(args.output, [f"{stem}.{end}" for end in ("png", "md", "json")], overwrite=args.overwrite)
+    # The JSON is written last, so without it what exists is of a run that was stopped.
+    is_stopped = (args.output / f"{stem}.jsonl").is_file() and not (args.output / f"{stem}.json").is_file()
+    overwrite = args.overwrite or is_stopped
+    paths = prepare_folder(args.output, [f"{stem}.{end}" for end in ("png", "md", "json")], overwrite=overwrite)
     from ppdiffusers_tome.tools.console.output import quiet_libraries
 
     with quiet_libraries():
@@ -103,8 +106,8 @@ def _compare(
     title = "Token merging" if settings.controlnet is None else "Token merging with a ControlNet"
     notes = describe_rows(run, results.machine, rows)
     made_with = {"run": run, "on": results.machine}
-    write_image(paths[0], _make_sheet(title, notes, edges, rows, images), made_with, overwrite=overwrite)
-    write_results(paths, title, notes, rows, made_with, overwrite=overwrite)
+    write_image(paths[0], _make_sheet(title, notes, edges, rows, images), made_with, overwrite=True)
+    write_results(paths, title, notes, rows, made_with, overwrite=True)
 
 
 def _make_sheet(

@@ -124,7 +124,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
         )
         if levels:
             _make_table(levels).print()
-            table = Table(("memory of an image with guidance, computed, at least", "unmerged", "merged"))
+            table = Table(("memory of an image, computed, at least", "unmerged", "merged"))
             for name, *sizes in compute_memory(pipe, levels, config, size[0] * scale, size[1] * scale):
                 table.add(name, *map(format_bytes, sizes))
             table.print()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import re
 import sys
 import tempfile
 
@@ -26,6 +27,7 @@ examples:
   ppdiffusers-tome play --port 0 --language zh --chunked-attention
 """
 HOST, PORT = "127.0.0.1", 7860
+_HOST_NAME = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
         studio = Studio(settings, prompts, default=args.prompt is None)
         is_bundled = settings.model.bundled and studio.plain.labels is None
         page = Page(studio, PROMPTS if is_bundled else (), args.language)
-        server = make_server(page.blocks, listening, args.allow_host)
+        server = make_server(page.blocks, listening, args.host, args.allow_host)
         host, port = listening.getsockname()[:2]
         address = ipaddress.ip_address(host.partition("%")[0])
         if not address.is_loopback:
@@ -85,6 +87,9 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     if settings.model.bundled and settings.model.vae is None and args.controlnet is None:
         args.controlnet = BUNDLED
         settings = parse_settings(args, None, provides_edges=True)
+    for name in args.allow_host:
+        if not _HOST_NAME.fullmatch(name):
+            raise UserError(f"--allow-host {name} must be a name such as play.example.org, or *.example.org")
     prompts = check_prompts(args.prompt, PROMPTS[:1])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
