@@ -14,15 +14,16 @@ import argparse
 import csv
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import paddle
 import ppdiffusers
-from ppdiffusers_tome.tools.bench.child_process import iterate_in_child
 
 from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data
 from ppdiffusers_tome import ToMeConfig
@@ -156,8 +157,8 @@ def compute_all(families: list[str]) -> Iterator[dict[str, Any]]:
                 yield {"model": FAMILIES[name].title, "size": f"{pixels}x{pixels}", "variant": variant, **row}
 
 
-def measure(variant: str, pixels: int) -> Iterator[dict[str, int]]:
-    """Generate an image; yield the peaks of Paddle's tensors and of the process."""
+def measure(variant: str, pixels: int) -> dict[str, int]:
+    """Generate an image; return the peaks of Paddle's tensors and of the process."""
     from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel
 
     unet, vae = random_model("sd15-random"), ppdiffusers.AutoencoderKL(**_VAE)
@@ -190,7 +191,7 @@ def measure(variant: str, pixels: int) -> Iterator[dict[str, int]]:
         prompt_embeds=embeddings, negative_prompt_embeds=embeddings, height=pixels, width=pixels,
         num_inference_steps=_STEPS, output_type="np",
     )  # fmt: skip
-    yield {**peaks, "process": resident.peak_bytes() or 0}
+    return {**peaks, "process": resident.peak_bytes() or 0}
 
 
 def measure_all(variants: list[str], pixels: int) -> Iterator[dict[str, Any]]:
@@ -199,7 +200,8 @@ def measure_all(variants: list[str], pixels: int) -> Iterator[dict[str, Any]]:
         computed = compute(FAMILIES["sd15"], pixels, VARIANTS[variant], unfolds=True)
         weights, calls = computed["weights"], computed["a call, plain attention"]
         expected = {"weights": weights, "calls": weights + calls, "decoding": weights + computed["decoding"]}
-        (measured,) = iterate_in_child(measure, variant, pixels)
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            measured = process.submit(measure, variant, pixels).result()
         for part, size in measured.items():
             guess = expected.get(part, max(expected.values()))
             yield {"size": f"{pixels}x{pixels}", "variant": variant, "part": part, "computed": guess, "measured": size,
