@@ -42,7 +42,6 @@ a suite is a file with one configuration per line; besides the settings it may n
 
 examples:
   ppdiffusers-tome evaluate --ratios 0.3 0.5 0.7 --port-ratios 0.3 0.5 0.7 --seeds 0 1
-  ppdiffusers-tome evaluate --configs fast.json careful.json --prompt "a photo of a motorcycle"
   ppdiffusers-tome evaluate --configs quality balanced fast --fewer-steps 8 6
   ppdiffusers-tome evaluate --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompts prompts.txt --seeds 0 1 \\
       --ratios 0.3 0.5 --save-images
