@@ -213,8 +213,8 @@ def _try_fewer_steps(
     speed_up: float,
 ) -> list[Trial]:  # fmt: skip
     """Try fewer steps in the same time, unmerged and with the same merging."""
-    trials = []
-    for candidate in dict.fromkeys([replace(config, ratio=0.0, cache=0.0), replace(config, cache=0.0)]):
+    trials, merged = [], replace(config, cache=0.0)
+    for candidate in [ToMeConfig(0.0)] + [merged] * (merged.ratio != 0):
         apply_config(pipe, candidate)
         per_step = 1.0 if candidate.ratio == 0 else _speed_up(unmerged, [generate() for generate in generators])
         fewer = min(steps - 1, max(1, round(steps * per_step / speed_up)))
