@@ -79,10 +79,9 @@ def select_key_tokens(
     Returns:
         int64 ``[tokens - num_dropped]``.
     """
-    num_sources = partition.sources.shape[0]
+    num_sources, num_destinations = partition.sources.shape[0], partition.destinations.shape[0]
     parts = [partition.destinations]
     if num_dropped < num_sources:
-        num_destinations = partition.destinations.shape[0]
         chosen = _choose_sources(num_sources - num_dropped, num_sources, num_destinations, partition.num_outside)
         parts.append(paddle.gather(partition.sources, (constants or Constants())(chosen)))
     if partition.prefix:
@@ -90,7 +89,7 @@ def select_key_tokens(
     kept = paddle.concat(parts) if len(parts) > 1 else parts[0]
     if frames == 1:
         return kept
-    frame_tokens = num_sources + partition.destinations.shape[0]
+    frame_tokens = num_sources + num_destinations
     return (paddle.arange(0, frames * frame_tokens, frame_tokens, dtype="int64").unsqueeze(1) + kept).flatten()
 
 
@@ -191,7 +190,6 @@ def _cut_side(length: int, at_most: int) -> tuple[np.ndarray, np.ndarray]:
     return cell_of, np.cumsum(counts) - counts + counts // 2
 
 
-@lru_cache(maxsize=32)
 def _spread_evenly(count: int, number: int) -> np.ndarray:
     """Choose ``count`` of the numbers below ``number``, spread evenly, int64 ``[count]``."""
     return np.arange(count, dtype=np.int64) * number // max(1, count)

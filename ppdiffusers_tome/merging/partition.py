@@ -56,7 +56,8 @@ def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None 
         ([0, 2], [1, 4, 5, 3, 6, 7])
     """
     sources, destinations = map(constants or Constants(), _list_regular(grid, sx, sy, st))
-    return Partition(sources, destinations, _count_outside(grid, sx, sy, st))
+    num_inside = grid.num_cells(sx, sy, st) * sx * sy * st
+    return Partition(sources, destinations, grid.num_tokens - num_inside)
 
 
 def random_partition(
@@ -111,10 +112,6 @@ class _RandomArrays(NamedTuple):
     source_offsets: np.ndarray  # [tokens of a cell, one less], in row c the offsets of all tokens but the c-th
     rest: np.ndarray  # tokens in no cell
     coefficients: tuple[np.ndarray, ...]  # the three of the hash, each [cells]
-
-
-def _count_outside(grid: Grid, sx: int, sy: int, st: int) -> int:
-    return grid.num_tokens - grid.num_cells(sx, sy, st) * sx * sy * st
 
 
 @lru_cache(maxsize=32)
