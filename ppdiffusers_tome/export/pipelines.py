@@ -27,7 +27,6 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.export.layout import (
     DENOISER_SETTINGS,
     DENOISERS,
-    EXPORT,
     INDEX,
     PROGRAM,
     PROGRAM_SUFFIXES,
@@ -128,10 +127,9 @@ def export_pipeline(
                 for result, component in zip(exported, components, strict=True)
             ],
         }  # fmt: skip
-        (work / EXPORT).write_text(json.dumps(description, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         for name, config in list_settings_files(denoisers).items():
             config.save(work / name)
-        publish(work, folder, overwrite=overwrite)
+        publish(work, folder, description, overwrite=overwrite)
     return exported
 
 
