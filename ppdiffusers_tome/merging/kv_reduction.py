@@ -16,7 +16,7 @@ from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout, divide_evenly
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import MEAN
-from ppdiffusers_tome.merging.partition import Partition
+from ppdiffusers_tome.merging.partition import draw_coefficients, hash_cells
 from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.tensor_ops import dim_size
 
@@ -62,44 +62,80 @@ class ChosenKeys(TokenReduction):
         return paddle.index_select(mask, self.kept, axis=mask.ndim - 1)
 
 
-def select_key_tokens(
-    partition: Partition, num_dropped: int, constants: Constants | None = None, *, frames: int = 1
-) -> paddle.Tensor:
-    """Select the tokens that give keys: destinations, evenly spread sources, and the prefix.
+@dataclass(frozen=True, eq=False)
+class KeyChoice:
+    """The choice of the tokens that give keys, the same in every image.
 
-    Sources in no cell give as large a share of the keys as of the tokens: with a stride of 3 the last of 64 columns has
-    no destination.
+    Key ``k`` is the token ``(hash of its cell + step[k]) % size[k]`` of its cell, whose tokens begin at ``start[k]`` in
+    ``tokens``. Step 0 is the destination of a cell.
 
-    Args:
-        partition: of the grid; its S sources are listed cell by cell.
-        num_dropped: how many sources give none, ``1 <= num_dropped <= S``.
-        constants: as in ``partition.random_partition``.
-        frames: how many such grids an image's tokens hold, one after the other; the same tokens of each give keys.
-
-    Returns:
-        int64 ``[tokens - num_dropped]``.
+    Attributes:
+        tokens: int64 ``[tokens]``, cell by cell.
+        start, size, step: int64 ``[left]``.
+        coefficients: of the hash, each int64 ``[left]``; none where it is 0, so that destinations are top left.
     """
-    num_sources, num_destinations = partition.sources.shape[0], partition.destinations.shape[0]
-    parts = [partition.destinations]
-    if num_dropped < num_sources:
-        chosen = _choose_sources(num_sources - num_dropped, num_sources, num_destinations, partition.num_outside)
-        parts.append(paddle.gather(partition.sources, (constants or Constants())(chosen)))
-    if partition.prefix:
-        parts.append(paddle.arange(partition.prefix, dtype="int64"))
-    kept = paddle.concat(parts) if len(parts) > 1 else parts[0]
-    if frames == 1:
-        return kept
-    frame_tokens = num_sources + num_destinations
-    return (paddle.arange(0, frames * frame_tokens, frame_tokens, dtype="int64").unsqueeze(1) + kept).flatten()
+
+    tokens: np.ndarray
+    start: np.ndarray
+    size: np.ndarray
+    step: np.ndarray
+    coefficients: tuple[np.ndarray, ...]
+
+    @property
+    def num_left(self) -> int:
+        return len(self.start)
+
+    def choose(self, timestep: paddle.Tensor | None, constants: Constants) -> paddle.Tensor:
+        """Choose the tokens that give keys, int64 ``[left]``; see ``partition.hash_cells``."""
+        step = constants(self.step)
+        if self.coefficients:
+            step = step + hash_cells(self.coefficients, timestep, constants)
+        return paddle.gather(constants(self.tokens), step % constants(self.size) + constants(self.start))
 
 
 @lru_cache(maxsize=32)
-def _choose_sources(count: int, num_sources: int, num_destinations: int, num_outside: int) -> np.ndarray:
-    """Choose the sources that give keys, int64 ``[count]``."""
-    share = (num_destinations + count) / (num_destinations + num_sources)
-    outside, num_inside = min(count, round(num_outside * share)), num_sources - num_outside
-    return np.concatenate(
-        [_spread_evenly(count - outside, num_inside), num_inside + _spread_evenly(outside, num_outside)]
+def plan_key_choice(
+    layout: Layout, num_dropped: int, stride: tuple[int, int, int], seed: int | None = None
+) -> KeyChoice:
+    """Plan keys of one token a cell, and of spare ones, evenly spread.
+
+    Cells are those of ``plan_pooling``, so no edge of a grid lacks keys where the stride does not divide it.
+
+    Args:
+        layout, stride: as for ``plan_pooling``.
+        num_dropped: how many tokens of the grid give no key, or all but one of every cell.
+        seed: of the random choice; None chooses the top left token of every cell.
+
+    Example:
+        >>> plan = plan_key_choice(Layout(Grid(4, 5)), num_dropped=12, stride=(2, 2, 1), seed=None)
+        >>> plan.choose(None, Constants()).tolist()
+        [0, 2, 4, 10, 12, 14, 1, 11]
+    """
+    sx, sy, st = stride
+    grid = layout.grid if st > 1 else layout.grid.single_frame
+    cell_of, _ = _cut_into_cells(grid, stride)
+    sizes = np.bincount(cell_of)
+    by_cell, starts = np.argsort(cell_of, kind="stable"), np.cumsum(sizes) - sizes
+    # The tokens of each cell but its destination, of which some give keys too.
+    spare_cell = np.repeat(np.arange(len(sizes)), sizes - 1)
+    spare_step = 1 + np.arange(len(spare_cell)) - (starts - np.arange(len(sizes)))[spare_cell]
+    chosen = _spread_evenly(max(0, len(spare_cell) - num_dropped), len(spare_cell))
+    cell = np.concatenate([np.arange(len(sizes)), spare_cell[chosen]])
+    step = np.concatenate([np.zeros_like(sizes), spare_step[chosen]])
+    coefficients = () if seed is None else draw_coefficients(grid, sx, sy, seed, st, len(sizes))[:, cell]
+    # Every frame gives the same keys. Tokens before the grid come last, each in a cell of its own.
+    num_frames, prefix = layout.grid.frames // grid.frames, layout.prefix
+    frame_start = np.arange(num_frames)[:, None] * grid.num_tokens
+
+    def extend(keys: np.ndarray, prefix_value: int) -> np.ndarray:
+        return np.concatenate([np.tile(keys, num_frames), np.full(prefix, prefix_value)])
+
+    return KeyChoice(
+        tokens=np.concatenate([(frame_start + prefix + by_cell).ravel(), np.arange(prefix)]),
+        start=np.concatenate([(frame_start + starts[cell]).ravel(), layout.grid.num_tokens + np.arange(prefix)]),
+        size=extend(sizes[cell], 1),
+        step=extend(step, 0),
+        coefficients=tuple(extend(row, 0) for row in coefficients),
     )
 
 
@@ -133,34 +169,27 @@ class Pooling:
 
 
 @lru_cache(maxsize=32)
-def plan_pooling(layout: Layout, grid: Grid, num_dropped: int, stride: tuple[int, int, int]) -> Pooling:
+def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int]) -> Pooling:
     """Pool as many cells, evenly spread, as drop that many keys.
 
     The grid is cut evenly into cells of the stride or a little smaller, so that none is left over at its edges: as many
     as with the stride alone if that divides the grid, else more.
 
     Args:
-        layout: of the tokens.
-        grid: all of the layout's, or one frame's, whose cells are then those of every frame.
+        layout: of the tokens. Without a stride over frames, the cells of one frame are those of every frame.
         num_dropped: the keys of the grid to drop, or as many as pooling all cells drops.
         stride: ``(sx, sy, st)``.
 
     Example, one of the four cells of a 4x4 grid, of which the token 5 in the middle has the position:
 
-        >>> pooling = plan_pooling(Layout(Grid(4, 4)), Grid(4, 4), num_dropped=3, stride=(2, 2, 1))
+        >>> pooling = plan_pooling(Layout(Grid(4, 4)), num_dropped=3, stride=(2, 2, 1))
         >>> pooling.owner.reshape(4, 4).tolist(), pooling.num_left
         ([[0, 0, 1, 2], [0, 0, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]], 13)
         >>> pooling.order.tolist()
         [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
     """
-    (frame_cell, frame_middle), (row_cell, row_middle), (column_cell, column_middle) = (
-        _cut_side(length, at_most)
-        for length, at_most in zip((grid.frames, grid.height, grid.width), reversed(stride), strict=True)
-    )
-    cells_shape = (len(frame_middle), len(row_middle), len(column_middle))
-    cell_of = np.ravel_multi_index(np.ix_(frame_cell, row_cell, column_cell), cells_shape).ravel()
-    shape = (grid.frames, grid.height, grid.width)
-    middle_of = np.ravel_multi_index(np.ix_(frame_middle, row_middle, column_middle), shape).ravel()
+    grid = layout.grid if stride[2] > 1 else layout.grid.single_frame
+    cell_of, middle_of = _cut_into_cells(grid, stride)
     num_cells = len(middle_of)
     droppable = grid.num_tokens - num_cells
     num_pooled = max(1, round(num_cells * min(1, num_dropped / droppable)) if droppable else num_cells)
@@ -181,6 +210,14 @@ def plan_pooling(layout: Layout, grid: Grid, num_dropped: int, stride: tuple[int
     kept = np.concatenate([*middles, alone])
     dropped = np.setdiff1d(np.arange(layout.num_tokens), kept)
     return Pooling(owner, inverse_count, np.concatenate([dropped, kept]), uniform_groups=len(alone) == 0)
+
+
+def _cut_into_cells(grid: Grid, stride: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cell of each token, and the token in the middle of each cell."""
+    sides = (grid.frames, grid.height, grid.width)
+    cells, middles = zip(*map(_cut_side, sides, reversed(stride)), strict=True)
+    cell_of = np.ravel_multi_index(np.ix_(*cells), tuple(map(len, middles))).ravel()
+    return cell_of, np.ravel_multi_index(np.ix_(*middles), sides).ravel()
 
 
 def _cut_side(length: int, at_most: int) -> tuple[np.ndarray, np.ndarray]:

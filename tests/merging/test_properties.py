@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from patching.contract import groups
+from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, plan_key_choice, plan_pooling
 from ppdiffusers_tome.merging.matchers import build_matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, METHODS, NORM
@@ -76,9 +77,6 @@ class Case:
     def match(self, x: paddle.Tensor, tile: int | None = None, **given: Any) -> Matching | None:
         stride = (self.sx, self.sy)
         return build_matcher(self.partition, self.grid, self.num_merged, tile=tile, stride=stride, **given)(x)
-
-    def choose_keys(self, x: paddle.Tensor) -> ChosenKeys:
-        return ChosenKeys(select_key_tokens(self.partition, self.num_merged), x.shape[0], x.shape[1])
 
 
 @st.composite
@@ -260,9 +258,7 @@ class TestMatching:
 
     @PROPERTY
     @given(cases(), st.lists(st.sampled_from(HARSH), min_size=1), st.data())
-    def test_what_is_no_number_breaks_no_group(
-        self, case: Case, harsh: list[float], data: st.DataObject
-    ) -> None:
+    def test_what_is_no_number_breaks_no_group(self, case: Case, harsh: list[float], data: st.DataObject) -> None:
         """Latents that overflowed give a bad image; they must not name rows that do not exist."""
         x = spoilt(case, harsh, data.draw(st.sampled_from(EXACT_TYPES)))
         check_groups(case, case.match(x, data.draw(tiles(case))), case.num_merged)
@@ -279,14 +275,19 @@ def spoilt(case: Case, harsh: list[float], dtype: str) -> paddle.Tensor:
 
 class TestKeys:
     @PROPERTY
-    @given(cases(), st.sampled_from(ALL_TYPES))
-    def test_keys_are_tokens_and_among_them_all_destinations(self, case: Case, dtype: str) -> None:
-        y = case.tokens(dtype)
-        keys = case.choose_keys(y)
+    @given(cases(), st.sampled_from(ALL_TYPES), st.none() | st.integers(0, 2**63 - 1))
+    def test_every_cell_gives_a_key(self, case: Case, dtype: str, seed: int | None) -> None:
+        y, layout, stride = case.tokens(dtype), Layout(case.grid, case.prefix), (case.sx, case.sy, 1)
+        plan = plan_key_choice(layout, case.num_merged, stride, seed)
+        keys = ChosenKeys(plan.choose(paddle.to_tensor([7]), Constants()), case.batch, case.num_tokens, case.prefix)
         chosen = keys.kept.numpy()
-        assert len(set(chosen)) == len(chosen) == keys.num_left == case.num_tokens - case.num_merged
-        assert {*range(case.prefix), *case.partition.destinations.tolist()} <= set(chosen)
+        cell_of = plan_pooling(layout, case.num_tokens, stride).owner  # every cell is a group
+        num_cells = -(-case.grid.height // case.sy) * -(-case.grid.width // case.sx)
+        num_left = max(case.num_tokens - case.num_merged, case.prefix + num_cells)
+        assert len(set(chosen)) == len(chosen) == keys.num_left == num_left
         assert ((chosen >= 0) & (chosen < case.num_tokens)).all()
+        assert chosen[num_left - case.prefix :].tolist() == list(range(case.prefix))
+        assert set(cell_of[chosen]) == set(cell_of)
         shape = [case.batch, case.num_tokens, -1]
         whole = to_float(y).reshape(shape)
         merged = to_float(keys.reduce(y)).reshape([case.batch, keys.num_left, -1])

@@ -13,11 +13,11 @@ from patching.contract import groups, marks_of
 from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, plan_pooling, select_key_tokens
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, plan_key_choice, plan_pooling
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, MEAN, METHODS, NORM
-from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
+from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
@@ -129,37 +129,40 @@ class TestMinSimilarity:
         assert not np.array_equal(some, tiny.run_unet(apply_tome(unet, 0.7)))
 
 
+def choose_keys(layout: Layout, dropped: int, stride: int = 2, seed: int | None = None) -> list[int]:
+    plan = plan_key_choice(layout, dropped, (stride, stride, 1), seed)
+    return plan.choose(paddle.to_tensor([500]), Constants()).tolist()
+
+
 class TestSomeKeys:
-    @pytest.mark.parametrize(
-        "partition", [regular_partition(GRID, 2, 2), random_partition(GRID, 2, 2, seed=1, timestep=None)]
-    )
+    @pytest.mark.parametrize("seed", [None, 1])
     @pytest.mark.parametrize("dropped", [1, 17, 24, 36])
-    def test_destinations_stay_and_the_rest_is_spread_evenly(self, partition: Partition, dropped: int) -> None:
-        chosen = select_key_tokens(partition, dropped).numpy()
-        assert len(set(chosen.tolist())) == len(chosen) == GRID.num_tokens - dropped
-        assert set(partition.destinations.numpy().tolist()) <= set(chosen.tolist())
+    def test_destinations_stay_and_the_rest_is_spread_evenly(self, seed: int | None, dropped: int) -> None:
+        if seed is None:
+            partition = regular_partition(GRID, 2, 2)
+        else:
+            partition = random_partition(GRID, 2, 2, seed=seed, timestep=paddle.to_tensor([500]))
+        chosen = choose_keys(Layout(GRID), dropped, seed=seed)
+        assert len(set(chosen)) == len(chosen) == GRID.num_tokens - dropped
+        assert chosen[: len(partition.destinations)] == partition.destinations.tolist()
         by_cell = np.zeros((3, 4), int)
         for token in chosen:
             by_cell[token // 8 // 2, token % 8 // 2] += 1
         assert by_cell.max() - by_cell.min() <= 1
 
     @pytest.mark.parametrize(("stride", "side"), [(3, 64), (3, 32), (5, 64)])
-    def test_tokens_in_no_cell_give_their_share(self, stride: int, side: int) -> None:
-        """With a stride of 3, the last of 64 columns and rows have no destination."""
+    @pytest.mark.parametrize("seed", [None, 1])
+    def test_no_part_of_a_grid_lacks_keys(self, stride: int, side: int, seed: int | None) -> None:
+        """A stride of 3 does not divide 64 columns and rows."""
         grid = Grid(side, side)
-        partition = random_partition(grid, stride, stride, seed=1, timestep=None)
-        dropped = grid.num_merged(1 - 1 / stride**2)
-        rows, columns = np.divmod(select_key_tokens(partition, dropped).numpy(), side)
-        whole = side - side % stride
-        share = np.mean((rows >= whole) | (columns >= whole))
-        assert share == pytest.approx(1 - whole**2 / side**2, rel=0.1)
+        rows, columns = np.divmod(choose_keys(Layout(grid), grid.num_merged(1 - 1 / stride**2), stride, seed), side)
+        distances = np.abs(np.arange(side)[:, None, None] - rows), np.abs(np.arange(side)[:, None] - columns)
+        assert np.maximum(*distances).min(axis=-1).max() < stride
 
     def test_a_prefix_stays(self) -> None:
-        chosen = select_key_tokens(regular_partition(GRID, 2, 2).shift(3), 36).numpy()
-        assert {0, 1, 2} <= set(chosen.tolist())
-        assert len(chosen) == 3 + 12
-        assert chosen.max() < 3 + GRID.num_tokens
-
+        chosen = choose_keys(Layout(GRID, prefix=3), 36)
+        assert chosen[-3:] == [0, 1, 2]
+        assert chosen[:-3] == [token + 3 for token in choose_keys(Layout(GRID), 36)]
 
 
 class TestPooledKeys:
@@ -179,9 +182,8 @@ class TestPooledKeys:
     def test_cells_become_their_means_and_the_rest_stays(
         self, layout: Layout, dropped: int, stride: tuple[int, int, int], left: int, uniform_groups: bool
     ) -> None:
-        grid = layout.grid if stride[2] > 1 else layout.grid.single_frame
         x = tiny.array((2, layout.num_tokens, 5))
-        keys = plan_pooling(layout, grid, dropped, stride).match(x, Constants())
+        keys = plan_pooling(layout, dropped, stride).match(x, Constants())
         owner = keys.owner.numpy().reshape(2, -1)
         assert np.array_equal(owner[1], owner[0] + keys.num_left)
         members = [np.flatnonzero(owner[0] == group) for group in range(keys.num_left)]
@@ -207,14 +209,14 @@ class TestPooledKeys:
 
     def test_the_edge_of_a_grid_is_in_cells_as_well(self) -> None:
         """Nearly as large as the others, so that all keys stand for nearly as many tokens."""
-        keys = plan_pooling(Layout(Grid(30, 52)), Grid(30, 52), 1462, (4, 4, 1))
+        keys = plan_pooling(Layout(Grid(30, 52)), 1462, (4, 4, 1))
         assert keys.uniform_groups
         assert keys.num_left == 8 * 13
         counts = np.bincount(keys.owner)
         assert (counts.min(), counts.max()) == (12, 16)
 
     def test_pooled_cells_are_spread_evenly(self) -> None:
-        keys = plan_pooling(Layout(GRID), GRID, 18, (2, 2, 1))
+        keys = plan_pooling(Layout(GRID), 18, (2, 2, 1))
         firsts = [np.flatnonzero(keys.owner == group)[0] for group in range(6)]
         assert [first // GRID.width // 2 for first in firsts] == [0, 0, 1, 1, 2, 2]
 
@@ -485,11 +487,11 @@ def test_masks_of_fewer_keys(kind: str, queries: int) -> None:
 
 
 def _choose_keys() -> Any:
-    chosen = select_key_tokens(regular_partition(GRID, 2, 2), 36)
-    return ChosenKeys(chosen, 2, GRID.num_tokens), [[token] for token in chosen.tolist()]
+    chosen = choose_keys(Layout(GRID), 36)
+    return ChosenKeys(paddle.to_tensor(chosen), 2, GRID.num_tokens), [[token] for token in chosen]
 
 
 def _pool_keys(x: paddle.Tensor) -> Any:
-    keys = plan_pooling(Layout(GRID), GRID, 18, (2, 2, 1)).match(x, Constants())
+    keys = plan_pooling(Layout(GRID), 18, (2, 2, 1)).match(x, Constants())
     owner = keys.owner.numpy().reshape(2, -1)[0]
     return keys, [np.flatnonzero(owner == group) for group in range(keys.num_left)]
