@@ -6,6 +6,7 @@ All tokens give queries, so nothing is restored. (Merged keys are a ``Matching``
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -66,31 +67,43 @@ class ChosenKeys(TokenReduction):
 class KeyChoice:
     """The choice of the tokens that give keys, the same in every image.
 
-    Key ``k`` is the token ``(hash of its cell + step[k]) % size[k]`` of its cell, whose tokens begin at ``start[k]`` in
-    ``tokens``. Step 0 is the destination of a cell.
+    Key ``k`` of a grid is the sum over the parts of ``numbers[start + (hash + step) % size]``, with entry ``k`` of each
+    part. There is one part, of tokens cell by cell; or one a side of the grid, of the first tokens of rows and columns.
 
     Attributes:
-        tokens: int64 ``[tokens]``, cell by cell.
-        start, size, step: int64 ``[left]``.
-        coefficients: of the hash, each int64 ``[left]``; none where it is 0, so that destinations are top left.
+        numbers: int64, tokens.
+        start, size, step: int64 ``[parts, keys]``.
+        coefficients: three of the hash, each int64 ``[parts, keys]``; none where it is 0.
+        grid: of one frame, or of all with a stride over frames.
+        layout: of all tokens; every frame gives the same keys.
     """
 
-    tokens: np.ndarray
+    numbers: np.ndarray
     start: np.ndarray
     size: np.ndarray
     step: np.ndarray
     coefficients: tuple[np.ndarray, ...]
+    grid: Grid
+    layout: Layout
 
     @property
     def num_left(self) -> int:
-        return len(self.start)
+        return self.start.shape[1] * (self.layout.grid.frames // self.grid.frames) + self.layout.prefix
 
     def choose(self, timestep: paddle.Tensor | None, constants: Constants) -> paddle.Tensor:
-        """Choose the tokens that give keys, int64 ``[left]``; see ``partition.hash_cells``."""
+        """Choose the tokens, int64 ``[left]``, the prefix last; see ``partition.hash_cells``."""
         step = constants(self.step)
         if self.coefficients:
             step = step + hash_cells(self.coefficients, timestep, constants)
-        return paddle.gather(constants(self.tokens), step % constants(self.size) + constants(self.start))
+        index = step % constants(self.size) + constants(self.start)
+        kept, *more = (paddle.gather(constants(self.numbers), index[part]) for part in range(len(self.start)))
+        for numbers in more:
+            kept = kept + numbers
+        prefix, num_tokens = self.layout.prefix, self.grid.num_tokens
+        if self.layout.grid.frames > self.grid.frames:
+            frame_starts = paddle.arange(0, self.layout.grid.num_tokens, num_tokens, dtype="int64")
+            kept = (frame_starts.unsqueeze(1) + kept).flatten()
+        return paddle.concat([kept + prefix, paddle.arange(prefix, dtype="int64")]) if prefix else kept
 
 
 @lru_cache(maxsize=32)
@@ -99,7 +112,9 @@ def plan_key_choice(
 ) -> KeyChoice:
     """Plan keys of one token a cell, and of spare ones, evenly spread.
 
-    Cells are those of ``plan_pooling``, so no edge of a grid lacks keys where the stride does not divide it.
+    There are as many cells as in ``plan_pooling``, so no edge lacks keys where the stride does not divide the grid. A
+    random token is then of a cell that is a part of the grid in fractions of a token, so that all tokens give keys
+    equally often. Cells of whole tokens would differ in size, and the keys of small ones count too much.
 
     Args:
         layout, stride: as for ``plan_pooling``.
@@ -107,36 +122,57 @@ def plan_key_choice(
         seed: of the random choice; None chooses the top left token of every cell.
 
     Example:
-        >>> plan = plan_key_choice(Layout(Grid(4, 5)), num_dropped=12, stride=(2, 2, 1), seed=None)
+        >>> plan = plan_key_choice(Layout(Grid(4, 5)), num_dropped=12, stride=(2, 2, 1))
         >>> plan.choose(None, Constants()).tolist()
         [0, 2, 4, 10, 12, 14, 1, 11]
     """
     sx, sy, st = stride
     grid = layout.grid if st > 1 else layout.grid.single_frame
+    sides = (grid.frames, grid.height, grid.width)
+    counts = [-(-length // at_most) for length, at_most in zip(sides, (st, sy, sx), strict=True)]
+    num_spare = max(0, grid.num_tokens - num_dropped - math.prod(counts))
+    is_divided = sides == tuple(np.multiply(counts, (st, sy, sx)))
+    if seed is None or num_spare > 0 or is_divided:
+        numbers, start, size, step, cell = _list_whole_cells(grid, stride, num_spare)
+    else:
+        numbers, start, size = _list_fractional_cells(sides, counts)
+        step, cell = np.zeros_like(start), np.arange(start.size).reshape(start.shape)
+    coefficients = () if seed is None else draw_coefficients(grid, sx, sy, seed, st, cell.max() + 1)[:, cell]
+    return KeyChoice(numbers, start, size, step, tuple(coefficients), grid, layout)
+
+
+def _list_whole_cells(
+    grid: Grid, stride: tuple[int, int, int], num_spare: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """List the fields of a ``KeyChoice`` of one part, and the cell of each key."""
     cell_of, _ = _cut_into_cells(grid, stride)
     sizes = np.bincount(cell_of)
-    by_cell, starts = np.argsort(cell_of, kind="stable"), np.cumsum(sizes) - sizes
+    starts, cells = np.cumsum(sizes) - sizes, np.arange(len(sizes))
     # The tokens of each cell but its destination, of which some give keys too.
-    spare_cell = np.repeat(np.arange(len(sizes)), sizes - 1)
-    spare_step = 1 + np.arange(len(spare_cell)) - (starts - np.arange(len(sizes)))[spare_cell]
-    chosen = _spread_evenly(max(0, len(spare_cell) - num_dropped), len(spare_cell))
-    cell = np.concatenate([np.arange(len(sizes)), spare_cell[chosen]])
-    step = np.concatenate([np.zeros_like(sizes), spare_step[chosen]])
-    coefficients = () if seed is None else draw_coefficients(grid, sx, sy, seed, st, len(sizes))[:, cell]
-    # Every frame gives the same keys. Tokens before the grid come last, each in a cell of its own.
-    num_frames, prefix = layout.grid.frames // grid.frames, layout.prefix
-    frame_start = np.arange(num_frames)[:, None] * grid.num_tokens
+    spare_cell = np.repeat(cells, sizes - 1)
+    spare_step = 1 + np.arange(len(spare_cell)) - (starts - cells)[spare_cell]
+    spare = _spread_evenly(num_spare, len(spare_cell))
+    cell = np.concatenate([cells, spare_cell[spare]])[None]
+    step = np.concatenate([np.zeros_like(cells), spare_step[spare]])[None]
+    return np.argsort(cell_of, kind="stable"), starts[cell], sizes[cell], step, cell
 
-    def extend(keys: np.ndarray, prefix_value: int) -> np.ndarray:
-        return np.concatenate([np.tile(keys, num_frames), np.full(prefix, prefix_value)])
 
-    return KeyChoice(
-        tokens=np.concatenate([(frame_start + prefix + by_cell).ravel(), np.arange(prefix)]),
-        start=np.concatenate([(frame_start + starts[cell]).ravel(), layout.grid.num_tokens + np.arange(prefix)]),
-        size=extend(sizes[cell], 1),
-        step=extend(step, 0),
-        coefficients=tuple(extend(row, 0) for row in coefficients),
-    )
+def _list_fractional_cells(sides: Sequence[int], counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """List the fields of a ``KeyChoice`` with a part for each side.
+
+    Cell ``i`` of a side has the entries from ``i * length`` of ``length`` that number the rows it overlaps, each as
+    often as it overlaps it.
+    """
+    token_strides = (sides[1] * sides[2], sides[2], 1)
+    index = np.indices(counts).reshape(3, -1)
+    numbers = [
+        np.arange(count * length) // count * token_stride
+        for length, count, token_stride in zip(sides, counts, token_strides, strict=True)
+    ]
+    size = np.broadcast_to(np.array(sides)[:, None], index.shape)
+    first = np.cumsum([0, *map(len, numbers[:-1])])[:, None]
+    shown = [axis for axis, length in enumerate(sides) if length > 1]
+    return np.concatenate(numbers), (index * size + first)[shown], size[shown]
 
 
 @dataclass(frozen=True, eq=False)

@@ -277,19 +277,27 @@ class TestKeys:
     @PROPERTY
     @given(cases(), st.sampled_from(ALL_TYPES), st.none() | st.integers(0, 2**63 - 1))
     def test_every_cell_gives_a_key(self, case: Case, dtype: str, seed: int | None) -> None:
-        y, layout, stride = case.tokens(dtype), Layout(case.grid, case.prefix), (case.sx, case.sy, 1)
-        plan = plan_key_choice(layout, case.num_merged, stride, seed)
+        y, grid, sx, sy = case.tokens(dtype), case.grid, case.sx, case.sy
+        plan = plan_key_choice(Layout(grid, case.prefix), case.num_merged, (sx, sy, 1), seed)
         keys = ChosenKeys(plan.choose(paddle.to_tensor([7]), Constants()), case.batch, case.num_tokens, case.prefix)
         chosen = keys.kept.numpy()
-        cell_of = plan_pooling(layout, case.num_tokens, stride).owner  # every cell is a group
-        num_cells = -(-case.grid.height // case.sy) * -(-case.grid.width // case.sx)
-        num_left = max(case.num_tokens - case.num_merged, case.prefix + num_cells)
-        assert len(set(chosen)) == len(chosen) == keys.num_left == num_left
-        assert ((chosen >= 0) & (chosen < case.num_tokens)).all()
-        assert chosen[num_left - case.prefix :].tolist() == list(range(case.prefix))
-        assert set(cell_of[chosen]) == set(cell_of)
-        shape = [case.batch, case.num_tokens, -1]
-        whole = to_float(y).reshape(shape)
+        num_rows, num_columns = -(-grid.height // sy), -(-grid.width // sx)
+        num_cells, num_left = num_rows * num_columns, case.num_tokens - case.num_merged
+        assert keys.num_left == plan.num_left == max(num_left, case.prefix + num_cells)
+        assert chosen[keys.num_left - case.prefix :].tolist() == list(range(case.prefix))
+        of_cells = chosen[:num_cells] - case.prefix
+        if len(plan.start) == 1:
+            cell_of = plan_pooling(Layout(grid), grid.num_tokens, (sx, sy, 1)).owner  # every cell is a group
+            assert cell_of[of_cells].tolist() == list(range(num_cells))
+            assert len(set(chosen)) == len(chosen)
+        else:  # a cell overlaps its first and last row in part
+            rows, columns = np.divmod(of_cells, grid.width)
+            for places, count, cell, length in (
+                (rows, num_rows, np.arange(num_cells) // num_columns, grid.height),
+                (columns, num_columns, np.arange(num_cells) % num_columns, grid.width),
+            ):
+                assert (((places + 1) * count > cell * length) & (places * count < (cell + 1) * length)).all()
+        whole = to_float(y).reshape([case.batch, case.num_tokens, -1])
         merged = to_float(keys.reduce(y)).reshape([case.batch, keys.num_left, -1])
         assert np.array_equal(merged, whole[:, chosen])
 

@@ -157,7 +157,18 @@ class TestSomeKeys:
         grid = Grid(side, side)
         rows, columns = np.divmod(choose_keys(Layout(grid), grid.num_merged(1 - 1 / stride**2), stride, seed), side)
         distances = np.abs(np.arange(side)[:, None, None] - rows), np.abs(np.arange(side)[:, None] - columns)
-        assert np.maximum(*distances).min(axis=-1).max() < stride
+        assert np.maximum(*distances).min(axis=-1).max() <= stride
+
+    def test_all_tokens_give_keys_equally_often(self) -> None:
+        """A cell of two rows beside cells of three would count more."""
+        grid, constants, num_steps = Grid(16, 20), Constants(), 3000
+        plan = plan_key_choice(Layout(grid), grid.num_merged(8 / 9), (3, 3, 1), seed=1)
+        counts = np.zeros(grid.num_tokens)
+        for step in range(num_steps):
+            np.add.at(counts, plan.choose(paddle.to_tensor([step / 3]), constants).numpy(), 1)
+        expected = num_steps * plan.num_left / grid.num_tokens
+        assert plan.num_left == 6 * 7
+        assert np.abs(counts - expected).max() < 5 * np.sqrt(expected)
 
     def test_a_prefix_stays(self) -> None:
         chosen = choose_keys(Layout(GRID, prefix=3), 36)
