@@ -29,7 +29,6 @@ from zoo.specimen import kernels_anywhere, untouched_random_state
 STEPS = 4
 NEWER = {each.name: each for each in specimens() if each.since}
 PROMPT = dict(prompt_embeds=tiny.text(1))
-GUIDED = tiny.PROMPT
 # Grids of 6x8 tokens, of three frames where there are any.
 PICTURE = dict(height=24, width=32)
 VIDEO = dict(height=96, width=128, num_frames=9)
@@ -94,7 +93,7 @@ def call_sd3(**given: Any) -> dict[str, Any]:
         "pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM)),
         "negative_pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM), seed=1),
     }
-    return dict(**GUIDED, **pooled, **PICTURE, control_image=an_image(), **given)
+    return dict(**tiny.PROMPT, **pooled, **PICTURE, control_image=an_image(), **given)
 
 
 def build_cogvideox(name: str, folder: Path) -> Any:
@@ -125,7 +124,7 @@ def call_vctrl(**given: Any) -> dict[str, Any]:
     frames = ppdiffusers.utils.numpy_to_pil(frames.transpose([0, 2, 3, 1]).numpy())
     indices = list(range(VIDEO["num_frames"]))
     control = dict(conditioning_frames=frames, conditioning_frame_indices=indices, task="canny")
-    return dict(**GUIDED, **VIDEO, **control, **given)
+    return dict(**tiny.PROMPT, **VIDEO, **control, **given)
 
 
 def build_wan(name: str, folder: Path) -> Any:
@@ -245,7 +244,7 @@ CASES = {
         dict(extra_conditioning_channels=1),
     ),
     "CogVideoXPipeline": Case(
-        "cogvideox_rotary", build_cogvideox, lambda: dict(**GUIDED, **VIDEO), {"transformer": 2}
+        "cogvideox_rotary", build_cogvideox, lambda: dict(**tiny.PROMPT, **VIDEO), {"transformer": 2}
     ),
     "CogVideoXVCtrlPipeline": Case("vctrl", build_vctrl, call_vctrl, {"transformer": 2, "vctrl": 2}),
     # The first frame's latents stand behind the noise.
@@ -255,9 +254,10 @@ CASES = {
     ),
     "MochiPipeline": Case("mochi", build_mochi, call_mochi, {"transformer": 2}),
     "HunyuanVideoPipeline": Case("hunyuan_video", build_hunyuan, call_hunyuan, {"transformer": 4}),
-    "WanPipeline": Case("wan", build_wan, lambda: dict(**GUIDED, **VIDEO), {"transformer": 2}, calls=2),
+    "WanPipeline": Case("wan", build_wan, lambda: dict(**tiny.PROMPT, **VIDEO), {"transformer": 2}, calls=2),
     "WanImageToVideoPipeline": Case(
-        "wan_image", build_wan_image, lambda: dict(**GUIDED, **VIDEO, image=first_frame()), {"transformer": 2}, calls=2
+        "wan_image", build_wan_image, lambda: dict(**tiny.PROMPT, **VIDEO, image=first_frame()), {"transformer": 2},
+        calls=2,
     ),
 }
 # Whose denoiser, scheduler and steps are another one's. `make test-all` runs them too.

@@ -38,7 +38,6 @@ from zoo.specimen import attention_anywhere, untouched_random_state
 
 # A pipeline, and a call of it.
 Ready = tuple[Any, Callable[[], Any]]
-PROMPT = tiny.PROMPT
 STEPS, FRAMES = 2, 3
 
 
@@ -54,21 +53,21 @@ def animatediff(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.AnimateDiffPipeline(unet=tiny.unet(), motion_adapter=adapter, **stable_diffusion_parts())
     latents = tiny.picture(1, 4, FRAMES, 16, 16)
     given = dict(num_frames=FRAMES, height=32, width=32, latents=latents, output_type="latent")
-    return pipe, lambda: pipe(num_inference_steps=STEPS, **PROMPT, **given).frames
+    return pipe, lambda: pipe(num_inference_steps=STEPS, **tiny.PROMPT, **given).frames
 
 
 def text_to_video(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.TextToVideoSDPipeline(unet=unet_3d.SPECIMEN.build(), **stable_diffusion_parts())
     latents = tiny.picture(1, 4, FRAMES, 16, 16)
     given = dict(num_frames=FRAMES, height=32, width=32, latents=latents, output_type="latent")
-    return pipe, lambda: pipe(num_inference_steps=STEPS, **PROMPT, **given).frames
+    return pipe, lambda: pipe(num_inference_steps=STEPS, **tiny.PROMPT, **given).frames
 
 
 def video_to_video(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.VideoToVideoSDPipeline(unet=unet_3d.SPECIMEN.build(), **stable_diffusion_parts())
     video = [np.full((32, 32, 3), 80 * frame, np.uint8) for frame in range(FRAMES)]
     given = dict(video=video, strength=0.5, output_type="latent")
-    return pipe, lambda: pipe(num_inference_steps=2 * STEPS, **PROMPT, **given).frames
+    return pipe, lambda: pipe(num_inference_steps=2 * STEPS, **tiny.PROMPT, **given).frames
 
 
 def stable_video_diffusion(tmp_path: Path) -> Ready:
@@ -100,7 +99,7 @@ def hotshot_xl(tmp_path: Path) -> Ready:
         negative_pooled_prompt_embeds=tiny.array((1, hotshot.POOLED_DIM), seed=6),
     )
     given = dict(video_length=FRAMES, height=32, width=32, latents=tiny.picture(1, 4, FRAMES, 16, 16))
-    return pipe, lambda: pipe(num_inference_steps=STEPS, output_type="np", **PROMPT, **pooled, **given).videos
+    return pipe, lambda: pipe(num_inference_steps=STEPS, output_type="np", **tiny.PROMPT, **pooled, **given).videos
 
 
 def modelscope_vae(**settings: Any) -> tiny.Model:
@@ -152,7 +151,7 @@ def lvdm_text_to_video(tmp_path: Path) -> Ready:
         # Last of all it writes a file, in a way that PyAV no longer takes: "TypeError: an integer is required".
         with contextlib.suppress(TypeError):
             pipe(
-                num_inference_steps=STEPS, save_dir=str(tmp_path), **PROMPT, **given,
+                num_inference_steps=STEPS, save_dir=str(tmp_path), **tiny.PROMPT, **given,
                 callback=lambda step, timestep, latents: steps.append(latents),
             )  # fmt: skip
         assert len(steps) == STEPS
