@@ -24,12 +24,14 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 from launching import python_path
 from zoo.dit import SPECIMEN as DIT
 from zoo.specimen import TEXT_DIM as CROSS_DIM
-from zoo.specimen import TEXT_TOKENS, create, normal, picture
+from zoo.specimen import TEXT_TOKENS, Inputs, create, normal, picture
 from zoo.unet import SPECIMEN as UNET
 
 ROOT = Path(__file__).resolve().parents[1]
 Model = paddle.nn.Layer
 Call = Callable[..., np.ndarray]
+# Settings with which all that can merge at two levels does.
+MERGE_ALL: dict[str, Any] = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
 
 
 def build(cls: type, **settings: Any) -> Any:
@@ -62,6 +64,14 @@ def unet(levels: int = 2, **settings: Any) -> ppdiffusers.UNet2DConditionModel:
     return build(ppdiffusers.UNet2DConditionModel, **{**UNET.config, **shape, **settings})
 
 
+def small_unet() -> ppdiffusers.UNet2DConditionModel:
+    """Build a UNet of one level with three blocks that merge.
+
+    Tracing a program takes long for each layer.
+    """
+    return unet(levels=1, mid_block_type=None)
+
+
 def sdxl_unet() -> ppdiffusers.UNet2DConditionModel:
     """SDXL's shape: no attention at the finest level."""
     return unet(
@@ -86,21 +96,22 @@ def dit(**settings: Any) -> Transformer2DModel:
     return build(Transformer2DModel, **{**DIT.config, **settings})
 
 
-def vae() -> ppdiffusers.AutoencoderKL:
+def vae(**settings: Any) -> ppdiffusers.AutoencoderKL:
     return build(
         ppdiffusers.AutoencoderKL, block_out_channels=(8, 8), norm_num_groups=4, latent_channels=4,
-        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
+        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, **settings,
     )  # fmt: skip
 
 
-def text_encoder(**settings: Any) -> Model:
-    from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel
+def text_encoder(kind: str = "CLIPTextModel", **settings: Any) -> Model:
+    """Build one of CLIP's; ``kind`` is the name of its class."""
+    from ppdiffusers import transformers
 
     shape = dict(
         vocab_size=20, hidden_size=CROSS_DIM, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         max_position_embeddings=8, projection_dim=CROSS_DIM,
     )  # fmt: skip
-    return build(CLIPTextModel, config=CLIPTextConfig(**{**shape, **settings}))
+    return build(getattr(transformers, kind), config=transformers.CLIPTextConfig(**{**shape, **settings}))
 
 
 def scheduler() -> ppdiffusers.DDIMScheduler:
@@ -116,6 +127,20 @@ def pipeline(cls: type = ppdiffusers.StableDiffusionPipeline, **parts: Any) -> A
     pipe = cls(**{**defaults, **parts})
     pipe.set_progress_bar_config(disable=True)
     return pipe
+
+
+class Positional(paddle.nn.Layer):
+    """A UNet that takes and returns plain tensors, as a program does.
+
+    Paddle 2.6 does not trace a closure.
+    """
+
+    def __init__(self, unet: Model) -> None:
+        super().__init__()
+        self.unet = unet
+
+    def forward(self, sample: paddle.Tensor, timestep: paddle.Tensor, text: paddle.Tensor) -> paddle.Tensor:
+        return self.unet(sample, timestep, text, return_dict=False)[0]
 
 
 class Sampler(ppdiffusers.DiffusionPipeline):
@@ -148,6 +173,31 @@ def text(batch: int = 2) -> paddle.Tensor:
     return array((batch, TEXT_TOKENS, CROSS_DIM), seed=2)
 
 
+# Of an image, for pipelines.
+PROMPT: dict[str, Any] = dict(
+    prompt_embeds=text(1), negative_prompt_embeds=array((1, TEXT_TOKENS, CROSS_DIM), seed=4)
+)
+
+
+def keep_mask() -> paddle.Tensor:
+    """Build a mask of self-attention on 16x16 tokens, 1 where one is seen."""
+    keep = np.ones((2, 256), np.float32)
+    keep[0, 100:140], keep[1, ::7] = 0, 0
+    return paddle.to_tensor(keep)
+
+
+class EqualCells(Inputs):
+    """Latents of which two by two tokens of a patched grid are equal."""
+
+    def picture(self, *channels: int, scale: int = 1, seed: int = 0) -> paddle.Tensor:
+        coarse = self.normal(*channels, self.height // 4, self.width // 4, seed=seed)
+        return coarse.repeat_interleave(4, axis=-2).repeat_interleave(4, axis=-1)
+
+
+def to_numpy(output: Any) -> np.ndarray:
+    return output.numpy() if isinstance(output, paddle.Tensor) else np.asarray(output)
+
+
 @paddle.no_grad()
 def run_unet(
     model: Model, batch: int = 2, height: int = 16, width: int = 16, timestep: Any = 500, **kwargs: Any
@@ -168,15 +218,14 @@ def run_controlnet(
 def run_dit(model: Model, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500) -> np.ndarray:
     steps = paddle.full([batch], timestep, dtype="float32")
     labels = paddle.arange(batch, dtype="int64")
-    return model(latent(batch, height, width), timestep=steps, class_labels=labels).sample.numpy()
+    # A program returns no objects with attributes.
+    return model(latent(batch, height, width), timestep=steps, class_labels=labels, return_dict=False)[0].numpy()
 
 
 def run_pipeline(pipe: Any, steps: int = 2, **kwargs: Any) -> np.ndarray:
     """Latents of one picture, with classifier-free guidance."""
-    embeddings = dict(prompt_embeds=text(1), negative_prompt_embeds=array((1, TEXT_TOKENS, CROSS_DIM), seed=4))
     given = dict(latents=latent(1), num_inference_steps=steps, output_type="latent", height=32, width=32)
-    output = pipe(**embeddings, **given, **kwargs).images
-    return output.numpy() if isinstance(output, paddle.Tensor) else np.asarray(output)
+    return to_numpy(pipe(**PROMPT, **given, **kwargs).images)
 
 
 def snapshot(model: Model) -> dict[str, Any]:

@@ -147,10 +147,10 @@ class ToMeConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, fit for JSON."""
-        ratio = self.ratio
+        ratio: Any = self.ratio
         if isinstance(ratio, Mapping):
-            return {**vars(self), "ratio": {str(level): _to_list(ramp) for level, ramp in ratio.items()}}
-        return {**vars(self), "ratio": _to_list(ratio)}
+            ratio = {str(level): _to_list(ramp) for level, ramp in ratio.items()}
+        return {**vars(self), "ratio": _to_list(ratio), "cache": _to_list(self.cache)}
 
     def to_json(self) -> str:
         """Return the text of a file that ``load`` reads."""

@@ -16,7 +16,6 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
-from ppdiffusers.models import PriorTransformer
 from ppdiffusers.models.transformer_temporal import TransformerTemporalModel
 
 import tiny
@@ -28,9 +27,13 @@ from ppdiffusers_tome import (
     ToMeValueError,
     applied_tome,
     apply_tome,
+    disable_chunked_attention,
+    enable_chunked_attention,
     remove_tome,
+    shared_copy,
 )
 from ppdiffusers_tome.settings.types import truncated_repr
+from zoo.prior_transformer import SPECIMEN as PRIOR
 
 BELOW = r"must be at least 0 and below 0\.75 for a 2x2 stride; "
 STRIDE = r"must be a whole number of tokens, 1 or more, such as 2"
@@ -196,22 +199,18 @@ class TestNumbersOfOtherLibraries:
             paddle.disable_static()
 
 
-NO_NAMES = [None, b"fast", np.array(["fast", "x"]), ToMeConfig]
-
-
-@pytest.mark.parametrize("value", NO_NAMES, ids=[str(i) for i in range(len(NO_NAMES))])
-class TestWhatIsNoName:
-    def test_of_a_preset(self, value: Any) -> None:
-        with pytest.raises(ToMeTypeError, match=r"must be the name of a preset \(balanced, fast, quality\); got "):
-            ToMeConfig.preset(value)
-
-    def test_of_a_preset_or_file(self, value: Any) -> None:
-        with pytest.raises(ToMeTypeError, match=r"must be the name of a preset \(.*\) or the path of a JSON file of"):
-            ToMeConfig.named(value)
-
-    def test_of_a_file(self, value: Any) -> None:
-        with pytest.raises(ToMeTypeError, match=r"must be the path of a JSON file of settings, such as 'tome\.json'"):
-            ToMeConfig.load(value)
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (ToMeConfig.preset, r"the name of a preset \(balanced, fast, quality\); got"),
+        (ToMeConfig.named, r"the name of a preset \(.*\) or the path of a JSON file"),
+        (ToMeConfig.load, r"the path of a JSON file of settings, such as 'tome\.json'"),
+    ],
+)
+@pytest.mark.parametrize("value", [None, b"fast", np.array(["fast", "x"]), ToMeConfig], ids=str)
+def test_what_is_no_name_is_refused(value: Any, function: Callable[[Any], Any], words: str) -> None:
+    with pytest.raises(ToMeTypeError, match=words):
+        function(value)
 
 
 def test_what_is_no_mapping_of_settings_is_refused() -> None:
@@ -261,10 +260,7 @@ NOTHING: dict[str, tuple[Callable[[], Any], str]] = {
         f"TransformerTemporalModel has nothing to merge: .*{SUPPORTED}",
     ),
     "prior": (
-        lambda: tiny.build(
-            PriorTransformer, num_attention_heads=2, attention_head_dim=4, num_layers=1, embedding_dim=8,
-            num_embeddings=3, additional_embeddings=4,
-        ),
+        PRIOR.build,
         f"PriorTransformer has nothing to merge: .*not a grid of image tokens.*{SUPPORTED}",
     ),
     "pipeline": (
@@ -297,13 +293,15 @@ def test_flags_without_their_sublayer_are_named() -> None:
 
 
 NO_MODELS = ["runwayml/stable-diffusion-v1-5", None, ppdiffusers.StableDiffusionPipeline, [1]]
+FUNCTIONS = [
+    apply_tome, remove_tome, applied_tome, shared_copy, enable_chunked_attention, disable_chunked_attention
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("function", [apply_tome, remove_tome, applied_tome])
+@pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("value", NO_MODELS, ids=[str(i) for i in range(len(NO_MODELS))])
 def test_what_is_no_model_is_refused(value: Any, function: Callable[[Any], Any]) -> None:
-    sentence = r"ToMe needs a ppdiffusers pipeline or model, .*of type " + re.escape(type(value).__name__)
-    with pytest.raises(ToMeTypeError, match=sentence):
+    with pytest.raises(ToMeTypeError, match=f"a ppdiffusers pipeline or model.*{re.escape(type(value).__name__)}"):
         function(value)
 
 
@@ -330,30 +328,17 @@ def test_a_preset_that_is_nearly_right_is_suggested() -> None:
         ToMeConfig(method="tofuu")
 
 
-def test_a_file_of_settings_is_named_with_its_fault(tmp_path: Path) -> None:
-    file = tmp_path / "mine.json"
-    for content in ('{"ration": 0.5}', '{"ratio": 2}', '{"sx": "2"}', '{"ratio": {"1": 0.5, "01": 0.2}}', "[]", "{"):
-        file.write_text(content)
-        for apply in (ToMeConfig.load, lambda path: apply_tome(unet(), config=path)):
-            with pytest.raises(ToMeError, match=f"^{re.escape(str(file))}"):
-                apply(file)
-
-
-def test_a_conflict_names_its_settings() -> None:
+def test_a_conflict_names_its_settings(tmp_path: Path) -> None:
+    """Also one in a file or with a preset."""
+    (tmp_path / "mine.json").write_text('{"ratio": 0.8}')
     for settings, names in (
         (dict(ratio=0.75), ("ratio", "sx", "sy", "st", "method")),
         (dict(ratio=0.8), ("ratio", "sx", "sy", "st")),
         (dict(method="todo", tile=16), ("tile", "method")),
+        (dict(config=tmp_path / "mine.json"), ("ratio", "sx", "sy", "st")),
+        (dict(config="quality", ratio=0.8), ("ratio", "sx", "sy", "st")),
     ):
         with pytest.raises(ToMeValueError) as raised:
-            ToMeConfig(**settings)  # type: ignore[arg-type]
+            apply_tome(unet(), **settings)
         assert raised.value.settings == names
         assert pickle.loads(pickle.dumps(raised.value)).settings == names
-
-
-def test_a_conflict_in_a_file_or_with_a_preset_names_its_settings_too(tmp_path: Path) -> None:
-    (tmp_path / "mine.json").write_text('{"ratio": 0.8}')
-    for settings in (dict(config=tmp_path / "mine.json"), dict(config="quality", ratio=0.8)):
-        with pytest.raises(ToMeValueError) as raised:
-            apply_tome(unet(), **settings)
-        assert raised.value.settings == ("ratio", "sx", "sy", "st")

@@ -236,17 +236,11 @@ class TestBesideMonkeypatches:
         assert getattr(cls, name) is self.method
         assert not hasattr(ppdiffusers.UNet2DConditionModel, "tome")
 
-    def test_one_put_on_before_install_comes_back(self) -> None:
+    @pytest.mark.parametrize("between", [False, True], ids=["before", "between two"])
+    def test_one_put_on_before_install_comes_back(self, between: bool) -> None:
         cls = ppdiffusers.DiffusionPipeline
-        uninstall()
-        cls.apply_tome = self.method
-        install()
-        assert cls.apply_tome is apply_tome
-        uninstall()
-        assert cls.apply_tome is self.method
-
-    def test_one_put_on_between_two_installs_comes_back(self) -> None:
-        cls = ppdiffusers.DiffusionPipeline
+        if not between:
+            uninstall()
         cls.apply_tome = self.method
         install()
         assert cls.apply_tome is apply_tome

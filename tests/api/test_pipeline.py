@@ -19,7 +19,6 @@ import tiny
 from ppdiffusers_tome import (
     ToMeConfig,
     ToMeMixin,
-    ToMeTypeError,
     ToMeValueError,
     applied_tome,
     apply_patch,
@@ -251,18 +250,6 @@ class TestWaysOfAsking:
         assert applied_tome(unet).config == ToMeConfig(0.6, 2, 4, 4, False, True, True, True)
         assert remove_patch(unet) is unet
         assert applied_tome(unet) is None
-
-    @pytest.mark.parametrize(
-        "settings",
-        [dict(sx=4), dict(ratio=0.3), dict(seed=1), dict(max_downsample=1), dict(use_rand=False)],
-    )
-    def test_settings_beside_a_config_hold(self, unet: tiny.Model, settings: dict[str, Any]) -> None:
-        config = ToMeConfig(0.6, max_downsample=2, seed=2)
-        assert apply_tome(unet, config=config, **settings).tome.config == replace(config, **settings)
-
-    def test_first_and_keyword_config_together_are_refused(self, unet: tiny.Model) -> None:
-        with pytest.raises(ToMeTypeError, match=r"^ratio=ToMeConfig.* and config=ToMeConfig.* both hold all"):
-            apply_tome(unet, ToMeConfig(), config=ToMeConfig())
 
     def test_every_name_of_the_package_is_there(self) -> None:
         for name in ppdiffusers_tome.__all__:

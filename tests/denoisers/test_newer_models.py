@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Iterator
 from functools import lru_cache
@@ -15,11 +14,11 @@ import paddle.nn.functional as F
 import pytest
 
 import tiny
-from patching.contract import attachment_of, computing, first_arguments, needs_of
+from patching.contract import computing, first_arguments, needs_of, watch_blocks
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
-from zoo import Specimen, flux, specimens
+from zoo import Specimen, specimens
 from zoo.specimen import TEXT_TOKENS, Inputs, norms_anywhere
 
 NEWER = {each.name: each for each in specimens() if each.since}
@@ -134,8 +133,7 @@ def check_fewer_keys(specimen: Specimen, model: tiny.Model, size: dict[str, int]
     """Of all keys the others are masked, and nothing else may change: positions, texts, frames, rows of a batch."""
     (section, *_) = find_blocks(model)[0].adapter.points[ATTENTION]
     apply_tome(model, 0.5, method="todo")
-    blocks: list[Any] = []
-    attachment_of(model).watch = blocks.append
+    blocks = watch_blocks(model)
     merged = Attention().run(specimen, model, **size)
     tokens, frames = tokens_of(specimen, size)
     kept = [np.sort(each.reduction.kept.numpy() - each.layout.prefix)[each.layout.prefix :] for each in blocks]
@@ -154,14 +152,6 @@ def test_fewer_keys_are_all_keys_of_which_the_others_are_masked(
     specimen: Specimen, model: tiny.Model, size: dict[str, int]
 ) -> None:
     check_fewer_keys(specimen, model, size)
-
-
-class EqualInCells(Inputs):
-    """Latents of which two by two tokens are equal."""
-
-    def picture(self, *channels: int, scale: int = 1, seed: int = 0) -> paddle.Tensor:
-        coarse = tiny.array((self.batch, *channels, self.height // 4, self.width // 4), seed=seed)
-        return coarse.repeat_interleave(4, axis=-2).repeat_interleave(4, axis=-1)
 
 
 def give_cells_one_position(rope: tiny.Model, height: int, width: int, frames: int) -> Any:
@@ -185,29 +175,13 @@ def test_merging_equal_tokens_changes_nothing_once_their_number_counts(
 ) -> None:
     rope, frames = (model.pos_embed, 1) if specimen.name == "flux" else (model.rope, Inputs().frames)
     hook = give_cells_one_position(rope, 8, 8, frames)
-    plain = Attention().run(specimen, model, EqualInCells)
+    plain = Attention().run(specimen, model, tiny.EqualCells)
     apply_tome(model, ratio, method=method, proportional=True)
-    proportional = Attention().run(specimen, model, EqualInCells)
-    merged = Attention().run(specimen, apply_tome(model, ratio, method=method), EqualInCells)
+    proportional = Attention().run(specimen, model, tiny.EqualCells)
+    merged = Attention().run(specimen, apply_tome(model, ratio, method=method), tiny.EqualCells)
     hook.remove()
     assert change(plain, proportional) <= 1e-6
     assert change(plain, merged) >= 1e-3
-
-
-@parametrize_specimens("flux")
-def test_a_text_keeps_positions_of_its_own(
-    specimen: Specimen, model: tiny.Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pipelines give it none, and whoever calls the model may."""
-    of_picture = flux.ids
-
-    def ids(height: int, width: int) -> tuple[paddle.Tensor, paddle.Tensor]:
-        return of_picture(height, width)[0], 3 * tiny.array((TEXT_TOKENS, 3))
-
-    plain = numbers(specimen, model)
-    monkeypatch.setattr(flux, "ids", ids)
-    assert change(plain, numbers(specimen, model)) > 1e-3
-    check_fewer_keys(specimen, model, SIZES[0])
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["9x7", "5x11", "9x13"])
@@ -229,17 +203,6 @@ def test_odd_grids_frames_and_batches_merge(specimen: Specimen, model: tiny.Mode
     assert len(counts) >= len(find_blocks(model))
     with_text = left + TEXT_TOKENS + (specimen.name == "flux_controlnet")  # and the mode of a union
     assert all(len(seen) == 1 and seen[0] in (left, with_text) for seen in counts.values()), counts
-
-
-@parametrize_specimens(*NEWER)
-def test_a_copy_has_its_own(specimen: Specimen, model: tiny.Model) -> None:
-    plain = numbers(specimen, model)
-    merged = numbers(specimen, apply_tome(model, 0.5))
-    copied = copy.deepcopy(model)
-    remove_tome(model)
-    assert np.array_equal(numbers(specimen, copied), merged)
-    assert np.array_equal(numbers(specimen, model), plain)
-    assert np.array_equal(numbers(specimen, remove_tome(copied)), plain)
 
 
 class CalledWith(Exception):  # noqa: N818 - carries what was asked for
@@ -314,17 +277,6 @@ def tokens_in(model: tiny.Model, specimen: Specimen, *paths: str) -> dict[str, n
     return {path: each[-1] for path, each in seen.items()}
 
 
-@parametrize_specimens("sd35")
-def test_both_attentions_of_stable_diffusion_3_5_merge(specimen: Specimen, model: tiny.Model) -> None:
-    block = "transformer_blocks.0"
-    paths = [f"{block}.{attention}.{layer}" for attention in ("attn", "attn2") for layer in ("to_q", "to_k", "to_v")]
-    assert {each.shape[1] for each in tokens_in(model, specimen, *paths).values()} == {64}
-    seen = tokens_in(apply_tome(model, 0.5), specimen, *paths)
-    assert {path: each.shape[1] for path, each in seen.items()} == dict.fromkeys(paths, 32)
-    seen = tokens_in(apply_tome(model, 0.5, method="todo"), specimen, *paths)
-    assert {path: each.shape[1] for path, each in seen.items()} == {path: 64 if "q" in path else 32 for path in paths}
-
-
 @parametrize_specimens("hunyuan_video")
 def test_blocks_that_refine_the_text_are_left_alone(specimen: Specimen, model: tiny.Model) -> None:
     path = "context_embedder.token_refiner.refiner_blocks.0.attn.to_q"
@@ -333,52 +285,6 @@ def test_blocks_that_refine_the_text_are_left_alone(specimen: Specimen, model: t
     assert not [site for site in find_blocks(model) if site.name.startswith("context_embedder")]
     assert tiny.snapshot(model.context_embedder.token_refiner) == refiner
     assert np.array_equal(tokens_in(model, specimen, path)[path], before[path])
-
-
-# Where a text enters blocks, or the layers that see it among a picture's tokens, and which of the tokens it is.
-TEXTS = {
-    "flux": {
-        "transformer_blocks.0.attn.add_k_proj": slice(None), "transformer_blocks.0.ff_context": slice(None),
-        "single_transformer_blocks.0.attn.to_k": slice(0, TEXT_TOKENS),
-    },
-    "sd35": {"transformer_blocks.0.attn.add_k_proj": slice(None), "transformer_blocks.0.attn.add_q_proj": slice(None)},
-    "sd3_controlnet": {"transformer_blocks.0.attn.add_k_proj": slice(None)},
-    "cogvideox": {
-        "transformer_blocks.0.attn1.to_k": slice(0, TEXT_TOKENS), "transformer_blocks.0.ff": slice(0, TEXT_TOKENS)
-    },
-    "hunyuan_video": {
-        "transformer_blocks.0.attn.add_k_proj": slice(None),
-        "single_transformer_blocks.0.attn.to_k": slice(-TEXT_TOKENS, None),
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, dict(method="todo"), dict(merge_attn=False, merge_mlp=True)], ids=["attention", "keys", "mlp"]
-)
-@parametrize_specimens(*TEXTS)
-def test_a_text_never_merges(specimen: Specimen, model: tiny.Model, settings: dict[str, Any]) -> None:
-    """It is as many tokens as before, and until what merged is first attended to the very same."""
-    parts, mlp = TEXTS[specimen.name], "merge_mlp" in settings
-    plain = tokens_in(model, specimen, *parts)
-    merged = tokens_in(apply_tome(model, 0.7, **settings), specimen, *parts)
-    for path, part in parts.items():
-        text = merged[path][:, part]
-        assert text.shape[1] == TEXT_TOKENS, path
-        untouched = path.startswith("transformer_blocks.0") and (mlp or "attn" in path)
-        assert np.array_equal(text, plain[path][:, part]) == untouched, path
-        if part != slice(None):
-            fewer = merged[path].shape[1] < plain[path].shape[1]
-            assert fewer == (path.endswith(".ff") == mlp), path
-
-
-@parametrize_specimens("flux")
-def test_the_first_of_two_timesteps_is_the_denoisings(specimen: Specimen, model: tiny.Model) -> None:
-    """FLUX embeds its guidance by the same layer, after the timestep."""
-    for timestep, merges in ((900, True), (510, True), (490, False), (0, False)):
-        plain = numbers(specimen, remove_tome(model), timestep=timestep)
-        merged = numbers(specimen, apply_tome(model, 0.5, end=0.5), timestep=timestep)
-        assert np.array_equal(plain, merged) != merges, timestep
 
 
 class AttentionIn16Bits:

@@ -9,10 +9,9 @@ import paddle
 import pytest
 
 import tiny
-from patching.contract import ToMeContract, first_arguments, groups
+from patching.contract import ToMeContract, first_arguments, groups, watch_blocks
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
 from zoo import (
     pixart,
@@ -44,15 +43,10 @@ class TestUTransformerBlock(ToMeContract):
 
 def matchings(model: tiny.Model, run: Any) -> list[Matching]:
     """Those of the blocks of a model with ToMe, in the order in which they run."""
-    used: list[Matching] = []
-    attachments = {id(override.attachment): override.attachment for _, _, override in list_attached_blocks(model)}
-    for attachment in attachments.values():
-        attachment.watch = lambda block: used.append(block.reduction)
+    called = watch_blocks(model)
     with paddle.no_grad():
         run(model)
-    for attachment in attachments.values():
-        attachment.watch = None
-    return used
+    return [block.reduction for block in called]
 
 
 def inputs_of(layer: tiny.Model, model: tiny.Model, run: Any) -> list[np.ndarray]:

@@ -23,7 +23,7 @@ TIMESTEP = 500
 
 @cache
 def unet() -> tiny.Model:
-    return tiny.unet(levels=1, mid_block_type=None)
+    return tiny.small_unet()
 
 
 @st.composite

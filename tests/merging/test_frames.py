@@ -14,7 +14,7 @@ from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, plan_key_choice
 from ppdiffusers_tome.merging.matchers import build_matcher
 from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP
+from ppdiffusers_tome.merging.methods import COMBINE_MODES
 from ppdiffusers_tome.merging.partition import random_partition
 from ppdiffusers_tome.merging.tiles import cut_into_tiles
 
@@ -44,29 +44,6 @@ def test_frames_merge_as_if_each_were_an_image(batch: int, frames: int, how: str
     back = apart.restore(of_images).reshape(x.shape)
     assert np.array_equal(together.restore(merged).numpy(), back.numpy())
     assert together.fits(x)
-
-
-@pytest.mark.parametrize("frames", [1, 3])
-def test_a_merged_token_has_the_position_of_its_destination(frames: int) -> None:
-    x = tiny.array((2, frames * FRAME.num_tokens, 8))
-    matching, _ = match_each_frame(x, frames, num_merged=11)
-    positions = matching.positions.numpy()
-    assert positions.shape == (2, matching.num_left)
-    owner = matching.owner.numpy().reshape(2, -1)
-    destinations = random_partition(FRAME, 2, 2, seed=0, timestep=None).destinations.numpy()
-    for image in range(2):
-        rows = owner[image][positions[image]]
-        # Each row is at a token that is in its group, and all destinations are positions.
-        assert np.array_equal(rows, np.arange(matching.num_left) + image * matching.num_left)
-        assert set(destinations) <= set(positions[image])
-    assert np.array_equal(matching.reduce(x, KEEP).numpy()[1], x.numpy()[1][positions[1]])
-
-
-def test_sizes_are_those_of_the_groups() -> None:
-    x = tiny.array((2, 3 * FRAME.num_tokens, 8))
-    matching, _ = match_each_frame(x, 3, num_merged=11)
-    expected = np.bincount(matching.owner.numpy()).reshape(2, -1)
-    assert np.abs(np.exp(matching.log_group_sizes.numpy()) - expected).max() <= 1e-4
 
 
 @pytest.mark.parametrize("grid", [Grid(4, 6, 4), Grid(5, 7, 3), Grid(2, 2, 2), Grid(3, 5, 7)])
@@ -102,14 +79,6 @@ def test_tiles_of_frames_are_one_cell_deep() -> None:
     assert tiles.num_tiles == 4
     assert tiles.destinations.reshape(4, -1).shape == (4, 6)
     assert not tiles.rank_penalty.any()
-
-
-def test_a_picture_has_the_destinations_that_it_had_before_there_were_frames() -> None:
-    """Pictures stay what they are: a stride of one frame draws as if there were none."""
-    one = random_partition(Grid(8, 8), 2, 2, seed=5, timestep=paddle.to_tensor([500]))
-    other = random_partition(Grid(8, 8, 1), 2, 2, seed=5, timestep=paddle.to_tensor([500]), st=1)
-    assert np.array_equal(one.destinations.numpy(), other.destinations.numpy())
-    assert one.destinations.tolist() == [8, 10, 4, 7, 24, 18, 29, 31, 41, 42, 44, 46, 48, 59, 53, 54]
 
 
 def choose_keys(layout: Layout) -> paddle.Tensor:

@@ -246,6 +246,8 @@ class TestMatching:
     @given(cases(), st.data())
     def test_a_group_is_masked_when_one_of_its_tokens_is(self, case: Case, data: st.DataObject) -> None:
         matching = case.match(case.tokens("float32"), data.draw(tiles(case)))
+        if data.draw(st.booleans()):
+            matching = matching.keep_queries()
         heads, queries = data.draw(st.sampled_from([(1, False), (2, False), (2, True)]))
         out = np.random.default_rng(case.seed).random((case.batch, case.num_tokens)) < data.draw(st.floats(0, 1))
         rows = case.num_tokens if queries else 1
@@ -253,7 +255,8 @@ class TestMatching:
         merged = matching.reduce_mask(paddle.to_tensor(bias.astype("float32"))).numpy()
         expected = np.array([out.ravel()[group].any() for group in groups(matching)]).reshape(case.batch, 1, -1)
         expected = np.where(expected, -10000, 0).repeat(heads, axis=0)
-        assert merged.shape == (case.batch * heads, matching.num_left if queries else 1, matching.num_left)
+        rows = matching.num_left if queries and not matching.keeps_queries else rows
+        assert merged.shape == (case.batch * heads, rows, matching.num_left)
         assert np.array_equal(merged, np.broadcast_to(expected, merged.shape))
 
     @PROPERTY

@@ -71,15 +71,20 @@ def matching() -> Matching:
     return found
 
 
+@pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize("text_first", [True, False])
-def test_a_group_is_left_out_with_any_of_its_tokens(text_first: bool) -> None:
+def test_a_group_is_left_out_with_any_of_its_tokens(text_first: bool, images: int) -> None:
+    """Also where all images have one mask, and each image groups of its own."""
     found = matching()
-    seen = np.random.default_rng(0).random((2, 1, 1, TEXT + TOKENS)) < 0.8
-    own = seen[..., TEXT:] if text_first else seen[..., :TOKENS]
-    num_others = seen[..., :TEXT] if text_first else seen[..., TOKENS:]
-    owner = found.owner.numpy()
-    whole = np.array([own.ravel()[owner == row].all() for row in range(2 * found.num_left)]).reshape(2, 1, 1, -1)
+    seen = np.random.default_rng(0).random((images, HEADS, 1, TEXT + TOKENS)) < 0.8
+    of_all = np.broadcast_to(seen, (2, *seen.shape[1:]))
+    own = of_all[..., TEXT:] if text_first else of_all[..., :TOKENS]
+    num_others = of_all[..., :TEXT] if text_first else of_all[..., TOKENS:]
+    rows = np.arange(2 * found.num_left).reshape(2, -1, 1)
+    member = found.owner.numpy().reshape(2, 1, TOKENS) == rows
+    whole = (own[:, :, :, None] | ~member[:, None, None]).all(axis=-1)
     expected = np.concatenate([num_others, whole] if text_first else [whole, num_others], axis=3)
+    assert not np.array_equal(expected[0], expected[1])
     assert 0 < expected.sum() < expected.size
     assert np.array_equal(reduce_key_mask(paddle.to_tensor(seen), found, text_first=text_first).numpy(), expected)
     bias = paddle.to_tensor(np.where(seen, 0, -1e4).astype("float32"))

@@ -276,4 +276,3 @@ def test_a_stride_over_frames_merges_over_frames(family: Family) -> None:
 def test_a_stride_over_frames_needs_frames(family: Family) -> None:
     with pytest.raises(NothingToMergeError, match="st=2 merges tokens of several frames"):
         apply_tome(family.build(), 0.5, st=2)
-

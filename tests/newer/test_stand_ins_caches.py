@@ -6,40 +6,20 @@ So does Pyramid Attention Broadcast with attention: it puts a ``forward`` of its
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import paddle
 import pytest
-from paddle import nn
 
 from newer.stand_ins import FAMILIES, Attention, Family, FeedForward, Model, Processor, RoundTheNorms
 from newer.test_stand_ins import attentions, blocks, case, same, set_processors
+from patching.contract import EverySecond
 from ppdiffusers_tome import apply_tome, remove_tome
 from zoo.specimen import Inputs
 
 # How far the denoising is: at first hardly, then nearly through; two denoisings.
 TIMESTEPS = (900, 200, 800, 300)
-
-
-class EverySecond(nn.Layer):
-    """Every second call gets what the one before got, the very object, as ppdiffusers' hooks do it."""
-
-    def __init__(self, forward: Any) -> None:
-        super().__init__()
-        self.fn_ref = SimpleNamespace(original_forward=forward, forward=forward)
-        self.wrapped = forward  # a layer, where this wraps one
-        self.calls, self.state = 0, SimpleNamespace(cache=None)
-
-    def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        self.calls += 1
-        if self.calls % 2:
-            self.state.cache = self.fn_ref.original_forward(*inputs, **keywords)
-        return self.state.cache
-
-    def reset_state(self, layer: nn.Layer) -> None:
-        self.calls, self.state.cache = 0, None
 
 
 def list_layers_to_cache(model: Model) -> list[tuple[Any, str, Any]]:
@@ -53,10 +33,7 @@ def list_layers_to_cache(model: Model) -> list[tuple[Any, str, Any]]:
 
 def add_caches(model: Model, layers: Iterable[Any] = ()) -> Model:
     for layer in layers or [layer for _, _, layer in list_layers_to_cache(model)]:
-        cache = EverySecond(layer.forward)
-        layer.forward, layer._diffusers_hook = cache.forward, SimpleNamespace(
-            hooks={"every second": cache}, _fn_refs=[cache.fn_ref]
-        )
+        EverySecond.put_on(layer)
     return model
 
 

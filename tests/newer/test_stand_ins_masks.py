@@ -7,18 +7,11 @@ from typing import Any
 import paddle
 import pytest
 
+import tiny
 from newer.stand_ins import FAMILIES
 from newer.test_stand_ins import case, change
 from ppdiffusers_tome import NothingToMergeError, apply_tome
-from zoo.specimen import Inputs, normal
-
-
-class EqualCells(Inputs):
-    """Latents of which two by two tokens are equal."""
-
-    def picture(self, *channels: int, scale: int = 1, seed: int = 0) -> paddle.Tensor:
-        coarse = normal(self.batch, *channels, self.height // 4, self.width // 4, seed=seed)
-        return coarse.repeat_interleave(4, axis=-2).repeat_interleave(4, axis=-1)
+from zoo.specimen import Inputs
 
 
 @pytest.mark.parametrize("name", [family.name for family in FAMILIES.values() if family.takes_mask])
@@ -32,10 +25,10 @@ def test_merging_equal_tokens_changes_nothing_once_their_number_counts(
     family = FAMILIES[name]
     model = family.build(**blocks)
     model.rope.share = 2
-    plain = family.run(model, EqualCells())
+    plain = family.run(model, tiny.EqualCells())
     settings = dict(ratio=ratio, method=method)
-    assert change(family.run(apply_tome(model, **settings, proportional=True), EqualCells()), plain) <= 1e-6
-    assert change(family.run(apply_tome(model, **settings, proportional=False), EqualCells()), plain) >= 1e-3
+    assert change(family.run(apply_tome(model, **settings, proportional=True), tiny.EqualCells()), plain) <= 1e-6
+    assert change(family.run(apply_tome(model, **settings, proportional=False), tiny.EqualCells()), plain) >= 1e-3
 
 
 @pytest.mark.parametrize("family", [case(family) for family in FAMILIES.values() if not family.takes_mask])

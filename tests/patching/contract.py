@@ -7,6 +7,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,10 +20,13 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.patching.attach import list_attached_blocks
-from ppdiffusers_tome.patching.blocks import execution_order, find_blocks
+from ppdiffusers_tome.patching.blocks import execution_order, find_blocks, find_layer
+from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_overrides
 from ppdiffusers_tome.patching.recorder import record_merging
+from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.state.calls import BlockCall
 from zoo import Specimen
 
 # Grid, batch, how many tokens merge.
@@ -38,10 +42,17 @@ USUAL = {
 }  # fmt: skip
 
 
+# Where the layer that makes an attention's queries may be in a block.
+QUERIES = ("attn1.to_q", "attn.to_q", "attention.to_q", "attn.qkv", "to_q")
 # Two transformers work side by side there, and the second runs first.
 SIDE_BY_SIDE = {"versatile"}
 # Its downsampler pads the height by a row more, which is cut off again on the way up.
 PADDED = {"vid2vid_st_unet"}
+
+
+needs_recompute = pytest.mark.skipif(
+    paddle.__version__.startswith("2."), reason="Paddle 2.6 has no recomputation on a CPU"
+)
 
 
 def marks_of(specimen: Specimen) -> list[pytest.MarkDecorator]:
@@ -98,8 +109,83 @@ def first_arguments(layer: tiny.Model) -> Iterator[list[np.ndarray]]:
         yield seen
 
 
+@contextlib.contextmanager
+def count_queries(model_or_pipe: Any) -> Iterator[dict[str, list[int]]]:
+    """Yield the number of queries in each call of attention, by the path of its block."""
+    counts: dict[str, list[int]] = {}
+    with contextlib.ExitStack() as stack:
+        for part, model in list_models(model_or_pipe):
+            for site in find_blocks(model):
+                layers = (find_layer(site.block, path) for path in QUERIES)
+                queries = next((layer for layer in layers if layer is not None), None)
+                if queries is None:
+                    continue  # a block of the latent upscaler that has cross-attention alone
+                seen = counts.setdefault(f"{part}.{site.name}", [])
+                hook = queries.register_forward_post_hook(lambda _, x, output, seen=seen: seen.append(output.shape[1]))
+                stack.callback(hook.remove)
+        yield counts
+
+
+def watch_blocks(model: tiny.Model) -> list[BlockCall]:
+    """Return a list that fills with the calls of blocks in which tokens merge."""
+    called: list[BlockCall] = []
+    for _, _, override in list_attached_blocks(model):
+        override.attachment.watch = called.append
+    return called
+
+
 def attachment_of(model: tiny.Model) -> Attachment:
     return list_attached_blocks(model)[0][2].attachment
+
+
+class EverySecond(paddle.nn.Layer):
+    """A cache such as Pyramid Attention Broadcast's on a layer.
+
+    Every second call gets what the one before got, the very object.
+    """
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn_ref = SimpleNamespace(original_forward=forward, forward=forward)
+        self.wrapped = forward  # a layer, where this wraps one
+        self.calls, self.state = 0, SimpleNamespace(cache=None)
+
+    @classmethod
+    def put_on(cls, layer: tiny.Model) -> None:
+        cache = cls(layer.forward)
+        layer.forward = cache.forward
+        layer._diffusers_hook = SimpleNamespace(hooks={"every second": cache}, _fn_refs=[cache.fn_ref])
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        self.calls += 1
+        if self.calls % 2:
+            self.state.cache = self.fn_ref.original_forward(*inputs, **keywords)
+        return self.state.cache
+
+    def reset_state(self, layer: tiny.Model) -> None:
+        self.calls, self.state.cache = 0, None
+
+
+@contextlib.contextmanager
+def count_matchings(layer: tiny.Model) -> Iterator[list[int]]:
+    """Yield the number of matchings that are made in each call of a layer."""
+    counts: list[int] = []
+    build = reducer.build_matcher
+
+    def build_counting(*args: Any, **given: Any) -> Any:
+        match = build(*args, **given)
+
+        def count(tokens: paddle.Tensor) -> Any:
+            counts[-1] += 1
+            return match(tokens)
+
+        return count
+
+    hook = layer.register_forward_pre_hook(lambda *_: counts.append(0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reducer, "build_matcher", build_counting)
+        yield counts
+    hook.remove()
 
 
 class Tensors:
@@ -221,6 +307,14 @@ class ToMeContract:
         assert tiny.snapshot(model) != before
         assert tiny.snapshot(remove_tome(model)) == before
 
+    def test_copies_have_their_own(self, model: tiny.Model, plain: np.ndarray) -> None:
+        merged = self.output(apply_tome(model, 0.5, merge_crossattn=True, merge_mlp=True))
+        twin = copy.deepcopy(model)
+        assert np.array_equal(self.output(remove_tome(copy.deepcopy(model))), plain)
+        assert np.array_equal(self.output(model), merged)
+        assert np.array_equal(self.output(remove_tome(model)), plain)
+        assert np.array_equal(self.output(twin), merged)
+
     def test_state_dict_keys_stay(self, model: tiny.Model) -> None:
         before = list(model.state_dict())
         assert list(apply_tome(model, 0.5, merge_crossattn=True, merge_mlp=True).state_dict()) == before
@@ -262,7 +356,8 @@ class ToMeContract:
         expected = self.output(apply_tome(other, 0.5, **settings), timestep=300)
         tensors = Tensors(apply_tome(model, 0.5, **settings))
         last_block = list_attached_blocks(model)[-1][1]
-        with failing_in(last_block), contextlib.suppress(StumbledError):
+        # Not caught by ``except Exception``.
+        with failing_in(last_block, KeyboardInterrupt), contextlib.suppress(KeyboardInterrupt):
             self.output(model)
         assert tensors.seen
         assert attachment_of(model).current_call() is None
@@ -334,45 +429,11 @@ class MethodContract:
             assert highest[merged].min() >= highest[~merged].max(initial=-2) - 1e-6
 
     @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
-    def test_groups_cover_every_token_once(self, grid: Grid, batch: int, num_merged: int) -> None:
-        matching = self.match_randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
-        found = groups(matching)
-        assert all(len(group) for group in found)
-        assert np.allclose(1 / matching.inverse_count.numpy().ravel(), [len(group) for group in found])
-        assert sum(map(len, found)) == batch * grid.num_tokens
-        # A group belongs to one image.
-        assert all(len(set(group // grid.num_tokens)) == 1 for group in found)
-        assert matching.num_left == grid.num_tokens - num_merged
-
-    @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
-    def test_merge_gives_means_and_unmerge_gives_them_back(self, grid: Grid, batch: int, num_merged: int) -> None:
-        matching = self.match_randomly(tiny.array((batch, grid.num_tokens, 6)), grid, num_merged)
-        y = tiny.array((batch, grid.num_tokens, 9), seed=1)
-        merged = matching.reduce(y)
-        assert merged.shape == [batch, matching.num_left, 9]
-        rows = y.numpy().reshape(-1, 9)
-        expected = np.stack([rows[group].mean(axis=0) for group in groups(matching)])
-        assert np.abs(merged.numpy().reshape(-1, 9) - expected).max() <= 1e-6
-        back = matching.restore(merged)
-        assert back.shape == y.shape
-        assert np.abs(back.numpy().reshape(-1, 9) - expected[matching.owner.numpy()]).max() <= 1e-6
-        # Merging what was unmerged changes nothing: every group is its own mean.
-        assert np.abs(matching.reduce(back).numpy() - merged.numpy()).max() <= 1e-6
-
-    @pytest.mark.parametrize(("grid", "batch", "num_merged"), MATCHED)
     def test_the_most_similar_sources_merge_into_their_most_similar_destinations(
         self, grid: Grid, batch: int, num_merged: int
     ) -> None:
         x = tiny.array((batch, grid.num_tokens, 6), seed=3)
         self.check_most_similar(x, grid, num_merged, regular_partition(grid, 2, 2))
-
-    def test_zero_tokens_give_no_nan(self) -> None:
-        x = tiny.array((2, 16, 6)).numpy()
-        x[0], x[1, ::3] = 0, 0
-        matching = self.match_randomly(paddle.to_tensor(x), Grid(4, 4), 9)
-        assert np.isfinite(matching.inverse_count.numpy()).all()
-        assert np.isfinite(matching.reduce(paddle.to_tensor(x)).numpy()).all()
-        assert sum(map(len, groups(matching))) == 32
 
     @pytest.mark.parametrize("scale", [1e-3, 1e15])
     def test_huge_and_tiny_tokens_are_ranked(self, scale: float) -> None:

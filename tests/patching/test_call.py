@@ -19,7 +19,7 @@ from paddle.distributed.fleet.utils import recompute
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
 import tiny
-from patching.contract import StumbledError, Tensors, attachment_of, failing_in
+from patching.contract import StumbledError, Tensors, attachment_of, failing_in, needs_recompute, watch_blocks
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
@@ -30,10 +30,6 @@ from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.attach import attach
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
-
-ALL = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
-# Paddle 2.6 has no recomputation on a CPU.
-RECOMPUTES = not paddle.__version__.startswith("2.")
 
 
 def parts(unet: tiny.Model) -> dict[str, Callable[[], paddle.Tensor]]:
@@ -57,7 +53,7 @@ def parts(unet: tiny.Model) -> dict[str, Callable[[], paddle.Tensor]]:
 def test_a_part_that_is_called_alone_knows_nothing_of_a_call_that_failed(
     name: str, kind: type[BaseException], settings: dict[str, Any]
 ) -> None:
-    unet = apply_tome(tiny.unet(), **ALL, **settings)
+    unet = apply_tome(tiny.unet(), **tiny.MERGE_ALL, **settings)
     with paddle.no_grad():
         expected = parts(unet)[name]().numpy()
         with failing_in(unet.down_blocks[0].attentions[0].transformer_blocks[0].attn2, kind), pytest.raises(kind):
@@ -67,7 +63,7 @@ def test_a_part_that_is_called_alone_knows_nothing_of_a_call_that_failed(
 
 def test_a_part_is_called_while_the_failure_is_still_handled() -> None:
     """Whoever holds the traceback holds the frames of the failed call."""
-    unet = apply_tome(tiny.unet(), **ALL)
+    unet = apply_tome(tiny.unet(), **tiny.MERGE_ALL)
     block = parts(unet)["block"]
     with paddle.no_grad():
         expected = block().numpy()
@@ -78,34 +74,18 @@ def test_a_part_is_called_while_the_failure_is_still_handled() -> None:
                 assert np.array_equal(block().numpy(), expected)
 
 
+@paddle.no_grad()
 @pytest.mark.parametrize("kind", [StumbledError, KeyboardInterrupt])
 def test_a_part_that_failed_is_called_alone_again(kind: type[BaseException]) -> None:
     """The same layer is on the stack again; its failed call is not."""
 
-    def host_of(unet: tiny.Model) -> Callable[[int], np.ndarray]:
-        host, text = unet.down_blocks[0].attentions[0], tiny.text()
-        return lambda seed: host(tiny.array((2, 8, 16, 16), seed=seed), encoder_hidden_states=text).sample.numpy()
+    def run(host: tiny.Model, seed: int) -> np.ndarray:
+        return host(tiny.array((2, 8, 16, 16), seed=seed), encoder_hidden_states=tiny.text()).sample.numpy()
 
-    settings = dict(ratio=0.5, reuse_blocks=True)
-    unet = apply_tome(tiny.unet(), **settings)
-    with paddle.no_grad():
-        expected = host_of(apply_tome(tiny.unet(), **settings))(6)
-        block = unet.down_blocks[0].attentions[0].transformer_blocks[0]
-        with failing_in(block.attn2, kind), pytest.raises(kind):
-            host_of(unet)(5)
-        assert np.array_equal(host_of(unet)(6), expected)
-
-
-@pytest.mark.parametrize("kind", [StumbledError, KeyboardInterrupt, MemoryError])
-def test_failed_calls_do_not_pile_up(kind: type[BaseException]) -> None:
-    unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
-    tensors = Tensors(unet)
-    for _ in range(4):
-        with failing_in(unet.mid_block, kind), contextlib.suppress(kind):
-            tiny.run_unet(unet)
-    tiny.run_unet(unet)
-    assert tensors.alive() == 0
-    assert CALL_STACK.calls == []
+    host, other = (apply_tome(tiny.unet(), 0.5, reuse_blocks=True).down_blocks[0].attentions[0] for _ in range(2))
+    with failing_in(host.transformer_blocks[0].attn2, kind), pytest.raises(kind):
+        run(host, 5)
+    assert np.array_equal(run(host, 6), run(other, 6))
 
 
 @pytest.mark.parametrize("refilled", [False, True])
@@ -195,82 +175,46 @@ def test_a_warning_names_the_line_of_the_user() -> None:
     assert "ppdiffusers_tome" not in warning.filename
 
 
-@pytest.mark.parametrize("name", ["block", "host", "down"])
-def test_a_part_that_is_called_alone_knows_nothing_of_the_last_picture(name: str) -> None:
-    """With reuse_blocks it would find the matching of the whole model's call."""
-    with paddle.no_grad():
-        expected = parts(apply_tome(tiny.unet(), **ALL, reuse_blocks=True))[name]().numpy()
-        unet = apply_tome(tiny.unet(), **ALL, reuse_blocks=True)
-        tiny.run_unet(unet)
-        assert np.array_equal(parts(unet)[name]().numpy(), expected)
-
-
 @pytest.mark.parametrize("forward", [False, True], ids=["called", "forward"])
 def test_the_model_s_own_forward_may_be_called_without_hooks(forward: bool) -> None:
     """As some code does; every call has its own timestep."""
-    unet, other = apply_tome(tiny.unet(), **ALL), apply_tome(tiny.unet(), **ALL)
+    unet, other = apply_tome(tiny.unet(), **tiny.MERGE_ALL), apply_tome(tiny.unet(), **tiny.MERGE_ALL)
     with paddle.no_grad():
         for timestep in (900, 20, 900):
             output = (unet.forward if forward else unet)(tiny.latent(), timestep, tiny.text()).sample
             assert np.array_equal(output.numpy(), tiny.run_unet(other, timestep=timestep))
 
 
-@pytest.mark.parametrize("settings", [{}, dict(reuse_blocks=True), dict(method="todo"), dict(tile=4)], ids=str)
-def test_nothing_stays_on_the_thread_after_a_call(settings: dict[str, Any]) -> None:
-    unet = apply_tome(tiny.unet(), 0.5, **settings)
-    attachment = attachment_of(unet)
-    tiny.run_unet(unet)
-    assert CALL_STACK.calls == []
-    assert attachment.current_call() is None
-
-
 @pytest.mark.parametrize("kind", [StumbledError, KeyboardInterrupt])
 @pytest.mark.parametrize("place", ["down_blocks.0.attentions.0.transformer_blocks.0.attn1", "mid_block", "conv_out"])
-def test_a_call_that_failed_keeps_no_tensor_alive(place: str, kind: type[BaseException]) -> None:
+def test_calls_that_failed_keep_no_tensor_alive(place: str, kind: type[BaseException]) -> None:
     """Out of memory is when it matters: the next, smaller attempt needs the room."""
     unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
     tensors = Tensors(unet)
-    with failing_in(dict(unet.named_sublayers())[place], kind), contextlib.suppress(kind):
-        tiny.run_unet(unet)
+    for _ in range(2):
+        with failing_in(dict(unet.named_sublayers())[place], kind), contextlib.suppress(kind):
+            tiny.run_unet(unet)
     assert len(tensors.seen) >= 5
+    assert CALL_STACK.calls == []
     assert attachment_of(unet).current_call() is None
     assert tensors.alive() == 0
 
 
-@pytest.mark.parametrize("kind", [StumbledError, KeyboardInterrupt])
-def test_a_pipeline_that_failed_keeps_no_tensor_alive(kind: type[BaseException]) -> None:
-    pipe = tiny.pipeline().apply_tome(0.5, reuse_steps=3, reuse_blocks=True)
-    tensors = Tensors(pipe.unet)
-    with failing_in(pipe.unet.mid_block, kind), contextlib.suppress(kind):
-        tiny.run_pipeline(pipe)
-    assert tensors.seen
-    assert tensors.alive() == 0
-
-
+@pytest.mark.parametrize("failure", [None, StumbledError, KeyboardInterrupt])
 @pytest.mark.parametrize("settings", [{}, dict(reuse_steps=3, reuse_blocks=True), dict(method="todo")], ids=str)
-def test_a_pipeline_that_ended_keeps_no_tensor_alive(settings: dict[str, Any]) -> None:
+def test_a_pipeline_that_ended_keeps_no_tensor_alive(
+    settings: dict[str, Any], failure: type[BaseException] | None
+) -> None:
     pipe = tiny.pipeline().apply_tome(0.5, **settings)
     tensors = Tensors(pipe.unet)
-    tiny.run_pipeline(pipe, steps=3)
+    with contextlib.ExitStack() as stack:
+        if failure is not None:
+            stack.enter_context(contextlib.suppress(failure))
+            stack.enter_context(failing_in(pipe.unet.mid_block, failure))
+        tiny.run_pipeline(pipe, steps=3)
     assert tensors.seen
     # What is chosen by ``todo`` with fixed destinations is a constant.
     assert tensors.alive() == 0
-
-
-def test_constants_are_freed_with_the_tome_that_made_them() -> None:
-    unet = tiny.unet()
-    made: list[weakref.ref] = []
-    for settings in (dict(tile=4), dict(use_rand=False), dict(method="todo")):
-        apply_tome(unet, 0.5, **settings)
-        for height, width in ((16, 16), (8, 32), (20, 12)):
-            tiny.run_unet(unet, height=height, width=width)
-        kept = attachment_of(unet).constants._kept
-        assert len(kept) >= 3
-        made += [weakref.ref(tensor) for _, tensor in kept.values()]
-        del kept
-    remove_tome(unet)
-    gc.collect()
-    assert not [each for each in made if each() is not None]
 
 
 class Checkpointed(paddle.nn.Layer):
@@ -290,7 +234,7 @@ class Checkpointed(paddle.nn.Layer):
         return recompute(self.inner, *given, use_reentrant=self._reentrant, **keywords)
 
 
-@pytest.mark.skipif(not RECOMPUTES, reason="Paddle 2.6 has no recomputation on a CPU")
+@needs_recompute
 class TestRecomputation:
     """A backward pass runs layers again, after other calls, outside their denoiser."""
 
@@ -427,37 +371,26 @@ def test_threads_that_ask_for_gradients_and_threads_that_do_not_disturb_no_one()
         assert all(pool.map(ask, [True, False] * 4))
 
 
-class TestOwnMaskPreparation:
-    """A user's own ``prepare_attention_mask`` on an attention layer."""
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_users_own_mask_preparation_is_called_while_tome_is_applied_and_there_afterwards(method: str) -> None:
+    unet, calls, given = tiny.unet(levels=1), [], dict(attention_mask=tiny.keep_mask())
+    attention = unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1
 
-    @staticmethod
-    def own(calls: list[int], attention: tiny.Model) -> Callable[..., Any]:
-        def prepare_attention_mask(mask: Any, target_length: int, *args: Any, **kwargs: Any) -> Any:
-            calls.append(target_length)
-            return type(attention).prepare_attention_mask(attention, mask, target_length, *args, **kwargs)
+    def prepare(mask: Any, target_length: int, *args: Any, **kwargs: Any) -> Any:
+        calls.append(target_length)
+        return type(attention).prepare_attention_mask(attention, mask, target_length, *args, **kwargs)
 
-        return prepare_attention_mask
-
-    @pytest.mark.parametrize("method", sorted(METHODS))
-    def test_it_is_called_while_tome_is_applied_and_there_afterwards(self, method: str) -> None:
-        unet, calls = tiny.unet(levels=1), []
-        attention = unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1
-        attention.prepare_attention_mask = own = self.own(calls, attention)
-        keep = paddle.to_tensor((np.arange(256) % 7 > 0).astype("float32")[None].repeat(2, axis=0))
-        plain = tiny.run_unet(unet, attention_mask=keep)
-        before = tiny.snapshot(unet)
-        calls.clear()
-        tiny.run_unet(apply_tome(unet, 0.5, method=method), attention_mask=keep)
-        cells = {"pool": (127, 193)}.get(method, (128, 192))  # cells of four are pooled
-        assert calls == [cells[0]]
-        tiny.run_unet(apply_tome(unet, 0.25, method=method), attention_mask=keep)
-        assert calls == [*cells]
-        twin = copy.deepcopy(unet)
-        assert np.array_equal(tiny.run_unet(remove_tome(twin), attention_mask=keep), plain)
-        remove_tome(unet)
-        assert attention.prepare_attention_mask is own
-        assert np.array_equal(tiny.run_unet(unet, attention_mask=keep), plain)
-        assert tiny.snapshot(unet) == before
+    attention.prepare_attention_mask = prepare
+    plain = tiny.run_unet(unet, **given)
+    before = tiny.snapshot(unet)
+    calls.clear()
+    tiny.run_unet(apply_tome(unet, 0.5, method=method), **given)
+    tiny.run_unet(apply_tome(unet, 0.25, method=method), **given)
+    assert calls == ([127, 193] if method == "pool" else [128, 192])  # cells of four are pooled
+    twin = copy.deepcopy(unet)
+    assert np.array_equal(tiny.run_unet(remove_tome(twin), **given), plain)
+    assert tiny.snapshot(remove_tome(unet)) == before
+    assert np.array_equal(tiny.run_unet(unet, **given), plain)
 
 
 class TestMasks:
@@ -467,12 +400,11 @@ class TestMasks:
     def test_what_is_masked_reaches_no_other_token(self, settings: dict[str, Any]) -> None:
         """Told by the tokens themselves: those that are masked may be anything."""
         unet = apply_tome(tiny.unet(levels=1), 0.5, use_rand=False, **settings)
-        block = unet.down_blocks[0].attentions[0].transformer_blocks[0]
-        keep = np.ones((2, 256), "float32")
-        keep[0, 100:140], keep[1, ::7] = 0, 0
+        block, keep = unet.down_blocks[0].attentions[0].transformer_blocks[0], tiny.keep_mask().numpy()
         # Before ToMe merges, so that matchings are the same and the values alone differ.
         noise = np.zeros((2, 256, 8), "float32")
         seen: list[np.ndarray] = []
+        called = watch_blocks(unet)
         block.norm1.register_forward_post_hook(lambda layer, inputs, output: output + paddle.to_tensor(noise))
         attention = block.attn1
         attention.register_forward_post_hook(lambda layer, inputs, output: seen.append(output.numpy()))
@@ -480,18 +412,17 @@ class TestMasks:
         tiny.run_unet(unet, **given)
         noise[keep == 0] = 7
         tiny.run_unet(unet, **given)
-        # A group with a masked token is masked, and so is what comes of it.
-        matching_of = Told(unet)
-        tiny.run_unet(unet, **given)
-        clean = matching_of.tokens_whose_groups_hold_none_of(keep == 0)
+        masked, reduction = keep == 0, called[0].reduction
+        if not reduction.keeps_queries:  # a group with a masked token is masked, and so is what comes of it
+            owner = reduction.owner.numpy()
+            masked = np.isin(owner, owner[masked.ravel()]).reshape(keep.shape)
+        clean = ~masked
         assert clean.sum() > 50
         assert np.abs(seen[0] - seen[1])[clean].max() <= 1e-5
         assert np.isfinite(seen[1]).all()
 
     def test_todo_with_a_mask_equals_the_plain_model_with_those_keys_masked(self) -> None:
-        unet = tiny.unet(levels=1)
-        keep = np.ones((2, 256), "float32")
-        keep[0, 100:140], keep[1, ::7] = 0, 0
+        unet, keep = tiny.unet(levels=1), tiny.keep_mask().numpy()
         chosen = plan_key_choice(Layout(Grid(16, 16)), 192, (2, 2, 1), None).choose(None, Constants()).numpy()
         both = np.zeros_like(keep)
         both[:, chosen] = keep[:, chosen]
@@ -499,29 +430,6 @@ class TestMasks:
         settings = dict(method="todo", use_rand=False)
         merged = tiny.run_unet(apply_tome(unet, 0.75, **settings), attention_mask=paddle.to_tensor(keep))
         assert np.abs(merged - expected).max() <= 1e-5
-
-    @pytest.mark.parametrize("name", ["quality", "balanced", "fast"])
-    def test_every_preset_takes_a_mask(self, name: str) -> None:
-        unet = apply_tome(tiny.unet(levels=1), name)
-        keep = paddle.to_tensor((np.arange(256) % 7 > 0).astype("float32")[None].repeat(2, axis=0))
-        masked = tiny.run_unet(unet, attention_mask=keep)
-        assert np.isfinite(masked).all()
-        assert np.abs(masked - tiny.run_unet(unet)).max() > 1e-4
-
-
-class Told:
-    """What merged in the first block of a UNet that was called."""
-
-    def __init__(self, unet: tiny.Model) -> None:
-        self.blocks: list[Any] = []
-        attachment_of(unet).watch = self.blocks.append
-
-    def tokens_whose_groups_hold_none_of(self, masked: np.ndarray) -> np.ndarray:
-        owner = getattr(self.blocks[0].reduction, "owner", None)
-        if owner is None:  # every token asks for itself, also where nobody asks it
-            return ~masked
-        owner = owner.numpy()
-        return ~np.isin(owner, owner[masked.ravel()]).reshape(masked.shape)
 
 
 class KeepingStore(CrossAttnStoreProcessor):
@@ -532,7 +440,7 @@ def test_processors_that_keep_maps_are_known_by_inheritance() -> None:
     unet = tiny.unet()
     attention = unet.mid_block.attentions[0].transformer_blocks[0].attn1
     attention.processor = KeepingStore()
-    apply_tome(unet, **ALL)
+    apply_tome(unet, **tiny.MERGE_ALL)
     with pytest.warns(UserWarning, match="KeepingStore keeps attention maps of all tokens"):
         tiny.run_unet(unet)
     assert attention.processor.attention_probs.shape[-2:] == [64, 64]
@@ -561,20 +469,9 @@ def test_a_program_has_the_same_operators_at_every_size(tile: int | None, how: s
     assert found[64] <= 170
 
 
-class Positional(paddle.nn.Layer):
-    """Two UNet blocks in a row on one grid, as plain tensors."""
-
-    def __init__(self, unet: tiny.Model) -> None:
-        super().__init__()
-        self.unet = unet
-
-    def forward(self, x: paddle.Tensor, timestep: paddle.Tensor, text: paddle.Tensor) -> paddle.Tensor:
-        return self.unet(x, timestep, text, return_dict=False)[0]
-
-
 def test_a_program_for_one_batch_shares_its_matchings_as_the_model_does() -> None:
-    unet = apply_tome(tiny.unet(levels=1, mid_block_type=None), 0.5, reuse_blocks=True, reuse_steps=3)
+    unet = apply_tome(tiny.small_unet(), 0.5, reuse_blocks=True, reuse_steps=3)
     given = tiny.latent(1), paddle.to_tensor([500]), tiny.text(1)
-    program = paddle.jit.to_static(Positional(unet), full_graph=True)
+    program = paddle.jit.to_static(tiny.Positional(unet), full_graph=True)
     with paddle.no_grad():
         assert np.abs(program(*given).numpy() - tiny.run_unet(unet, 1)).max() <= 1e-5

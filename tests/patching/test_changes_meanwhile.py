@@ -7,6 +7,8 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +17,13 @@ import paddle
 import pytest
 
 import tiny
+from patching.contract import EverySecond, failing_in
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.patching.overrides.method import MethodOverride, list_overrides
 from zoo import specimens
 
 OLD = paddle.__version__.startswith("2.")
+QUERIES = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
 SETTINGS = [
     dict(ratio=0.5), dict(ratio=0.5, merge_mlp=True, merge_crossattn=True), dict(ratio=0.75, method="keys"),
     dict(ratio=0.75, method="todo"),
@@ -29,45 +33,32 @@ SETTINGS = [
 def generate_while(unet: Any, path: str, change: Callable[[], Any]) -> np.ndarray:
     """Run a UNet in another thread, and change something while that is in a layer."""
     layer = dict(unet.named_sublayers())[path]
-    inside, go_on, results = threading.Event(), threading.Event(), []
+    inside, go_on = threading.Event(), threading.Event()
 
     def wait(*_: Any) -> None:
+        helper.remove()  # the change may run the UNet as well
         inside.set()
         go_on.wait(20)
 
     helper = layer.register_forward_pre_hook(wait)
-
-    def generate() -> None:
-        try:
-            results.append(tiny.run_unet(unet))
-        except Exception as error:
-            results.append(error)
-
-    thread = threading.Thread(target=generate)
-    thread.start()
-    assert inside.wait(20)
-    change()
-    helper.remove()
-    go_on.set()
-    thread.join()
-    assert isinstance(results[0], np.ndarray), results[0]
-    return results[0]
+    with ThreadPoolExecutor(1) as pool:
+        output = pool.submit(tiny.run_unet, unet)
+        assert inside.wait(20)
+        change()
+        go_on.set()
+        return output.result()
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("path", ["time_proj", "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"])
+@pytest.mark.parametrize("path", ["time_proj", QUERIES])
 @pytest.mark.parametrize("new", [None, dict(ratio=0.3), dict(ratio=0.5, method="pool")], ids=str)
 def test_a_call_ends_with_what_it_began_with(settings: dict[str, Any], path: str, new: dict[str, Any] | None) -> None:
     unet, fresh = tiny.unet(levels=1), tiny.unet(levels=1)
     before = tiny.snapshot(unet)
     plain, merged = tiny.run_unet(unet), tiny.run_unet(apply_tome(fresh, **settings))
     apply_tome(unet, **settings)
-    if new is None:
-        result = generate_while(unet, path, lambda: remove_tome(unet))
-        expected = plain
-    else:
-        result = generate_while(unet, path, lambda: apply_tome(unet, **new))
-        expected = tiny.run_unet(apply_tome(tiny.unet(levels=1), **new))
+    result = generate_while(unet, path, lambda: remove_tome(unet) if new is None else apply_tome(unet, **new))
+    expected = plain if new is None else tiny.run_unet(apply_tome(tiny.unet(levels=1), **new))
     assert np.array_equal(result, merged)
     assert np.array_equal(tiny.run_unet(unet), expected)
     remove_tome(unet)
@@ -84,26 +75,8 @@ def test_a_call_that_begins_meanwhile_has_the_new_settings() -> None:
         assert unet.tome is None
         results.append(tiny.run_unet(unet))
 
-    hooked = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
-    layer, calls = dict(unet.named_sublayers())[hooked], []
-    inside, go_on = threading.Event(), threading.Event()
-
-    def wait(*_: Any) -> None:
-        calls.append(threading.get_ident())
-        if len(calls) == 1:
-            inside.set()
-            go_on.wait(20)
-
-    helper = layer.register_forward_pre_hook(wait)
-    thread = threading.Thread(target=lambda: results.append(tiny.run_unet(unet)))
-    thread.start()
-    assert inside.wait(20)
-    change()
-    go_on.set()
-    thread.join()
-    helper.remove()
+    assert np.array_equal(generate_while(unet, QUERIES, change), merged)
     assert np.array_equal(results[0], plain)
-    assert np.array_equal(results[1], merged)
     assert not [layer for layer in unet.sublayers(include_self=True) if list_overrides(layer, with_removed=True)]
 
 
@@ -137,48 +110,23 @@ def test_what_was_interrupted_can_be_freed(kind: type[BaseException], piped: boo
     weight = weakref.ref(pipe.unet.conv_in.weight)
     pipe.apply_tome(0.5, reuse_steps=2)
 
-    def stop(layer: Any, inputs: Any) -> None:
-        raise kind
-
-    block = pipe.unet.down_blocks[0].attentions[0].transformer_blocks[0]
-    helper = block.attn1.to_out[0].register_forward_pre_hook(stop)
-    unet, run = pipe.unet, tiny.run_pipeline if piped else lambda pipe: tiny.run_unet(pipe.unet)
-    with pytest.raises(kind):
-        run(pipe)
-    helper.remove()
+    with failing_in(dict(pipe.unet.named_sublayers())[QUERIES], kind), pytest.raises(kind):
+        tiny.run_pipeline(pipe) if piped else tiny.run_unet(pipe.unet)
     remove_tome(pipe)
-    del pipe, unet, helper, block
+    del pipe
     for _ in range(3):
         gc.collect()
     # tiny keeps the first of its kind to copy from; this is a copy.
     assert weight() is None
 
 
-class Whole(paddle.nn.Layer):
-    def __init__(self, unet: Any) -> None:
-        super().__init__()
-        self.unet = unet
-
-    def forward(self, sample: paddle.Tensor, timestep: paddle.Tensor, text: paddle.Tensor) -> paddle.Tensor:
-        return self.unet(sample, timestep, text, return_dict=False)[0]
-
-
-@paddle.no_grad()
-def run_traced(model: Any, timestep: int = 500) -> np.ndarray:
-    output = model(tiny.latent(), paddle.to_tensor([timestep]), tiny.text())
-    return (output if isinstance(output, paddle.Tensor) else output[0]).numpy()
-
-
 def trace(unet: Any, full_graph: bool, wrapped: bool) -> Callable[[], np.ndarray]:
-    if wrapped:
-        model = paddle.jit.to_static(Whole(unet), full_graph=full_graph)
-        return lambda: run_traced(model)
-    model = paddle.jit.to_static(unet, full_graph=full_graph)
+    model = paddle.jit.to_static(tiny.Positional(unet) if wrapped else unet, full_graph=full_graph)
 
     @paddle.no_grad()
     def run() -> np.ndarray:
         given = tiny.latent(), paddle.to_tensor([500]), tiny.text()
-        return model(*given, return_dict=False)[0].numpy()
+        return (model(*given) if wrapped else model(*given, return_dict=False)[0]).numpy()
 
     return run
 
@@ -190,7 +138,7 @@ IN_PARTS = pytest.param(False, marks=pytest.mark.skipif(OLD, reason="Paddle 2.6 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["itself", "wrapped"])
 @pytest.mark.parametrize("full_graph", [IN_PARTS, pytest.param(True, id="whole")])
 def test_a_traced_model_merges_as_the_dynamic_one(full_graph: bool, wrapped: bool, settings: dict[str, Any]) -> None:
-    unet = apply_tome(tiny.unet(levels=1), **settings)
+    unet = apply_tome(tiny.small_unet(), **settings)
     expected = tiny.run_unet(unet)
     run = trace(unet, full_graph, wrapped)
     for _ in range(2):
@@ -199,15 +147,14 @@ def test_a_traced_model_merges_as_the_dynamic_one(full_graph: bool, wrapped: boo
 
 @pytest.mark.parametrize("full_graph", [IN_PARTS, pytest.param(True, id="whole")])
 def test_what_was_traced_is_traced_again_when_tome_comes_and_goes(full_graph: bool) -> None:
-    unet = tiny.unet(levels=1)
-    plain = tiny.run_unet(unet)
-    merged = tiny.run_unet(apply_tome(tiny.unet(levels=1), 0.5))
-    run = trace(unet, full_graph, wrapped=False)
-    assert np.abs(run() - plain).max() <= 1e-5
-    apply_tome(unet, 0.5)
-    assert np.abs(run() - merged).max() <= 1e-5
-    remove_tome(unet)
-    assert np.abs(run() - plain).max() <= 1e-5
+    """A DiT, as tracing a UNet's bytecode without ToMe takes half a minute."""
+    dit, other = tiny.dit(num_layers=1), apply_tome(tiny.dit(num_layers=1), 0.5)
+    plain, merged = tiny.run_dit(dit), tiny.run_dit(other)
+    assert np.abs(merged - plain).max() > 0.1
+    traced = paddle.jit.to_static(dit, full_graph=full_graph)
+    for change, expected in ((remove_tome, plain), (partial(apply_tome, ratio=0.5), merged), (remove_tome, plain)):
+        change(dit)
+        assert np.abs(tiny.run_dit(traced) - expected).max() <= 1e-3
 
 
 @pytest.mark.skipif(not OLD, reason="Paddle 3 leaves merging to Python")
@@ -221,31 +168,16 @@ def test_tracing_bytecode_is_refused_in_words() -> None:
     assert traced.tome is None
 
 
-class Broadcast:
-    """What ppdiffusers' Pyramid Attention Broadcast puts on attention: its result of every second call."""
-
-    def __init__(self, layer: Any) -> None:
-        self.fn_ref = SimpleNamespace(original_forward=layer.forward, forward=layer.forward)
-        self.state, self.calls = SimpleNamespace(cache=None), 0
-        layer.forward = self.forward
-        layer._diffusers_hook = SimpleNamespace(hooks={"broadcast": self}, _fn_refs=[self.fn_ref])
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.calls % 2 == 0 or self.state.cache is None:
-            self.state.cache = self.fn_ref.original_forward(*args, **kwargs)
-        self.calls += 1
-        return self.state.cache
-
-    def reset_state(self, layer: Any) -> None:
-        self.calls, self.state.cache = 0, None
+def build_with_cache() -> Any:
+    """Return a pipeline one of whose attentions returns the result of every second call twice."""
+    pipe = tiny.pipeline()
+    EverySecond.put_on(pipe.unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1)
+    return pipe
 
 
 def test_a_cache_over_steps_begins_anew_with_each_image() -> None:
     """Of an odd number of steps the last result would reach the next image."""
-    pipe, once = tiny.pipeline(), tiny.pipeline()
-    for each in (pipe, once):
-        Broadcast(each.unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1)
-        each.apply_tome(0.5)
+    pipe, once = build_with_cache().apply_tome(0.5), build_with_cache().apply_tome(0.5)
     expected = tiny.run_pipeline(once, steps=3)
     tiny.run_pipeline(pipe, steps=3, guidance_scale=3.0)
     assert np.array_equal(tiny.run_pipeline(pipe, steps=3), expected)
@@ -253,10 +185,7 @@ def test_a_cache_over_steps_begins_anew_with_each_image() -> None:
 
 def test_both_caches_over_steps() -> None:
     """Attention that Pyramid Attention Broadcast keeps, in blocks that ``cache`` skips."""
-    pipe, alone = tiny.pipeline(), tiny.pipeline()
-    for each in (pipe, alone):
-        Broadcast(each.unet.down_blocks[0].attentions[0].transformer_blocks[0].attn1)
-    apply_tome(pipe, 0.5, cache=0.5)
+    pipe, alone = build_with_cache().apply_tome(0.5, cache=0.5), build_with_cache()
     first = tiny.run_pipeline(pipe, steps=12)
     assert pipe.tome.entries[0].last_image.num_skipped == 6
     assert np.isfinite(first).all()

@@ -29,18 +29,26 @@ def places(steps: SchedulerTracker, timesteps: Sequence[float]) -> list[float | 
     return [steps.step_at(timestep).progress for timestep in timesteps]
 
 
-def test_progress_is_the_place_in_the_schedule() -> None:
-    assert places(SchedulerTracker(Scheduler(DOWN)), DOWN) == [0, 0.25, 0.5, 0.75]
+PRIOR, DECODER, UP_AND_DOWN = [999.0, 500.0], [800.0, 500.0, 200.0, 50.0], [9.0, 6.0, 3.0, 6.0, 3.0, 0.0]
 
 
-def test_img2img_begins_in_the_middle() -> None:
-    assert places(SchedulerTracker(Scheduler(DOWN)), DOWN[2:]) == [0.5, 0.75]
-
-
-def test_a_timestep_that_is_rounded_is_the_nearest() -> None:
-    """bfloat16 has 8 bits: 751 becomes 752."""
-    schedule = [1000.0, 997.0, 751.0, 3.01]
-    assert places(SchedulerTracker(Scheduler(schedule)), [1000.0, 996.0, 752.0, 3.0]) == [0, 0.25, 0.5, 0.75]
+@pytest.mark.parametrize(
+    ("schedules", "timesteps", "progress"),
+    [
+        pytest.param([DOWN], DOWN, [0, 0.25, 0.5, 0.75], id="whole"),
+        pytest.param([DOWN], DOWN[2:], [0.5, 0.75], id="img2img begins in the middle"),
+        pytest.param([[1000, 997, 751, 3.01]], [1000, 996, 752, 3], [0, 0.25, 0.5, 0.75], id="rounded to bfloat16"),
+        # The latent upscaler gives its UNet a logarithm of the noise; two calls of one step count once.
+        pytest.param([[999, 666, 333, 0]], [0.67, 0.67, 0.2, -0.1, -1.5], [0, 0, 0.25, 0.5, 0.75], id="on no schedule"),
+        pytest.param([UP_AND_DOWN], UP_AND_DOWN, [place / 6 for place in range(6)], id="RePaint goes up again"),
+        pytest.param([PRIOR, DECODER], DECODER, [0, 0.25, 0.5, 0.75], id="of two the one that begins so"),
+        pytest.param([PRIOR, DECODER], DECODER[2:], [0.5, 0.75], id="of two the one that goes on so"),
+    ],
+)
+def test_progress_is_the_place_in_the_schedule(
+    schedules: list[list[float]], timesteps: list[float], progress: list[float]
+) -> None:
+    assert places(SchedulerTracker(Scheduler(*schedules)), timesteps) == progress
 
 
 @pytest.mark.parametrize("shift", [0.5, 0.65, 1.15])
@@ -62,12 +70,6 @@ def test_a_timestep_that_is_rounded_three_times_is_the_nearest(shift: float) -> 
         found = [steps.step_at(round_as_flux(timestep)) for timestep in schedule]
         assert [each.progress for each in found] == pytest.approx([place / number for place in range(number)]), number
         assert all(each.is_new_step for each in found)
-
-
-def test_what_is_on_no_schedule_is_counted() -> None:
-    """The latent upscaler gives its UNet a logarithm of the noise; two calls of one step count once."""
-    steps = SchedulerTracker(Scheduler([999.0, 666.0, 333.0, 0.0]))
-    assert places(steps, [0.67, 0.67, 0.2, -0.1, -1.5]) == [0, 0, 0.25, 0.5, 0.75]
 
 
 def test_a_call_beside_the_denoising_moves_nothing() -> None:
@@ -116,27 +118,16 @@ def test_several_calls_of_one_step() -> None:
     ]  # fmt: skip
 
 
-def test_a_schedule_may_come_back_to_a_timestep() -> None:
-    """RePaint goes up again: every place is met in its turn."""
-    schedule = [9.0, 6.0, 3.0, 6.0, 3.0, 0.0]
-    assert places(SchedulerTracker(Scheduler(schedule)), schedule) == [place / 6 for place in range(6)]
-
-
-@pytest.mark.parametrize("again", [DOWN, [800.0, 400.0]], ids=["the same timesteps", "others"])
-def test_a_second_pass_in_one_call_of_a_pipeline_is_another_denoising(again: list[float]) -> None:
+@pytest.mark.parametrize("again", [DOWN, [800.0, 400.0], None], ids=["the same timesteps", "others", "set once"])
+def test_a_second_pass_in_one_call_of_a_pipeline_is_another_denoising(again: list[float] | None) -> None:
     scheduler = Scheduler(DOWN)
     steps = SchedulerTracker(scheduler)
     places(steps, DOWN)
-    scheduler.set_timesteps(again)
-    assert steps.step_at(again[0])[:3] == (0, True, False)
-    assert steps.step_at(again[1]).continues
-
-
-def test_a_second_pass_over_timesteps_that_were_set_once_is_another_denoising() -> None:
-    steps = SchedulerTracker(Scheduler(DOWN))
-    places(steps, DOWN)
-    assert steps.step_at(DOWN[0])[:3] == (0, True, False)
-    assert steps.step_at(DOWN[1])[:3] == (0.25, True, True)
+    if again:
+        scheduler.set_timesteps(again)
+    one, other, *_ = again or DOWN
+    assert steps.step_at(one)[:3] == (0, True, False)
+    assert steps.step_at(other)[1:3] == (True, True)
 
 
 def test_inversion_and_denoising_in_one_call() -> None:
@@ -152,12 +143,6 @@ def test_a_thread_that_sets_the_same_timesteps_disturbs_nobody() -> None:
     steps.step_at(DOWN[0])
     scheduler.set_timesteps(DOWN)
     assert steps.step_at(DOWN[1])[:3] == (0.25, True, True)
-
-
-def test_of_several_schedulers_it_is_the_one_that_begins_so() -> None:
-    prior, decoder = [999.0, 500.0], [800.0, 500.0, 200.0, 50.0]
-    assert places(SchedulerTracker(Scheduler(prior, decoder)), decoder) == [0, 0.25, 0.5, 0.75]
-    assert places(SchedulerTracker(Scheduler(prior, decoder)), [200.0, 50.0]) == [0.5, 0.75]
 
 
 class TestGuessed:

@@ -9,13 +9,13 @@ import paddle
 import pytest
 
 import tiny
+from patching.contract import needs_recompute
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
 
-SETTINGS = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
 Gradients = dict[str, np.ndarray]
 
 
@@ -41,18 +41,6 @@ def difference(one: Gradients, other: Gradients) -> float:
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
-@pytest.fixture(scope="module")
-def _recompute_works() -> None:
-    """Gradient checkpointing of a plain model: broken upstream on the CPU of Paddle 2.6.2."""
-    unet = tiny.unet()
-    unet.train()
-    unet.enable_gradient_checkpointing()
-    try:
-        gradients(unet, run_unet(unet))
-    except Exception as error:  # what it raises differs by release
-        pytest.skip(f"a plain model cannot be checkpointed on Paddle {paddle.__version__} here: {error!r}"[:300])
-
-
 @pytest.fixture(params=[(tiny.unet, run_unet), (tiny.dit, run_dit)], ids=["unet", "dit"])
 def case(request: pytest.FixtureRequest) -> Any:
     build, run = request.param
@@ -61,7 +49,7 @@ def case(request: pytest.FixtureRequest) -> Any:
     for layer in model.sublayers():
         if hasattr(layer, "dropout_prob"):  # a DiT drops labels at random in training
             layer.dropout_prob = 0
-    return apply_tome(model, **SETTINGS), run
+    return apply_tome(model, **tiny.MERGE_ALL), run
 
 
 def test_gradients_are_finite_and_reach_every_parameter(case: Any) -> None:
@@ -75,7 +63,7 @@ def test_gradients_are_finite_and_reach_every_parameter(case: Any) -> None:
 
 
 def test_gradient_of_the_model_equals_finite_differences() -> None:
-    unet = apply_tome(tiny.unet(), use_rand=False, **SETTINGS)
+    unet = apply_tome(tiny.unet(), use_rand=False, **tiny.MERGE_ALL)
     # In the last block, so that moving the weight changes no matching: those make steps, not slopes.
     weight = unet.up_blocks[-1].attentions[-1].transformer_blocks[0].attn1.to_v.weight
     gradient = gradients(unet, run_unet(unet))[
@@ -93,34 +81,24 @@ def test_gradient_of_the_model_equals_finite_differences() -> None:
     assert slope == pytest.approx(float(gradient[row, column]), rel=0.05)
 
 
-@pytest.mark.usefixtures("_recompute_works")
+@needs_recompute
 class TestCheckpointing:
-    def test_gradients_are_the_same(self, case: Any) -> None:
-        model, run = case
-        expected = gradients(model, run(model))
-        model.enable_gradient_checkpointing()
-        assert difference(gradients(model, run(model)), expected) <= 1e-6
+    @pytest.mark.parametrize("settings", [{}, dict(reuse_blocks=True, reuse_steps=3), dict(ratio=(0.6, 0.1))], ids=str)
+    @pytest.mark.parametrize("between", [(8, 32, 500), (16, 16, 20), (32, 32, 3)], ids=str)
+    def test_forward_in_between_changes_nothing(
+        self, case: Any, settings: dict[str, Any], between: tuple[int, int, int]
+    ) -> None:
+        """The rerun must see its own picture's shape and timestep, not those of the last forward.
 
-    def test_gradients_are_the_same_when_blocks_share_their_matching(self, case: Any) -> None:
-        """The backward pass reruns the last block first; it must find the matching that the first one made."""
+        It begins with the last block, and must find the matching that the first one made.
+        """
         model, run = case
-        apply_tome(model, reuse_blocks=True, reuse_steps=3, **SETTINGS)
+        apply_tome(model, **{**tiny.MERGE_ALL, **settings})
         expected = gradients(model, run(model))
         model.enable_gradient_checkpointing()
         output = run(model)
         with paddle.no_grad():
-            run(model, timestep=20)
-        assert difference(gradients(model, output), expected) <= 1e-6
-
-    @pytest.mark.parametrize(("height", "width", "timestep"), [(8, 32, 500), (16, 16, 20), (32, 32, 3)])
-    def test_forward_in_between_changes_nothing(self, case: Any, height: int, width: int, timestep: int) -> None:
-        """The rerun must see its own picture's shape and timestep, not those of the last forward."""
-        model, run = case
-        expected = gradients(model, run(model))
-        model.enable_gradient_checkpointing()
-        output = run(model)
-        with paddle.no_grad():
-            run(model, height, width, timestep)
+            run(model, *between)
         assert difference(gradients(model, output), expected) <= 1e-6
 
     @pytest.mark.parametrize("reverse", [False, True])
@@ -157,10 +135,3 @@ class TestMatching:
             slope = (float(loss(x + step)[0]) - float(loss(x - step)[0])) / 2e-5
             # The mean's divisor, one over the count, is float32.
             assert slope == pytest.approx(float(leaf.grad.numpy()[index]), abs=1e-6)
-
-    def test_matching_itself_has_no_gradient(self) -> None:
-        x = tiny.array((1, 16, 5))
-        x.stop_gradient = False
-        found = match_tokens(x, regular_partition(Grid(4, 4), 2, 2), 4)
-        assert found.inverse_count.stop_gradient
-        assert found.owner.stop_gradient

@@ -60,8 +60,7 @@ def test_memory_stays_when_tome_comes_and_goes(removing: bool, times: int, level
 @pytest.mark.parametrize("apart", [4, pytest.param(2, marks=pytest.mark.sweep)])
 def test_memory_stays_over_calls_of_ever_new_sizes(apart: int) -> None:
     """Grids, partitions and matchings are kept for a call, or in caches that have an end."""
-    settings = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
-    unet = apply_tome(tiny.unet(), **settings, reuse_steps=2, reuse_blocks=True, tile=4)
+    unet = apply_tome(tiny.unet(), **tiny.MERGE_ALL, reuse_steps=2, reuse_blocks=True, tile=4)
     sizes = [(height, width) for height in range(4, 20, apart) for width in range(4, 24, apart)]
     calls: list[Callable[[], np.ndarray]] = [
         lambda size=size, step=step: tiny.run_unet(unet, 1, *size, timestep=step) for step, size in enumerate(sizes * 2)

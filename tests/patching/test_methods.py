@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,13 @@ import paddle
 import pytest
 
 import tiny
-from patching.contract import groups, marks_of
+from patching.contract import marks_of, watch_blocks
 from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, plan_key_choice, plan_pooling
+from ppdiffusers_tome.merging.kv_reduction import plan_key_choice, plan_pooling
 from ppdiffusers_tome.merging.matchers import match_tokens
-from ppdiffusers_tome.merging.matching import Matching
-from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, MEAN, METHODS, NORM
+from ppdiffusers_tome.merging.methods import KEEP, METHODS, NORM
 from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
 from ppdiffusers_tome.patching.attach import list_attached_blocks
@@ -27,65 +27,12 @@ from zoo import Specimen, specimens
 from zoo.added_kv import SPECIMEN as ADDED_KV
 from zoo.added_kv import TEXT_DIM as ADDED_TEXT_DIM
 from zoo.specimen import TEXT_TOKENS, Inputs
+from zoo.unet import SPECIMEN as UNET
 from zoo.unet_unconditional import SPECIMEN as UNCONDITIONAL
 
 GRID = Grid(6, 8)
 EVERY = sorted(METHODS)
 KEYS_ONLY = [name for name in EVERY if METHODS[name].keeps_queries]
-
-
-def match_tokens_of_grid(num_merged: int = 20, batch: int = 2, channels: int = 5) -> tuple[paddle.Tensor, Matching]:
-    x = tiny.array((batch, GRID.num_tokens, channels))
-    found = match_tokens(x, random_partition(GRID, 2, 2, seed=3, timestep=None), num_merged)
-    assert found is not None
-    return x, found
-
-
-class TestCombining:
-    """One token of each group, against numpy."""
-
-    @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_mean_keep_and_norm(self, dtype: str) -> None:
-        x, matching = match_tokens_of_grid()
-        x = x.astype(dtype)
-        rows = x.numpy().reshape([-1, 5])
-        destinations = set(random_partition(GRID, 2, 2, seed=3, timestep=None).destinations.numpy().tolist())
-        results = {how: matching.reduce(x, how).numpy().reshape([-1, 5]) for how in COMBINE_MODES}
-        several = 0
-        for row, tokens in enumerate(groups(matching)):
-            mean = rows[tokens].mean(axis=0)
-            length = np.linalg.norm(rows[tokens], axis=1).mean()
-            np.testing.assert_allclose(results[MEAN][row], mean, rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(results[NORM][row], mean * length / np.linalg.norm(mean), rtol=1e-4, atol=1e-5)
-            kept = [token for token in tokens if len(tokens) == 1 or token % GRID.num_tokens in destinations]
-            assert len(kept) == 1
-            assert np.array_equal(results[KEEP][row], rows[kept[0]])
-            several += len(tokens) > 1
-        assert several > 5
-        assert all(result.dtype == dtype for result in results.values())
-
-    def test_the_order_of_rows_is_the_same_for_all(self) -> None:
-        """What was merged one way may be unmerged without knowing which."""
-        x, matching = match_tokens_of_grid()
-        constant = paddle.full_like(x, 2.0)
-        for how in COMBINE_MODES:
-            np.testing.assert_allclose(matching.restore(matching.reduce(constant, how)).numpy(), 2.0, rtol=1e-5)
-
-    @pytest.mark.parametrize("how", COMBINE_MODES)
-    def test_gradients_arrive(self, how: str) -> None:
-        x, matching = match_tokens_of_grid()
-        x.stop_gradient = False
-        matching.reduce(x, how).square().sum().backward()
-        got = x.grad.numpy()
-        assert np.isfinite(got).all()
-        dropped = (np.abs(got).reshape([-1, 5]).sum(axis=1) == 0).sum()
-        assert dropped == (2 * 20 if how == KEEP else 0)
-
-    def test_a_group_of_opposites_stays_finite(self) -> None:
-        x = paddle.to_tensor([[[1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]]])
-        found = match_tokens(x, regular_partition(Grid(2, 2), 2, 2), 1)
-        assert found is not None
-        assert np.isfinite(found.reduce(x, NORM).numpy()).all()
 
 
 class TestMinSimilarity:
@@ -175,7 +122,6 @@ class TestSomeKeys:
         assert chosen[-3:] == [0, 1, 2]
         assert chosen[:-3] == [token + 3 for token in choose_keys(Layout(GRID), 36)]
 
-
 class TestPooledKeys:
     """Means of cells, against numpy."""
 
@@ -232,63 +178,14 @@ class TestPooledKeys:
         assert [first // GRID.width // 2 for first in firsts] == [0, 0, 1, 1, 2, 2]
 
 
-class TestFewerKeysInAttention:
-    """Softmax over fewer keys; every query gets its own answer."""
-
-    @pytest.mark.parametrize("method", KEYS_ONLY)
-    @pytest.mark.parametrize("ratio", [0.75, 0.5])
-    def test_against_numpy(self, method: str, ratio: float) -> None:
-        unet = apply_tome(tiny.unet(), ratio, method=method, use_rand=method == "pool")
-        ((_, block, hooks), *_) = list_attached_blocks(unet)
-        attention, seen = block.attn1, {}
-        hooks.attachment.watch = lambda called: seen.setdefault("keys", called.reduction)
-        block.norm1.register_forward_post_hook(lambda layer, inputs, output: seen.update(x=output.numpy()))
-        attention.to_out[0].register_forward_pre_hook(lambda layer, inputs: seen.update(out=inputs[0].numpy()))
-        tiny.run_unet(unet)
-        x, heads, keys = seen["x"], attention.heads, seen["keys"]
-        assert abs(keys.num_left - 256 * (1 - ratio)) <= (1 if method == "pool" else 0)
-        fewer = keys.reduce(paddle.to_tensor(x)).numpy()
-        sizes = np.ones(keys.num_left) if method == "todo" else np.exp(keys.log_group_sizes.numpy())
-
-        def split(layer: Any, rows: np.ndarray) -> np.ndarray:
-            made = rows @ layer.weight.numpy()
-            return made.reshape([*made.shape[:2], heads, -1]).transpose(0, 2, 1, 3)
-
-        query = split(attention.to_q, x)
-        key, value = (split(layer, fewer) for layer in (attention.to_k, attention.to_v))
-        scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(query.shape[-1])
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True)) * sizes.reshape(-1, 1, 1, keys.num_left)
-        expected = (weights / weights.sum(axis=-1, keepdims=True)) @ value
-        expected = expected.transpose(0, 2, 1, 3).reshape(seen["out"].shape)
-        np.testing.assert_allclose(seen["out"], expected, rtol=1e-4, atol=1e-5)
-
-    def test_todo_takes_the_destinations(self) -> None:
-        unet, seen = apply_tome(tiny.unet(), 0.75, method="todo", use_rand=False), []
-        list_attached_blocks(unet)[0][2].attachment.watch = lambda called: seen.append(called.reduction)
-        tiny.run_unet(unet)
-        assert np.array_equal(seen[0].kept.numpy(), regular_partition(Grid(16, 16), 2, 2).destinations.numpy())
-
-    @pytest.mark.parametrize("method", ["keys", "pool"])
-    def test_sizes_count_unless_settings_say_otherwise(self, method: str) -> None:
-        unet = tiny.unet()
-        outputs = [
-            tiny.run_unet(apply_tome(unet, 0.5, method=method, proportional=given)) for given in (None, True, False)
-        ]
-        assert np.array_equal(outputs[0], outputs[1])
-        assert np.abs(outputs[0] - outputs[2]).max() > 1e-4
-
-    def test_keys_are_shared_by_blocks_and_steps(self) -> None:
-        settings = dict(ratio=0.5, max_downsample=8, method="keys")
-        unet = tiny.unet()
-        alone = tiny.run_unet(apply_tome(unet, **settings))
-        shared, seen = apply_tome(unet, **settings, reuse_blocks=True), []
-        attachment = list_attached_blocks(shared)[0][2].attachment
-        attachment.watch = lambda called: seen.append((called.layout, called.reduction))
-        assert np.abs(tiny.run_unet(shared) - alone).max() > 1e-5
-        assert len(seen) > len({layout for layout, _ in seen}) == len({id(keys) for _, keys in seen})
+def test_keys_are_shared_by_blocks() -> None:
+    unet = apply_tome(tiny.unet(), 0.5, max_downsample=8, method="keys", reuse_blocks=True)
+    called = watch_blocks(unet)
+    tiny.run_unet(unet)
+    assert len(called) > len({block.layout for block in called}) == len({id(block.reduction) for block in called})
 
 
-def test_methods_are_the_files_of_their_folder() -> None:
+def test_every_method_says_what_it_is() -> None:
     assert EVERY == ["keys", "pool", "prune", "todo", "tofu", "tome"]
     assert all((method.combine is None) == method.keeps_queries for method in METHODS.values())
     assert all(method.about and "\n" not in method.about for method in METHODS.values())
@@ -308,38 +205,25 @@ def _how(block: Any) -> str:
     return next(override.combine for override in list_overrides(block.attn1) if isinstance(override, PointForward))
 
 
+def test_each_method_gives_another_output_and_comes_off() -> None:
+    unet = tiny.unet()
+    outputs = [tiny.run_unet(unet)]
+    for method in EVERY:
+        outputs.append(tiny.run_unet(apply_tome(unet, 0.5, method=method, max_downsample=8)))
+        assert np.isfinite(outputs[-1]).all()
+        assert np.array_equal(tiny.run_unet(remove_tome(unet)), outputs[0])
+    assert all(np.abs(one - other).max() > 1e-4 for one, other in combinations(outputs, 2))
+
+
 @pytest.mark.parametrize("method", EVERY)
-class TestInAModel:
-    def test_it_changes_the_output_and_comes_off(self, method: str) -> None:
-        unet = tiny.unet()
-        plain = tiny.run_unet(unet)
-        merged = tiny.run_unet(apply_tome(unet, 0.5, method=method, max_downsample=8))
-        assert np.isfinite(merged).all()
-        assert np.abs(merged - plain).max() > 1e-4
-        assert np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, method=method, max_downsample=8)), merged)
-        others = [other for other in EVERY if other != method]
-        assert not any(
-            np.array_equal(tiny.run_unet(apply_tome(unet, 0.5, method=other, max_downsample=8)), merged)
-            for other in others
-        )
-        assert np.array_equal(tiny.run_unet(remove_tome(unet)), plain)
-
-    def test_ratio_zero_is_the_identity(self, method: str) -> None:
-        unet = tiny.unet()
-        plain = tiny.run_unet(unet)
-        assert np.array_equal(tiny.run_unet(apply_tome(unet, 0, method=method)), plain)
-
-    def test_tokens_that_are_equal_lose_nothing(self, method: str) -> None:
-        """A picture of one colour has one token many times: whatever stands for many is as good as all."""
-        unet = tiny.unet()
-        block = unet.down_blocks[0].attentions[0]
-        flat = paddle.ones([2, 8, 16, 16]) * paddle.linspace(-1, 1, 8).reshape([1, 8, 1, 1])
-        text = tiny.text()
-        with paddle.no_grad():
-            plain = block(flat, encoder_hidden_states=text).sample.numpy()
-            apply_tome(block, 0.7, method=method)
-            merged = block(flat, encoder_hidden_states=text).sample.numpy()
-        np.testing.assert_allclose(merged, plain, rtol=1e-4, atol=1e-5)
+def test_tokens_that_are_equal_lose_nothing(method: str) -> None:
+    """A picture of one colour has one token many times: whatever stands for many is as good as all."""
+    block = tiny.unet().down_blocks[0].attentions[0]
+    flat = paddle.ones([2, 8, 16, 16]) * paddle.linspace(-1, 1, 8).reshape([1, 8, 1, 1])
+    with paddle.no_grad():
+        plain = block(flat, encoder_hidden_states=tiny.text()).sample.numpy()
+        merged = apply_tome(block, 0.7, method=method)(flat, encoder_hidden_states=tiny.text()).sample.numpy()
+    np.testing.assert_allclose(merged, plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -452,11 +336,12 @@ def test_a_text_beside_the_picture_has_keys_of_its_own(method: str, proportional
     assert np.abs(run(encoder_attention_mask=all_seen) - merged).max() <= 1e-5
 
 
+@pytest.mark.parametrize("specimen", [UNET, UNCONDITIONAL], ids=["tokens", "picture"])
 @pytest.mark.parametrize("method", ["keys", "pool"])
-def test_sizes_count_on_pictures_too(method: str) -> None:
-    model = UNCONDITIONAL.build()
+def test_sizes_count_unless_settings_say_otherwise(method: str, specimen: Specimen) -> None:
+    model = specimen.build()
     outputs = [
-        UNCONDITIONAL.run(apply_tome(model, 0.5, method=method, max_downsample=8, proportional=given)).numpy()
+        specimen.run(apply_tome(model, 0.5, method=method, max_downsample=8, proportional=given)).numpy()
         for given in (None, True, False)
     ]
     assert np.array_equal(outputs[0], outputs[1])
@@ -473,36 +358,3 @@ def test_a_mask_of_heads(method: str) -> None:
     tiny.run_unet(unet, attention_mask=by_head)  # ppdiffusers takes it
     got = tiny.run_unet(apply_tome(unet, 0.5, method=method), attention_mask=by_head)
     assert np.abs(got - expected).max() <= 1e-5
-
-
-@pytest.mark.parametrize("queries", [1, GRID.num_tokens])
-@pytest.mark.parametrize("kind", KEYS_ONLY)
-def test_masks_of_fewer_keys(kind: str, queries: int) -> None:
-    """A key is left out as soon as one token that it stands for is; queries stay."""
-    x, matching = match_tokens_of_grid()
-    keys, members = {
-        "todo": lambda: _choose_keys(),
-        "pool": lambda: _pool_keys(x),
-        "keys": lambda: (matching.keep_queries(), [group % GRID.num_tokens for group in groups(matching)]),
-    }[kind]()
-    mask = np.zeros((2 * 3, queries, GRID.num_tokens), np.float32)
-    mask[:, :, ::7] = -10000
-    mask[0, -1, :] = -10000
-    merged = keys.reduce_mask(paddle.to_tensor(mask)).numpy()
-    left = len(members) // (2 if kind == "keys" else 1)
-    assert merged.shape == (6, queries, left)
-    for image_head in range(6):
-        of_image = members[image_head // 3 * left :][:left] if kind == "keys" else members
-        expected = np.stack([mask[image_head][:, tokens].min(axis=-1) for tokens in of_image], axis=-1)
-        assert np.array_equal(merged[image_head], expected)
-
-
-def _choose_keys() -> Any:
-    chosen = choose_keys(Layout(GRID), 36)
-    return ChosenKeys(paddle.to_tensor(chosen), 2, GRID.num_tokens), [[token] for token in chosen]
-
-
-def _pool_keys(x: paddle.Tensor) -> Any:
-    keys = plan_pooling(Layout(GRID), 18, (2, 2, 1)).match(x, Constants())
-    owner = keys.owner.numpy().reshape(2, -1)[0]
-    return keys, [np.flatnonzero(owner == group) for group in range(keys.num_left)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ METHODS = ["tome", "keys", "todo"]
 def run(specimen: Specimen, model: Any) -> np.ndarray:
     with paddle.no_grad(), specimen.mended():
         output = specimen.run(model)
-    return output.numpy() if isinstance(output, paddle.Tensor) else np.asarray(output)
+    return tiny.to_numpy(output)
 
 
 def attentions_of(model: Any) -> list[Any]:
@@ -81,32 +82,20 @@ def take_lora_off(model: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("specimen", SPECIMENS)
-def test_a_lora_may_come_before_or_after(specimen: Specimen, method: str) -> None:
+def test_a_lora_may_come_before_or_after_and_be_unloaded(specimen: Specimen, method: str) -> None:
     first, after = specimen.build(), specimen.build()
     if not attentions_of(first):
         pytest.skip("keys and values come from one layer")
-    before_lora = run(specimen, first)
     put_lora(first)
     expected = run(specimen, apply_tome(first, 0.5, method=method))
-    run(specimen, apply_tome(after, 0.5, method=method))
+    merged = run(specimen, apply_tome(after, 0.5, method=method))
     put_lora(after)
     assert np.array_equal(run(specimen, after), expected)
-    assert np.abs(expected - before_lora).max() > 1e-4
+    assert np.abs(expected - merged).max() > 1e-4
+    take_lora_off(first)
+    assert np.array_equal(run(specimen, first), merged)
     run(specimen, remove_tome(after))
     assert not [layer for layer in after.sublayers(include_self=True) if "forward" in vars(layer)]
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("specimen", SPECIMENS)
-def test_a_lora_that_is_unloaded_leaves_merging(specimen: Specimen, method: str) -> None:
-    model = specimen.build()
-    if not attentions_of(model):
-        pytest.skip("keys and values come from one layer")
-    merged = run(specimen, apply_tome(specimen.build(), 0.5, method=method))
-    put_lora(model)
-    run(specimen, apply_tome(model, 0.5, method=method))
-    take_lora_off(model)
-    assert np.array_equal(run(specimen, model), merged)
 
 
 @pytest.mark.skipif("USE_PEFT_BACKEND" not in os.environ, reason="needs ppdiffusers 0.29.1 with USE_PEFT_BACKEND=True")
@@ -165,17 +154,27 @@ def test_a_function_of_the_user_may_put_all_tokens_in_the_place_of_merged_ones()
     assert np.array_equal(outputs[0].numpy(), features.numpy())
 
 
-class Regional(nn.Layer):
-    """Cross-attention with a text mask that has a row for each token, as regional prompting has it."""
+class GivenMore(nn.Layer):
+    """Attention that gets more keywords, which a function makes of its tokens."""
 
-    def __init__(self, attention: Any) -> None:
+    def __init__(self, attention: Any, more: Callable[[paddle.Tensor], dict[str, paddle.Tensor]]) -> None:
         super().__init__()
-        self.inner = attention
+        self.inner, self.more = attention, more
 
     def forward(self, tokens: paddle.Tensor, **kwargs: Any) -> Any:
-        mask = np.zeros((2, tokens.shape[1], tiny.TEXT_TOKENS), np.float32)
-        mask[:, ::2, 2:] = -10000
-        return self.inner(tokens, **{**kwargs, "attention_mask": paddle.to_tensor(mask)})
+        return self.inner(tokens, **{**kwargs, **self.more(tokens)})
+
+
+def mask_regions(tokens: paddle.Tensor) -> dict[str, paddle.Tensor]:
+    """Mask a text with a row for each token, as regional prompting does."""
+    mask = np.zeros((2, tokens.shape[1], tiny.TEXT_TOKENS), np.float32)
+    mask[:, ::2, 2:] = -10000
+    return dict(attention_mask=paddle.to_tensor(mask))
+
+
+def add_keys(tokens: paddle.Tensor) -> dict[str, paddle.Tensor]:
+    """Add the tokens of a reference image, as reference-only and style-aligned do."""
+    return dict(encoder_hidden_states=paddle.concat([tokens, tokens[:, ::2]], axis=1))
 
 
 def test_a_text_mask_with_a_row_for_each_token() -> None:
@@ -184,21 +183,10 @@ def test_a_text_mask_with_a_row_for_each_token() -> None:
     apply_tome(unet, 0.5, merge_crossattn=True)
     for model in (unet, expected):
         for block in find_blocks(model):
-            block.block.attn2 = Regional(block.block.attn2)
+            block.block.attn2 = GivenMore(block.block.attn2, mask_regions)
     with pytest.warns(UserWarning, match="attention_mask with a row for each token, so it runs unmerged"):
         assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(expected))
 
-
-class Reading(nn.Layer):
-    """Self-attention that also reads the tokens of a reference image, as reference-only and style-aligned do."""
-
-    def __init__(self, attention: Any) -> None:
-        super().__init__()
-        self.inner = attention
-
-    def forward(self, tokens: paddle.Tensor, **kwargs: Any) -> Any:
-        kwargs["encoder_hidden_states"] = paddle.concat([tokens, tokens[:, ::2]], axis=1)
-        return self.inner(tokens, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -210,14 +198,11 @@ class Reading(nn.Layer):
     ids=str,
 )  # fmt: skip
 def test_self_attention_with_keys_of_other_tokens(settings: dict[str, Any]) -> None:
-    unet = tiny.unet(levels=1)
-    block = unet.down_blocks[0].attentions[0].transformer_blocks[0]
-    apply_tome(unet, **settings)
-    block.attn1 = Reading(block.attn1)
+    unet, plain = apply_tome(tiny.unet(levels=1), **settings), tiny.unet(levels=1)
+    for model in (unet, plain):
+        block = model.down_blocks[0].attentions[0].transformer_blocks[0]
+        block.attn1 = GivenMore(block.attn1, add_keys)
     assert np.isfinite(tiny.run_unet(unet)).all()
-    plain = tiny.unet(levels=1)
-    reading = plain.down_blocks[0].attentions[0].transformer_blocks[0]
-    reading.attn1 = Reading(reading.attn1)
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(plain))
 
 

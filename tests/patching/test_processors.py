@@ -25,8 +25,6 @@ import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from zoo.specimen import untouched_random_state
 
-SETTINGS = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
-
 
 class Counting(AttnProcessor):
     """A user's own: counts its calls, and attends to twice the value."""
@@ -150,12 +148,12 @@ def test_processor_works_before_and_after_in_any_order(case: Case, tmp_path: Pat
 
     case.prepare(before, tmp_path)
     plain = tiny.run_unet(before, **case.call)
-    apply_tome(before, **SETTINGS)
+    apply_tome(before, **tiny.MERGE_ALL)
     merged = tiny.run_unet(before, **case.call)
     assert np.isfinite(merged).all()
     assert np.abs(merged - plain).max() > 1e-3
 
-    apply_tome(after, **SETTINGS)
+    apply_tome(after, **tiny.MERGE_ALL)
     case.prepare(after, tmp_path)
     assert np.array_equal(tiny.run_unet(after, **case.call), merged)
 
@@ -170,7 +168,7 @@ def test_another_way_to_compute_attention_gives_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paddle.nn.functional, "scaled_dot_product_attention_", math_attention(), raising=False)
-    unet = apply_tome(tiny.unet(), **SETTINGS)
+    unet = apply_tome(tiny.unet(), **tiny.MERGE_ALL)
     expected = tiny.run_unet(unet)
     CASES[name].prepare(unet, tmp_path)
     assert np.abs(tiny.run_unet(unet) - expected).max() <= 1e-5
@@ -179,7 +177,7 @@ def test_another_way_to_compute_attention_gives_the_same(
 def test_processors_are_left_where_they_are() -> None:
     unet, processor = tiny.unet(), Counting()
     unet.set_attn_processor(processor)
-    apply_tome(unet, **SETTINGS)
+    apply_tome(unet, **tiny.MERGE_ALL)
     assert all(held is processor for held in unet.attn_processors.values())
     tiny.run_unet(unet)
     assert processor.calls == len(unet.attn_processors)
@@ -189,7 +187,7 @@ def test_processors_are_left_where_they_are() -> None:
 
 def test_unfusing_a_lora_under_tome(tmp_path: Path) -> None:
     """ppdiffusers drops a LoRA when it fuses it, so unfusing gives the UNet without one."""
-    unet = apply_tome(tiny.unet(), **SETTINGS)
+    unet = apply_tome(tiny.unet(), **tiny.MERGE_ALL)
     without = tiny.run_unet(unet)
     load_lora(unet, tmp_path)
     loaded = tiny.run_unet(unet)
@@ -201,14 +199,3 @@ def test_unfusing_a_lora_under_tome(tmp_path: Path) -> None:
     assert fused.max() <= 0.03 * np.abs(loaded - without).max()
     unet.unfuse_lora()
     assert np.abs(tiny.run_unet(unet) - without).max() <= 1e-3
-
-
-def test_pipeline_slices_attention_before_and_after() -> None:
-    pipe = tiny.pipeline()
-    plain = tiny.run_pipeline(pipe)
-    merged = tiny.run_pipeline(pipe.apply_tome(0.5))
-    pipe.enable_attention_slicing(1)
-    assert np.abs(tiny.run_pipeline(pipe) - merged).max() <= 1e-4
-    pipe.disable_attention_slicing()
-    assert np.array_equal(tiny.run_pipeline(pipe), merged)
-    assert np.array_equal(tiny.run_pipeline(pipe.remove_tome()), plain)

@@ -13,7 +13,7 @@ from ppdiffusers import Transformer2DModel
 from ppdiffusers.models.attention_processor import Attention, AttnProcessor, SlicedAttnProcessor
 
 import tiny
-from ppdiffusers_tome import NothingToMergeError, ToMeConfig, apply_tome, remove_tome
+from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
 from ppdiffusers_tome.cpu.chunked_attention import ChunkedAttnProcessor
 from zoo.lvdm import SPECIMEN as LVDM
 from zoo.sd3 import SPECIMEN as SD3
@@ -52,8 +52,11 @@ def test_merging_equal_tokens_changes_nothing(make: Any) -> None:
     assert np.abs(run(apply_tome(model, 0.6), x) - plain).max() >= 1e-4
 
 
-def test_a_mask_stays_in_force() -> None:
+@pytest.mark.parametrize("make", PROCESSORS, ids=["plain", "chunked", "sliced"])
+def test_a_mask_stays_in_force(make: Any) -> None:
     model, x = transformer(), equal_in_cells()
+    for block in model.transformer_blocks:
+        block.attn1.processor = make()
     seen = np.ones((2, 8, 8), np.float32)
     seen[:, 2:6, 4:6] = 0  # whole cells
     mask = paddle.to_tensor((1 - seen.reshape(2, 1, 64)) * -10000)
@@ -180,13 +183,6 @@ def test_a_program_that_takes_a_mask_for_any_batch(settings: dict[str, Any], mak
         assert np.abs(recorded(x, text, mask).numpy() - expected).max() <= 1e-4
 
 
-def test_downsampled_keys_of_self_attention_need_no_sizes() -> None:
-    """All stand for equally many, and no text is beside them."""
-    model, x = transformer(), normal(2, 8, 8, 8)
-    plain = run(apply_tome(model, 0.5, method="todo"), x)
-    assert np.array_equal(run(apply_tome(model, 0.5, method="todo", proportional=True), x), plain)
-
-
 @pytest.mark.parametrize("method", ["tome", "todo"])
 def test_tokens_before_the_grid_are_in_the_same_sequence(method: str) -> None:
     """UniDiffuser's text; so fewer keys of the grid would give it more weight, also where no queries merge."""
@@ -197,28 +193,18 @@ def test_tokens_before_the_grid_are_in_the_same_sequence(method: str) -> None:
     assert np.abs(without - with_sizes).max() >= 1e-3
 
 
-def test_it_is_a_setting_of_its_own() -> None:
-    model, x = transformer(), normal(2, 8, 8, 8)
-    without = run(apply_tome(model, 0.5), x)
-    with_sizes = run(apply_tome(model, 0.5, proportional=True), x)
-    assert np.abs(with_sizes - without).max() >= 1e-4
-    assert np.array_equal(run(apply_tome(model, 0.5), x), without)
-    remove_tome(model)
-    assert "proportional" not in ToMeConfig(0.5).summary
-
-
-@pytest.mark.parametrize("specimen", [SD3, LVDM], ids=["sd3", "lvdm"])
-def test_attention_that_takes_no_mask_is_refused(specimen: Any) -> None:
-    model = specimen.build()
+@pytest.mark.parametrize(
+    ("build", "settings", "words"),
+    [
+        (SD3.build, dict(proportional=True), "proportional=True has no effect here, .* takes no mask"),
+        (LVDM.build, dict(proportional=True), "proportional=True has no effect here, .* takes no mask"),
+        (tiny.unet, dict(st=2), "st=2 merges tokens of several frames, .* leave st at 1"),
+    ],
+    ids=["sd3", "lvdm", "frames"],
+)
+def test_what_a_model_has_no_use_for_is_refused(build: Any, settings: dict[str, Any], words: str) -> None:
+    model = build()
     before = tiny.snapshot(model)
-    with pytest.raises(NothingToMergeError, match=r"proportional=True has no effect here, .* takes no mask"):
-        apply_tome(model, 0.5, proportional=True)
+    with pytest.raises(NothingToMergeError, match=words):
+        apply_tome(model, 0.5, **settings)
     assert tiny.snapshot(model) == before
-
-
-def test_a_stride_over_frames_needs_attention_over_frames() -> None:
-    unet = tiny.unet()
-    before = tiny.snapshot(unet)
-    with pytest.raises(NothingToMergeError, match=r"st=2 merges tokens of several frames, .* leave st at 1"):
-        apply_tome(unet, 0.5, st=2)
-    assert tiny.snapshot(unet) == before

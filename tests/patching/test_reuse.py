@@ -12,6 +12,7 @@ import ppdiffusers
 import pytest
 
 import tiny
+from patching.contract import count_matchings
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
@@ -24,31 +25,11 @@ BLOCKS, GRIDS = 7, 2
 FALLING = (900, 800, 700, 600, 500, 400, 300)
 
 
-@pytest.fixture
-def matchings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Batch and tokens of every matching that is made."""
-    found: list[tuple[int, int]] = []
-    real = reducer.build_matcher
-
-    def counting(*args: Any, **given: Any) -> Any:
-        match = real(*args, **given)
-
-        def count(x: paddle.Tensor) -> Any:
-            found.append((x.shape[0], x.shape[1]))
-            return match(x)
-
-        return count
-
-    monkeypatch.setattr(reducer, "build_matcher", counting)
-    return found
-
-
-def count_by_step(matchings: list, unet: tiny.Model, timesteps: tuple[int, ...] = FALLING, **given: Any) -> list[int]:
-    counts = []
-    for timestep in timesteps:
-        matchings.clear()
-        tiny.run_unet(unet, timestep=timestep, **given)
-        counts.append(len(matchings))
+def count_by_step(unet: tiny.Model, timesteps: tuple[int, ...] = FALLING, **given: Any) -> list[int]:
+    """Return how many matchings each step makes."""
+    with count_matchings(unet) as counts:
+        for timestep in timesteps:
+            tiny.run_unet(unet, timestep=timestep, **given)
     return counts
 
 
@@ -164,9 +145,9 @@ class TestCallsOfAStep:
 
 
 class TestBlocks:
-    def test_blocks_of_a_grid_share_one_matching(self, matchings: list) -> None:
-        assert count_by_step(matchings, apply_tome(tiny.unet(), **SETTINGS)) == [BLOCKS] * 7
-        assert count_by_step(matchings, apply_tome(tiny.unet(), reuse_blocks=True, **SETTINGS)) == [GRIDS] * 7
+    def test_blocks_of_a_grid_share_one_matching(self) -> None:
+        assert count_by_step(apply_tome(tiny.unet(), **SETTINGS)) == [BLOCKS] * 7
+        assert count_by_step(apply_tome(tiny.unet(), reuse_blocks=True, **SETTINGS)) == [GRIDS] * 7
 
     def test_first_block_is_as_without_and_later_ones_differ(self) -> None:
         plain = apply_tome(tiny.unet(), **SETTINGS)
@@ -177,21 +158,17 @@ class TestBlocks:
 
 
 class TestSteps:
-    def test_steps_share(self, matchings: list) -> None:
-        unet = apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
-        assert count_by_step(matchings, unet) == [7, 7, 0, 0, 7, 0, 0]
-        unet = apply_tome(tiny.unet(), reuse_steps=3, reuse_blocks=True, **SETTINGS)
-        assert count_by_step(matchings, unet) == [2, 2, 0, 0, 2, 0, 0]
-
-    def test_a_step_that_takes_matchings_over_makes_no_partition(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        matchings: list[Any] = []
-        real = reducer.random_partition
+    def test_steps_share(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A step that takes matchings over makes no partition either."""
+        partitions, random_partition = [], reducer.random_partition
         monkeypatch.setattr(
-            reducer, "random_partition", lambda *args, **given: matchings.append(args) or real(*args, **given)
+            reducer, "random_partition", lambda *args, **given: partitions.append(1) or random_partition(*args, **given)
         )
-        unet = apply_tome(tiny.unet(), 0.5, reuse_steps=3)
-        counts = count_by_step(matchings, unet)
-        assert [bool(count) for count in counts] == [True, True, False, False, True, False, False]
+        unet = apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
+        assert count_by_step(unet) == [7, 7, 0, 0, 7, 0, 0]
+        assert len(partitions) == 3 * GRIDS
+        unet = apply_tome(tiny.unet(), reuse_steps=3, reuse_blocks=True, **SETTINGS)
+        assert count_by_step(unet) == [2, 2, 0, 0, 2, 0, 0]
 
     def test_fresh_steps_are_as_without_reuse(self) -> None:
         plain, kept = apply_tome(tiny.unet(), **SETTINGS), apply_tome(tiny.unet(), reuse_steps=3, **SETTINGS)
@@ -201,15 +178,14 @@ class TestSteps:
         assert same == [True, True, False, False, True, False, False]
 
     @pytest.mark.parametrize("other", [dict(height=8, width=32), dict(height=32), dict(batch=3), dict(batch=1)])
-    def test_other_shape_in_the_middle_is_fresh_and_right(self, matchings: list, other: dict) -> None:
+    def test_other_shape_in_the_middle_is_fresh_and_right(self, other: dict) -> None:
         unet = apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS)
-        assert count_by_step(matchings, unet, FALLING[:3]) == [7, 7, 0]
+        assert count_by_step(unet, FALLING[:3]) == [7, 7, 0]
         output = tiny.run_unet(unet, timestep=600, **other)
-        assert len(matchings) == 7
         expected = tiny.run_unet(apply_tome(tiny.unet(), **SETTINGS), timestep=600, **other)
         assert np.array_equal(output, expected)
 
-    def test_prompted_and_unprompted_in_two_calls_equal_one_batch(self, matchings: list) -> None:
+    def test_prompted_and_unprompted_in_two_calls_equal_one_batch(self) -> None:
         one, two = (apply_tome(tiny.unet(), reuse_steps=4, reuse_blocks=True, **SETTINGS) for _ in range(2))
         latent, text = tiny.latent(2), tiny.text(2)
         texts = [text[i : i + 1] for i in range(2)]
@@ -220,43 +196,29 @@ class TestSteps:
                 halves = [two(moved[i : i + 1], timestep, texts[i]).sample.numpy() for i in range(2)]
             assert np.abs(batch - np.concatenate(halves)).max() <= 1e-5, timestep
 
-    def test_training_is_always_fresh(self, matchings: list) -> None:
+    def test_training_is_always_fresh(self) -> None:
         unet = apply_tome(tiny.unet(), reuse_steps=4, **SETTINGS)
         unet.train()
-        assert count_by_step(matchings, unet) == [7] * 7
-        assert count_by_step(matchings, apply_tome(unet, reuse_steps=4, reuse_blocks=True, **SETTINGS)) == [2] * 7
+        assert count_by_step(unet) == [7] * 7
+        assert count_by_step(apply_tome(unet, reuse_steps=4, reuse_blocks=True, **SETTINGS)) == [2] * 7
 
-    def test_a_part_of_a_model_is_always_fresh(self, matchings: list) -> None:
-        host = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4, reuse_blocks=True)
-        with paddle.no_grad():
-            outputs = [host(tiny.array((1, 8, 16, 16), seed=s), tiny.text(1)).sample.numpy() for s in (0, 1, 0)]
-        assert len(matchings) == 3
+    def test_a_part_of_a_model_is_always_fresh_and_says_so(self) -> None:
+        """It does not tell its timestep."""
+        part = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4, reuse_blocks=True)
+        with pytest.warns(UserWarning, match="reuse_steps"), paddle.no_grad(), count_matchings(part) as counts:
+            outputs = [part(tiny.array((1, 8, 16, 16), seed=s), tiny.text(1)).sample.numpy() for s in (0, 1, 0)]
+        assert counts == [1, 1, 1]
         assert np.array_equal(outputs[0], outputs[2])
         assert not np.array_equal(outputs[0], outputs[1])
 
-    def test_a_copy_starts_afresh(self, matchings: list) -> None:
+    def test_a_copy_starts_afresh(self) -> None:
         unet = apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS)
-        count_by_step(matchings, unet, FALLING[:3])
-        assert count_by_step(matchings, copy.deepcopy(unet), (600,)) == [7]
-
-    def test_failed_call_leaves_nothing_wrong(self, matchings: list) -> None:
-        unet = apply_tome(tiny.unet(), reuse_steps=10, **SETTINGS)
-        helper = unet.up_blocks[1].register_forward_pre_hook(lambda layer, inputs: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            tiny.run_unet(unet, timestep=900)
-        helper.remove()
-        expected = tiny.run_unet(apply_tome(tiny.unet(), **SETTINGS), timestep=900)
-        assert np.array_equal(tiny.run_unet(unet, timestep=900), expected)
+        count_by_step(unet, FALLING[:3])
+        assert count_by_step(copy.deepcopy(unet), (600,)) == [7]
 
 
 class TestPipelines:
     REUSE: ClassVar = dict(ratio=0.5, reuse_steps=3, reuse_blocks=True)
-
-    def test_called_again_gives_the_same_picture(self) -> None:
-        pipe = apply_tome(tiny.pipeline(), **self.REUSE)
-        first = tiny.run_pipeline(pipe, steps=6)
-        assert np.array_equal(tiny.run_pipeline(pipe, steps=6), first)
-        assert not np.array_equal(tiny.run_pipeline(apply_tome(pipe, 0.5), steps=6), first)
 
     def test_another_prompt_gets_its_own(self) -> None:
         pipe = apply_tome(tiny.pipeline(), **self.REUSE)
@@ -265,12 +227,14 @@ class TestPipelines:
         tiny.run_pipeline(pipe, steps=6)
         assert np.array_equal(tiny.run_pipeline(pipe, **other), expected)
 
-    @pytest.mark.parametrize("scheduler", ["PNDMScheduler", "HeunDiscreteScheduler", "EulerDiscreteScheduler"])
-    def test_schedulers_that_call_twice_a_step(self, scheduler: str) -> None:
-        pipe = tiny.pipeline(scheduler=getattr(ppdiffusers, scheduler)())
-        pictures = [tiny.run_pipeline(apply_tome(pipe, **self.REUSE), steps=6) for _ in range(2)]
-        assert np.isfinite(pictures[0]).all()
-        assert np.array_equal(*pictures)
+    @pytest.mark.parametrize("scheduler", ["DDIM", "PNDM", "HeunDiscrete", "EulerDiscrete"])
+    def test_called_again_gives_the_same_picture(self, scheduler: str) -> None:
+        """Also where a step has two calls."""
+        pipe = tiny.pipeline(scheduler=getattr(ppdiffusers, f"{scheduler}Scheduler")())
+        first, second = (tiny.run_pipeline(made, steps=6) for made in [pipe.apply_tome(**self.REUSE)] * 2)
+        assert np.isfinite(first).all()
+        assert np.array_equal(first, second)
+        assert not np.array_equal(tiny.run_pipeline(pipe.apply_tome(0.5), steps=6), first)
 
     def test_pipelines_that_share_a_unet(self) -> None:
         """Text to image, image to image over a part of the schedule, and back."""
@@ -279,12 +243,10 @@ class TestPipelines:
         image_to_image.set_progress_bar_config(disable=True)
 
         def draw(strength: float) -> np.ndarray:
-            embeddings = dict(prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.array((1, 5, 12), seed=4))
             picture = paddle.clip(tiny.array((1, 3, 32, 32), seed=6), -1, 1)
             paddle.seed(3)
             given = dict(strength=strength, num_inference_steps=8, output_type="latent")
-            output = image_to_image(image=picture, **embeddings, **given).images
-            return output.numpy() if isinstance(output, paddle.Tensor) else np.asarray(output)
+            return tiny.to_numpy(image_to_image(image=picture, **tiny.PROMPT, **given).images)
 
         alone = []
         for call in (lambda: tiny.run_pipeline(pipe, steps=6), lambda: draw(0.5), lambda: draw(0.9)):
@@ -294,22 +256,12 @@ class TestPipelines:
         assert all(np.array_equal(*pair) for pair in zip(alone, together, strict=True))
 
 
-def test_a_part_of_a_model_does_not_tell_its_timestep_and_says_that_steps_are_not_reused() -> None:
-    part = apply_tome(tiny.unet().down_blocks[0].attentions[0], 0.5, reuse_steps=4)
-    said = "does not report its timestep, so reuse_steps has no effect"
-    with pytest.warns(UserWarning, match=said), paddle.no_grad():
-        part(tiny.array((1, 8, 16, 16)), tiny.text(1))
-
-
-def test_a_timestep_that_is_given_by_keyword_is_told(matchings: list) -> None:
+@paddle.no_grad()
+def test_a_timestep_that_is_given_by_keyword_is_told() -> None:
     """Wuerstchen's prior, whose timesteps run from 1 to 0."""
     model = apply_tome(wuerstchen_prior.SPECIMEN.build(), 0.5, reuse_steps=4)
-    latents, text = tiny.latent(), tiny.array((2, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=2)
-    counts = []
-    for r in (1.0, 0.9, 0.8, 0.7):
-        matchings.clear()
-        with paddle.no_grad():
-            model(latents, r=paddle.full([latents.shape[0]], r), c=text)
-        counts.append(len(matchings))
+    with count_matchings(model) as counts:
+        for r in (1.0, 0.9, 0.8, 0.7):
+            model(tiny.latent(), r=paddle.full([2], r), c=tiny.text())
     assert counts[0] == counts[1] > 0
     assert counts[2:] == [0, 0]

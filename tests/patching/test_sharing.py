@@ -12,11 +12,11 @@ from ppdiffusers import DiffusionPipeline, StableDiffusionControlNetPipeline, St
 
 import tiny
 from patching.port import apply_port, remove_port
-from ppdiffusers_tome import ToMeTypeError, ToMeValueError, applied_tome, apply_tome, shared_copy
+from ppdiffusers_tome import ToMeValueError, applied_tome, apply_tome, shared_copy
 from ppdiffusers_tome.patching.legacy_port import has_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 
-MERGED = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True, reuse_steps=2)
+MERGED = dict(tiny.MERGE_ALL, reuse_steps=2)
 
 
 def weights(model_or_pipe: Any) -> list[paddle.Tensor]:
@@ -62,39 +62,25 @@ class TestOfAPipeline:
         for drawing, expected in ((other, reference_image), (pipe, plain), (pipe, plain), (other, reference_image)):
             assert np.array_equal(tiny.run_pipeline(drawing), expected)
         pipe.apply_tome(**MERGED)
-        other.remove_tome()
-        assert np.array_equal(tiny.run_pipeline(other), plain)
-        assert np.array_equal(tiny.run_pipeline(pipe), reference_image)
-
-    def test_is_without_the_tome_that_the_first_keeps(
-        self, pipe: Any, plain: np.ndarray, reference_image: np.ndarray
-    ) -> None:
-        pipe.apply_tome(**MERGED)
         before = tiny.snapshot(pipe.unet)
-        other = shared_copy(pipe)
-        assert other.tome is None
-        assert tiny.snapshot(pipe.unet) == before
-        assert np.array_equal(tiny.run_pipeline(other), plain)
-        assert np.array_equal(tiny.run_pipeline(pipe), reference_image)
+        for unmerged in (other.remove_tome(), shared_copy(pipe)):
+            assert unmerged.tome is None
+            assert tiny.snapshot(pipe.unet) == before
+            assert np.array_equal(tiny.run_pipeline(unmerged), plain)
+            assert np.array_equal(tiny.run_pipeline(pipe), reference_image)
 
     def test_ppdiffusers_port_stays_on_the_first_alone(self, pipe: Any, plain: np.ndarray) -> None:
-        apply_port(pipe, ratio=0.5, use_rand=False)
-        ported = tiny.run_pipeline(pipe)
-        other = shared_copy(pipe)
-        assert not has_legacy_port(other.unet)
-        assert np.array_equal(tiny.run_pipeline(other), plain)
-        assert np.array_equal(tiny.run_pipeline(pipe), ported)
-        remove_port(pipe)
-
-    def test_the_port_stays_on_the_text_encoder_too(self, pipe: Any) -> None:
         """It marks every model of a pipeline."""
-        apply_port(pipe, ratio=0.5)
-        assert has_legacy_port(pipe.text_encoder)
-        before = tiny.snapshot(pipe.text_encoder)
-        other = shared_copy(pipe).apply_tome(**MERGED)
-        assert not has_legacy_port(other.text_encoder)
+        apply_port(pipe, ratio=0.5, use_rand=False)
+        ported, models = tiny.run_pipeline(pipe), (pipe.unet, pipe.text_encoder)
+        before = [tiny.snapshot(model) for model in models]
+        other = shared_copy(pipe)
+        assert all(map(has_legacy_port, models))
+        assert not any(map(has_legacy_port, (other.unet, other.text_encoder)))
         assert all(one is two for one, two in zip(weights(pipe), weights(other), strict=True))
-        assert tiny.snapshot(pipe.text_encoder) == before
+        assert np.array_equal(tiny.run_pipeline(other), plain)
+        assert [tiny.snapshot(model) for model in models] == before
+        assert np.array_equal(tiny.run_pipeline(pipe), ported)
         remove_port(pipe)
 
     def test_a_pipeline_of_its_components_is_merged_too(
@@ -105,18 +91,6 @@ class TestOfAPipeline:
         made = [StableDiffusionPipeline(**each.components, requires_safety_checker=False) for each in (other, pipe)]
         assert np.array_equal(tiny.run_pipeline(made[0]), reference_image)
         assert np.array_equal(tiny.run_pipeline(made[1]), plain)
-
-    def test_one_may_draw_between_two_steps_of_the_other(self, pipe: Any, reference_image: np.ndarray) -> None:
-        other = shared_copy(pipe).apply_tome(**MERGED)
-        apart: list[np.ndarray] = []
-
-        def step_ended(*_: Any) -> dict[str, Any]:
-            apart.append(tiny.run_pipeline(pipe, steps=3))
-            return {}
-
-        assert np.array_equal(tiny.run_pipeline(other, callback_on_step_end=step_ended), reference_image)
-        assert len(apart) == 2
-        assert np.array_equal(apart[0], tiny.run_pipeline(pipe, steps=3))
 
     def test_another_value_of_a_weight_is_seen_by_both(self, pipe: Any, plain: np.ndarray) -> None:
         other = shared_copy(pipe)
@@ -200,9 +174,3 @@ class TestAForwardOfALayersOwn:
         other = shared_copy(pipe)
         assert np.array_equal(tiny.run_pipeline(other), plain)
         assert {id(each) for each in seen} == {id(other.unet)}
-
-
-@pytest.mark.parametrize("value", ["a word", None, StableDiffusionPipeline])
-def test_of_anything_else_is_refused(value: Any) -> None:
-    with pytest.raises(ToMeTypeError, match="a ppdiffusers pipeline or model"):
-        shared_copy(value)

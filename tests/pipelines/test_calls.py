@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from ppdiffusers import StableDiffusionPanoramaPipeline
 
 import tiny
 from ppdiffusers_tome import apply_tome
-from zoo import unet_motion
 
 
 def test_every_call_of_a_panorama_is_that_of_a_fresh_unet() -> None:
@@ -40,24 +38,3 @@ def test_every_call_of_a_panorama_is_that_of_a_fresh_unet() -> None:
             alone = fresh(latent, timestep, encoder_hidden_states=text).sample
         assert np.array_equal(output.numpy(), alone.numpy())
     assert np.array_equal(np.asarray(pipe.remove_tome()(**inputs).images), plain)
-
-
-def test_eight_threads_share_a_video_unet() -> None:
-    """Frames are rows of its hosts' batch. Each call equals the same call of a copy of its own."""
-    calls = [
-        dict(batch=1 + i % 2, height=height, width=width, timestep=100 * i)
-        for i, (height, width) in enumerate([(16, 16), (8, 32), (32, 8), (13, 10), (16, 16), (10, 13), (24, 8), (8, 8)])
-    ]
-    settings = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
-
-    @paddle.no_grad()
-    def run(model: tiny.Model, inputs: dict[str, Any]) -> np.ndarray:
-        return unet_motion.SPECIMEN.run(model, **inputs).numpy()
-
-    alone = [run(apply_tome(unet_motion.SPECIMEN.build(), **settings), inputs) for inputs in calls]
-    shared = apply_tome(unet_motion.SPECIMEN.build(), **settings)
-    with ThreadPoolExecutor(len(calls)) as pool:
-        together = list(pool.map(lambda inputs: [run(shared, inputs) for _ in range(2)], calls))
-    for outputs, expected in zip(together, alone, strict=True):
-        for output in outputs:
-            assert np.abs(output - expected).max() <= 1e-6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +16,22 @@ import pytest
 from ppdiffusers import transformers
 
 import tiny
-from patching.contract import needs_of
-from pipelines.test_transformers import tokenizer, vision_config
-from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, BlockAdapter
+from patching.contract import count_matchings, needs_of
+from pipelines.test_transformers import tokenizer
+from pipelines.whole import count_merged, image_encoder
+from ppdiffusers_tome.patching.adapters.adapter import ATTENTION
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
-from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.overrides.block import ParentForward
-from ppdiffusers_tome.patching.overrides.method import list_overrides
 from ppdiffusers_tome.patching.recorder import record_merging
-from ppdiffusers_tome.patching.state import reducer
 from zoo import flux, sd3, specimens, wan_image
 from zoo import hunyuan_video as hunyuan
-from zoo.specimen import TEXT_DIM, kernels_anywhere, untouched_random_state
+from zoo.specimen import kernels_anywhere, untouched_random_state
 
 STEPS = 4
 NEWER = {each.name: each for each in specimens() if each.since}
 PROMPT = dict(prompt_embeds=tiny.text(1))
-GUIDED = dict(**PROMPT, negative_prompt_embeds=tiny.array((1, tiny.TEXT_TOKENS, TEXT_DIM), seed=4))
 # Grids of 6x8 tokens, of three frames where there are any.
 PICTURE = dict(height=24, width=32)
 VIDEO = dict(height=96, width=128, num_frames=9)
-
-
-def vae() -> tiny.Model:
-    return tiny.build(
-        ppdiffusers.AutoencoderKL, block_out_channels=(8, 8), norm_num_groups=4, latent_channels=4, shift_factor=0.1,
-        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
-    )  # fmt: skip
 
 
 def scheduler(**settings: Any) -> Any:
@@ -66,8 +55,9 @@ def a_mask() -> paddle.Tensor:
 
 def build_flux(name: str, folder: Path, **config: Any) -> Any:
     return getattr(ppdiffusers, name)(
-        scheduler=scheduler(use_dynamic_shifting=True), vae=vae(), text_encoder=None, tokenizer=tokenizer(folder),
-        text_encoder_2=None, tokenizer_2=None, transformer=flux.SPECIMEN.build(**{"in_channels": 16, **config}),
+        scheduler=scheduler(use_dynamic_shifting=True), vae=tiny.vae(shift_factor=0.1), text_encoder=None,
+        tokenizer=tokenizer(folder), text_encoder_2=None, tokenizer_2=None,
+        transformer=flux.SPECIMEN.build(**{"in_channels": 16, **config}),
     )  # fmt: skip
 
 
@@ -93,8 +83,8 @@ def build_mochi(name: str, folder: Path) -> Any:
 def build_sd3(name: str, folder: Path, **controlnet: Any) -> Any:
     return getattr(ppdiffusers, name)(
         transformer=sd3.SPECIMEN.build(), controlnet=NEWER["sd3_controlnet"].build(**controlnet),
-        scheduler=scheduler(), vae=vae(), text_encoder=None, tokenizer=tokenizer(folder), text_encoder_2=None,
-        tokenizer_2=None, text_encoder_3=None, tokenizer_3=None,
+        scheduler=scheduler(), vae=tiny.vae(shift_factor=0.1), text_encoder=None, tokenizer=tokenizer(folder),
+        text_encoder_2=None, tokenizer_2=None, text_encoder_3=None, tokenizer_3=None,
     )  # fmt: skip
 
 
@@ -103,7 +93,7 @@ def call_sd3(**given: Any) -> dict[str, Any]:
         "pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM)),
         "negative_pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM), seed=1),
     }
-    return dict(**GUIDED, **pooled, **PICTURE, control_image=an_image(), **given)
+    return dict(**tiny.PROMPT, **pooled, **PICTURE, control_image=an_image(), **given)
 
 
 def build_cogvideox(name: str, folder: Path) -> Any:
@@ -134,7 +124,7 @@ def call_vctrl(**given: Any) -> dict[str, Any]:
     frames = ppdiffusers.utils.numpy_to_pil(frames.transpose([0, 2, 3, 1]).numpy())
     indices = list(range(VIDEO["num_frames"]))
     control = dict(conditioning_frames=frames, conditioning_frame_indices=indices, task="canny")
-    return dict(**GUIDED, **VIDEO, **control, **given)
+    return dict(**tiny.PROMPT, **VIDEO, **control, **given)
 
 
 def build_wan(name: str, folder: Path) -> Any:
@@ -148,11 +138,9 @@ def build_wan_image(name: str, folder: Path) -> Any:
         ppdiffusers.AutoencoderKLWan, base_dim=4, z_dim=4, num_res_blocks=1, latents_mean=[0.0] * 4,
         latents_std=[1.0] * 4,
     )  # fmt: skip
-    config = vision_config(32, 2, layers=2)
-    config.hidden_size = wan_image.IMAGE_DIM
     return getattr(ppdiffusers, name)(
         tokenizer=None, text_encoder=None, vae=of_videos, scheduler=scheduler(),
-        image_encoder=tiny.build(transformers.CLIPVisionModel, config=config),
+        image_encoder=image_encoder(32, 2, layers=2, width=wan_image.IMAGE_DIM, kind=transformers.CLIPVisionModel),
         image_processor=transformers.CLIPImageProcessor(size=32, crop_size=32),
         # The image's latents, and of each frame which of four are its, stand behind the noise.
         transformer=wan_image.SPECIMEN.build(in_channels=12),
@@ -256,7 +244,7 @@ CASES = {
         dict(extra_conditioning_channels=1),
     ),
     "CogVideoXPipeline": Case(
-        "cogvideox_rotary", build_cogvideox, lambda: dict(**GUIDED, **VIDEO), {"transformer": 2}
+        "cogvideox_rotary", build_cogvideox, lambda: dict(**tiny.PROMPT, **VIDEO), {"transformer": 2}
     ),
     "CogVideoXVCtrlPipeline": Case("vctrl", build_vctrl, call_vctrl, {"transformer": 2, "vctrl": 2}),
     # The first frame's latents stand behind the noise.
@@ -266,9 +254,10 @@ CASES = {
     ),
     "MochiPipeline": Case("mochi", build_mochi, call_mochi, {"transformer": 2}),
     "HunyuanVideoPipeline": Case("hunyuan_video", build_hunyuan, call_hunyuan, {"transformer": 4}),
-    "WanPipeline": Case("wan", build_wan, lambda: dict(**GUIDED, **VIDEO), {"transformer": 2}, calls=2),
+    "WanPipeline": Case("wan", build_wan, lambda: dict(**tiny.PROMPT, **VIDEO), {"transformer": 2}, calls=2),
     "WanImageToVideoPipeline": Case(
-        "wan_image", build_wan_image, lambda: dict(**GUIDED, **VIDEO, image=first_frame()), {"transformer": 2}, calls=2
+        "wan_image", build_wan_image, lambda: dict(**tiny.PROMPT, **VIDEO, image=first_frame()), {"transformer": 2},
+        calls=2,
     ),
 }
 # Whose denoiser, scheduler and steps are another one's. `make test-all` runs them too.
@@ -317,40 +306,6 @@ def test_a_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
     assert np.array_equal(latents(pipe.remove_tome()), plain)
 
 
-@pytest.mark.parametrize(
-    "settings", ["quality", "balanced", "fast", dict(method="todo"), dict(method="tofu", tile=4)], ids=str
-)
-@parametrize_cases("FluxPipeline", "WanPipeline", "CogVideoXPipeline", "StableDiffusion3ControlNetPipeline")
-def test_presets_and_methods_work(name: str, settings: Any, tmp_path: Path) -> None:
-    pipe = build_pipeline(name, tmp_path)
-    plain = latents(pipe)
-    merged = latents(pipe.apply_tome(settings) if isinstance(settings, str) else pipe.apply_tome(0.5, **settings))
-    assert np.isfinite(merged).all()
-    assert np.abs(merged - plain).max() > 1e-4
-    assert np.array_equal(latents(pipe.remove_tome()), plain)
-
-
-def count_merged_by_call(pipe: Any, **given: Any) -> dict[str, list[int]]:
-    """How many tokens of a frame merge in each call of each denoiser."""
-    calls: dict[str, int] = dict.fromkeys(pipe.tome.blocks, 0)
-    hooks = []
-    for name, model in list_models(pipe):
-        if name in calls:
-
-            def count(layer: Any, inputs: tuple, name: str = name) -> None:
-                calls[name] += 1
-
-            hooks.append(model.register_forward_pre_hook(count))
-    with record_merging(pipe) as records:
-        latents(pipe, **given)
-    for hook in hooks:
-        hook.remove()
-    merged = {name: [0] * number for name, number in calls.items()}
-    for each in records:
-        merged[each.block.denoiser][each.call] = each.num_merged // each.grid.frames
-    return merged
-
-
 @parametrize_cases(*CASES)
 def test_the_place_in_the_schedule_is_progress(name: str, tmp_path: Path) -> None:
     """Whatever flow matching shifts: of four steps two are the first half, and a ramp has four even stairs."""
@@ -360,68 +315,26 @@ def test_the_place_in_the_schedule_is_progress(name: str, tmp_path: Path) -> Non
     def steps(*each: int) -> dict[str, list[int]]:
         return {denoiser: list(np.repeat(each, calls)) for denoiser in pipe.tome.blocks}
 
-    assert count_merged_by_call(pipe.apply_tome(0.5, end=0.5)) == steps(24, 24, 0, 0)
-    assert count_merged_by_call(pipe.apply_tome(0.5, start=0.75)) == steps(0, 0, 0, 24)
     stairs = [int(48 * (0.7 - 0.6 * place / STEPS)) for place in range(STEPS)]
-    assert count_merged_by_call(pipe.apply_tome((0.7, 0.1))) == steps(*stairs)
-
-
-def matchings_by_call(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many matchings are made in each call of the transformer."""
-    counts: list[int] = []
-    real = reducer.build_matcher
-
-    def counting(*args: Any, **given: Any) -> Any:
-        match = real(*args, **given)
-
-        def count_and_match(tokens: paddle.Tensor) -> Any:
-            counts[-1] += 1
-            return match(tokens)
-
-        return count_and_match
-
-    monkeypatch.setattr(reducer, "build_matcher", counting)
-    hook = pipe.transformer.register_forward_pre_hook(lambda layer, inputs: counts.append(0))
-    latents(pipe)
-    hook.remove()
-    monkeypatch.undo()
-    return counts
+    for settings, merged in (
+        (dict(ratio=0.5, end=0.5), (24, 24, 0, 0)), (dict(ratio=0.5, start=0.75), (0, 0, 0, 24)),
+        (dict(ratio=(0.7, 0.1)), stairs),
+    ):  # fmt: skip
+        assert count_merged(pipe.apply_tome(**settings), partial(latents, pipe)) == steps(*merged)
 
 
 @parametrize_cases("FluxPipeline", "CogVideoXPipeline", "HunyuanVideoPipeline", "WanPipeline")
-def test_steps_share_matchings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_share_matchings(name: str, tmp_path: Path) -> None:
     """Wan calls its transformer twice a step, with a text each; each takes over from its own."""
     pipe = build_pipeline(name, tmp_path).apply_tome(0.5, reuse_steps=2, reuse_blocks=True)
     of_a_step = CASES[name].calls
     # FLUX has two kinds of sequences, with the text and without.
     fresh = [2 if name == "FluxPipeline" else 1] * of_a_step
-    assert matchings_by_call(pipe, monkeypatch) == [*fresh, *[0] * of_a_step] * 2
-    shared = latents(pipe)
+    with count_matchings(pipe.transformer) as counts:
+        shared = latents(pipe)
+    assert counts == [*fresh, *[0] * of_a_step] * 2
     assert np.isfinite(shared).all()
     assert np.abs(shared - latents(pipe.apply_tome(0.5, reuse_blocks=True))).max() > 1e-5
-
-
-@parametrize_cases("FluxPipeline")
-def test_positions_of_flux_are_read_once_a_picture(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For both of its kinds of blocks; another size of as many tokens is another grid."""
-    pipe = build_pipeline(name, tmp_path).apply_tome(0.5)
-    assert len([each for each in list_overrides(pipe.transformer) if isinstance(each, ParentForward)]) == 2
-    read: list[Any] = []
-    find_grid = BlockAdapter.find_grid
-
-    def counting(*given: Any) -> Any:
-        read.append(find_grid(*given))
-        return read[-1]
-
-    monkeypatch.setattr(BlockAdapter, "find_grid", counting)
-    latents(pipe)
-    assert read == [Grid(6, 8)]
-    wide = latents(pipe, height=12, width=64)
-    assert read == [Grid(6, 8), Grid(3, 16)]
-    monkeypatch.undo()
-    assert np.array_equal(latents(build_pipeline(name, tmp_path).apply_tome(0.5), height=12, width=64), wide)
 
 
 class Cached:
@@ -513,31 +426,6 @@ def test_what_a_cache_hands_out_again_is_what_attention_gave_then(name: str, set
     assert all(np.array_equal(one, other) for one, other in zip(*given, strict=True))
 
 
-@cached
-def test_a_cache_is_what_it_is_without_merging(name: str) -> None:
-    """With ratio 0 bit by bit; otherwise merging changes about as much as it does without a cache."""
-    changes = []
-    for enable in (False, True):
-        cache = Cached(name)
-        if enable:
-            cache.enable()
-        plain = cache.run()
-        cache.model.apply_tome(ratio=0)
-        assert all(np.array_equal(one, other) for one, other in zip(plain, cache.run(), strict=True))
-        for settings in (MERGING["tome"], MERGING["todo"]):
-            merged = np.stack(cache.model.apply_tome(**settings) and cache.run())
-            changes.append(np.sqrt(np.square(merged - plain).mean()))
-        assert all(np.array_equal(one, other) for one, other in zip(plain, cache_without_tome(cache), strict=True))
-    without, with_cache = changes[:2], changes[2:]
-    assert min(without) > 1e-4
-    assert all(0.5 * one < other < 1.5 * one for one, other in zip(without, with_cache, strict=True))
-
-
-def cache_without_tome(cache: Cached) -> list[np.ndarray]:
-    cache.model.remove_tome()
-    return cache.run()
-
-
 def same(one: list[np.ndarray], other: list[np.ndarray]) -> list[bool]:
     return [np.array_equal(*each) for each in zip(one, other, strict=True)]
 
@@ -558,21 +446,3 @@ def test_merging_begins_and_ends_between_steps(name: str, at: int) -> None:
     # In the last step nothing is kept from another.
     assert np.array_equal(ended[-1], plain[-1])
     assert np.array_equal(begun[-1], merged[-1])
-
-
-@parametrize_cases("CogVideoXPipeline")
-def test_a_pipeline_with_a_cache_merges(name: str, tmp_path: Path) -> None:
-    pipe = build_pipeline(name, tmp_path)
-    unmerged, merged = latents(pipe, 6), latents(pipe.apply_tome(0.5), 6)
-    config = ppdiffusers.PyramidAttentionBroadcastConfig(
-        spatial_attention_block_skip_range=2, spatial_attention_timestep_skip_range=(100, 900),
-        current_timestep_callback=lambda: pipe.current_timestep,
-    )  # fmt: skip
-    pipe.transformer.enable_cache(config)
-    with_cache = latents(pipe, 6)
-    assert np.isfinite(with_cache).all()
-    assert np.abs(with_cache - merged).max() > 1e-5
-    pipe.transformer._reset_stateful_cache()
-    plain_cache = latents(pipe.remove_tome(), 6)
-    changes = [np.sqrt(np.square(one - other).mean()) for one, other in ((merged, unmerged), (with_cache, plain_cache))]
-    assert 0.5 * changes[0] < changes[1] < 1.5 * changes[0]

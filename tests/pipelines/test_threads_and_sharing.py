@@ -18,10 +18,9 @@ from ppdiffusers import EulerDiscreteScheduler
 import tiny
 from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
 
-ALL = dict(ratio=0.5, max_downsample=2, merge_crossattn=True, merge_mlp=True)
 SETTINGS = {
-    "usual": ALL,
-    "reuse": dict(ALL, reuse_steps=2, reuse_blocks=True),
+    "usual": tiny.MERGE_ALL,
+    "reuse": dict(tiny.MERGE_ALL, reuse_steps=2, reuse_blocks=True),
     "tiles and schedule": dict(ratio=(0.6, 0.2), max_downsample=2, tile=4, end=0.8),
     "todo": dict(ratio=0.5, max_downsample=2, method="todo"),
     "keys": dict(ratio=0.5, max_downsample=2, method="keys", reuse_steps=2),
@@ -42,8 +41,7 @@ def draw(pipe: Any, number: int, **given: Any) -> np.ndarray:
     words = dict(prompt_embeds=text(number), negative_prompt_embeds=text(9))
     noise = tiny.array((1, 4, height, width), seed=number)
     asked = dict(latents=noise, num_inference_steps=STEPS, output_type="latent", height=2 * height, width=2 * width)
-    output = pipe(**words, **{**asked, **given}).images
-    return output.numpy() if isinstance(output, paddle.Tensor) else np.asarray(output)
+    return tiny.to_numpy(pipe(**words, **{**asked, **given}).images)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -82,11 +80,11 @@ class TestTwoPipelinesOfOneUNet:
     def test_what_one_applies_the_other_has_and_may_take_off(self, pipes: tuple[Any, Any]) -> None:
         one, other = pipes
         plain = draw(one, 0), draw(other, 1)
-        one.apply_tome(**ALL)
+        one.apply_tome(**tiny.MERGE_ALL)
         assert applied_tome(other) == applied_tome(one) is not None
         merged = draw(one, 0), draw(other, 1)
         assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(plain, merged, strict=True))
-        other.apply_tome(**ALL)  # in place of the first, not around it
+        other.apply_tome(**tiny.MERGE_ALL)  # in place of the first, not around it
         assert np.array_equal(draw(one, 0), merged[0])
         assert np.array_equal(draw(other, 1), merged[1])
         other.remove_tome()

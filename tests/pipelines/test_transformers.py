@@ -20,29 +20,19 @@ from ppdiffusers import (
     StableDiffusion3Pipeline,
     VQModel,
 )
-from ppdiffusers.pipelines.kandinsky import KandinskyPriorPipeline
 from ppdiffusers.pipelines.latent_diffusion import LDMBertConfig, LDMBertModel, LDMTextToImageUViTPipeline
 from ppdiffusers.pipelines.paint_by_example import PaintByExampleImageEncoder
-from ppdiffusers.pipelines.shap_e import ShapERenderer
 from ppdiffusers.pipelines.unidiffuser import UniDiffuserTextDecoder
 from ppdiffusers.pipelines.versatile_diffusion.modeling_text_unet import UNetFlatConditionModel
 from ppdiffusers.pipelines.vq_diffusion.pipeline_vq_diffusion import LearnedClassifierFreeSamplingEmbeddings
 from ppdiffusers.pipelines.wuerstchen import PaellaVQModel
 from ppdiffusers.transformers import (
     CLIPImageProcessor,
-    CLIPTextConfig,
-    CLIPTextModel,
-    CLIPTextModelWithProjection,
     CLIPTokenizer,
-    CLIPVisionConfig,
-    CLIPVisionModelWithProjection,
 )
 
 import tiny
-from ppdiffusers_tome import NothingToMergeError
-from ppdiffusers_tome.patching.blocks import find_blocks, find_layer, is_a
-from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.unsupported import REFUSED
+from pipelines.whole import Draw, check_merging, image_encoder
 from zoo import (
     dit_llama,
     dit_llama_t2i,
@@ -63,9 +53,7 @@ from zoo.specimen import untouched_random_state
 
 STEPS = 2
 DIM, TEXT_TOKENS = tiny.CROSS_DIM, tiny.TEXT_TOKENS
-PROMPT = "a cat"
-# Where the layer that makes an attention's queries may stand in a block.
-QUERIES = ("attn1.to_q", "attn.to_q", "attention.to_q", "attn.qkv")
+PROMPT, PROJECTED = "a cat", "CLIPTextModelWithProjection"
 
 
 def tokenizer(folder: Path, length: int = 8) -> CLIPTokenizer:
@@ -76,28 +64,8 @@ def tokenizer(folder: Path, length: int = 8) -> CLIPTokenizer:
     return CLIPTokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=length)
 
 
-def text_encoder(cls: type = CLIPTextModel, length: int = 8) -> tiny.Model:
-    config = CLIPTextConfig(
-        vocab_size=20, hidden_size=DIM, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=length, projection_dim=DIM,
-    )  # fmt: skip
-    return tiny.build(cls, config=config)
-
-
-def vision_config(image: int = 16, patch: int = 4, projection: int = DIM, layers: int = 1) -> CLIPVisionConfig:
-    return CLIPVisionConfig(
-        hidden_size=8, intermediate_size=16, num_hidden_layers=layers, num_attention_heads=2, image_size=image,
-        patch_size=patch, projection_dim=projection,
-    )  # fmt: skip
-
-
 def prompt(dim: int = DIM, seed: int = 2) -> paddle.Tensor:
     return tiny.array((1, TEXT_TOKENS, dim), seed=seed)
-
-
-def pictures(output: Any) -> np.ndarray:
-    images = output.images if hasattr(output, "images") else output.image_embeddings
-    return images.numpy() if isinstance(images, paddle.Tensor) else np.asarray(images)
 
 
 @dataclass(frozen=True)
@@ -114,12 +82,17 @@ class Case:
     call: Callable[[Any], Any]
     blocks: int
 
-    def run(self, pipe: Any) -> np.ndarray:
-        """Its pictures, with the same noise every time."""
-        pipe.set_progress_bar_config(disable=True)
-        with untouched_random_state(), sd3.attention_anywhere():
-            paddle.seed(0)
-            return pictures(self.call(pipe))
+    def start(self, folder: Path) -> tuple[Any, Draw]:
+        """Return the pipeline, and a function that makes its pictures."""
+        pipe = self.build(folder)
+
+        def draw() -> np.ndarray:
+            with untouched_random_state(), sd3.attention_anywhere():
+                paddle.seed(0)
+                output = self.call(pipe)
+            return tiny.to_numpy(output.images if hasattr(output, "images") else output.image_embeddings)
+
+        return pipe, draw
 
 
 def build_dit(folder: Path) -> Any:
@@ -166,9 +139,9 @@ def build_unidiffuser(folder: Path) -> Any:
         n_positions=16, n_embd=8, n_layer=1, n_head=2,
     )  # fmt: skip
     return ppdiffusers.UniDiffuserPipeline(
-        vae=tiny.vae(), text_encoder=text_encoder(), image_processor=None, clip_tokenizer=None, text_decoder=decoder,
-        image_encoder=tiny.build(CLIPVisionModelWithProjection, config=vision_config(projection=unidiffuser.IMAGE_DIM)),
-        text_tokenizer=None, unet=unidiffuser.SPECIMEN.build(), scheduler=tiny.scheduler(),
+        vae=tiny.vae(), text_encoder=tiny.text_encoder(), image_processor=None, clip_tokenizer=None,
+        text_decoder=decoder, image_encoder=image_encoder(projection=unidiffuser.IMAGE_DIM), text_tokenizer=None,
+        unet=unidiffuser.SPECIMEN.build(), scheduler=tiny.scheduler(),
     )  # fmt: skip
 
 
@@ -179,7 +152,7 @@ def build_vq_diffusion(folder: Path) -> Any:
         up_block_types=("UpDecoderBlock2D",) * 2,
     )  # fmt: skip
     return ppdiffusers.VQDiffusionPipeline(
-        vqvae=vqvae, text_encoder=text_encoder(), tokenizer=tokenizer(folder),
+        vqvae=vqvae, text_encoder=tiny.text_encoder(), tokenizer=tokenizer(folder),
         transformer=vq_diffusion.SPECIMEN.build(),
         scheduler=ppdiffusers.VQDiffusionScheduler(num_vec_classes=vq_diffusion.CLASSES),
         learned_classifier_free_sampling_embeddings=LearnedClassifierFreeSamplingEmbeddings(learnable=False),
@@ -197,7 +170,7 @@ def text_unet() -> tiny.Model:
 
 def build_versatile_text(folder: Path) -> Any:
     return ppdiffusers.VersatileDiffusionTextToImagePipeline(
-        tokenizer=tokenizer(folder), text_encoder=text_encoder(CLIPTextModelWithProjection), image_unet=tiny.unet(),
+        tokenizer=tokenizer(folder), text_encoder=tiny.text_encoder(PROJECTED), image_unet=tiny.unet(),
         text_unet=text_unet(), vae=tiny.vae(), scheduler=tiny.scheduler(),
     )  # fmt: skip
 
@@ -205,8 +178,8 @@ def build_versatile_text(folder: Path) -> Any:
 # It takes 77 tokens of text and 257 of a picture, whatever its encoders are.
 def build_versatile_dual(folder: Path) -> Any:
     return ppdiffusers.VersatileDiffusionDualGuidedPipeline(
-        tokenizer=tokenizer(folder, 77), text_encoder=text_encoder(CLIPTextModelWithProjection, 77),
-        image_encoder=tiny.build(CLIPVisionModelWithProjection, config=vision_config(32, 2)), image_unet=tiny.unet(),
+        tokenizer=tokenizer(folder, 77), text_encoder=tiny.text_encoder(PROJECTED, max_position_embeddings=77),
+        image_encoder=image_encoder(32, 2), image_unet=tiny.unet(),
         image_feature_extractor=CLIPImageProcessor(size=32, crop_size=32), text_unet=text_unet(), vae=tiny.vae(),
         scheduler=tiny.scheduler(),
     )  # fmt: skip
@@ -214,15 +187,15 @@ def build_versatile_dual(folder: Path) -> Any:
 
 def build_wuerstchen_prior(folder: Path) -> Any:
     return ppdiffusers.WuerstchenPriorPipeline(
-        tokenizer=None, text_encoder=text_encoder(), prior=wuerstchen_prior.SPECIMEN.build(), resolution_multiple=2.0,
-        scheduler=ppdiffusers.DDPMWuerstchenScheduler(),
+        tokenizer=None, text_encoder=tiny.text_encoder(), prior=wuerstchen_prior.SPECIMEN.build(),
+        resolution_multiple=2.0, scheduler=ppdiffusers.DDPMWuerstchenScheduler(),
     )  # fmt: skip
 
 
 def build_wuerstchen_decoder(folder: Path) -> Any:
     vqgan = tiny.build(PaellaVQModel, bottleneck_blocks=1, embed_dim=8, num_vq_embeddings=8)
     return ppdiffusers.WuerstchenDecoderPipeline(
-        tokenizer=tokenizer(folder), text_encoder=text_encoder(), decoder=wuerstchen_decoder.SPECIMEN.build(),
+        tokenizer=tokenizer(folder), text_encoder=tiny.text_encoder(), decoder=wuerstchen_decoder.SPECIMEN.build(),
         vqgan=vqgan, scheduler=ppdiffusers.DDPMWuerstchenScheduler(),
     )  # fmt: skip
 
@@ -240,14 +213,14 @@ def build_ldm(folder: Path) -> Any:
 
 def build_uvit(folder: Path) -> Any:
     return LDMTextToImageUViTPipeline(
-        vqvae=tiny.vae(), text_encoder=text_encoder(), tokenizer=tokenizer(folder), unet=uvit.SPECIMEN.build(),
+        vqvae=tiny.vae(), text_encoder=tiny.text_encoder(), tokenizer=tokenizer(folder), unet=uvit.SPECIMEN.build(),
         scheduler=tiny.scheduler(),
     )  # fmt: skip
 
 
 def build_paint(folder: Path) -> Any:
     # It has a BasicTransformerBlock for every five layers, counting one more than there are.
-    encoder = tiny.build(PaintByExampleImageEncoder, config=vision_config(layers=4), proj_size=DIM)
+    encoder = image_encoder(layers=4, kind=PaintByExampleImageEncoder, proj_size=DIM)
     return ppdiffusers.PaintByExamplePipeline(
         vae=tiny.vae(), image_encoder=encoder, unet=tiny.unet(in_channels=9), scheduler=tiny.scheduler(),
         safety_checker=None, feature_extractor=None,
@@ -339,96 +312,12 @@ def skip_marks(name: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.skip(reason)] if reason else []
 
 
-def tokens_in_attention(pipe: Any, run: Callable[[Any], Any]) -> tuple[dict[str, set[int]], np.ndarray]:
-    """How many tokens each block's attention makes queries of, by the block's path, and the pictures."""
-    seen: dict[str, set[int]] = {}
-    helpers = []
-    for part, model in list_models(pipe):
-        for site in find_blocks(model):
-            queries = next(layer for layer in (find_layer(site.block, path) for path in QUERIES) if layer is not None)
-            counts = seen.setdefault(f"{part}.{site.name}", set())
-            helpers.append(
-                queries.register_forward_post_hook(
-                    lambda layer, inputs, output, counts=counts: counts.add(output.shape[1])
-                )
-            )
-    images = run(pipe)
-    for helper in helpers:
-        helper.remove()
-    return seen, images
-
-
 @pytest.mark.parametrize("name", [pytest.param(name, marks=skip_marks(name)) for name in CASES])
 def test_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
-    case = CASES[name]
-    pipe = case.build(tmp_path)
+    pipe, draw = CASES[name].start(tmp_path)
     assert type(pipe).__name__ == name
-    sites = {f"{part}.{site.name}": site for part, model in list_models(pipe) for site in find_blocks(model)}
-    finest = min(site.level for site in sites.values())
-    merging = {id(site.block) for site in sites.values() if site.level == finest}
-    assert len(merging) == case.blocks
-    # Versatile Diffusion's dual guidance lets both UNets hold the same blocks; they merge in the one over pictures.
-    beside = {
-        part: model for part, model in list_models(pipe, denoisers_only=False)
-        if merging.isdisjoint(map(id, model.sublayers()))
-    }  # fmt: skip
-    before = {part: tiny.snapshot(model) for part, model in beside.items()}
-    plain_tokens, plain = tokens_in_attention(pipe, case.run)
-
-    assert pipe.apply_tome(ratio=0.5) is pipe
-    for part in {path.partition(".")[0] for path in sites}:
-        assert pipe.tome.blocks[part] == sum(
-            path.startswith(f"{part}.") and site.level == finest for path, site in sites.items()
-        )
-    assert beside
-    assert {part: tiny.snapshot(model) for part, model in beside.items()} == before
-    tokens, merged = tokens_in_attention(pipe, case.run)
-    assert np.isfinite(merged).all()
-    assert np.abs(merged - plain).max() > 1e-3
-    for path, site in sites.items():
-        (given,) = plain_tokens[path]
-        prefix = site.adapter.prefix(site.parent, None)
-        left = given - int((given - prefix) * 0.5) if site.level == finest else given
-        assert tokens[path] == {left}, path
-
-    assert np.array_equal(case.run(pipe.remove_tome()), plain)
-
-
-def test_blocks_of_an_image_encoder_are_no_denoisers(tmp_path: Path) -> None:
-    pipe = build_paint(tmp_path)
-    blocks = [layer for layer in pipe.image_encoder.sublayers() if is_a(layer, "BasicTransformerBlock")]
-    assert blocks
-    before = [tiny.snapshot(block) for block in blocks]
-    assert dict(pipe.apply_tome(ratio=0.5).tome.blocks) == {"unet": 3}
-    assert [tiny.snapshot(block) for block in blocks] == before
-
-
-def build_kandinsky_prior(folder: Path) -> Any:
-    return KandinskyPriorPipeline(
-        prior=prior_transformer.SPECIMEN.build(),
-        image_encoder=tiny.build(CLIPVisionModelWithProjection, config=vision_config()),
-        text_encoder=text_encoder(CLIPTextModelWithProjection), tokenizer=tokenizer(folder),
-        scheduler=ppdiffusers.UnCLIPScheduler(), image_processor=CLIPImageProcessor(),
-    )  # fmt: skip
-
-
-def build_shap_e(folder: Path) -> Any:
-    renderer = tiny.build(
-        ShapERenderer, param_shapes=((8, 93), (8, 8), (8, 8), (8, 8)), d_latent=8, d_hidden=8, n_hidden_layers=6
-    )
-    return ppdiffusers.ShapEPipeline(
-        prior=prior_transformer.SPECIMEN.build(), text_encoder=text_encoder(CLIPTextModelWithProjection),
-        tokenizer=tokenizer(folder), scheduler=ppdiffusers.HeunDiscreteScheduler(), shap_e_renderer=renderer,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("build", [build_kandinsky_prior, build_shap_e], ids=["kandinsky", "shap-e"])
-def test_a_prior_on_embeddings_tells_why_nothing_merges(build: Any, tmp_path: Path) -> None:
-    pipe = build(tmp_path)
-    with pytest.raises(NothingToMergeError) as raised:
-        pipe.apply_tome(ratio=0.5)
-    assert f"PriorTransformer: {REFUSED['PriorTransformer']}" in str(raised.value)
-    assert pipe.tome is None
+    check_merging(pipe, draw)
+    assert pipe.apply_tome(ratio=0.5).tome.num_blocks == CASES[name].blocks
 
 
 @pytest.mark.parametrize("zoo", [prior_transformer, t5_film, unet_1d, dit_llama, dit_llama_t2i])

@@ -1,7 +1,6 @@
 """What users do to a Stable Diffusion pipeline, before or after ``apply_tome``, goes on working with merging on.
 
-Attention processors, attention slicing and what is loaded into a UNet alone are in
-``tests/patching/test_processors.py``.
+Attention processors and what is loaded into a UNet alone are in ``tests/patching/test_processors.py``.
 """
 
 from __future__ import annotations
@@ -15,28 +14,18 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
-from ppdiffusers import StableDiffusionImg2ImgPipeline, StableDiffusionPipeline, UNet2DConditionModel
+from ppdiffusers import StableDiffusionPipeline
 from ppdiffusers.models.attention_processor import Attention
 
 import tiny
-from ppdiffusers_tome.tools.demo_model import MODEL
-from zoo.specimen import create, normal, untouched_random_state
+from pipelines.whole import text_parts
+from zoo.specimen import normal, untouched_random_state
 
-TOKENIZER = MODEL / "tokenizer"
 SIDE = 48  # larger than one tile of the VAE
 
 
 def pipeline() -> Any:
-    from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
-
-    tokenizer = CLIPTokenizer.from_pretrained(str(TOKENIZER))
-    config = CLIPTextConfig(
-        vocab_size=len(tokenizer), hidden_size=tiny.CROSS_DIM, intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=2, max_position_embeddings=32, bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
-    text_encoder = create(CLIPTextModel, config=config)
-    return tiny.pipeline(text_encoder=text_encoder, tokenizer=tokenizer)
+    return tiny.pipeline(**text_parts())
 
 
 def run(pipe: Any, **given: Any) -> np.ndarray:
@@ -51,8 +40,7 @@ def run(pipe: Any, **given: Any) -> np.ndarray:
         call["prompt"] = "a red <sign> circle"
         call["num_images_per_prompt"] = 2
     with untouched_random_state():
-        drawn = pipe(**{**call, **given}).images
-    return drawn.numpy() if isinstance(drawn, paddle.Tensor) else np.asarray(drawn)
+        return tiny.to_numpy(pipe(**{**call, **given}).images)
 
 
 def write_lora(folder: Path) -> None:
@@ -100,6 +88,9 @@ class Setting:
 
 
 SETTINGS = {
+    "attention-slicing": Setting(
+        lambda pipe, _: pipe.enable_attention_slicing(1), lambda pipe: pipe.disable_attention_slicing(), False
+    ),
     "vae-slicing": Setting(lambda pipe, _: pipe.enable_vae_slicing(), lambda pipe: pipe.disable_vae_slicing(), False),
     "vae-tiling": Setting(lambda pipe, _: pipe.enable_vae_tiling(), lambda pipe: pipe.disable_vae_tiling()),
     "lora": Setting(load_lora),
@@ -172,16 +163,6 @@ def use_and_undo(pipe: Any, setting: Setting, folder: Path) -> None:
         setting.undo(pipe)
 
 
-def test_tiled_decoding_is_that_of_the_merged_latents() -> None:
-    pipe = pipeline().apply_tome(0.5)
-    latents = run(pipe, output_type="latent")
-    pipe.enable_vae_tiling()
-    with paddle.no_grad():
-        decoded = pipe.vae.decode(paddle.to_tensor(latents) / pipe.vae.config.scaling_factor).sample
-    expected = (decoded / 2 + 0.5).clip(0, 1).transpose([0, 2, 3, 1]).numpy()
-    assert np.array_equal(run(pipe), expected)
-
-
 def test_callbacks_see_every_step() -> None:
     pipe = pipeline().apply_tome(0.5)
     expected = run(pipe, output_type="latent")
@@ -238,28 +219,3 @@ def test_weighted_embeddings_are_taken_as_they_are() -> None:
     other = pipeline()
     plain = run(other, **{**embeds, "prompt_embeds": given[0] * weights})
     assert np.array_equal(run(pipe.remove_tome(), **{**embeds, "prompt_embeds": given[0] * weights}), plain)
-
-
-def test_a_saved_unet_is_loaded_unmerged(tmp_path: Path) -> None:
-    pipe = pipeline()
-    plain = run(pipe)
-    merged = run(pipe.apply_tome(0.5))
-    pipe.unet.save_pretrained(str(tmp_path), to_diffusers=False)
-    assert np.array_equal(run(pipe), merged)
-    loaded = UNet2DConditionModel.from_pretrained(str(tmp_path), from_diffusers=False)
-    assert loaded.tome is None
-    saved, kept = loaded.state_dict(), pipe.unet.state_dict()
-    assert list(saved) == list(kept)
-    assert all(np.array_equal(saved[name].numpy(), kept[name].numpy()) for name in kept)
-    pipe.unet = loaded
-    assert pipe.tome is None
-    assert np.array_equal(run(pipe), plain)
-    assert np.array_equal(run(pipe.apply_tome(0.5)), merged)
-
-
-def test_pipelines_of_the_same_parts_share_tome() -> None:
-    pipe = pipeline().apply_tome(0.5)
-    other = StableDiffusionImg2ImgPipeline(**pipe.components, requires_safety_checker=False)
-    assert other.tome == pipe.tome
-    other.remove_tome()
-    assert pipe.tome is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ from ppdiffusers.pipelines.text_to_video_synthesis.pipeline_text_to_video_zero i
 )
 
 import tiny
+from pipelines.whole import Draw, check_merging, image_encoder
 from ppdiffusers_tome import NothingToMergeError, apply_tome
-from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
-from ppdiffusers_tome.patching.models import list_models
 from zoo import (
     audio_diffusion,
     audioldm,
@@ -38,9 +38,6 @@ from zoo.specimen import attention_anywhere, untouched_random_state
 
 # A pipeline, and a call of it.
 Ready = tuple[Any, Callable[[], Any]]
-PROMPT = dict(
-    prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.array((1, tiny.TEXT_TOKENS, tiny.CROSS_DIM), seed=4)
-)
 STEPS, FRAMES = 2, 3
 
 
@@ -56,21 +53,21 @@ def animatediff(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.AnimateDiffPipeline(unet=tiny.unet(), motion_adapter=adapter, **stable_diffusion_parts())
     latents = tiny.picture(1, 4, FRAMES, 16, 16)
     given = dict(num_frames=FRAMES, height=32, width=32, latents=latents, output_type="latent")
-    return pipe, lambda: pipe(num_inference_steps=STEPS, **PROMPT, **given).frames
+    return pipe, lambda: pipe(num_inference_steps=STEPS, **tiny.PROMPT, **given).frames
 
 
 def text_to_video(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.TextToVideoSDPipeline(unet=unet_3d.SPECIMEN.build(), **stable_diffusion_parts())
     latents = tiny.picture(1, 4, FRAMES, 16, 16)
     given = dict(num_frames=FRAMES, height=32, width=32, latents=latents, output_type="latent")
-    return pipe, lambda: pipe(num_inference_steps=STEPS, **PROMPT, **given).frames
+    return pipe, lambda: pipe(num_inference_steps=STEPS, **tiny.PROMPT, **given).frames
 
 
 def video_to_video(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.VideoToVideoSDPipeline(unet=unet_3d.SPECIMEN.build(), **stable_diffusion_parts())
     video = [np.full((32, 32, 3), 80 * frame, np.uint8) for frame in range(FRAMES)]
     given = dict(video=video, strength=0.5, output_type="latent")
-    return pipe, lambda: pipe(num_inference_steps=2 * STEPS, **PROMPT, **given).frames
+    return pipe, lambda: pipe(num_inference_steps=2 * STEPS, **tiny.PROMPT, **given).frames
 
 
 def stable_video_diffusion(tmp_path: Path) -> Ready:
@@ -80,7 +77,7 @@ def stable_video_diffusion(tmp_path: Path) -> Ready:
     )  # fmt: skip
     pipe = ppdiffusers.StableVideoDiffusionPipeline(
         vae=vae,
-        image_encoder=image_encoder(32, tiny.CROSS_DIM),
+        image_encoder=image_encoder(32, 8),
         unet=unet_spatio_temporal.SPECIMEN.build(),
         scheduler=ppdiffusers.EulerDiscreteScheduler(prediction_type="v_prediction"),
         feature_extractor=None,
@@ -90,22 +87,10 @@ def stable_video_diffusion(tmp_path: Path) -> Ready:
     return pipe, lambda: pipe(num_inference_steps=STEPS, **given).frames
 
 
-def image_encoder(image_size: int, projection_dim: int) -> tiny.Model:
-    config = transformers.CLIPVisionConfig(
-        hidden_size=12, intermediate_size=16, projection_dim=projection_dim, num_hidden_layers=1,
-        num_attention_heads=2, image_size=image_size, patch_size=image_size // 4,
-    )  # fmt: skip
-    return tiny.build(transformers.CLIPVisionModelWithProjection, config=config)
-
-
 def hotshot_xl(tmp_path: Path) -> Ready:
     from ppdiffusers.pipelines.hotshot_xl.hotshot_xl_pipeline import HotshotXLPipeline
 
-    config = transformers.CLIPTextConfig(
-        vocab_size=20, hidden_size=tiny.CROSS_DIM, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=8, projection_dim=hotshot.POOLED_DIM,
-    )  # fmt: skip
-    encoder = tiny.build(transformers.CLIPTextModelWithProjection, config=config)
+    encoder = tiny.text_encoder("CLIPTextModelWithProjection", projection_dim=hotshot.POOLED_DIM)
     pipe = HotshotXLPipeline(
         unet=hotshot.SPECIMEN.build(), text_encoder_2=encoder, tokenizer_2=None, **stable_diffusion_parts()
     )
@@ -114,7 +99,7 @@ def hotshot_xl(tmp_path: Path) -> Ready:
         negative_pooled_prompt_embeds=tiny.array((1, hotshot.POOLED_DIM), seed=6),
     )
     given = dict(video_length=FRAMES, height=32, width=32, latents=tiny.picture(1, 4, FRAMES, 16, 16))
-    return pipe, lambda: pipe(num_inference_steps=STEPS, output_type="np", **PROMPT, **pooled, **given).videos
+    return pipe, lambda: pipe(num_inference_steps=STEPS, output_type="np", **tiny.PROMPT, **pooled, **given).videos
 
 
 def modelscope_vae(**settings: Any) -> tiny.Model:
@@ -137,7 +122,7 @@ def image_to_video(tmp_path: Path) -> Ready:
         input_dim=st_unet.IMAGE_DIM, guide_scale=6.0, scale_factor=0.18215, decoder_bs=FRAMES,
     )  # fmt: skip
     pipe = ppdiffusers.ImgToVideoSDPipeline(
-        vae=vae, img_encoder=image_encoder(32, st_unet.IMAGE_DIM), unet=st_unet.SPECIMEN.build()
+        vae=vae, img_encoder=image_encoder(32, 8, st_unet.IMAGE_DIM, width=12), unet=st_unet.SPECIMEN.build()
     )
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8))
     return pipe, lambda: pipe(image).frames
@@ -166,7 +151,7 @@ def lvdm_text_to_video(tmp_path: Path) -> Ready:
         # Last of all it writes a file, in a way that PyAV no longer takes: "TypeError: an integer is required".
         with contextlib.suppress(TypeError):
             pipe(
-                num_inference_steps=STEPS, save_dir=str(tmp_path), **PROMPT, **given,
+                num_inference_steps=STEPS, save_dir=str(tmp_path), **tiny.PROMPT, **given,
                 callback=lambda step, timestep, latents: steps.append(latents),
             )  # fmt: skip
         assert len(steps) == STEPS
@@ -249,66 +234,47 @@ def spectrograms(tmp_path: Path) -> Ready:
     return pipe, lambda: np.stack([np.asarray(image, np.float32) for image in pipe(steps=STEPS, noise=noise).images])
 
 
+def start(builder: Callable[[Path], Ready], folder: Path) -> tuple[Any, Draw]:
+    """Return a pipeline and a function that calls it, its own random draws the same every time."""
+    with untouched_random_state():  # some constructors seed the global generators
+        pipe, call = builder(folder)
+
+    @paddle.no_grad()
+    def draw() -> np.ndarray:
+        with untouched_random_state(), attention_anywhere():
+            paddle.seed(0)
+            np.random.seed(0)
+            return tiny.to_numpy(call()).astype("float32")
+
+    return pipe, draw
+
+
+CASES: dict[str, Callable[[Path], tuple[Any, Draw]]] = {
+    each.__name__: partial(start, each)
+    for each in (
+        animatediff, text_to_video, video_to_video, stable_video_diffusion, image_to_video, lvdm_text_to_video,
+        audio_ldm, music_ldm, audio_ldm_2, spectrograms, hotshot_xl, modelscope_video_to_video,
+    )
+}  # fmt: skip
 PADDLE_2 = paddle.__version__.startswith("2.")
-BUILDERS = [
-    animatediff, text_to_video, video_to_video, stable_video_diffusion, image_to_video, lvdm_text_to_video, audio_ldm,
-    music_ldm, audio_ldm_2, spectrograms,
-    pytest.param(hotshot_xl, marks=pytest.mark.xfail(
+# What ppdiffusers cannot run, and the first time that sound is made of spectrograms code is compiled for half a minute.
+MARKS = {
+    "spectrograms": pytest.mark.sweep,
+    "hotshot_xl": pytest.mark.xfail(
         PADDLE_2, raises=ValueError, strict=True,
         reason="its UNet with Paddle 2.6: device value error ... but the type of device is Place",
-    )),
-    pytest.param(modelscope_video_to_video, marks=pytest.mark.xfail(
+    ),
+    "modelscope_video_to_video": pytest.mark.xfail(
         not PADDLE_2, raises=TypeError, strict=True,
         reason="GaussianDiffusion_SDEdit._sigma_to_t with Paddle 3: Type promotion only support calculations between "
         "floating-point numbers ... But got different data type x: float32, y: int64",
-    )),
-]  # fmt: skip
+    ),
+}  # fmt: skip
 
 
-@paddle.no_grad()
-def numbers(call: Callable[[], Any]) -> np.ndarray:
-    """What a pipeline gives, its own random draws the same every time."""
-    with untouched_random_state(), attention_anywhere():
-        paddle.seed(0)
-        np.random.seed(0)
-        output = call()
-    return output.numpy() if isinstance(output, paddle.Tensor) else np.asarray(output, np.float32)
-
-
-def count_projected_tokens(pipe: Any) -> list[int]:
-    """A list that fills with the number of tokens that each self-attention makes queries of."""
-    counts: list[int] = []
-    for _, model in list_models(pipe):
-        for site in find_blocks(model):
-            query = find_layer(site.block, "attn1.to_q") or site.block.to_q
-            query.register_forward_post_hook(lambda layer, inputs, output: counts.append(output.shape[1]))
-    return counts
-
-
-def _mark(builder: Callable[[Path], Ready]) -> Any:
-    """The first time that sound is made of spectrograms, code is compiled for half a minute."""
-    return pytest.param(builder, marks=pytest.mark.sweep) if builder is spectrograms else builder
-
-
-@pytest.mark.parametrize("builder", map(_mark, BUILDERS), ids=lambda builder: builder.__name__)
-def test_pipeline_merges_and_comes_back(builder: Callable[[Path], Ready], tmp_path: Path) -> None:
-    with untouched_random_state():  # some constructors seed the global generators
-        pipe, call = builder(tmp_path)
-    pipe.set_progress_bar_config(disable=True)
-    plain = numbers(call)
-    counts = count_projected_tokens(pipe)
-    assert np.array_equal(numbers(call), plain)
-    unmerged = counts.copy()
-    counts.clear()
-    assert pipe.apply_tome(ratio=0.5) is pipe
-    merged = numbers(call)
-    assert np.isfinite(merged).all()
-    assert np.abs(merged - plain).max() > 1e-3
-    assert counts == [tokens // 2 if tokens == max(unmerged) else tokens for tokens in unmerged]
-    pipe.remove_tome()
-    counts.clear()
-    assert np.array_equal(numbers(call), plain)
-    assert counts == unmerged
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in CASES])
+def test_pipeline_merges_and_comes_back(name: str, tmp_path: Path) -> None:
+    check_merging(*CASES[name](tmp_path))
 
 
 def test_unconditional_lvdm_has_nothing_to_merge_for_a_reason() -> None:

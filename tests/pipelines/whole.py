@@ -1,0 +1,102 @@
+"""Checks of whole pipelines, and the parts that several are made of."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from ppdiffusers import transformers
+
+import tiny
+from patching.contract import count_queries
+from ppdiffusers_tome.patching.attach import list_attached_blocks
+from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.recorder import record_merging
+from ppdiffusers_tome.tools.demo_model import MODEL
+
+# Generates with the same noise every time.
+Draw = Callable[[], np.ndarray]
+
+
+def load_tokenizer() -> Any:
+    return transformers.CLIPTokenizer.from_pretrained(str(MODEL / "tokenizer"))
+
+
+def build_text_encoder(kind: str = "CLIPTextModel", width: int = tiny.CROSS_DIM, **settings: Any) -> tiny.Model:
+    """Build one that goes with ``load_tokenizer``."""
+    tokenizer = load_tokenizer()
+    return tiny.text_encoder(
+        kind, vocab_size=len(tokenizer), hidden_size=width, projection_dim=width, num_hidden_layers=2,
+        max_position_embeddings=32, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+        **settings,
+    )  # fmt: skip
+
+
+def text_parts() -> dict[str, Any]:
+    return dict(tokenizer=load_tokenizer(), text_encoder=build_text_encoder())
+
+
+def image_encoder(
+    image: int = 16, patch: int = 4, projection: int = tiny.CROSS_DIM, layers: int = 1, width: int = 8,
+    kind: Any = transformers.CLIPVisionModelWithProjection, **settings: Any,
+) -> tiny.Model:  # fmt: skip
+    config = transformers.CLIPVisionConfig(
+        hidden_size=width, intermediate_size=16, num_hidden_layers=layers, num_attention_heads=2, image_size=image,
+        patch_size=patch, projection_dim=projection,
+    )  # fmt: skip
+    return tiny.build(kind, config=config, **settings)
+
+
+def check_merging(pipe: Any, draw: Draw) -> None:
+    """Check a pipeline before, with and after ToMe.
+
+    Half of the image's tokens merge where ToMe is said to be, nothing else changes, and removing it restores all.
+    """
+    pipe.set_progress_bar_config(disable=True)
+    with count_queries(pipe) as unmerged:
+        plain = draw()
+    assert np.isfinite(plain).all()
+    sites = {f"{part}.{site.name}": site for part, model in list_models(pipe) for site in find_blocks(model)}
+    blocks = {id(site.block) for site in sites.values()}
+    beside = [
+        model for _, model in list_models(pipe, denoisers_only=False) if blocks.isdisjoint(map(id, model.sublayers()))
+    ]
+    before = [tiny.snapshot(model) for model in beside]
+
+    assert pipe.apply_tome(ratio=0.5) is pipe
+    assert [tiny.snapshot(model) for model in beside] == before
+    attached = {id(block) for _, model in list_models(pipe) for _, block, _ in list_attached_blocks(model)}
+    assert attached <= {id(sites[path].block) for path in unmerged}
+    assert len(attached) == pipe.tome.num_blocks > 0
+    with count_queries(pipe) as merging:
+        merged = draw()
+    assert np.isfinite(merged).all()
+    assert np.abs(merged - plain).max() > 1e-4
+    for path, counts in unmerged.items():
+        prefix = sites[path].adapter.prefix(sites[path].parent, None)
+        halved = [count - int((count - prefix) * 0.5) for count in counts]
+        assert merging[path] == (halved if id(sites[path].block) in attached else counts), path
+
+    pipe.remove_tome()
+    assert np.array_equal(draw(), plain)
+
+
+def count_merged(pipe: Any, draw: Draw) -> dict[str, list[int]]:
+    """Return how many tokens of a frame merge in each call of each denoiser."""
+    calls: dict[str, int] = dict.fromkeys(pipe.tome.blocks, 0)
+    with record_merging(pipe) as records, contextlib.ExitStack() as stack:
+        for name, model in list_models(pipe):
+            if name in calls:
+
+                def count(layer: Any, inputs: tuple, name: str = name) -> None:
+                    calls[name] += 1
+
+                stack.callback(model.register_forward_pre_hook(count).remove)
+        draw()
+    merged = {name: [0] * number for name, number in calls.items()}
+    for record in records:
+        merged[record.block.denoiser][record.call] = record.num_merged // record.grid.frames
+    return merged
