@@ -41,17 +41,24 @@ class DenoiserForward(ForwardOverride):
         self.parameters = tuple(inspect.signature(type(layer).forward).parameters)[1:]
         self.reads_timestep = reads_timestep
 
-    def put(self) -> None:
-        """Store this on the denoiser, also after ``paddle.jit.to_static`` replaces it."""
-        super().put()
-        hook: Any = _ReturnHook(self)
-        self.layer.register_forward_pre_hook(hook)
+    @property
+    def __func__(self) -> Any:
+        function = super().__func__
+        # Paddle asks, maybe twice, when ``to_static`` is about to replace this. In ``put`` would be too early: to add a
+        # hook while the denoiser's hooks run, in any thread, is an error.
+        if not self._list_hooks():
+            hook: Any = _ReturnHook(self)
+            self.layer.register_forward_pre_hook(hook)
+        return function
 
     def take_off(self) -> None:
         super().take_off()
-        hooks = self.layer._forward_pre_hooks
-        for number in [number for number, hook in hooks.items() if getattr(hook, "override", None) is self]:
-            del hooks[number]
+        for number in self._list_hooks():
+            del self.layer._forward_pre_hooks[number]
+
+    def _list_hooks(self) -> list[int]:
+        hooks = self.layer._forward_pre_hooks.items()
+        return [number for number, hook in hooks if getattr(hook, "override", None) is self]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)
