@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from paddle.distributed.fleet.utils import recompute
 from ppdiffusers.accelerate import Accelerator
 
 import tiny
-from patching.test_changes_meanwhile import generate_while
+from patching.test_changes_meanwhile import OLD, generate_while
 from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.patching.overrides.method import list_overrides
 from zoo import specimens
 
 CHANGES = [None, dict(ratio=0.5), dict(ratio=0.75, method="keys"), dict(ratio=0.5, cache=0.5)]
@@ -120,3 +122,39 @@ def test_ppdiffusers_accelerator_calls_the_merging_forward(settings: dict[str, A
     prepared = Accelerator(mixed_precision="bf16").prepare_model(unet)
     assert np.array_equal(tiny.run_unet(prepared), expected)
     assert np.array_equal(tiny.run_unet(remove_tome(prepared)), plain)
+
+
+@pytest.mark.skipif(OLD, reason="Paddle 2.6 has no recomputation on a CPU")
+@pytest.mark.parametrize("around", ["blocks", "denoiser", "denoiser, reentrant"])
+@pytest.mark.parametrize("old", [None, dict(ratio=0.5), dict(ratio=0.75, method="keys")], ids=str)
+@pytest.mark.parametrize("new", [None, dict(ratio=0.3)], ids=str)
+def test_a_backward_pass_runs_layers_again_with_the_settings_of_their_first_run(
+    around: str, old: dict[str, Any] | None, new: dict[str, Any] | None
+) -> None:
+    """As where ``use_tome`` is around the forward pass alone."""
+
+    def gradients(checkpointed: bool) -> np.ndarray:
+        unet = tiny.unet(levels=1)
+        unet.train()
+        change(unet, old)
+        if checkpointed and around == "blocks":
+            unet.enable_gradient_checkpointing()
+        x = tiny.latent()
+        x.stop_gradient = False
+
+        def run(x: paddle.Tensor) -> paddle.Tensor:
+            return unet(x, 500, tiny.text()).sample
+
+        if checkpointed and around != "blocks":
+            output = recompute(run, x, use_reentrant="reentrant" in around)
+        else:
+            output = run(x)
+        change(unet, new)
+        assert (unet.tome is None) == (new is None)
+        (output**2).mean().backward()
+        del output
+        remove_tome(unet)
+        assert not [part for part in unet.sublayers(include_self=True) if list_overrides(part, with_removed=True)]
+        return unet.conv_in.weight.grad.numpy()
+
+    assert np.abs(gradients(True) - gradients(False)).max() <= 1e-6

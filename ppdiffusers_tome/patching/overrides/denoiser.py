@@ -16,7 +16,7 @@ from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_ove
 from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME, is_static_function
 from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
-from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_call
+from ppdiffusers_tome.patching.state.recompute import find_stored_call, is_second_run, store_call
 
 # Names of the argument for the timestep. UniDiffuser has one for its image and one for its text.
 _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
@@ -62,9 +62,11 @@ class DenoiserForward(ForwardOverride):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)
-        if self.removed_at is not None:
+        call = find_stored_call(self.attachment, next_one=True)
+        # A backward pass that runs the denoiser again without a stored call: this was not there at the first run.
+        if call is None and (self.removed_at is not None or is_second_run()):
             return self.call_original(*args, **kwargs)
-        call = find_stored_call(self.attachment, next_one=True) or self._begin(args, kwargs)
+        call = call or self._begin(args, kwargs)
         with self.attachment.make_current(call):
             store_call(self.attachment, call)
             output = self.call_original(*args, **kwargs)
