@@ -15,6 +15,7 @@ from ppdiffusers_tome.patching.overrides.block import BlockForward
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_overrides
 from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME, is_static_function
 from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.recompute import find_stored_call, is_second_run, store_call
 
@@ -72,7 +73,8 @@ class DenoiserForward(ForwardOverride):
             output = self.call_original(*args, **kwargs)
         # A cache over steps skips them all in some steps, never in the first one.
         self.attachment.has_run_blocks |= call.num_blocks > 0
-        if not self.attachment.has_run_blocks and self._has_blocks():
+        # A call around this one is that of a later ToMe, and a user's function in ``forward`` holds this.
+        if not self.attachment.has_run_blocks and not CALL_STACK.calls and self._has_blocks():
             self.attachment.warn_once(
                 "no block",
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "
