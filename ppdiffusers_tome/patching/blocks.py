@@ -139,9 +139,12 @@ def execution_order(blocks: Iterable[MergeableBlock]) -> list[MergeableBlock]:
 
 def find_timestep_layer(denoiser: Layer) -> Any | None:
     """Return the layer that is called with the timestep, or None."""
-    if hasattr(denoiser, "time_proj"):
-        return denoiser.time_proj
-    return next((layer for layer in denoiser.sublayers() if is_a(layer, "Timesteps")), None)
+    for parent in denoiser.sublayers(include_self=True):
+        # That of Stable Video Diffusion's transformers embeds the numbers of frames.
+        for name, layer in parent.named_children() if not is_a(parent, "TransformerSpatioTemporalModel") else ():
+            if name == "time_proj" or is_a(layer, "Timesteps"):
+                return layer
+    return None
 
 
 @lru_cache(maxsize=1024)

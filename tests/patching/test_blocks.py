@@ -172,7 +172,7 @@ def test_a_host_called_by_keyword_merges_as_one_called_by_position() -> None:
         return host(*inputs, encoder_hidden_states=text, **keywords).sample.numpy()
 
     plain = run(latent)
-    apply_tome(model, 0.5)
+    apply_tome(host, 0.5)
     merged = run(latent)
     assert np.abs(merged - plain).max() >= 1e-3
     assert np.array_equal(run(hidden_states=latent), merged)

@@ -7,16 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride, MethodOverride
-from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME
 from ppdiffusers_tome.patching.state.attachment import Attachment
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall, require_eager
 from ppdiffusers_tome.patching.state.recompute import store_call
 
@@ -48,17 +45,6 @@ class ParentForward(ForwardOverride):
     def __init__(self, attachment: Attachment, block: MergeableBlock) -> None:
         super().__init__(attachment, block.parent)
         self.adapter, self.level = block.adapter, block.level
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        psdb.fallback(**EVERY_FRAME)
-        if self.removed_at is None and not CALL_STACK.calls and self.attachment.current_call() is None:
-            return self._run_without_denoiser(*args, **kwargs)
-        return super().__call__(*args, **kwargs)
-
-    def _run_without_denoiser(self, *args: Any, **kwargs: Any) -> Any:
-        call = DenoiserCall(self.attachment)
-        with self.attachment.make_current(call):
-            return self.run(call, *args, **kwargs)
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the parent with the layout of its blocks in the call."""

@@ -15,8 +15,9 @@ from ppdiffusers_tome.patching.overrides.block import BlockForward
 from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_overrides
 from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME, is_static_function
 from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
-from ppdiffusers_tome.patching.state.recompute import find_stored_call, store_call
+from ppdiffusers_tome.patching.state.recompute import find_stored_call, is_second_run, store_call
 
 # Names of the argument for the timestep. UniDiffuser has one for its image and one for its text.
 _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
@@ -41,29 +42,39 @@ class DenoiserForward(ForwardOverride):
         self.parameters = tuple(inspect.signature(type(layer).forward).parameters)[1:]
         self.reads_timestep = reads_timestep
 
-    def put(self) -> None:
-        """Store this on the denoiser, also after ``paddle.jit.to_static`` replaces it."""
-        super().put()
-        hook: Any = _ReturnHook(self)
-        self.layer.register_forward_pre_hook(hook)
+    @property
+    def __func__(self) -> Any:
+        function = super().__func__
+        # Paddle asks, maybe twice, when ``to_static`` is about to replace this. In ``put`` would be too early: to add a
+        # hook while the denoiser's hooks run, in any thread, is an error.
+        if not self._list_hooks():
+            hook: Any = _ReturnHook(self)
+            self.layer.register_forward_pre_hook(hook)
+        return function
 
     def take_off(self) -> None:
         super().take_off()
-        hooks = self.layer._forward_pre_hooks
-        for number in [number for number, hook in hooks.items() if getattr(hook, "override", None) is self]:
-            del hooks[number]
+        for number in self._list_hooks():
+            del self.layer._forward_pre_hooks[number]
+
+    def _list_hooks(self) -> list[int]:
+        hooks = self.layer._forward_pre_hooks.items()
+        return [number for number, hook in hooks if getattr(hook, "override", None) is self]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)
-        if self.removed_at is not None:
+        call = find_stored_call(self.attachment, next_one=True)
+        # A backward pass that runs the denoiser again without a stored call: this was not there at the first run.
+        if call is None and (self.removed_at is not None or is_second_run()):
             return self.call_original(*args, **kwargs)
-        call = find_stored_call(self.attachment, next_one=True) or self._begin(args, kwargs)
+        call = call or self._begin(args, kwargs)
         with self.attachment.make_current(call):
             store_call(self.attachment, call)
             output = self.call_original(*args, **kwargs)
         # A cache over steps skips them all in some steps, never in the first one.
         self.attachment.has_run_blocks |= call.num_blocks > 0
-        if not self.attachment.has_run_blocks and self._has_blocks():
+        # A call around this one is that of a later ToMe, and a user's function in ``forward`` holds this.
+        if not self.attachment.has_run_blocks and not CALL_STACK.calls and self._has_blocks():
             self.attachment.warn_once(
                 "no block",
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "

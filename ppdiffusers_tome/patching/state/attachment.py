@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,9 +61,11 @@ class Attachment:
     @contextmanager
     def make_current(self, call: DenoiserCall) -> Iterator[None]:
         """Make a call the current one of this thread in this context."""
-        with CHANGES:
-            call.number = number = next_call_number()
-            self._running.append(number)
+        is_first_run = call.number == 0
+        if is_first_run:
+            with CHANGES:
+                call.number = next_call_number()
+                self._running.append(call.number)
         CALL_STACK.calls.append(call)
         try:
             yield
@@ -71,9 +74,10 @@ class Attachment:
             raise
         finally:
             CALL_STACK.calls.pop()
-            with CHANGES:
-                self._running.remove(number)
-            self._run_idle_actions()
+            if is_first_run and call.is_stored:
+                weakref.finalize(call, self._end, call.number)  # until then a backward pass may run its layers again
+            elif is_first_run:
+                self._end(call.number)
 
     def current_call(self) -> DenoiserCall | None:
         """Return the call that runs now, a backward pass or trace included."""
@@ -115,6 +119,11 @@ class Attachment:
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
             level, frame = level + 1, frame.f_back
         warnings.warn(f"ToMe: {message}", stacklevel=level + 1)
+
+    def _end(self, number: int) -> None:
+        with CHANGES:
+            self._running.remove(number)
+        self._run_idle_actions()
 
     def _run_idle_actions(self) -> None:
         with CHANGES:

@@ -47,6 +47,7 @@ class DenoiserCall:
         cached_step: of the cache over steps; None where all layers run.
         has_foreign_forward: True where other code replaced the ``forward`` of the denoiser's class.
         in_graph: True if gradients may be computed, so that checkpointing may run parts of it again.
+        is_stored: True once a backward pass is to run parts of it again.
         num_blocks: the number of blocks that ran.
     """
 
@@ -63,7 +64,7 @@ class DenoiserCall:
         self.timestep: paddle.Tensor | None = None
         self.timestep_argument: paddle.Tensor | None = None
         self.cached_step: CachedStep | None = None
-        self.has_foreign_forward = False
+        self.has_foreign_forward = self.is_stored = False
         self.progress: float | None = None
         self.layouts: dict[object, Layout] = {}
         self.block: BlockCall | None = None

@@ -31,6 +31,7 @@ def store_call(owner: Hashable, call: DenoiserCall) -> None:
         calls = vars(stretch).setdefault(_NAME, {}).setdefault(owner, [])
         if call not in calls:
             calls.append(call)
+            call.is_stored = True
 
 
 def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall | None:
@@ -45,6 +46,11 @@ def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall
                 calls.append(calls.pop(0))
             return calls[-1]
     return None
+
+
+def is_second_run() -> bool:
+    """Return whether a backward pass runs the caller again."""
+    return any(True for _ in _list_stretches(_SECOND_RUN))
 
 
 def _list_stretches(variables: dict[str, str]) -> Iterator[Any]:

@@ -1,0 +1,160 @@
+"""A call of a denoiser has the settings with which it began, whoever changes them meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from paddle.distributed.fleet.utils import recompute
+from ppdiffusers.accelerate import Accelerator
+
+import tiny
+from patching.test_changes_meanwhile import OLD, generate_while
+from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome.patching.overrides.method import list_overrides
+from zoo import specimens
+
+CHANGES = [None, dict(ratio=0.5), dict(ratio=0.75, method="keys"), dict(ratio=0.5, cache=0.5)]
+
+
+def change(model: Any, settings: dict[str, Any] | None) -> None:
+    if settings is None:
+        remove_tome(model)
+    else:
+        apply_tome(model, **settings)
+
+
+@pytest.mark.parametrize("old", CHANGES[:3], ids=str)
+@pytest.mark.parametrize("new", CHANGES[:3], ids=str)
+def test_settings_that_a_hook_of_the_denoiser_changes_hold_from_this_call_on(
+    old: dict[str, Any] | None, new: dict[str, Any] | None
+) -> None:
+    unet, expected = tiny.unet(levels=1), tiny.unet(levels=1)
+    before, calls = tiny.snapshot(unet), []
+    change(unet, old)
+    change(expected, new)
+    right = tiny.run_unet(expected)
+    helpers = [
+        unet.register_forward_pre_hook(lambda layer, inputs: calls.append("before")),
+        unet.register_forward_pre_hook(lambda layer, inputs: change(layer, new)),
+        unet.register_forward_pre_hook(lambda layer, inputs: calls.append("after")),
+    ]
+    for _ in range(2):
+        assert np.array_equal(tiny.run_unet(unet), right)
+    assert calls == ["before", "after"] * 2
+    for helper in helpers:
+        helper.remove()
+    assert tiny.snapshot(remove_tome(unet)) == before
+
+
+def test_settings_may_change_while_hooks_of_the_denoiser_run_in_another_thread() -> None:
+    unet, results = tiny.unet(levels=1), []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(*_: Any) -> None:
+        inside.set()
+        go_on.wait(20)
+
+    unet.register_forward_pre_hook(wait)
+    unet.register_forward_pre_hook(lambda layer, inputs: None)
+    thread = threading.Thread(target=lambda: results.append(tiny.run_unet(unet)))
+    thread.start()
+    assert inside.wait(20)
+    apply_tome(unet, 0.5)
+    go_on.set()
+    thread.join()
+    assert np.array_equal(results[0], tiny.run_unet(unet))
+
+
+@pytest.mark.parametrize("settings", CHANGES[1:], ids=str)
+@pytest.mark.parametrize(
+    "path", ["time_proj", "down_blocks.0.attentions.0", "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"]
+)
+def test_a_call_that_began_unmerged_ends_unmerged(path: str, settings: dict[str, Any]) -> None:
+    unet = tiny.unet(levels=1)
+    plain = tiny.run_unet(unet)
+    assert np.array_equal(generate_while(unet, path, lambda: apply_tome(unet, **settings)), plain)
+    assert np.array_equal(tiny.run_unet(unet), tiny.run_unet(apply_tome(tiny.unet(levels=1), **settings)))
+
+
+@pytest.mark.parametrize("name", ["dit", "sd3", "unidiffuser", "uvit", "unet_spatio_temporal", "wuerstchen_prior"])
+def test_so_does_that_of_any_model(name: str) -> None:
+    specimen = next(specimen for specimen in specimens() if specimen.name == name)
+    model = specimen.build()
+    plain = specimen.run(model).numpy()
+
+    def apply_once(*_: Any) -> None:
+        if model.tome is None:
+            apply_tome(model, 0.5)
+
+    for layer in model.sublayers():
+        layer.register_forward_pre_hook(apply_once)
+    assert np.array_equal(specimen.run(model).numpy(), plain)
+    assert model.tome is not None
+
+
+def test_what_a_part_computes_by_itself_is_unmerged() -> None:
+    """ToMe is the denoiser's; applied to the part, it is the part's."""
+    unet = tiny.unet(levels=1)
+    part = unet.down_blocks[0].attentions[0]
+
+    @paddle.no_grad()
+    def run() -> np.ndarray:
+        return part(tiny.array((2, 8, 16, 16)), encoder_hidden_states=tiny.text()).sample.numpy()
+
+    plain = run()
+    apply_tome(unet, 0.5)
+    assert np.array_equal(run(), plain)
+    apply_tome(part, 0.5)
+    assert np.abs(run() - plain).max() >= 1e-3
+
+
+@pytest.mark.parametrize(
+    "settings", [dict(ratio=0.5), dict(ratio=0.5, end=0.6), dict(ratio=0.75, method="keys")], ids=str
+)
+def test_ppdiffusers_accelerator_calls_the_merging_forward(settings: dict[str, Any]) -> None:
+    """With mixed precision it calls the function of ``forward``, as of a method, where there is one."""
+    unet = apply_tome(tiny.unet(levels=1), **settings)
+    expected, plain = tiny.run_unet(unet), tiny.run_unet(tiny.unet(levels=1))
+    prepared = Accelerator(mixed_precision="bf16").prepare_model(unet)
+    assert np.array_equal(tiny.run_unet(prepared), expected)
+    assert np.array_equal(tiny.run_unet(remove_tome(prepared)), plain)
+
+
+@pytest.mark.skipif(OLD, reason="Paddle 2.6 has no recomputation on a CPU")
+@pytest.mark.parametrize("around", ["blocks", "denoiser", "denoiser, reentrant"])
+@pytest.mark.parametrize("old", [None, dict(ratio=0.5), dict(ratio=0.75, method="keys")], ids=str)
+@pytest.mark.parametrize("new", [None, dict(ratio=0.3)], ids=str)
+def test_a_backward_pass_runs_layers_again_with_the_settings_of_their_first_run(
+    around: str, old: dict[str, Any] | None, new: dict[str, Any] | None
+) -> None:
+    """As where ``use_tome`` is around the forward pass alone."""
+
+    def gradients(checkpointed: bool) -> np.ndarray:
+        unet = tiny.unet(levels=1)
+        unet.train()
+        change(unet, old)
+        if checkpointed and around == "blocks":
+            unet.enable_gradient_checkpointing()
+        x = tiny.latent()
+        x.stop_gradient = False
+
+        def run(x: paddle.Tensor) -> paddle.Tensor:
+            return unet(x, 500, tiny.text()).sample
+
+        if checkpointed and around != "blocks":
+            output = recompute(run, x, use_reentrant="reentrant" in around)
+        else:
+            output = run(x)
+        change(unet, new)
+        assert (unet.tome is None) == (new is None)
+        (output**2).mean().backward()
+        del output
+        remove_tome(unet)
+        assert not [part for part in unet.sublayers(include_self=True) if list_overrides(part, with_removed=True)]
+        return unet.conv_in.weight.grad.numpy()
+
+    assert np.abs(gradients(True) - gradients(False)).max() <= 1e-6
