@@ -83,7 +83,7 @@ def make_table(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def format_difference(evaluations: Sequence[Rows], first: str, second: str) -> str:
-    """Format a difference as ``+8.1 [+6.6, +9.8]``, or as a dash if no evaluation has both."""
+    """Format a difference like ``+8.1 [+6.6, +9.8]``; a dash if no evaluation has both."""
     rows = next((rows for rows in evaluations if first in rows and second in rows), None)
     if rows is None:
         return "-"

@@ -108,7 +108,7 @@ def choose_presets(candidates: Sequence[Candidate]) -> dict[str, Candidate]:
 
 
 def make_table(candidates: Sequence[Candidate]) -> list[str]:
-    """Make a Markdown table of the candidates: speed-up of the blocks and gain by model."""
+    """Make a Markdown table of the candidates."""
     models = list(dict.fromkeys(model for candidate in candidates for model in candidate.gain))
     return [
         f"| settings | {' | '.join(f'{model}: blocks | dB above {REFERENCE}' for model in models)} |",

@@ -87,7 +87,7 @@ def select_family(points: Sequence[Point], family: str) -> list[Point]:
 
 
 def select_ours(points: Sequence[Point]) -> list[Point]:
-    """Select what this package adds to the port and to the published ToMe and ToDo."""
+    """Select the settings beyond the port, plain ToMe and plain ToDo."""
     return [point for point in points if point.family not in (PORT, PLAIN_TOME, PLAIN_TODO)]
 
 
@@ -98,12 +98,12 @@ def sort_frontier(points: Sequence[Point]) -> list[Point]:
 
 
 def find_best(points: Sequence[Point], min_speed: float, speed: Speed) -> Point | None:
-    """Return the point with the highest PSNR at a speed or faster; None beyond the fastest."""
+    """Return the highest PSNR's point at a speed or faster, if any."""
     return max((point for point in points if speed(point) >= min_speed), key=attrgetter("psnr"), default=None)
 
 
 def interpolate_psnr(points: Sequence[Point], min_speed: float, speed: Speed) -> float | None:
-    """Return the highest PSNR at a speed or faster, also between two neighbouring ratios; None beyond the fastest."""
+    """Return the highest PSNR at a speed or faster, if any, interpolating between ratios."""
     reached = [point.psnr for point in points if speed(point) >= min_speed]
     for name in {point.line for point in points}:
         line = sorted((speed(point), point.psnr) for point in points if point.line == name)
@@ -113,7 +113,7 @@ def interpolate_psnr(points: Sequence[Point], min_speed: float, speed: Speed) ->
 
 
 def compare_goals(points: Sequence[Point]) -> list[str]:
-    """Compare this package with the port in sentences, and with plain ToMe and ToDo in a Markdown table."""
+    """Compare this package with the port, and with ToMe and ToDo as Markdown."""
     ours = select_ours(points)
     lines = [
         *compare_port(points),
@@ -133,7 +133,7 @@ def compare_goals(points: Sequence[Point]) -> list[str]:
 
 
 def compare_port(points: Sequence[Point]) -> list[str]:
-    """Compare this package with the port at ratio 0.5: at its PSNR and at its speed."""
+    """Compare this package with the port at its PSNR and at its speed."""
     port = next((point for point in select_family(points, PORT) if point.name == "port 0.5"), None)
     if port is None:
         return ["the port at 0.5 was not evaluated"]
@@ -176,7 +176,7 @@ def format_point(point: Point | None) -> str:
 
 
 def plot_evaluations(evaluations: Sequence[Evaluation], path: Path) -> None:
-    """Plot a panel a model: configurations as dots, frontiers as circles, the PSNR at each speed as lines."""
+    """Plot a panel per model: configurations as dots, frontiers as circles on lines."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -88,14 +88,14 @@ def split_cells(num_tokens: int) -> np.ndarray:
 
 
 def choose_randomly(state: LayerState, x: np.ndarray) -> np.ndarray:
-    """Choose a random token of every cell, the same for the whole batch; ``[batch, cells]``."""
+    """Choose a random token of every cell, ``[batch, cells]``, equal in the batch."""
     cells = split_cells(x.shape[1])
     destinations = cells[np.arange(len(cells)), state.rng.integers(0, cells.shape[1], len(cells))]
     return np.broadcast_to(destinations, (len(x), len(destinations)))
 
 
 def choose_representatives(state: LayerState, x: np.ndarray) -> np.ndarray:
-    """Choose the token of every cell that is most similar to its neighbours; ``[batch, cells]``."""
+    """Choose the token most similar to the others of its cell, ``[batch, cells]``."""
     cells = split_cells(x.shape[1])
     tokens = normalise(x)[:, cells]  # [batch, cells, tokens of a cell, channels]
     best = np.einsum("bcik,bcjk->bci", tokens, tokens).argmax(-1)
