@@ -63,13 +63,7 @@ def compute_follow_rate(edges: np.ndarray, image_edges: np.ndarray) -> float:
 
 
 def judge_image(image: np.ndarray, number: int, *, with_edges: bool) -> dict[str, Any]:
-    """Compare an image with its own and another image's prompt and edges.
-
-    Args:
-        image: uint8 ``[512, 512, 3]``.
-        number: of the image.
-        with_edges: compare edges too.
-    """
+    """Compare an image, uint8 ``[512, 512, 3]``, with its prompt and another image's."""
     nearest = nearest_subject(image)
     verdict: dict[str, Any] = {
         "nearest": None if nearest is None else nearest.name,

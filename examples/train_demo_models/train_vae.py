@@ -112,13 +112,7 @@ def compute_losses(vae: AutoencoderKL, images: torch.Tensor) -> dict[str, torch.
 
 @torch.no_grad()
 def evaluate(vae: AutoencoderKL, sheet: Path, count: int = 1) -> dict[str, float]:
-    """Write a sheet of held-out views, and return their PSNR by subject.
-
-    Args:
-        vae: to evaluate.
-        sheet: file of the first view of every subject, original and decoded.
-        count: number of views of every subject, for the mean PSNR.
-    """
+    """Return the mean PSNR of ``count`` held-out views by subject, with a sheet."""
     psnr_by_subject: dict[str, float] = {}
     rows: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for subject in SUBJECTS:
