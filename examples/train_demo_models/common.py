@@ -37,6 +37,7 @@ def _is_bfloat16_faster() -> bool:
     return is_supported and _time_convolution(torch.bfloat16) < _time_convolution(torch.float32)
 
 
+@torch.enable_grad()  # the first use of autocast may be under no_grad
 def _time_convolution(dtype: torch.dtype) -> float:
     """Return the shortest time of ten convolutions, forward and backward, in seconds."""
     images = torch.ones(8, 96, 32, 32, dtype=dtype, requires_grad=True)
