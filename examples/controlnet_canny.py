@@ -1,12 +1,12 @@
-"""A ControlNet guided by the edges of a photo, with token merging in both the UNet and the ControlNet.
+"""A ControlNet for Canny edges, with token merging in it and in the UNet.
 
-    python controlnet_canny.py --image photo.png              # Stable Diffusion 1.5, fetched once; best on a GPU
+    python controlnet_canny.py --image photo.png              # Stable Diffusion 1.5, downloaded once; best on a GPU
     python controlnet_canny.py --offline                      # the small models that come with ppdiffusers_tome
     python controlnet_canny.py --offline --image photo.png
 """
 
 import argparse
-import zlib  # noqa: F401  (Paddle 2.6 brings its own, which breaks Python's unless that is there first)
+import zlib  # noqa: F401  (before Paddle 2.6, whose own zlib would break Python's)
 from pathlib import Path
 
 import paddle
@@ -27,10 +27,10 @@ parser.add_argument("--steps", type=int, default=20)
 args = parser.parse_args()
 
 if args.image:
-    photo = fit_image(read_image(args.image), args.size, args.size)  # its middle, as the image is square
+    photo = fit_image(read_image(args.image), args.size, args.size)  # a square crop of its middle
 else:
-    photo = square_image(subject_of("cat"), args.size)  # comes with scikit-image
-edges = detect_edges(photo, low=100, high=200)  # Canny's, white on black
+    photo = square_image(subject_of("cat"), args.size)  # of scikit-image
+edges = detect_edges(photo, low=100, high=200)  # white on black
 
 if args.offline:
     model, controlnet, guidance_scale = demo_model.MODEL, demo_model.CONTROLNET, 1.5
@@ -49,7 +49,7 @@ except OSError as error:
 if on_gpu:
     pipe.enable_xformers_memory_efficient_attention()  # before or after apply_tome, both work
 
-pipe.apply_tome("balanced")  # reaches the UNet and the ControlNet; ratio=0.5 for tomesd's result
+pipe.apply_tome("balanced")  # merges in the UNet and the ControlNet; ratio=0.5 for tomesd's result
 paddle.seed(0)
 image = pipe(args.prompt, edges, num_inference_steps=args.steps, guidance_scale=guidance_scale).images[0]
 image.save(args.output)

@@ -1,6 +1,8 @@
-"""FLUX with token merging. Needs a GPU and a ppdiffusers newer than 0.29.0, from PaddleMIX's source.
+"""FLUX with token merging, on a GPU.
 
-    python flux.py                                            # FLUX.1-schnell, fetched once
+It needs a ppdiffusers newer than 0.29.0, from PaddleMIX's source.
+
+    python flux.py                                            # FLUX.1-schnell, downloaded once
     python flux.py --model black-forest-labs/FLUX.1-dev --steps 28 --guidance 3.5
 """
 
@@ -10,7 +12,7 @@ from pathlib import Path
 import paddle
 import ppdiffusers
 
-import ppdiffusers_tome  # noqa: F401  (gives pipelines apply_tome)
+import ppdiffusers_tome  # noqa: F401  (adds apply_tome to pipelines)
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="black-forest-labs/FLUX.1-schnell")
@@ -22,14 +24,14 @@ args = parser.parse_args()
 
 if not hasattr(ppdiffusers, "FluxPipeline"):
     parser.error(
-        f"ppdiffusers {ppdiffusers.__version__} has no FLUX; install it from PaddleMIX's source, as "
-        "docs/en/get-started/installation.md says"
+        f"ppdiffusers {ppdiffusers.__version__} has no FLUX; install it from PaddleMIX's source "
+        "(docs/en/get-started/installation.md)"
     )
 if not paddle.get_device().startswith("gpu"):
-    parser.error("ppdiffusers computes FLUX's attention by a kernel that CPUs lack; run this on a GPU")
+    parser.error("FLUX's attention in ppdiffusers has no CPU kernel; run this on a GPU")
 
 pipe = ppdiffusers.FluxPipeline.from_pretrained(args.model, paddle_dtype=paddle.bfloat16)
-# Keys and values of the picture's tokens become fewer, those of the prompt never do.
+# Reduces the keys and values of image tokens, never those of the prompt.
 pipe.apply_tome("quality")
 paddle.seed(0)
 image = pipe(

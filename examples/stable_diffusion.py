@@ -1,11 +1,11 @@
-"""Stable Diffusion with token merging: less to attend to, nearly the same picture.
+"""Stable Diffusion with token merging: faster, with almost no visible change.
 
-    python stable_diffusion.py                # Stable Diffusion 1.5, fetched once; best on a GPU
+    python stable_diffusion.py                # Stable Diffusion 1.5, downloaded once; best on a GPU
     python stable_diffusion.py --offline      # the small model that comes with ppdiffusers_tome; runs on any CPU
 """
 
 import argparse
-import zlib  # noqa: F401  (Paddle 2.6 brings its own, which breaks Python's unless that is there first)
+import zlib  # noqa: F401  (before Paddle 2.6, whose own zlib would break Python's)
 from pathlib import Path
 
 import paddle

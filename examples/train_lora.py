@@ -1,11 +1,11 @@
 """Train a LoRA with token merging, and compare its loss and speed.
 
-    python train_lora.py                    # the bundled model, on photographs that it does not know; runs on any CPU
+    python train_lora.py                    # the bundled model, on new photographs; runs on any CPU
     python train_lora.py --model runwayml/stable-diffusion-v1-5 --images photos --prompt "a photo of my dog"
 
-It trains the same LoRA three times, with the same crops, noise and timesteps: on the whole model, with merging in the
-first part of the steps (--merged-part), and with merging throughout. The held-out loss is always that of the whole
-model. OUTPUT gets results.json, written at every evaluation, and a LoRA of each training for load_lora_weights.
+It trains the same LoRA three times, with the same crops, noise and timesteps: unmerged, merged in the first part of the
+steps (--merged-part), and merged throughout. The held-out loss is always that of the unmerged model. OUTPUT gets
+results.json, written at every evaluation, and a LoRA of each training for load_lora_weights.
 """
 
 # ruff: noqa: E402
@@ -13,12 +13,12 @@ import argparse
 import json
 import statistics
 import time
-import zlib  # noqa: F401  (Paddle 2.6 brings its own, which breaks Python's unless that is there first)
+import zlib  # noqa: F401  (before Paddle 2.6, whose own zlib would break Python's)
 from pathlib import Path
 
 import ppdiffusers_tome
 
-ppdiffusers_tome.keep_freed_memory()  # both make a CPU faster, and must precede the import of Paddle
+ppdiffusers_tome.keep_freed_memory()  # both speed up a CPU, and must run before Paddle is imported
 ppdiffusers_tome.let_mkl_use_avx2()
 
 import numpy as np
@@ -34,7 +34,7 @@ from ppdiffusers_tome.tools.images import read_image
 from ppdiffusers_tome.tuning.measurement import Meter
 
 PHOTOGRAPHS = ("grass", "gravel", "immunohistochemistry", "moon")  # of scikit-image
-MEASURES = ("seconds", "processor_seconds", "peak_bytes")  # of a step; medians. The second does not see other work
+MEASURES = ("seconds", "processor_seconds", "peak_bytes")  # medians per step; other programs do not affect the second
 HELD_OUT_CROPS, HELD_OUT_TIMESTEPS = 2, (125, 375, 625, 875)
 
 
@@ -66,7 +66,7 @@ def parse_arguments(argv=None):
 
 
 def cut_crops(image, count, rng, *, held_out):
-    """Cut square crops from an image's first half, or held-out from its second."""
+    """Cut square crops from an image's first half, or held-out crops from its second."""
     longer = image.size.index(max(image.size))
     half = image.size[longer] // 2
     side = min(half, *image.size)
@@ -79,12 +79,12 @@ def cut_crops(image, count, rng, *, held_out):
 
 @paddle.no_grad()
 def encode(pipe, crops_and_prompts, size):
-    """Return latents and texts, which the training does not change."""
+    """Return latents and text embeddings, which training does not change."""
     latents, texts, longest = [], [], pipe.tokenizer.model_max_length
     for crop, prompt in crops_and_prompts:
         pixels = np.asarray(crop.resize((size, size), Image.Resampling.LANCZOS), np.float32).transpose(2, 0, 1)
-        found = pipe.vae.encode(paddle.to_tensor(pixels[None] / 127.5 - 1)).latent_dist.mean
-        latents.append(found * pipe.vae.config.scaling_factor)
+        mean = pipe.vae.encode(paddle.to_tensor(pixels[None] / 127.5 - 1)).latent_dist.mean
+        latents.append(mean * pipe.vae.config.scaling_factor)
         tokens = pipe.tokenizer(prompt, padding="max_length", max_length=longest, truncation=True, return_tensors="pd")
         texts.append(pipe.text_encoder(tokens.input_ids)[0])
     return paddle.concat(latents), paddle.concat(texts)
@@ -102,7 +102,7 @@ class Training:
     """A LoRA with its optimizer, and merging in the first part of the steps."""
 
     def __init__(self, linears, merged_part, args):
-        paddle.seed(args.seed)  # the same first weights for all
+        paddle.seed(args.seed)  # equal initial weights in all trainings
         self.linears, self.merged_part = linears, merged_part
         self.layers = {name: LoRALinearLayer(linear.in_features, linear.out_features, args.rank)
                        for name, linear in linears.items()}  # fmt: skip
@@ -110,7 +110,7 @@ class Training:
         self.optimizer = paddle.optimizer.AdamW(args.learning_rate, parameters=parameters)
         self.losses = {}  # on held-out crops, by step
 
-    def put_lora(self):
+    def activate(self):
         for name, linear in self.linears.items():
             linear.set_lora_layer(self.layers[name])
 
@@ -133,7 +133,7 @@ def main(argv=None):
     pipe = StableDiffusionPipeline.from_pretrained(args.model)
     unet, scheduler = pipe.unet, DDPMScheduler.from_config(pipe.scheduler.config)
     for parameter in unet.parameters():
-        parameter.stop_gradient = True  # the LoRA alone learns
+        parameter.stop_gradient = True  # only the LoRA learns
     size = args.size or unet.config.sample_size * 2 ** (len(pipe.vae.config.block_out_channels) - 1)
     images = [(path.stem, read_image(path)) for path in args.paths]
     images = images or [(name, photograph(name)) for name in PHOTOGRAPHS]
@@ -144,7 +144,7 @@ def main(argv=None):
         encoded[held_out] = encode(pipe, rows, size)
     num_train, num_held_out = len(encoded[False][0]), len(encoded[True][0])
 
-    def draw_batch(rng, crops, timesteps, *, held_out):
+    def make_batch(rng, crops, timesteps, *, held_out):
         """Return latents, texts, noise and timesteps of some crops."""
         latents, texts = (values[paddle.to_tensor(crops)] for values in encoded[held_out])
         noise = paddle.to_tensor(rng.standard_normal(latents.shape, np.float32))
@@ -155,7 +155,7 @@ def main(argv=None):
         """Return the unmerged losses on held-out crops, always with the same noise."""
         ppdiffusers_tome.remove_tome(unet)
         rng = np.random.default_rng(0)
-        batches = [draw_batch(rng, [crop], [timestep], held_out=True)
+        batches = [make_batch(rng, [crop], [timestep], held_out=True)
                    for timestep in HELD_OUT_TIMESTEPS for crop in range(num_held_out)]  # fmt: skip
         return [float(compute_loss(unet, scheduler, *batch)) for batch in batches]
 
@@ -167,9 +167,9 @@ def main(argv=None):
     for step in range(args.steps):
         rng = np.random.default_rng([args.seed, step])
         crops, timesteps = (rng.integers(0, end, args.batch) for end in (num_train, 1000))
-        batch = draw_batch(rng, crops, timesteps, held_out=False)
-        for training in trainings.values():  # in turns, so that whatever slows the machine slows all
-            training.put_lora()
+        batch = make_batch(rng, crops, timesteps, held_out=False)
+        for training in trainings.values():  # in turns, so that a slow phase of the machine affects all
+            training.activate()
             kind = "merged" if step < training.merged_part * args.steps else "whole"
             ppdiffusers_tome.remove_tome(unet)
             if kind == "merged":
@@ -178,7 +178,7 @@ def main(argv=None):
             compute_loss(unet, scheduler, *batch).backward()
             training.optimizer.step()
             training.optimizer.clear_grad()
-            if step > 0:  # the first is slower
+            if step > 0:  # the first step is slower
                 processor_seconds = time.process_time() - processor_start
                 measured[kind].append((meter.seconds(), processor_seconds, meter.peak_bytes() or 0))
             if step + 1 in evaluated:
@@ -190,20 +190,20 @@ def main(argv=None):
 
 
 def write_results(args, before, trainings, measured):
-    """Write what was measured so far, and print it."""
-    of_step = {kind: dict(zip(MEASURES, map(statistics.median, zip(*rows, strict=True)), strict=True))
+    """Write and print the measurements so far."""
+    per_step = {kind: dict(zip(MEASURES, map(statistics.median, zip(*rows, strict=True)), strict=True))
                for kind, rows in measured.items()}  # fmt: skip
-    print(f"of a step: {of_step}; held-out loss before: {np.mean(before):.4f}")
+    print(f"per step: {per_step}; held-out loss before: {np.mean(before):.4f}")
     for name, training in trainings.items():
         part, (step, losses) = training.merged_part, list(training.losses.items())[-1]
-        mean_seconds = part * of_step["merged"]["seconds"] + (1 - part) * of_step["whole"]["seconds"]
+        mean_seconds = part * per_step["merged"]["seconds"] + (1 - part) * per_step["whole"]["seconds"]
         gain = np.mean(before) - np.mean(losses)
-        kept = gain / (np.mean(before) - np.mean(trainings["whole"].losses[step]))
+        fraction = gain / (np.mean(before) - np.mean(trainings["whole"].losses[step]))
         print(f"step {step}, {name}: {mean_seconds:.2f} s a step, held-out loss {np.mean(losses):.4f}, "
-              f"{kept:.1%} of the gain of whole training")  # fmt: skip
+              f"{fraction:.1%} of the gain of whole training")  # fmt: skip
     losses = {"before": before, **{name: training.losses for name, training in trainings.items()}}
     settings = {name: str(value) for name, value in vars(args).items()}
-    results = {"settings": settings, "step": of_step, "losses": losses}
+    results = {"settings": settings, "step": per_step, "losses": losses}
     (args.output / "results.json").write_text(json.dumps(results, indent=1))
 
 

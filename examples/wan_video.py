@@ -1,7 +1,9 @@
-"""A video by Wan 2.1 with token merging. Needs a GPU and a ppdiffusers newer than 0.29.0, from PaddleMIX's source.
+"""Wan 2.1 video with token merging, on a GPU.
 
-    python wan_video.py                       # the model of 1.3 billion parameters, fetched once
-    python wan_video.py --over-frames 2       # tokens merge over two frames too: more detail where little moves
+It needs a ppdiffusers newer than 0.29.0, from PaddleMIX's source.
+
+    python wan_video.py                       # the model of 1.3 billion parameters, downloaded once
+    python wan_video.py --over-frames 2       # merge over two frames too: keeps more detail in still scenes
 """
 
 import argparse
@@ -11,27 +13,27 @@ import paddle
 import ppdiffusers
 from ppdiffusers.utils import export_to_video
 
-import ppdiffusers_tome  # noqa: F401  (gives pipelines apply_tome)
+import ppdiffusers_tome  # noqa: F401  (adds apply_tome to pipelines)
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="Wan-AI/Wan2.1-T2V-1.3B-Diffusers")
 parser.add_argument("--output", type=Path, default=Path("wan.mp4"))
 parser.add_argument("--height", type=int, default=480, help="in pixels, a multiple of 16")
 parser.add_argument("--width", type=int, default=832, help="in pixels, a multiple of 16")
-parser.add_argument("--frames", type=int, default=81, help="a multiple of 4, and one more")
+parser.add_argument("--frames", type=int, default=81, help="a multiple of 4, plus 1")
 parser.add_argument("--over-frames", type=int, default=1, metavar="N", help="the stride over frames (default: 1)")
 args = parser.parse_args()
 
 if not hasattr(ppdiffusers, "WanPipeline"):
     parser.error(
-        f"ppdiffusers {ppdiffusers.__version__} has no Wan; install it from PaddleMIX's source, as "
-        "docs/en/get-started/installation.md says"
+        f"ppdiffusers {ppdiffusers.__version__} has no Wan; install it from PaddleMIX's source "
+        "(docs/en/get-started/installation.md)"
     )
 if not paddle.get_device().startswith("gpu"):
     parser.error("a video of this size takes days on a CPU; run this on a GPU")
 
 pipe = ppdiffusers.WanPipeline.from_pretrained(args.model, paddle_dtype=paddle.bfloat16)
-# Each frame's tokens merge among themselves, unless a stride over frames is given; in tiles that costs little.
+# Tokens merge within their frame unless st is above 1; tiles make the matching cheap.
 pipe.apply_tome(ratio=0.5, tile=16, st=args.over_frames)
 paddle.seed(0)
 frames = pipe(

@@ -1,12 +1,11 @@
-"""What a choice of settings costs or gains against another, picture by picture.
+"""Compare pairs of settings, image by image.
 
     cd docs/measured/fidelity
     python ../choices.py bundled.json bundled-dit.json bundled-tiles.json bundled-steps.json
 
-It takes the ``evaluate.json`` of one model or of several, and prints what docs/en/results/fidelity.md shows: the PSNR
-of one configuration less that of the other in dB, as the median over the pictures with its 95% interval. Of several
-evaluations of a model the first that has both configurations counts. Run it from the repository, with the package
-installed.
+It reads the ``evaluate.json`` of one or more models and prints the PSNR of one configuration minus that of another in
+dB: the median over the images with its 95% interval. If a model has several evaluations, the first that has both
+configurations counts. Run it from the repository, with the package installed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 from ppdiffusers_tome.tools.evaluate.differences import subtract
 from ppdiffusers_tome.tools.measure.stats import Median
 
-# Of the suites, by their names there; the presets are todo, random 0.75, 3x3, and 4x4 at two levels.
+# Names of docs/measured/suites. The presets are "todo, random" 0.75, 3x3, and 4x4 at two levels.
 CHOICES = (
     ("todo, random 0.75", "tome 0.5"),
     ("todo, random 3x3", "tome 0.5"),
@@ -66,29 +65,29 @@ CHOICES = (
     ("prune 0.5", "tome 0.5"),
 )
 
-Rows = Mapping[str, Mapping[str, Any]]  # of an evaluation, by the name of their configuration
+Rows = Mapping[str, Mapping[str, Any]]  # of one evaluation, by the name of the configuration
 
 
-def table(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """As lines of Markdown: a choice a row, a model a column."""
+def make_table(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Make a Markdown table: a row a choice, a column a model."""
     models: dict[str, list[Rows]] = {}
-    for each in evaluations:
-        rows = {row["configuration"]["name"]: row for row in each["configurations"]}
-        models.setdefault(each["run"]["model"], []).append(rows)
+    for evaluation in evaluations:
+        rows = {row["configuration"]["name"]: row for row in evaluation["configurations"]}
+        models.setdefault(evaluation["run"]["model"], []).append(rows)
     head = " | ".join(f"{model}, dB" for model in models)
     lines = [f"| settings | compared with | {head} |", "|---|---|" + "---:|" * len(models)]
-    for one, other in CHOICES:
-        cells = [difference(of_model, one, other) for of_model in models.values()]
-        lines.append(f"| {one} | {other} | {' | '.join(cells)} |")
+    for first, second in CHOICES:
+        cells = [format_difference(runs, first, second) for runs in models.values()]
+        lines.append(f"| {first} | {second} | {' | '.join(cells)} |")
     return lines
 
 
-def difference(evaluations: Sequence[Rows], one: str, other: str) -> str:
-    """``+8.1 [+6.6, +9.8]``; a dash where the model was not evaluated with both."""
-    rows = next((each for each in evaluations if one in each and other in each), None)
+def format_difference(evaluations: Sequence[Rows], first: str, second: str) -> str:
+    """Format a difference like ``+8.1 [+6.6, +9.8]``; a dash if no evaluation has both."""
+    rows = next((rows for rows in evaluations if first in rows and second in rows), None)
     if rows is None:
         return "-"
-    return subtract_psnr(rows[one], rows[other]).format("{:+.1f}".format)
+    return subtract_psnr(rows[first], rows[second]).format("{:+.1f}".format)
 
 
 def subtract_psnr(first: Mapping[str, Any], second: Mapping[str, Any]) -> Median:
@@ -111,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("evaluations", type=Path, nargs="+", help="evaluate.json of each model")
     args = parser.parse_args()
-    print("\n".join(table([json.loads(path.read_text()) for path in args.evaluations])))
+    print("\n".join(make_table([json.loads(path.read_text()) for path in args.evaluations])))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""Choose the presets from evaluations, or say what they would be.
+"""Choose the presets from evaluations.
 
     python docs/measured/choose_presets.py docs/measured/fidelity/bundled.json docs/measured/fidelity/bundled-dit.json
 
-With ``--write`` it writes their files. A preset is the fastest of the suite's settings whose pictures are at least so
-many dB closer to the unmerged ones than those of ``ratio=0.5``, tomesd's usual setting (``AIMS``), on the text-to-image
-model: what presets are used on most is a UNet. Pictures of the same prompt and seed are compared, and the difference
-counts with the lower end of its 95% interval. Speed is the speed-up of the blocks that merge, which on a busy machine
-is steadier than that of the whole picture. What they come to on other models is printed beside it.
+It prints the choice; ``--write`` also writes the presets' files. A preset is the fastest setting of the suite whose
+PSNR exceeds that of ``ratio=0.5``, tomesd's usual setting, by a minimum (``MIN_GAINS``) on the text-to-image model,
+because presets are used most on a UNet. Images of the same prompt and seed are compared, and the lower end of the
+difference's 95% interval counts. Speed is the speed-up of the blocks that merge: on a busy machine it is steadier than
+that of the whole image. The results on other models are printed beside it.
 
-Only settings that compute no similarities are taken: by the estimate for GPUs (docs/en/results/gpu-estimate.md) a
-matching in every block costs more there than it saves. And only those that merge in every step, as a part of the steps
-cannot be exported, nor told where a model does not report its timestep; ``end`` goes with any preset. ``balanced`` with
-``end=0.9`` would be a faster ``quality`` on the UNet (blocks 2.19x instead of 1.99x, -0.3 to +3.1 dB), but on the
+Only settings that compute no similarities are candidates: by the estimate for GPUs (docs/en/results/gpu-estimate.md) a
+matching in every block costs more there than it saves. And only those that merge in every step: merging in some of the
+steps cannot be exported, and needs a model that reports its timestep. Users can add ``end`` to any preset. ``balanced``
+with ``end=0.9`` would be a faster ``quality`` on the UNet (blocks 2.19x instead of 1.99x, -0.3 to +3.1 dB), but on the
 transformer it is no faster and loses 4.8 dB (2.4 to 6.2), so presets have no ``end``. Run this from the repository,
 with the package installed.
 """
@@ -30,84 +30,98 @@ from choices import subtract_psnr
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import FOLDER
 
-AIMS = {"quality": 6.0, "balanced": 1.0, "fast": -2.0}  # dB above the reference
+MIN_GAINS = {"quality": 6.0, "balanced": 1.0, "fast": -2.0}  # dB above the reference
 MODEL = "bundled"
 REFERENCE = "tome 0.5"
-WITHOUT_MATCHING = ("todo", "pool")
+METHODS_WITHOUT_MATCHING = ("todo", "pool")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings of the suite, by their name there.
+    """Settings of the suite that could be a preset.
 
     Attributes:
-        name, settings: as the suite has them.
+        name: in the suite.
+        settings: those that differ from the defaults.
         speed: median speed-up of the blocks that merge, by model.
-        above: dB above the reference, by model: the interval of the median difference.
+        gain: the 95% interval of the median difference in PSNR to the reference in dB, by model.
     """
 
     name: str
     settings: Mapping[str, Any]
     speed: Mapping[str, float]
-    above: Mapping[str, tuple[float, float]]
+    gain: Mapping[str, tuple[float, float]]
 
 
-def candidates(evaluations: Sequence[Mapping[str, Any]]) -> list[Candidate]:
-    """All settings that can be a preset and were evaluated on ``MODEL``, the fastest first.
+def find_candidates(evaluations: Sequence[Mapping[str, Any]]) -> list[Candidate]:
+    """Return all possible presets that were evaluated on ``MODEL``, the fastest first.
 
     Raises:
-        ValueError: there are two evaluations of a model.
+        ValueError: a model has two evaluations.
     """
+    names = [evaluation["run"]["model"] for evaluation in evaluations]
+    if len(set(names)) < len(names):
+        raise ValueError(f"one evaluation of each model is needed; got {', '.join(names)}")
     models = {
-        each["run"]["model"]: {row["configuration"]["name"]: row for row in each["configurations"]}
-        for each in evaluations
+        name: {row["configuration"]["name"]: row for row in evaluation["configurations"]}
+        for name, evaluation in zip(names, evaluations, strict=True)
     }
-    if len(models) < len(evaluations):
-        given = ", ".join(each["run"]["model"] for each in evaluations)
-        raise ValueError(f"one evaluation of each model is needed; got {given}")
-    usual = ToMeConfig().to_dict()
-    found = []
+    defaults = ToMeConfig().to_dict()
+    candidates = []
     for name, row in models[MODEL].items():
-        given = row["configuration"]["tome"] or {}
-        if given.get("method") not in WITHOUT_MATCHING or (given["start"], given["end"]) != (0, 1):
+        tome = row["configuration"]["tome"] or {}
+        if tome.get("method") not in METHODS_WITHOUT_MATCHING or (tome["start"], tome["end"]) != (0, 1):
             continue
-        settings = {setting: value for setting, value in given.items() if value != usual[setting]}
-        own = {model: rows for model, rows in models.items() if name in rows}
-        speed = {model: rows[name]["block_speed_up"]["median"] for model, rows in own.items()}
-        above = {model: above_reference(rows[name], rows[REFERENCE]) for model, rows in own.items()}
-        found.append(Candidate(name, settings, speed, above))
-    return sorted(found, key=lambda each: -each.speed[MODEL])
+        settings = {setting: value for setting, value in tome.items() if value != defaults[setting]}
+        evaluated = {model: rows for model, rows in models.items() if name in rows}
+        speed = {model: rows[name]["block_speed_up"]["median"] for model, rows in evaluated.items()}
+        gain = {model: compute_gain(rows[name], rows[REFERENCE]) for model, rows in evaluated.items()}
+        candidates.append(Candidate(name, settings, speed, gain))
+    return sorted(candidates, key=lambda candidate: -candidate.speed[MODEL])
 
 
-def above_reference(row: Mapping[str, Any], reference: Mapping[str, Any]) -> tuple[float, float]:
-    """The interval of the median difference in PSNR to the reference, picture by picture.
+def compute_gain(row: Mapping[str, Any], reference: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the interval of the median difference in PSNR to the reference, in dB.
 
     Raises:
-        ValueError: there are too few pictures for an interval.
+        ValueError: there are too few images for an interval.
     """
-    around = subtract_psnr(row, reference).interval
-    if around is None:
-        raise ValueError(f"{len(row['samples'])} pictures are too few to choose by; evaluate more prompts or seeds")
-    return around
+    interval = subtract_psnr(row, reference).interval
+    if interval is None:
+        raise ValueError(f"{len(row['samples'])} images are too few to choose by; evaluate more prompts or seeds")
+    return interval
 
 
-def chosen(found: Sequence[Candidate]) -> dict[str, Candidate]:
-    """The preset of each name.
+def choose_presets(candidates: Sequence[Candidate]) -> dict[str, Candidate]:
+    """Choose the settings of each preset, by its name.
 
     Raises:
-        ValueError: no settings reach an aim.
+        ValueError: no candidate reaches a minimum.
     """
     presets = {}
-    for name, aim in AIMS.items():
-        fitting = [each for each in found if each.above[MODEL][0] >= aim]
-        if not fitting:
-            raise ValueError(f"no settings are {aim:g} dB above {REFERENCE} on {MODEL}, as {name} is to be")
-        presets[name] = fitting[0]
+    for name, min_gain in MIN_GAINS.items():
+        preset = next((candidate for candidate in candidates if candidate.gain[MODEL][0] >= min_gain), None)
+        if preset is None:
+            raise ValueError(f"{name} needs settings {min_gain:g} dB above {REFERENCE} on {MODEL}; none were evaluated")
+        presets[name] = preset
     return presets
 
 
-def preset_file(name: str) -> Path:
-    return FOLDER / f"{name}.json"
+def make_table(candidates: Sequence[Candidate]) -> list[str]:
+    """Make a Markdown table of the candidates."""
+    models = list(dict.fromkeys(model for candidate in candidates for model in candidate.gain))
+    return [
+        f"| settings | {' | '.join(f'{model}: blocks | dB above {REFERENCE}' for model in models)} |",
+        f"|---|{'---:|' * (2 * len(models))}",
+        *(f"| {row.name} | {' | '.join(format_candidate(row, model) for model in models)} |" for row in candidates),
+    ]
+
+
+def format_candidate(candidate: Candidate, model: str) -> str:
+    if model not in candidate.gain:
+        return "- | -"
+    low, high = candidate.gain[model]
+    return f"{candidate.speed[model]:.2f}x | {low:+.1f} to {high:+.1f}"
 
 
 def main() -> None:
@@ -115,29 +129,12 @@ def main() -> None:
     parser.add_argument("evaluations", type=Path, nargs="+", help="evaluate.json of each model")
     parser.add_argument("--write", action="store_true", help="write the presets' files")
     args = parser.parse_args()
-    found = candidates([json.loads(path.read_text()) for path in args.evaluations])
-    print("\n".join(table(found)))
-    for name, preset in chosen(found).items():
+    candidates = find_candidates([json.loads(path.read_text()) for path in args.evaluations])
+    print("\n".join(make_table(candidates)))
+    for name, preset in choose_presets(candidates).items():
         print(f"\n{name}: {preset.name}")
         if args.write:
-            preset_file(name).write_text(json.dumps(preset.settings) + "\n")
-
-
-def table(found: Sequence[Candidate]) -> list[str]:
-    """All candidates as lines of Markdown: speed-up of the blocks and the interval above the reference, by model."""
-    models = list(dict.fromkeys(model for each in found for model in each.above))
-    return [
-        f"| settings | {' | '.join(f'{model}: blocks | dB above {REFERENCE}' for model in models)} |",
-        f"|---|{'---:|' * (2 * len(models))}",
-        *(f"| {each.name} | {' | '.join(figures(each, model) for model in models)} |" for each in found),
-    ]
-
-
-def figures(candidate: Candidate, model: str) -> str:
-    if model not in candidate.above:
-        return "- | -"
-    low, high = candidate.above[model]
-    return f"{candidate.speed[model]:.2f}x | {low:+.1f} to {high:+.1f}"
+            (FOLDER / f"{name}.json").write_text(json.dumps(preset.settings) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,22 @@
-"""What the evaluations of the methods say of the goals, and the plot of them.
+"""Compare the evaluated settings with the goals, as tables and as a plot.
 
     python docs/measured/frontier.py docs/measured/fidelity/bundled.json docs/measured/fidelity/bundled-dit.json \\
         --plot docs/images/frontier.png
 
-It takes the ``evaluate.json`` of one model or of several, and prints what docs/en/results/fidelity.md shows: the goals
-of each model and a table of all settings. Fidelity is the PSNR to the unmerged picture in dB, speed
-the speed-up; both are medians over the pictures. The port is among them where ``evaluate`` was given
-``--port-ratios``. ToMe and ToDo are read off straight lines between neighbouring ratios, as other ratios get there;
-ours is the best of the settings themselves, as nothing lies between two methods. Run it from the repository, with the
-package installed.
+It reads the ``evaluate.json`` of one or more models and prints the goals of each model and a table of all settings.
+Fidelity is the PSNR to the unmerged image in dB; it and the speed-ups are medians over the images. The port is included
+if ``evaluate`` was given ``--port-ratios``. Between two ratios of plain ToMe or ToDo the PSNR is interpolated, as any
+ratio can be set. For this package the best evaluated setting counts, as two methods cannot be interpolated. Run it from
+the repository, with the package installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,181 +26,157 @@ from ppdiffusers_tome.tools.evaluate.frontier import find_frontier
 
 SPEEDS = [round(1.2 + 0.1 * number, 1) for number in range(14)]  # 1.2 to 2.5
 PLAIN_TOME, PLAIN_TODO, PORT = "tome", "todo", "port"
-OURS = "best of this package"
-MOST = 80.0  # dB, in place of the infinite PSNR of pictures that are identical
+IDENTICAL_PSNR = 80.0  # dB, in place of the infinite PSNR of identical images
+LABEL_SPEED, LABEL_PSNR = 0.02, 1.0  # a point this close to a labelled one in both gets no label
 
 
 @dataclass(frozen=True)
 class Point:
-    """A configuration: speed-up of the whole picture, of the blocks that merge, and PSNR in dB."""
+    """The medians of one configuration.
+
+    Attributes:
+        name: in the tables. It omits the ``max_downsample`` that the port needs on a DiT, so that models share a row.
+        family: its method, or ``port``.
+        line: equal for configurations that differ only in their ratio and stride.
+        image_speed, block_speed: speed-up of the whole image, and of the blocks that merge.
+        psnr: dB.
+        interval: the 95% interval of the PSNR, dB; None if there are too few images.
+    """
 
     name: str
     family: str
-    speed: float
+    line: str
+    image_speed: float
     block_speed: float
     psnr: float
-    line: str = ""  # what it shares with settings that differ in their ratio and cells alone
-    spread: tuple[float, float] | None = None  # of the median PSNR, dB: the ends of its 95% interval
+    interval: tuple[float, ...] | None
 
 
+Evaluation = tuple[str, list[Point]]  # the model's name, and its configurations but the unmerged one
 Speed = Callable[[Point], float]
+IMAGE, BLOCKS = attrgetter("image_speed"), attrgetter("block_speed")
 
 
-def read(path: Path) -> tuple[str, list[Point]]:
-    """The model of an evaluation, and its configurations but the unmerged one."""
-    found = json.loads(path.read_text())
-    return found["run"]["model"], [
-        Point(
-            row["configuration"]["name"], _family(row["configuration"]), row["speed_up"]["median"],
-            row["block_speed_up"]["median"], _finite(row["psnr_db"]["median"]), _line(row["configuration"]),
-            _spread(row["psnr_db"]),
-        )
-        for row in found["configurations"]
-        if row["psnr_db"] is not None
-    ]  # fmt: skip
+def read_evaluation(path: Path) -> Evaluation:
+    """Read an ``evaluate.json``."""
+    results = json.loads(path.read_text())
+    rows = [row for row in results["configurations"] if row["psnr_db"] is not None]
+    return results["run"]["model"], [make_point(row) for row in rows]
 
 
-def _family(configuration: dict[str, Any]) -> str:
-    """The port is one family, with whatever else it was asked for: on a DiT it needs a ``max_downsample`` of 2."""
-    return PORT if configuration["contender"] == PORT else str(configuration["family"])
+def make_point(row: Mapping[str, Any]) -> Point:
+    configuration, psnr = row["configuration"], row["psnr_db"]
+    settings = {name: value for name, value in configuration["tome"].items() if name not in ("ratio", "sx", "sy")}
+    ratio = configuration["tome"]["ratio"]
+    if isinstance(ratio, dict):
+        settings["levels"] = sorted(ratio)
+    bounds = [IDENTICAL_PSNR if value is None else value for value in (psnr["median"], *(psnr["interval"] or ()))]
+    return Point(
+        name=configuration["name"].split(", max_downsample")[0],
+        family=PORT if configuration["contender"] == PORT else configuration["family"],
+        line=json.dumps(settings, sort_keys=True),
+        image_speed=row["speed_up"]["median"],
+        block_speed=row["block_speed_up"]["median"],
+        psnr=bounds[0],
+        interval=tuple(bounds[1:]) or None,
+    )
 
 
-def _line(configuration: dict[str, Any]) -> str:
-    settings = dict(configuration.get("tome") or {})
-    ratio = settings.pop("ratio", None)
-    levels = sorted(ratio) if isinstance(ratio, dict) else None
-    return repr((levels, sorted((name, value) for name, value in settings.items() if name not in ("sx", "sy"))))
+def select_family(points: Sequence[Point], family: str) -> list[Point]:
+    return [point for point in points if point.family == family]
 
 
-def _finite(psnr: Any) -> float:
-    return MOST if psnr is None else float(psnr)
-
-
-def _spread(median: dict[str, Any]) -> tuple[float, float] | None:
-    interval = median.get("interval")
-    return None if interval is None else (_finite(interval[0]), _finite(interval[1]))
-
-
-def of_picture(point: Point) -> float:
-    return point.speed
-
-
-def of_blocks(point: Point) -> float:
-    return point.block_speed
-
-
-def frontier(points: Sequence[Point], speed: Speed) -> list[Point]:
-    """Those that no other beats in both, the slowest first."""
-    unbeaten = find_frontier([(speed(point), point.psnr) for point in points])
-    return sorted((point for point, best in zip(points, unbeaten, strict=True) if best), key=speed)
-
-
-def psnr_at(points: Sequence[Point], asked: float, speed: Speed) -> float | None:
-    """The most that settings of one method reach at a speed or faster; None beyond the fastest.
-
-    Between two neighbouring ratios it is on the straight line between them.
-    """
-    reached = [point.psnr for point in points if speed(point) >= asked]
-    for name in {point.line for point in points}:
-        line = sorted((speed(point), point.psnr) for point in points if point.line == name)
-        if line[0][0] <= asked <= line[-1][0]:
-            reached.append(float(np.interp(asked, *zip(*line, strict=True))))
-    return max(reached, default=None)
-
-
-def fastest_at(points: Sequence[Point], psnr: float, speed: Speed) -> Point | None:
-    """The fastest of those that reach a PSNR; None where none does."""
-    return max((point for point in points if point.psnr >= psnr), key=speed, default=None)
-
-
-def best_at(points: Sequence[Point], asked: float, speed: Speed) -> Point | None:
-    """The one with most PSNR of those that reach a speed; None where none does."""
-    return max((point for point in points if speed(point) >= asked), key=lambda point: point.psnr, default=None)
-
-
-def best_psnr_at(points: Sequence[Point], asked: float, speed: Speed) -> float | None:
-    """The most PSNR of those that reach a speed; None where none does."""
-    best = best_at(points, asked, speed)
-    return None if best is None else best.psnr
-
-
-def family(points: Sequence[Point], name: str) -> list[Point]:
-    return [point for point in points if point.family == name]
-
-
-def ours(points: Sequence[Point]) -> list[Point]:
-    """What this package adds to the port, ToMe and ToDo as they were published."""
+def select_ours(points: Sequence[Point]) -> list[Point]:
+    """Select the settings beyond the port, plain ToMe and plain ToDo."""
     return [point for point in points if point.family not in (PORT, PLAIN_TOME, PLAIN_TODO)]
 
 
-def goals(points: Sequence[Point]) -> list[str]:
-    """A line a goal, with the figures."""
-    reference = next((point for point in family(points, PORT) if _without_level(point.name) == "port 0.5"), None)
-    lines = ["the port at 0.5 was not evaluated"] if reference is None else against(reference, ours(points))
-    lines += [
+def sort_frontier(points: Sequence[Point]) -> list[Point]:
+    """Return the points that no other dominates, the slowest first."""
+    is_best = find_frontier([(point.image_speed, point.psnr) for point in points])
+    return sorted((point for point, best in zip(points, is_best, strict=True) if best), key=IMAGE)
+
+
+def find_best(points: Sequence[Point], min_speed: float, speed: Speed) -> Point | None:
+    """Return the highest PSNR's point at a speed or faster, if any."""
+    return max((point for point in points if speed(point) >= min_speed), key=attrgetter("psnr"), default=None)
+
+
+def interpolate_psnr(points: Sequence[Point], min_speed: float, speed: Speed) -> float | None:
+    """Return the highest PSNR at a speed or faster, if any, interpolating between ratios."""
+    reached = [point.psnr for point in points if speed(point) >= min_speed]
+    for name in {point.line for point in points}:
+        line = sorted((speed(point), point.psnr) for point in points if point.line == name)
+        if line[0][0] <= min_speed <= line[-1][0]:
+            reached.append(float(np.interp(min_speed, *zip(*line, strict=True))))
+    return max(reached, default=None)
+
+
+def compare_goals(points: Sequence[Point]) -> list[str]:
+    """Compare this package with the port, and with ToMe and ToDo as Markdown."""
+    ours = select_ours(points)
+    lines = [
+        *compare_port(points),
         "",
-        "| speed-up of the picture | best of ours there or faster | dB | above plain ToMe | above plain ToDo |",
+        "| speed-up of the image | best of ours there or faster | dB | above plain ToMe | above plain ToDo |",
         "|---|---|---:|---:|---:|",
     ]
     for speed in SPEEDS:
-        best = best_at(ours(points), speed, of_picture)
+        best = find_best(ours, speed, IMAGE)
         if best is None:
             lines.append(f"| {speed:.1f}x and more | none | - | - | - |")
             break
-        others = [psnr_at(family(points, name), speed, of_picture) for name in (PLAIN_TOME, PLAIN_TODO)]
-        above = ["not so fast" if other is None else f"{best.psnr - other:+.1f}" for other in others]
+        plain = [interpolate_psnr(select_family(points, name), speed, IMAGE) for name in (PLAIN_TOME, PLAIN_TODO)]
+        above = ["not so fast" if psnr is None else f"{best.psnr - psnr:+.1f}" for psnr in plain]
         lines.append(f"| {speed:.1f}x | {best.name} | {best.psnr:.1f} | {' | '.join(above)} |")
     return lines
 
 
-def table(evaluations: Sequence[tuple[str, list[Point]]]) -> list[str]:
-    """All settings as lines of Markdown: speed-up of blocks and picture and PSNR in dB, with its interval, by model."""
-    head = " | ".join(f"{model}: blocks | picture | PSNR, dB" for model, _ in evaluations)
-    lines = [f"| settings | {head} |", "|---|" + "---:|" * (3 * len(evaluations))]
-    found = [{_without_level(point.name): point for point in points} for _, points in evaluations]
-    for name in dict.fromkeys(name for points in found for name in points):
-        cells = []
-        for points in found:
-            point = points.get(name)
-            if point is None:
-                cells += ["-"] * 3
-                continue
-            around = "" if point.spread is None else f" [{point.spread[0]:.1f}, {point.spread[1]:.1f}]"
-            cells += [f"{point.block_speed:.2f}x", f"{point.speed:.2f}x", f"{point.psnr:.1f}{around}"]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
-
-
-def _without_level(name: str) -> str:
-    """The port's name without the ``max_downsample`` that it needs on a DiT, so that models share a line."""
-    return name.split(", max_downsample")[0]
-
-
-def against(reference: Point, points: Sequence[Point]) -> list[str]:
-    """What these reach at the port's PSNR, and at its speed."""
-    lines = [
-        f"the port at 0.5: {reference.psnr:.1f} dB, blocks {reference.block_speed:.2f}x, picture {reference.speed:.2f}x"
-    ]
-    for word, speed in (("blocks", of_blocks), ("picture", of_picture)):
-        saved = 1 - 1 / speed(reference)
-        alike = fastest_at(points, reference.psnr, speed)
-        if alike is not None:
-            own = 1 - 1 / speed(alike)
+def compare_port(points: Sequence[Point]) -> list[str]:
+    """Compare this package with the port at its PSNR and at its speed."""
+    port = next((point for point in select_family(points, PORT) if point.name == "port 0.5"), None)
+    if port is None:
+        return ["the port at 0.5 was not evaluated"]
+    ours = select_ours(points)
+    lines = [f"the port at 0.5: {port.psnr:.1f} dB, blocks {port.block_speed:.2f}x, image {port.image_speed:.2f}x"]
+    for word, speed in (("blocks", BLOCKS), ("image", IMAGE)):
+        port_saved = 1 - 1 / speed(port)
+        fastest = max((point for point in ours if point.psnr >= port.psnr), key=speed, default=None)
+        if fastest is not None:
+            saved = 1 - 1 / speed(fastest)
             line = (
-                f"at its PSNR, {word}: {alike.name} ({alike.psnr:.1f} dB, {speed(alike):.2f}x) saves {own:.0%} of the "
-                f"time, the port {saved:.0%}"
+                f"at its PSNR, {word}: {fastest.name} ({fastest.psnr:.1f} dB, {speed(fastest):.2f}x) saves "
+                f"{saved:.0%} of the time, the port {port_saved:.0%}"
             )
-            times = f"; {own / saved:.1f} times as much, of {1 / saved:.1f} that are possible" if saved > 0 else ""
-            lines.append(line + times)
-        best = best_at(points, speed(reference), speed)
+            if port_saved > 0:
+                line += f"; {saved / port_saved:.1f} times as much, of at most {1 / port_saved:.1f}"
+            lines.append(line)
+        best = find_best(ours, speed(port), speed)
         if best is not None:
-            apart = best.psnr - reference.psnr
-            lines.append(f"at its speed, {word}: {best.name}, {apart:+.1f} dB ({best.psnr:.1f} dB, {speed(best):.2f}x)")
+            gain = best.psnr - port.psnr
+            lines.append(f"at its speed, {word}: {best.name}, {gain:+.1f} dB ({best.psnr:.1f} dB, {speed(best):.2f}x)")
     return lines
 
 
-def plot(evaluations: Sequence[tuple[str, list[Point]]], path: Path) -> None:
-    """A panel a model: every configuration as a dot, and the frontier of each group as a line."""
+def make_table(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Make a Markdown table of all settings: speed-ups and PSNR by model."""
+    head = " | ".join(f"{model}: blocks | image | PSNR, dB" for model, _ in evaluations)
+    lines = [f"| settings | {head} |", "|---|" + "---:|" * (3 * len(evaluations))]
+    by_name = [{point.name: point for point in points} for _, points in evaluations]
+    for name in dict.fromkeys(name for points in by_name for name in points):
+        lines.append(f"| {name} | {' | '.join(format_point(points.get(name)) for points in by_name)} |")
+    return lines
+
+
+def format_point(point: Point | None) -> str:
+    if point is None:
+        return "- | - | -"
+    interval = "" if point.interval is None else " [{:.1f}, {:.1f}]".format(*point.interval)
+    return f"{point.block_speed:.2f}x | {point.image_speed:.2f}x | {point.psnr:.1f}{interval}"
+
+
+def plot_evaluations(evaluations: Sequence[Evaluation], path: Path) -> None:
+    """Plot a panel per model: configurations as dots, frontiers as circles on lines."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -210,42 +186,60 @@ def plot(evaluations: Sequence[tuple[str, list[Point]]], path: Path) -> None:
         1, len(evaluations), figsize=(7.2 * len(evaluations), 5.6), squeeze=False, constrained_layout=True
     )
     for axes, (model, points) in zip(panels[0], evaluations, strict=True):
-        points = [point for point in points if point.speed > 1]
-        groups = {
-            OURS: ours(points), "plain ToDo": family(points, PLAIN_TODO), "plain ToMe": family(points, PLAIN_TOME),
-            "ppdiffusers' port": family(points, PORT),
-        }  # fmt: skip
-        for number, (label, own) in enumerate(groups.items()):
-            best = frontier(own, of_picture)
-            axes.plot([p.speed for p in own], [p.psnr for p in own], ".", color=f"C{number}", alpha=0.4)
-            axes.plot([p.speed for p in best], [p.psnr for p in best], "o", color=f"C{number}")
-            if own:  # as the goals have it: of ours, what is there or faster; of the others, other ratios too
-                reaches = best_psnr_at if label == OURS else psnr_at
-                xs = np.linspace(min(p.speed for p in own), max(p.speed for p in own), 400)
-                axes.plot(xs, [reaches(own, x, of_picture) for x in xs], color=f"C{number}", label=label)
-        for point in frontier(ours(points), of_picture):
-            axes.annotate(
-                point.name, (point.speed, point.psnr), (3, 5), textcoords="offset points", fontsize=7, rotation=20
-            )
-        axes.set(title=model, xlabel="speed-up of the whole picture", ylabel="PSNR to the unmerged picture (dB)")
+        points = [point for point in points if point.image_speed > 1]
+        ours = sort_frontier(select_ours(points))
+        axes.plot(*split_axes(select_ours(points)), "C0.", alpha=0.4)
+        axes.plot(*split_axes(ours), "C0o-", drawstyle="steps-pre", label="best of this package")
+        for color, family, label in (("C1", PLAIN_TODO, "plain ToDo"), ("C2", PLAIN_TOME, "plain ToMe"),
+                                     ("C3", PORT, "ppdiffusers' port")):  # fmt: skip
+            group = select_family(points, family)
+            axes.plot(*split_axes(group), f"{color}.", alpha=0.4)
+            axes.plot(*split_axes(sort_frontier(group)), f"{color}o")
+            if group:
+                speeds = np.linspace(min(map(IMAGE, group)), max(map(IMAGE, group)), 400)
+                axes.plot(speeds, [interpolate_psnr(group, x, IMAGE) for x in speeds], color, label=label)
+        label_frontier(axes, ours)
+        axes.set(title=model, xlabel="speed-up of the whole image", ylabel="PSNR to the unmerged image (dB)")
         axes.xaxis.set_major_formatter("{x:g}x")
         axes.grid(alpha=0.3)
-        axes.margins(x=0.3, y=0.4)  # for the names beside the dots
         axes.legend(loc="lower left")
     figure.savefig(path, dpi=110)
+
+
+def split_axes(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    """Return speed-ups and PSNR."""
+    return [point.image_speed for point in points], [point.psnr for point in points]
+
+
+def label_frontier(axes: Any, points: Sequence[Point]) -> None:
+    """Label the points of a frontier, and make room for the labels."""
+    labelled: list[Point] = []
+    for point in points:
+        if any(
+            abs(point.image_speed - other.image_speed) <= LABEL_SPEED and abs(point.psnr - other.psnr) <= LABEL_PSNR
+            for other in labelled
+        ):
+            continue
+        labelled.append(point)
+        axes.annotate(
+            point.name, (point.image_speed, point.psnr), (3, 5), textcoords="offset points", fontsize=7, rotation=20
+        )
+    axes.margins(x=0.08, y=0.3)
+    left, right = axes.get_xlim()
+    axes.set_xlim(left, right + 0.3 * (right - left))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("evaluations", type=Path, nargs="+", help="evaluate.json of each model")
-    parser.add_argument("--plot", type=Path, help="where the plot goes")
+    parser.add_argument("--plot", type=Path, help="file of the plot")
     args = parser.parse_args()
-    evaluations = [read(path) for path in args.evaluations]
+    evaluations = [read_evaluation(path) for path in args.evaluations]
     for model, points in evaluations:
-        print(f"## {model}\n\n" + "\n".join(goals(points)) + "\n")
-    print("\n".join(table(evaluations)))
+        print(f"## {model}\n\n" + "\n".join(compare_goals(points)) + "\n")
+    print("\n".join(make_table(evaluations)))
     if args.plot:
-        plot(evaluations, args.plot)
+        plot_evaluations(evaluations, args.plot)
 
 
 if __name__ == "__main__":

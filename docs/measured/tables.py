@@ -5,8 +5,8 @@
 It reads the evaluations in the folder, ``evaluate.json`` under the model's name, and writes next to them
 
 - ``settings.csv``, ``tiles.csv``, ``steps.csv``: speed-ups and PSNR of every setting;
-- ``goals-MODEL.csv``: the best of this package at each speed, beside ToMe and ToDo;
-- ``choices.csv``: what one choice gains over another, image by image;
+- ``goals-MODEL.csv``: the best of this package at each speed, compared with plain ToMe and ToDo;
+- ``choices.csv``: the gain of one choice over another, image by image;
 - ``presets.csv``: the candidates for the presets.
 
 Run it from the repository, with the package installed.
@@ -32,16 +32,17 @@ NAMES = ("bundled", "bundled-dit", "bundled-tiles", "bundled-steps")
 
 
 def make_tables(folder: Path) -> dict[str, str]:
-    """Return the content of every file by its name."""
+    """Return the content of each CSV file by its name."""
     paths = [folder / f"{name}.json" for name in NAMES]
-    points, results = [frontier.read(path) for path in paths], [json.loads(path.read_text()) for path in paths]
+    evaluations = [frontier.read_evaluation(path) for path in paths]
+    results = [json.loads(path.read_text()) for path in paths]
     return {
-        "settings.csv": to_csv(frontier.table(points[:2])),
-        "tiles.csv": to_csv(frontier.table(points[2:3])),
-        "steps.csv": to_csv(frontier.table(points[3:])),
-        **{f"goals-{model}.csv": to_csv(frontier.goals(found)) for model, found in points[:2]},
-        "choices.csv": to_csv(choices.table(results)),
-        "presets.csv": to_csv(choose_presets.table(choose_presets.candidates(results[:2]))),
+        "settings.csv": to_csv(frontier.make_table(evaluations[:2])),
+        "tiles.csv": to_csv(frontier.make_table(evaluations[2:3])),
+        "steps.csv": to_csv(frontier.make_table(evaluations[3:])),
+        **{f"goals-{model}.csv": to_csv(frontier.compare_goals(points)) for model, points in evaluations[:2]},
+        "choices.csv": to_csv(choices.make_table(results)),
+        "presets.csv": to_csv(choose_presets.make_table(choose_presets.find_candidates(results[:2]))),
     }
 
 
@@ -57,7 +58,7 @@ def to_csv(lines: Iterable[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, help="with the evaluations; the tables are written there")
+    parser.add_argument("folder", type=Path, help="folder of the evaluations, which gets the tables")
     args = parser.parse_args()
     for name, content in make_tables(args.folder).items():
         (args.folder / name).write_text(content, encoding="utf-8")

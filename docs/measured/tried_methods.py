@@ -1,10 +1,10 @@
-"""Methods of the literature that are not in the package, as prototypes beside those that are: PSNR alone, no speed.
+"""Measure the PSNR of published methods that this package does not have, as prototypes.
 
     python docs/measured/tried_methods.py --model bundled-dit --seeds 0 1
 
-Every prototype is a processor of self-attention that works on plain assignments of tokens to groups, with numpy's
-matching, so that what is measured is the idea and not an implementation. Each is compared with ``tome``, or with what
-else is named, picture by picture, from the same noise. Run it from the repository, with the package installed.
+Every prototype is a processor of self-attention on plain assignments of tokens to groups, matched by numpy: it measures
+the idea, not an implementation, so no speed is reported. Each is compared with ``tome`` or with another reference,
+image by image, from the same noise. Run it from the repository, with the package installed.
 """
 
 from __future__ import annotations
@@ -30,43 +30,49 @@ from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale
 from ppdiffusers_tome.tools.measure.similarity import compute_psnr
 from ppdiffusers_tome.tools.measure.stats import Median
 
-CELL = 2  # tokens a side, of which one is a destination
+CELL = 2  # tokens per side of a cell, one of which is a destination
 
 
 @dataclass
-class Layer:
-    """One layer of self-attention while a picture is drawn: which call it is in, and what it keeps until the next.
+class LayerState:
+    """The state of one self-attention layer while an image is generated.
 
     Attributes:
-        step: how many calls there were.
-        kept: groups of an earlier step.
-        rng: chance, anew for every picture.
+        rng: the source of randomness, new for every image.
+        step: number of calls so far.
+        groups: those of an earlier step.
     """
 
     rng: np.random.Generator
     step: int = 0
-    kept: np.ndarray | None = None
+    groups: np.ndarray | None = None
+
+
+# Takes tokens [batch, tokens, channels] and returns the group index of each, [batch, tokens]; None keeps all tokens.
+Grouping = Callable[[LayerState, np.ndarray], np.ndarray | None]
 
 
 @dataclass(frozen=True)
 class Prototype:
-    """An idea: groups for queries and groups for keys and values, of each image of the batch.
+    """A method as groups of queries and groups of keys and values.
 
     Attributes:
         name: in the table.
-        queries, keys: from a layer and its tokens, numpy ``[batch, tokens, channels]``, to the number of each token's
-            group ``[batch, tokens]``, or None where all stay. Keys None: as the queries.
-        sizes: whether a group's key counts as often as it stands for tokens.
-        whole_every: on every so many calls attention is whole, and its outputs are what the next ones match on.
-        reference: the name of what it is compared with.
+        queries: groups of the queries.
+        keys: groups of the keys and values; None for those of the queries.
+        sizes: weight keys by the size of their group, as proportional attention does.
+        whole_every: run unmerged in every such step; 0 for never.
+        match_outputs: group the outputs of an unmerged step, for the steps up to the next one.
+        reference: name of the prototype to compare with.
+        steps: of the image.
     """
 
     name: str
-    queries: Callable[[Layer, np.ndarray], np.ndarray | None]
-    keys: Callable[[Layer, np.ndarray], np.ndarray | None] | None = None
+    queries: Grouping
+    keys: Grouping | None = None
     sizes: bool = False
     whole_every: int = 0
-    match_outputs: Callable[[Layer, np.ndarray], np.ndarray] | None = None
+    match_outputs: Grouping | None = None
     reference: str = "tome 0.5"
     steps: int = 10
 
@@ -74,135 +80,138 @@ class Prototype:
 # Matching ------------------------------------------------------------------------------------------------------------
 
 
-def cells(tokens: int) -> np.ndarray:
-    """The tokens of every cell of a square grid, ``[cells, CELL * CELL]``."""
-    side = int(tokens**0.5)
-    grid = np.arange(tokens).reshape(side // CELL, CELL, side // CELL, CELL)
+def split_cells(num_tokens: int) -> np.ndarray:
+    """Return the tokens of every cell of a square grid, ``[cells, CELL * CELL]``."""
+    side = int(num_tokens**0.5)
+    grid = np.arange(num_tokens).reshape(side // CELL, CELL, side // CELL, CELL)
     return grid.transpose(0, 2, 1, 3).reshape(-1, CELL * CELL)
 
 
-def random_destinations(layer: Layer, x: np.ndarray) -> np.ndarray:
-    """A random token of every cell, the same for all images; ``[batch, cells]``."""
-    found = cells(x.shape[1])
-    chosen = found[np.arange(len(found)), layer.rng.integers(0, found.shape[1], len(found))]
-    return np.broadcast_to(chosen, (len(x), len(chosen)))
+def choose_randomly(state: LayerState, x: np.ndarray) -> np.ndarray:
+    """Choose a random token of every cell, ``[batch, cells]``, equal in the batch."""
+    cells = split_cells(x.shape[1])
+    destinations = cells[np.arange(len(cells)), state.rng.integers(0, cells.shape[1], len(cells))]
+    return np.broadcast_to(destinations, (len(x), len(destinations)))
 
 
-def representatives(layer: Layer, x: np.ndarray) -> np.ndarray:
-    """The token of every cell that is most similar to the others of it."""
-    found = cells(x.shape[1])
-    inside = normalised(x)[:, found]  # [batch, cells, tokens of a cell, channels]
-    best = np.einsum("bcik,bcjk->bci", inside, inside).argmax(-1)
-    return found[np.arange(len(found)), best]
+def choose_representatives(state: LayerState, x: np.ndarray) -> np.ndarray:
+    """Choose the token most similar to the others of its cell, ``[batch, cells]``."""
+    cells = split_cells(x.shape[1])
+    tokens = normalise(x)[:, cells]  # [batch, cells, tokens of a cell, channels]
+    best = np.einsum("bcik,bcjk->bci", tokens, tokens).argmax(-1)
+    return cells[np.arange(len(cells)), best]
 
 
-def normalised(x: np.ndarray) -> np.ndarray:
+def normalise(x: np.ndarray) -> np.ndarray:
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-6)
 
 
-def groups(
+def group_tokens(
     x: np.ndarray, destinations: np.ndarray, ratio: float, *, near: int = 0, penalty: float = 0.0,
     importance: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Merge a share of the tokens, each into the most similar destination, the most similar first.
+    """Merge tokens into their most similar destinations, the most similar tokens first.
 
     Args:
         x: ``[batch, tokens, channels]``.
-        destinations: of each image, ``[batch, destinations]``.
-        ratio: the share.
-        near: how many cells away a destination may lie; 0 for any.
-        penalty: what a destination's similarity loses for each token that chose it already.
-        importance: what a token's similarity loses, ``[tokens]``.
+        destinations: ``[batch, destinations]``.
+        ratio: fraction of the tokens to merge.
+        near: maximum distance of a destination in cells; 0 for any.
+        penalty: subtracted from the similarity of a destination for each token that has chosen it.
+        importance: subtracted from the similarity of a token, ``[tokens]``.
+
+    Returns:
+        The group index of each token, ``[batch, tokens]``.
     """
-    count, side = x.shape[1], int(x.shape[1] ** 0.5)
-    found = np.empty(x.shape[:2], np.int64)
-    for image, (tokens, kept) in enumerate(zip(normalised(x), destinations, strict=True)):
-        sources = np.setdiff1d(np.arange(count), kept)
-        similarity = tokens[sources] @ tokens[kept].T
+    num_tokens, side = x.shape[1], int(x.shape[1] ** 0.5)
+    groups = np.empty(x.shape[:2], np.int64)
+    for image, (tokens, dst) in enumerate(zip(normalise(x), destinations, strict=True)):
+        src = np.setdiff1d(np.arange(num_tokens), dst)
+        similarity = tokens[src] @ tokens[dst].T
         if near:
-            across = np.abs(sources[:, None] % side - kept % side)
-            down = np.abs(sources[:, None] // side - kept // side)
-            similarity[np.maximum(across, down) > CELL * near] = -2
+            columns = np.abs(src[:, None] % side - dst % side)
+            rows = np.abs(src[:, None] // side - dst // side)
+            similarity[np.maximum(columns, rows) > CELL * near] = -2
         choice, score = similarity.argmax(1), similarity.max(1)
         if penalty:
-            taken = np.zeros(len(kept))
-            for source in np.argsort(-score):
-                own = similarity[source] - penalty * taken
-                choice[source], score[source] = own.argmax(), own.max()
-                taken[choice[source]] += 1
+            num_chosen = np.zeros(len(dst))
+            for token in np.argsort(-score):
+                penalised = similarity[token] - penalty * num_chosen
+                choice[token], score[token] = penalised.argmax(), penalised.max()
+                num_chosen[choice[token]] += 1
         if importance is not None:
-            score = score - importance[sources]
-        merged = np.argsort(-score)[: int(ratio * count)]
-        leader = np.arange(count)
-        leader[sources[merged]] = kept[choice[merged]]
-        found[image] = np.unique(leader, return_inverse=True)[1].reshape(-1)
-    return found
+            score = score - importance[src]
+        merged = np.argsort(-score)[: int(ratio * num_tokens)]
+        owners = np.arange(num_tokens)
+        owners[src[merged]] = dst[choice[merged]]
+        groups[image] = np.unique(owners, return_inverse=True)[1].reshape(-1)
+    return groups
 
 
 def merge(
-    ratio: float, destinations: Callable[[Layer, np.ndarray], np.ndarray] = random_destinations, **how: Any
-) -> Callable[[Layer, np.ndarray], np.ndarray]:
-    return lambda layer, x: groups(x, destinations(layer, x), ratio, **how)
+    ratio: float, choose_destinations: Callable[[LayerState, np.ndarray], np.ndarray] = choose_randomly, **options: Any
+) -> Grouping:
+    """Return a grouping by ``group_tokens``."""
+    return lambda state, x: group_tokens(x, choose_destinations(state, x), ratio, **options)
 
 
-def guided(ratio: float, weight: float) -> Callable[[Layer, np.ndarray], np.ndarray]:
-    """Where the two halves of guidance differ, tokens merge last; the halves share their groups' order alone."""
+def merge_by_guidance(ratio: float, weight: float) -> Grouping:
+    """Return a grouping that merges tokens last where the two halves of guidance differ."""
 
-    def find(layer: Layer, x: np.ndarray) -> np.ndarray:
-        one, other = np.split(x, 2)
-        apart = np.linalg.norm(one - other, axis=-1).mean(0)
-        return groups(x, random_destinations(layer, x), ratio, importance=weight * apart / max(apart.mean(), 1e-6))
+    def group(state: LayerState, x: np.ndarray) -> np.ndarray:
+        first, second = np.split(x, 2)
+        difference = np.linalg.norm(first - second, axis=-1).mean(0)
+        importance = weight * difference / max(difference.mean(), 1e-6)
+        return group_tokens(x, choose_randomly(state, x), ratio, importance=importance)
 
-    return find
+    return group
 
 
-def keys_alone(layer: Layer, x: np.ndarray) -> None:
+def keep_all(state: LayerState, x: np.ndarray) -> None:
     return None
 
 
 # Attention -----------------------------------------------------------------------------------------------------------
 
 
-def one_hot(group: np.ndarray) -> paddle.Tensor:
-    return F.one_hot(paddle.to_tensor(group), int(group.max()) + 1)
+def encode_groups(groups: np.ndarray) -> paddle.Tensor:
+    """Return the groups as one-hot rows, ``[batch, tokens, groups]``."""
+    return F.one_hot(paddle.to_tensor(groups), int(groups.max()) + 1)
 
 
-def means(x: paddle.Tensor, hot: paddle.Tensor) -> paddle.Tensor:
-    return paddle.matmul(hot, x, transpose_x=True) / hot.sum(1).unsqueeze(-1)
+def average_groups(x: paddle.Tensor, one_hot: paddle.Tensor) -> paddle.Tensor:
+    return paddle.matmul(one_hot, x, transpose_x=True) / one_hot.sum(1).unsqueeze(-1)
 
 
 @dataclass
 class Processor:
-    """In place of a layer's own processor."""
+    """An attention processor that runs a prototype."""
 
     prototype: Prototype
-    layer: Layer
+    state: LayerState
 
     def __call__(self, attn: Any, hidden_states: paddle.Tensor, *_: Any, **__: Any) -> paddle.Tensor:
-        own, layer = self.prototype, self.layer
-        layer.step += 1
-        if own.whole_every:
-            if (layer.step - 1) % own.whole_every == 0:
+        prototype, state = self.prototype, self.state
+        state.step += 1
+        if prototype.match_outputs is not None:
+            if (state.step - 1) % prototype.whole_every == 0:
                 out = self._attend(attn, hidden_states, hidden_states, None)
-                assert own.match_outputs is not None
-                layer.kept = own.match_outputs(layer, out.numpy())
+                state.groups = prototype.match_outputs(state, out.numpy())
                 return out
-            assert layer.kept is not None
-            query_groups: np.ndarray | None = layer.kept
-            key_groups = query_groups
+            query_groups = key_groups = state.groups
         else:
             x = hidden_states.numpy()
-            query_groups = own.queries(layer, x)
-            key_groups = query_groups if own.keys is None else own.keys(layer, x)
+            query_groups = prototype.queries(state, x)
+            key_groups = query_groups if prototype.keys is None else prototype.keys(state, x)
         keys, bias = hidden_states, None
         if key_groups is not None:
-            hot = one_hot(key_groups)
-            keys = means(hidden_states, hot)
-            bias = hot.sum(1).log() if own.sizes else None
-        if query_groups is not None:
-            hot = one_hot(query_groups)
-            return paddle.matmul(hot, self._attend(attn, means(hidden_states, hot), keys, bias))
-        return self._attend(attn, hidden_states, keys, bias)
+            one_hot = encode_groups(key_groups)
+            keys = average_groups(hidden_states, one_hot)
+            bias = one_hot.sum(1).log() if prototype.sizes else None
+        if query_groups is None:
+            return self._attend(attn, hidden_states, keys, bias)
+        one_hot = encode_groups(query_groups)
+        return paddle.matmul(one_hot, self._attend(attn, average_groups(hidden_states, one_hot), keys, bias))
 
     def _attend(
         self, attn: Any, queries: paddle.Tensor, keys: paddle.Tensor, bias: paddle.Tensor | None
@@ -219,26 +228,26 @@ class Processor:
 
 
 @contextmanager
-def put_on(layers: Sequence[Any], prototype: Prototype, seed: int) -> Iterator[None]:
-    before = [layer.processor for layer in layers]
+def use_prototype(layers: Sequence[Any], prototype: Prototype, seed: int) -> Iterator[None]:
+    previous = [layer.processor for layer in layers]
     for number, layer in enumerate(layers):
-        layer.set_processor(Processor(prototype, Layer(np.random.default_rng([seed, number]))))
+        layer.set_processor(Processor(prototype, LayerState(np.random.default_rng([seed, number]))))
     try:
         yield
     finally:
-        for layer, processor in zip(layers, before, strict=True):
+        for layer, processor in zip(layers, previous, strict=True):
             layer.set_processor(processor)
 
 
 SIZES_5, SIZES_7, LONGER = "sizes in the scores, 0.5", "sizes in the scores, 0.7", "tome 0.5, 20 steps"
 PROTOTYPES = (
     Prototype("tome 0.5", merge(0.5)),
-    Prototype("representatives", merge(0.5, representatives)),  # ReToM, SiTo
+    Prototype("representatives", merge(0.5, choose_representatives)),  # ReToM, SiTo
     Prototype("destinations within 1 cell", merge(0.5, near=1)),  # CoReDiT
     Prototype("destinations within 3 cells", merge(0.5, near=3)),
-    Prototype("importance from guidance, weight 0.1", guided(0.5, 0.1)),
-    Prototype("importance from guidance, weight 0.5", guided(0.5, 0.5)),
-    Prototype("keys 0.75, every query", keys_alone, merge(0.75), sizes=True),
+    Prototype("importance from guidance, weight 0.1", merge_by_guidance(0.5, 0.1)),
+    Prototype("importance from guidance, weight 0.5", merge_by_guidance(0.5, 0.5)),
+    Prototype("keys 0.75, every query", keep_all, merge(0.75), sizes=True),
     Prototype("queries 0.25, keys 0.667, with sizes", merge(0.25), merge(0.667), sizes=True),  # AsymRnR
     Prototype("on outputs, every 2nd step whole", merge(0.5), whole_every=2, match_outputs=merge(0.5)),  # DiTo
     Prototype(
@@ -266,8 +275,8 @@ PROTOTYPES = (
 )  # fmt: skip
 
 
-def finest_self_attention(pipe: Any) -> list[Any]:
-    """A transformer's layers of self-attention, or those of a UNet's finest level."""
+def find_finest_self_attention(pipe: Any) -> list[Any]:
+    """Return the self-attention layers of a transformer, or of a UNet's finest level."""
     if hasattr(pipe, "transformer"):
         return [block.attn1 for block in pipe.transformer.transformer_blocks]
     finest = (*pipe.unet.down_blocks[0].attentions, *pipe.unet.up_blocks[-1].attentions)
@@ -288,9 +297,9 @@ def main() -> None:
     prompts = list(PROMPTS) if labels is None else labels.list_names()
     height, width = sampling.get_native_size(pipe)
     enable_chunked_attention(pipe)
-    layers = finest_self_attention(pipe)
+    layers = find_finest_self_attention(pipe)
 
-    def draw(prompt: str, seed: int, steps: int) -> np.ndarray:
+    def generate(prompt: str, seed: int, steps: int) -> np.ndarray:
         return np.asarray(
             sampling.generate_image(
                 pipe, prompt, height=height, width=width, seed=seed, steps=steps,
@@ -299,19 +308,21 @@ def main() -> None:
         )  # fmt: skip
 
     cases = [(prompt, seed) for prompt in prompts for seed in args.seeds]
-    found: dict[str, list[float]] = {each.name: [] for each in PROTOTYPES}
+    psnrs: dict[str, list[float]] = {prototype.name: [] for prototype in PROTOTYPES}
     for prompt, seed in tqdm(cases):
-        whole = {steps: draw(prompt, seed, steps) for steps in {each.steps for each in PROTOTYPES}}
-        for each in PROTOTYPES:
-            with put_on(layers, each, seed):
-                found[each.name].append(compute_psnr(whole[each.steps], draw(prompt, seed, each.steps)))
-    print(f"{args.model}, {len(cases)} pictures; medians with their 95% intervals")
+        unmerged = {steps: generate(prompt, seed, steps) for steps in {prototype.steps for prototype in PROTOTYPES}}
+        for prototype in PROTOTYPES:
+            with use_prototype(layers, prototype, seed):
+                image = generate(prompt, seed, prototype.steps)
+            psnrs[prototype.name].append(compute_psnr(unmerged[prototype.steps], image))
+    print(f"{args.model}, {len(cases)} images; medians with their 95% intervals")
     print("| method | PSNR, dB | compared with | dB above that |\n|---|---:|---|---:|")
-    for each in PROTOTYPES:
-        apart = [own - other for own, other in zip(found[each.name], found[each.reference], strict=True)]
+    for prototype in PROTOTYPES:
+        psnr, reference = psnrs[prototype.name], psnrs[prototype.reference]
+        differences = [a - b for a, b in zip(psnr, reference, strict=True)]
         print(
-            f"| {each.name} | {Median.from_values(found[each.name]).format('{:.1f}'.format)} | {each.reference} | "
-            f"{Median.from_values(apart).format('{:+.1f}'.format)} |"
+            f"| {prototype.name} | {Median.from_values(psnr).format('{:.1f}'.format)} | {prototype.reference} | "
+            f"{Median.from_values(differences).format('{:+.1f}'.format)} |"
         )
 
 

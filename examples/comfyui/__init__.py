@@ -1,10 +1,10 @@
-"""ComfyUI loads this folder as custom nodes: copy it or link to it in ``ComfyUI/custom_nodes``. See README.md."""
+"""Custom nodes for ComfyUI: copy this folder into ``ComfyUI/custom_nodes``. See README.md."""
 
 try:
-    import ppdiffusers_tome  # noqa: F401  (also gives pipelines their methods)
+    import ppdiffusers_tome  # noqa: F401  (adds apply_tome to pipelines)
 except ImportError:
-    print("The nodes for token merging are missing, as ppdiffusers_tome is not installed in ComfyUI's Python: "
-          "README.md beside this file says how to install it.")  # fmt: skip
+    print("The nodes for token merging are missing because ppdiffusers_tome is not installed in ComfyUI's Python: "
+          "see README.md of these nodes.")  # fmt: skip
     NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS = {}, {}
 else:
     from .bundled_model import PaddleBundledModelLoader

@@ -1,4 +1,4 @@
-"""A loader for the small model of photographs that comes with ppdiffusers_tome: nothing to download."""
+"""A loader for the small model of photographs in ppdiffusers_tome."""
 
 import numpy as np
 import paddle
@@ -7,7 +7,7 @@ from ppdiffusers.models.unet_2d_condition import UNet2DConditionOutput
 
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_model
 
-# What PaddleMIX's samplers put in place of a pipeline's scheduler, whichever of theirs is chosen.
+# The noise schedule of all of PaddleMIX's samplers, which replace the pipeline's scheduler.
 STABLE_DIFFUSION = dict(
     beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False, set_alpha_to_one=False,
     steps_offset=1,
@@ -15,7 +15,7 @@ STABLE_DIFFUSION = dict(
 
 
 class PaddleBundledModelLoader:
-    """Stands where PaddleMIX's loader of checkpoints stands."""
+    """A node in place of PaddleMIX's checkpoint loader."""
 
     @classmethod
     def INPUT_TYPES(cls):  # noqa: N802  ComfyUI's name
@@ -26,35 +26,38 @@ class PaddleBundledModelLoader:
     OUTPUT_TOOLTIPS = ("For token merging, samplers and decoders.",)
     FUNCTION = "load"
     CATEGORY = "🚢 paddlemix/ppdiffusers/token merging"
-    DESCRIPTION = "The small model of ten photographs that comes with ppdiffusers_tome, for 512x512 and cfg 1.5."
+    DESCRIPTION = "The small model of ten photographs in ppdiffusers_tome, for 512x512 and cfg 1.5."
 
     def load(self):
-        """Returns the pipeline, which draws with the schedulers of PaddleMIX's samplers."""
+        """Return the pipeline, adapted to the schedulers of PaddleMIX's samplers."""
         folder = str(find_model(BUNDLED).folder)
         pipe = StableDiffusionPipeline.from_pretrained(folder)
-        trained, pipe.scheduler = pipe.scheduler, DDIMScheduler(**STABLE_DIFFUSION)
+        training_scheduler, pipe.scheduler = pipe.scheduler, DDIMScheduler(**STABLE_DIFFUSION)
         pipe.unet.__class__ = NoiseUNet
-        pipe.unet.trained, pipe.unet.asked = (_signal(scheduler) for scheduler in (trained, pipe.scheduler))
+        pipe.unet.training_signal = _compute_signal(training_scheduler)
+        pipe.unet.sampling_signal = _compute_signal(pipe.scheduler)
         return (pipe,)
 
 
 class NoiseUNet(UNet2DConditionModel):
-    """The bundled model's UNet, answering as Stable Diffusion 1.5's does: with the noise, at its timesteps.
+    """The bundled model's UNet with the timesteps and outputs of Stable Diffusion 1.5.
 
-    It was trained on other timesteps and to predict v, which together with the latent tells the noise.
+    It was trained on another noise schedule and to predict v. The noise follows from v and the latent.
     """
 
-    def forward(self, sample, timestep, *rest, return_dict=True, **named):
-        """As of ppdiffusers' UNet. The timestep becomes the one that has as much noise in training."""
-        signal = np.interp(np.asarray(timestep, "float64").reshape(-1), range(len(self.asked)), self.asked)
-        same = np.interp(-signal, -self.trained, range(len(self.trained)))  # np.interp wants what grows
-        same = paddle.to_tensor(same, dtype="float32")
-        velocity = super().forward(sample, same, *rest, return_dict=False, **named)[0]
+    def forward(self, sample, timestep, *args, return_dict=True, **kwargs):
+        """Predict the noise, at the training timestep of the same noise level."""
+        timesteps = np.arange(len(self.sampling_signal))
+        signal = np.interp(np.asarray(timestep, "float64").reshape(-1), timesteps, self.sampling_signal)
+        # The signals are negated because np.interp needs increasing values.
+        equivalent = np.interp(-signal, -self.training_signal, np.arange(len(self.training_signal)))
+        equivalent = paddle.to_tensor(equivalent, dtype="float32")
+        velocity = super().forward(sample, equivalent, *args, return_dict=False, **kwargs)[0]
         signal = paddle.to_tensor(signal, dtype=sample.dtype).reshape([-1, 1, 1, 1])
         noise = signal.sqrt() * velocity + (1 - signal).sqrt() * sample
         return UNet2DConditionOutput(sample=noise) if return_dict else (noise,)
 
 
-def _signal(scheduler):
-    """The share of the picture in the variance of a latent, at each timestep."""
+def _compute_signal(scheduler):
+    """Return the image's fraction of a latent's variance at every timestep."""
     return np.asarray(scheduler.alphas_cumprod, "float64")

@@ -1,4 +1,4 @@
-"""A node between a loader and the samplers of PaddleMIX's ComfyUI_ppdiffusers: returns the pipeline merged."""
+"""A node that merges tokens in a pipeline of PaddleMIX's ComfyUI_ppdiffusers."""
 
 from dataclasses import replace
 
@@ -6,13 +6,15 @@ from ppdiffusers_tome import ToMeConfig, ToMeError, shared_copy
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import presets
 
-OWN, OFF = "ratio and method", "off"
+CUSTOM, OFF = "ratio and method", "off"
 
 
 class PaddleTokenMerging:
-    """ComfyUI hands one pipeline to every node behind a loader, keeps it for later runs, and PaddleMIX's samplers make
-    a pipeline of its components anew. So the settings are put on a denoiser of its own, which shares the weights: other
-    branches stay unmerged, and other settings do not add up.
+    """A node between a loader and the samplers.
+
+    ComfyUI passes one pipeline to all nodes after a loader and keeps it for later runs, and PaddleMIX's samplers build
+    a new pipeline from its components. Settings are therefore applied to a copy of the denoiser that shares its
+    weights: other branches stay unmerged, and settings do not accumulate.
     """
 
     @classmethod
@@ -21,23 +23,23 @@ class PaddleTokenMerging:
         progress = {"min": 0.0, "max": 1.0, "step": 0.05}
         return {
             "required": {
-                "sd_pipe": ("PIPELINE", {"tooltip": "A pipeline of ppdiffusers; it is left as it is."}),
+                "sd_pipe": ("PIPELINE", {"tooltip": "A pipeline of ppdiffusers; it stays unchanged."}),
                 "settings": (
-                    [*presets(), OWN, OFF],
-                    {"default": "balanced", "tooltip": f"A preset; or '{OWN}', as set below; or '{OFF}', unmerged."},
+                    [*presets(), CUSTOM, OFF],
+                    {"default": "balanced", "tooltip": f"A preset; '{CUSTOM}' for those below; '{OFF}': unmerged."},
                 ),
                 "ratio": (
                     "FLOAT",
                     {
                         "default": 0.5, "min": 0.0, "max": 0.75, "step": 0.05,
-                        "tooltip": f"Share of the tokens to merge away; with '{OWN}' only.",
+                        "tooltip": f"Fraction of the tokens to merge; only with '{CUSTOM}'.",
                     },
                 ),
-                "method": (list(METHODS), {"default": "tome", "tooltip": f"With '{OWN}' only. {about}."}),
-                "start": ("FLOAT", {**progress, "default": 0.0, "tooltip": "Merge from here on: 0 is pure noise."}),
-                "end": ("FLOAT", {**progress, "default": 1.0, "tooltip": "Merge up to here: 1 is the image."}),
+                "method": (list(METHODS), {"default": "tome", "tooltip": f"Only with '{CUSTOM}'. {about}."}),
+                "start": ("FLOAT", {**progress, "default": 0.0, "tooltip": "Start of merging: 0 is pure noise."}),
+                "end": ("FLOAT", {**progress, "default": 1.0, "tooltip": "End of merging: 1 is the final image."}),
             },
-            # Optional, so that workflows saved before it existed still run.
+            # Optional, so that older workflows still run.
             "optional": {
                 "cache": (
                     "FLOAT",
@@ -51,25 +53,25 @@ class PaddleTokenMerging:
 
     RETURN_TYPES = ("PIPELINE", "STRING")
     RETURN_NAMES = ("sd_pipe", "what_merges")
-    OUTPUT_TOOLTIPS = ("For samplers.", "Which settings, and how many blocks of each denoiser merge.")
+    OUTPUT_TOOLTIPS = ("For samplers.", "The settings, and the number of merging blocks of each denoiser.")
     FUNCTION = "merge"
     CATEGORY = "🚢 paddlemix/ppdiffusers/token merging"
-    DESCRIPTION = "Merges redundant tokens while pictures are drawn: faster, less memory, nearly the same picture."
+    DESCRIPTION = "Merges similar tokens while denoising: faster, less memory, almost no visible change."
 
     @classmethod
     def VALIDATE_INPUTS(cls, settings, ratio, method, start, end, cache=0.0):  # noqa: N802  ComfyUI's name
-        """True, or what is wrong; before anything is loaded. What another node will give is None as yet."""
+        """Return True or an error message; inputs from other nodes are still None."""
         if None in (settings, ratio, method, start, end, cache):
             return True
         try:
-            _config(settings, ratio, method, start, end, cache)
+            _make_config(settings, ratio, method, start, end, cache)
         except ToMeError as error:
             return str(error)
         return True
 
     def merge(self, sd_pipe, settings, ratio, method, start, end, cache=0.0):
-        """Returns the merged pipeline, and what merges in it, as text."""
-        config = _config(settings, ratio, method, start, end, cache)
+        """Return the merged pipeline, and its settings and merging blocks as text."""
+        config = _make_config(settings, ratio, method, start, end, cache)
         pipe = shared_copy(sd_pipe)
         if config is None:
             return pipe, "nothing merges"
@@ -78,10 +80,14 @@ class PaddleTokenMerging:
         return pipe, f"{config.summary}: {blocks}"
 
 
-def _config(settings, ratio, method, start, end, cache):
-    """What the widgets say; None for nothing. Raises ToMeError."""
+def _make_config(settings, ratio, method, start, end, cache):
+    """Return the ToMeConfig of the inputs; None for no merging.
+
+    Raises:
+        ToMeError: the inputs are invalid or conflict.
+    """
     if settings == OFF:
         return None
-    if settings == OWN:
+    if settings == CUSTOM:
         return ToMeConfig(ratio=ratio, method=method, start=start, end=end, cache=cache)
     return replace(ToMeConfig.preset(settings), start=start, end=end, cache=cache)

@@ -4,7 +4,7 @@
         --inception inception --real imagenet-val
 
 It writes OUTPUT/scores.json and prints a table: one row per configuration. Networks are folders and files on this
-machine; nothing is ever downloaded. See docs/en/guides/evaluate.md.
+machine; nothing is downloaded. See docs/en/guides/evaluate.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Clip:
         try:
             self._model = CLIPModel.from_pretrained(str(folder))
             self._processor = CLIPProcessor.from_pretrained(str(folder))
-        except Exception as error:  # whatever paddlenlp and Paddle came up with
+        except Exception as error:  # paddlenlp and Paddle raise many types
             raise SystemExit(_describe_error("--clip", folder, error)) from error
         self._model.eval()
 
@@ -59,12 +59,12 @@ class Clip:
         return _run_in_batches(_read_images(paths), embed)
 
     def embed_prompts(self, prompts: Sequence[str]) -> np.ndarray:
-        """Return features of prompts, float64 ``[prompts, features]``; too long prompts are cut off."""
-        longest = self._model.config.text_config.max_position_embeddings
+        """Return features of prompts, float64 ``[prompts, features]``; long prompts are truncated."""
+        max_length = self._model.config.text_config.max_position_embeddings
 
-        def embed(words: list[str]) -> Any:
+        def embed(texts: list[str]) -> Any:
             inputs = self._processor(
-                text=words, return_tensors="pd", padding="max_length", max_length=longest, truncation=True
+                text=texts, return_tensors="pd", padding="max_length", max_length=max_length, truncation=True
             )
             return self._model.get_text_features(input_ids=inputs["input_ids"])
 
@@ -74,10 +74,10 @@ class Clip:
 class Inception:
     """The Inception network that FID is defined on, saved with ``paddle.jit.save``.
 
-    Pictures are resized as pytorch-fid does: bilinearly, without smoothing.
+    Images are resized as in pytorch-fid: bilinearly, without smoothing.
 
     Args:
-        file: what it was saved as, without an ending. It takes images ``[batch, 3, 299, 299]``, float32 RGB
+        file: its path without an ending. It takes images ``[batch, 3, 299, 299]``, float32 RGB
             in [0, 1], and gives ``[batch, 2048]``, the features behind the last pooling.
 
     Raises:
@@ -90,7 +90,7 @@ class Inception:
         self._file = file
         try:
             self._network = paddle.jit.load(str(file))
-        except Exception as error:  # whatever Paddle came up with
+        except Exception as error:  # Paddle raises many types
             raise SystemExit(_describe_error("--inception", file, error)) from error
         self._network.eval()
 
@@ -103,13 +103,13 @@ class Inception:
 
         def embed(images: list[Image.Image]) -> Any:
             pixels = [np.asarray(image, np.float32).transpose(2, 0, 1) / 255 for image in images]
-            batches = [paddle.to_tensor(each).unsqueeze(0) for each in pixels]  # of one, as sizes differ
-            resized = [interpolate(each, side, mode="bilinear", align_corners=False) for each in batches]
+            batches = [paddle.to_tensor(image).unsqueeze(0) for image in pixels]  # of one, as sizes differ
+            resized = [interpolate(batch, side, mode="bilinear", align_corners=False) for batch in batches]
             return self._network(paddle.concat(resized))
 
         try:
             features = _run_in_batches(_read_images(paths), embed)
-        except (ValueError, RuntimeError) as error:  # another input than it was made for
+        except (ValueError, RuntimeError) as error:  # it was saved for another input
             raise SystemExit(
                 f"--inception {self._file} cannot take [batch, 3, {INCEPTION_SIDE}, {INCEPTION_SIDE}] "
                 f"({' '.join(str(error).split())[-200:]}); save it for that input"
@@ -122,38 +122,37 @@ class Inception:
         return features
 
 
-def clip_score(images: np.ndarray, prompts: np.ndarray) -> float:
-    """Return 100 times the mean cosine of images and prompts, 0 where it is negative.
+def compute_clip_score(images: np.ndarray, prompts: np.ndarray) -> float:
+    """Return 100 times the mean cosine of images and prompts.
 
     Args:
-        images, prompts: features ``[images, features]``, row by row what belongs together.
+        images, prompts: features ``[images, features]`` of an image and of its prompt. Negative cosines count as 0.
     """
     cosines = (images * prompts).sum(1) / (np.linalg.norm(images, axis=1) * np.linalg.norm(prompts, axis=1))
     return float(100 * np.maximum(cosines, 0).mean())
 
 
-def frechet_distance(one: np.ndarray, other: np.ndarray) -> float:
+def compute_frechet_distance(first: np.ndarray, second: np.ndarray) -> float:
     """Return the Frechet distance of two sets of features.
 
-    ``|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2))``. The trace of that root is the sum of the singular values of
-    ``R1 R2'`` where ``R' R`` is a covariance, which is exact also with fewer images than features, where the root
-    itself is ill-conditioned.
+    It is ``|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2))`` of the means and covariances. The trace of the root is the sum
+    of the singular values of ``R1 R2'``, where ``C = R' R``. That is exact even with fewer images than features, where
+    the root is ill-conditioned.
 
     Args:
-        one, other: ``[images, features]``, two images or more each.
+        first, second: ``[images, features]``, at least two images in each.
     """
-    spreads: list[np.ndarray] = []
-    for features in (one, other):
+    roots = []
+    for features in (first, second):
         centred = (features - features.mean(0)) / np.sqrt(len(features) - 1)
-        spreads.append(np.asarray(np.linalg.qr(centred, mode="r")))
-    first, second = spreads
-    shared = np.linalg.svd(first @ second.T, compute_uv=False).sum()
-    apart = ((one.mean(0) - other.mean(0)) ** 2).sum()
-    return float(max(apart + (first**2).sum() + (second**2).sum() - 2 * shared, 0.0))
+        roots.append(np.asarray(np.linalg.qr(centred, mode="r")))
+    trace = np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False).sum()
+    means = ((first.mean(0) - second.mean(0)) ** 2).sum()
+    return float(max(means + (roots[0] ** 2).sum() + (roots[1] ** 2).sum() - 2 * trace, 0.0))
 
 
 def find_images(folder: Path) -> list[Path]:
-    """Return the images in a folder and its folders, sorted by their names."""
+    """Return the images in a folder and its subfolders, sorted by name."""
     endings = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in endings and path.is_file())
 
@@ -166,11 +165,11 @@ def _read_images(paths: Sequence[Path]) -> Iterator[Image.Image]:
             with Image.open(path) as image:
                 yield image.convert("RGB")
         except OSError as error:
-            raise SystemExit(f"{path} cannot be read as a image ({error}); take it out of its folder") from error
+            raise SystemExit(f"{path} cannot be read as an image ({error}); remove it from its folder") from error
 
 
 def _run_in_batches(items: Iterable[T], embed: Callable[[list[T]], Any]) -> np.ndarray:
-    """Return the features of images or prompts, computed a few at a time."""
+    """Compute the features of images or prompts in batches."""
     import paddle
 
     remaining, features = iter(items), []
@@ -185,8 +184,8 @@ def _describe_error(option: str, path: Path, error: Exception) -> str:
     return f"{option} {path} could not be loaded; check that its files are complete ({type(error).__name__}: {reason})"
 
 
-def score(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return the scores of every configuration by their names."""
+def compute_scores(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the scores of every configuration."""
     results = json.loads((args.evaluation / "evaluate.json").read_text())
     folder = ImageFolder(args.evaluation, keeps_all=True)
     paths, prompts = {}, {}
@@ -210,10 +209,10 @@ def score(args: argparse.Namespace) -> dict[str, dict[str, float]]:
         for name in paths:
             images = network.embed_images(paths[name])
             if kind == "clip":
-                scores[name]["CLIP score"] = clip_score(images, network.embed_prompts(prompts[name]))
+                scores[name]["CLIP score"] = compute_clip_score(images, network.embed_prompts(prompts[name]))
             if real is not None:
                 distance = "FID" if kind == "inception" else "Frechet distance (CLIP features)"
-                scores[name][distance] = frechet_distance(images, real)
+                scores[name][distance] = compute_frechet_distance(images, real)
     return scores
 
 
@@ -223,13 +222,13 @@ def main() -> None:
     parser.add_argument("--clip", type=Path, metavar="FOLDER", help="a CLIPModel of paddlenlp with its processor")
     parser.add_argument("--inception", type=Path, metavar="FILE",
                         help="FID's Inception network, as paddle.jit.save wrote it, without an ending")
-    parser.add_argument("--real", type=Path, metavar="FOLDER", help="real images, for the Frechet distance to them")
+    parser.add_argument("--real", type=Path, metavar="FOLDER", help="real images to compute the Frechet distance to")
     args = parser.parse_args()
     if args.clip is None and args.inception is None:
         parser.error("give --clip or --inception")
     if args.inception is not None and args.real is None:
         parser.error("--inception needs --real")
-    scores = score(args)
+    scores = compute_scores(args)
     (args.evaluation / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
     names = list(next(iter(scores.values())))
     print(f"| configuration | {' | '.join(names)} |\n|---|{'---:|' * len(names)}")

@@ -1,4 +1,4 @@
-"""What the training scripts share: seeds, arithmetic that fits the processor, averaged weights, the rate's course."""
+"""Functions that the training scripts share: arguments, precision, optimisers, learning rates and saving."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import nn
 
 
 def make_parser(doc: str, *folders: str) -> argparse.ArgumentParser:
-    """A parser with ``--output``, ``--seed`` and the folders of what was trained before."""
+    """Make a parser with ``--output``, ``--seed`` and folders of earlier trainings."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     for name in (*folders, "output"):
         parser.add_argument(f"--{name}", type=Path, required=True)
@@ -26,43 +26,46 @@ def make_parser(doc: str, *folders: str) -> argparse.ArgumentParser:
 
 
 def autocast() -> torch.autocast:
-    """bfloat16 where the processor convolves in it more quickly, float32 elsewhere."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=_bfloat16_is_quicker())
+    """Compute in bfloat16 if that is faster on this processor, else in float32."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=_is_bfloat16_faster())
 
 
 @functools.cache
-def _bfloat16_is_quicker() -> bool:
-    """Measured: some processors that have its instructions take half as long again as in float32."""
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported() and _seconds(torch.bfloat16) < _seconds(torch.float32)
+def _is_bfloat16_faster() -> bool:
+    """Measure it: some processors with bfloat16 instructions need 1.5 times float32's time."""
+    is_supported = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return is_supported and _time_convolution(torch.bfloat16) < _time_convolution(torch.float32)
 
 
-def _seconds(dtype: torch.dtype) -> float:
-    """The shortest of ten convolutions, forward and backward."""
-    pictures = torch.ones(8, 96, 32, 32, dtype=dtype, requires_grad=True)
+@torch.enable_grad()  # the first use of autocast may be under no_grad
+def _time_convolution(dtype: torch.dtype) -> float:
+    """Return the shortest time of ten convolutions, forward and backward, in seconds."""
+    images = torch.ones(8, 96, 32, 32, dtype=dtype, requires_grad=True)
     convolution = nn.Conv2d(96, 96, 3, padding=1, dtype=dtype)
-    return min(timeit.repeat(lambda: convolution(pictures).sum().backward(), number=1, repeat=10))
+    return min(timeit.repeat(lambda: convolution(images).sum().backward(), number=1, repeat=10))
 
 
-def averaged_copy(model: nn.Module) -> nn.Module:
-    """A copy without gradients, for the moving average of the weights."""
+def copy_frozen(model: nn.Module) -> nn.Module:
+    """Copy a model without gradients, for the moving average of its weights."""
     return copy.deepcopy(model).requires_grad_(False)
 
 
 @torch.no_grad()
-def average(averaged: nn.Module, model: nn.Module, steps: int) -> None:
+def update_average(average: nn.Module, model: nn.Module, steps: int) -> None:
     """Move the average towards the model: over about 500 steps, fewer at the beginning."""
     keep = min(0.998, steps / (steps + 10))
-    torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), 1 - keep)
+    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - keep)
 
 
-def warmed(peak: float, run: Run, warmup_steps: int = 100) -> float:
-    """Linear warm-up to the peak."""
+def compute_warmup_rate(peak: float, run: Run, warmup_steps: int = 100) -> float:
+    """Return the learning rate of a linear warm-up to the peak."""
     return peak * min(1.0, (run.steps + 1) / warmup_steps)
 
 
-def decayed(peak: float, run: Run, warmup_steps: int = 100) -> float:
-    """Linear warm-up, then a cosine over the run's minutes down to a fiftieth of the peak."""
-    return warmed(peak, run, warmup_steps) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, run.progress))))
+def compute_cosine_rate(peak: float, run: Run, warmup_steps: int = 100) -> float:
+    """Return the learning rate after warm-up: a cosine down to 2% of the peak."""
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, run.progress)))
+    return compute_warmup_rate(peak, run, warmup_steps) * (0.02 + 0.98 * cosine)
 
 
 class AdamW(torch.optim.AdamW):
@@ -71,62 +74,63 @@ class AdamW(torch.optim.AdamW):
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024) for matrices, AdamW at half the rate for all else.
+    """Muon for matrices (Jordan et al. 2024), AdamW for other weights.
 
-    Every weight of two or four dimensions is a matrix, also of the first and the last layer; a convolution's kernels
-    are the rows of one. Updates are scaled as AdamW's are (Liu et al. 2025, arXiv 2502.16982), so its rates serve. A
-    small UNet's loss fell in four minutes of one core to 0.19, with AdamW alone to 0.25. Needs PyTorch 2.9.
+    Every weight of two or four dimensions counts as a matrix, also in the first and the last layer; the kernels of a
+    convolution are its rows. Updates are scaled like AdamW's (Liu et al. 2025, arXiv 2502.16982), so AdamW's rates can
+    be used; other weights learn at half the rate. In four minutes on one core the loss of a small UNet fell to 0.19,
+    with AdamW alone to 0.25. Needs PyTorch 2.9.
 
     Args:
-        model: in the memory format channels last, as matrices look into its kernels.
-        rate: of learning.
+        model: in the memory format channels last, because matrices are views of its kernels.
+        rate: the learning rate of the matrices.
     """
 
     def __init__(self, model: nn.Module, rate: float) -> None:
-        weights = [each for each in model.parameters() if each.ndim >= 2]
-        others = [each for each in model.parameters() if each.ndim < 2]
-        super().__init__([dict(params=weights), dict(params=others, share=0.5)], dict(lr=rate))
-        self._matrices = [nn.Parameter(_as_matrix(weight.detach())) for weight in weights]
+        weights = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+        vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+        super().__init__([dict(params=weights), dict(params=vectors, rate_factor=0.5)], dict(lr=rate))
+        self._matrices = [nn.Parameter(_flatten_weight(weight.detach())) for weight in weights]
         if any(a.data_ptr() != b.data_ptr() for a, b in zip(self._matrices, weights, strict=True)):
             raise ValueError("the model's memory format is not channels last")
-        self._parts = (
+        self._optimisers = (
             torch.optim.Muon(self._matrices, lr=rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
-            AdamW(others, rate),
+            AdamW(vectors, rate),
         )
 
     def step(self, closure: None = None) -> None:
         for matrix, weight in zip(self._matrices, self.param_groups[0]["params"], strict=True):
-            matrix.grad = None if weight.grad is None else _as_matrix(weight.grad)
-        for group, part in zip(self.param_groups, self._parts, strict=True):
-            part.param_groups[0]["lr"] = group["lr"]
-            part.step()
+            matrix.grad = None if weight.grad is None else _flatten_weight(weight.grad)
+        for group, optimiser in zip(self.param_groups, self._optimisers, strict=True):
+            optimiser.param_groups[0]["lr"] = group["lr"]
+            optimiser.step()
 
     def state_dict(self) -> dict[str, Any]:
-        return {str(number): part.state_dict() for number, part in enumerate(self._parts)}
+        return {str(number): optimiser.state_dict() for number, optimiser in enumerate(self._optimisers)}
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
-        for number, part in enumerate(self._parts):
-            part.load_state_dict(states[str(number)])
+        for number, optimiser in enumerate(self._optimisers):
+            optimiser.load_state_dict(states[str(number)])
 
 
-def _as_matrix(weight: torch.Tensor) -> torch.Tensor:
-    """``[out, all else]``, in the weight's own memory where that is channels last."""
+def _flatten_weight(weight: torch.Tensor) -> torch.Tensor:
+    """Return a view ``[out, rest]`` of a weight in the format channels last."""
     return weight if weight.ndim == 2 else weight.permute(0, 2, 3, 1).flatten(1)
 
 
-def step(loss: torch.Tensor, optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """One step of the optimiser, its gradient at most 1 long."""
+def update_weights(loss: torch.Tensor, optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Take one step of the optimiser, with the gradient clipped to norm 1."""
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for group in optimiser.param_groups:
-        group["lr"] = rate * group.get("share", 1.0)
+        group["lr"] = rate * group.get("rate_factor", 1.0)
     optimiser.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
     optimiser.step()
 
 
-def save(model: nn.Module, folder: Path) -> None:
-    """Save a copy whose memory lies as files want it; each file is replaced whole, as others may be reading it."""
+def save_model(model: nn.Module, folder: Path) -> None:
+    """Save a contiguous copy; every file is replaced whole, as trainings may read it."""
     new = folder / "new"
     copy.deepcopy(model).to(memory_format=torch.contiguous_format).save_pretrained(new)
     for file in new.iterdir():
@@ -134,5 +138,6 @@ def save(model: nn.Module, folder: Path) -> None:
     new.rmdir()
 
 
-def millions(model: nn.Module) -> float:
+def count_millions(model: nn.Module) -> float:
+    """Return the number of parameters in millions."""
     return round(sum(p.numel() for p in model.parameters()) / 1e6, 2)

@@ -1,17 +1,17 @@
-"""Measure whether the bundled models generate what they are asked for, with and without token merging.
+"""Measure whether the bundled models' images show their prompts, unmerged and merged.
 
     python examples/train_demo_models/evaluate.py --output outputs/bundled
     python examples/train_demo_models/evaluate.py --output outputs/bundled --controlnet
     python examples/train_demo_models/evaluate.py --output outputs/bundled-dit --model bundled-dit
 
-Every image is judged by the photograph that it is most similar to (``recognition.py``): whether that is the one
-which its prompt names, and, as a check of the judge, whether it is the one which another image's prompt names.
+For every image the most similar photograph is found (``recognition.py``). The table says how often that is the one of
+its prompt and, as a control, how often it is the one of another image's prompt.
 
-With ``--controlnet`` the edges are those of a held-out view. Reported are the fraction of them that the image follows,
-and the same fraction for the edges of another subject's view. Views are similar, so an image from words alone follows
-most edges of any view of its subject: with ``--unprompted`` nothing but the edges names the subject.
+With ``--controlnet`` the edges are those of a held-out view. The table says which fraction of them the image follows
+and, as a control, which fraction of the edges of another subject's view. Views are similar, so an image generated from
+words alone follows most edges of any view of its subject; ``--unprompted`` removes the words.
 
-Runs under Paddle. Prints a Markdown table of means, and writes the images and a line of JSON for each.
+It runs under Paddle, prints a Markdown table of means, and writes the images and a line of JSON for each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 from recognition import nearest_subject
 from tqdm import tqdm
-from views import WIDTH, held_out_views, render_view
+from views import WIDTH, make_held_out_views, render_view
 
 from ppdiffusers_tome.api import apply_tome, remove_tome
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
@@ -39,41 +39,41 @@ from ppdiffusers_tome.tools.generation.sampling import generate_image, get_nativ
 EDGE_TOLERANCE = 6  # pixels of 512
 
 
-def subject_of_image(number: int, *, shuffled: bool = False) -> Subject:
-    """Return the subject that image ``number`` is asked to show; or, never the same, another image's."""
+def get_image_subject(number: int, *, shuffled: bool = False) -> Subject:
+    """Return the subject of image ``number``, or with ``shuffled`` a different one."""
     offset = 1 + number // len(SUBJECTS) % (len(SUBJECTS) - 1) if shuffled else 0
     return SUBJECTS[(number + offset) % len(SUBJECTS)]
 
 
 def find_edges(image: np.ndarray) -> np.ndarray:
-    """Return Canny edges with the command line's thresholds, uint8 ``[height, width]``, 255 on edges."""
+    """Return Canny edges by ``generate``'s thresholds, uint8 ``[height, width]``, 255 on edges."""
     return cv2.Canny(image, 100, 200)
 
 
-def view_edges(number: int) -> np.ndarray:
+def make_view_edges(number: int) -> np.ndarray:
     """Return the edges of a held-out view of image ``number``'s subject."""
-    view = held_out_views(number + 1, WIDTH)[number]
-    return find_edges((render_view(subject_of_image(number), view) * 255).round().astype(np.uint8))
+    view = make_held_out_views(number + 1, WIDTH)[number]
+    return find_edges((render_view(get_image_subject(number), view) * 255).round().astype(np.uint8))
 
 
-def follow_rate(asked: np.ndarray, found: np.ndarray) -> float:
-    """Return the fraction of the asked edges' pixels with a found edge within ``EDGE_TOLERANCE`` pixels."""
-    distance = cv2.distanceTransform((found == 0).astype(np.uint8), cv2.DIST_L2, 5)
-    return float((distance[asked > 0] <= EDGE_TOLERANCE).mean())
+def compute_follow_rate(edges: np.ndarray, image_edges: np.ndarray) -> float:
+    """Return the fraction of edge pixels within ``EDGE_TOLERANCE`` of the image's edges."""
+    distance = cv2.distanceTransform((image_edges == 0).astype(np.uint8), cv2.DIST_L2, 5)
+    return float((distance[edges > 0] <= EDGE_TOLERANCE).mean())
 
 
 def judge_image(image: np.ndarray, number: int, *, with_edges: bool) -> dict[str, Any]:
-    """Judge an image, uint8 ``[512, 512, 3]``, by its own and by another image's prompt and edges."""
+    """Compare an image, uint8 ``[512, 512, 3]``, with its prompt and another image's."""
     nearest = nearest_subject(image)
     verdict: dict[str, Any] = {
         "nearest": None if nearest is None else nearest.name,
-        "recognised": nearest is subject_of_image(number),
-        "by another's prompt": nearest is subject_of_image(number, shuffled=True),
+        "recognised": nearest is get_image_subject(number),
+        "by another's prompt": nearest is get_image_subject(number, shuffled=True),
     }
     if with_edges:
-        found = find_edges(image)
-        verdict["edges followed"] = follow_rate(view_edges(number), found)
-        verdict["another subject's"] = follow_rate(view_edges(number + 1), found)
+        edges = find_edges(image)
+        verdict["edges followed"] = compute_follow_rate(make_view_edges(number), edges)
+        verdict["another subject's"] = compute_follow_rate(make_view_edges(number + 1), edges)
     return verdict
 
 
@@ -107,7 +107,7 @@ def main() -> None:
     controlnet = find_controlnet(BUNDLED) if args.controlnet else None
     pipe = load_pipeline(find_model(args.model, class_labels=True), controlnet, class_labels=True)
     pipe.set_progress_bar_config(disable=True)
-    enable_chunked_attention(pipe)  # the same images to rounding, in half the time on a CPU
+    enable_chunked_attention(pipe)  # the same images except for rounding, in half the time on a CPU
     height, width = get_native_size(pipe)
     kind = "unprompted" if args.unprompted else "controlled" if args.controlnet else "images"
     rows = []
@@ -117,8 +117,8 @@ def main() -> None:
                 remove_tome(pipe)
             else:
                 apply_tome(pipe, ratio)
-            prompt = "" if args.unprompted else prompt_of(subject_of_image(number))
-            edges = Image.fromarray(view_edges(number)).convert("RGB") if args.controlnet else None
+            prompt = "" if args.unprompted else prompt_of(get_image_subject(number))
+            edges = Image.fromarray(make_view_edges(number)).convert("RGB") if args.controlnet else None
             image = generate_image(
                 pipe, prompt, height=height, width=width, seed=number, steps=args.steps,
                 guidance_scale=args.guidance_scale, edges=edges,

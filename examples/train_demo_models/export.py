@@ -1,10 +1,10 @@
-"""Turn what PyTorch trained into the model folders that the package carries: ppdiffusers' format, float16.
+"""Convert the trained PyTorch models into the package's folders: ppdiffusers' format, float16.
 
     python examples/train_demo_models/export.py --text runs/text --vae runs/vae --unet runs/unet \
         --controlnet runs/controlnet --dit runs/dit --output ppdiffusers_tome/tools/demo_model
 
-Runs under Paddle. Writes ``OUTPUT/model`` (a StableDiffusionPipeline), ``OUTPUT/controlnet``, ``OUTPUT/dit`` (a
-DiTPipeline) and, into each, a ``SHA256SUMS`` that ``sha256sum -c`` understands.
+It runs under Paddle and writes ``OUTPUT/model`` (a StableDiffusionPipeline), ``OUTPUT/controlnet``, ``OUTPUT/dit`` (a
+DiTPipeline) and into each a ``SHA256SUMS`` for ``sha256sum -c``.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from ppdiffusers.transformers import CLIPTextModel, CLIPTokenizer
 
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
+PATH_KEYS = {"_name_or_path", "special_tokens_map_file"}
+
 
 def load(model_class: Any, folder: Path) -> paddle.nn.Layer:
     return model_class.from_pretrained(str(folder), from_diffusers=True)
 
 
-def finish(folder: Path) -> None:
-    """Drop the paths that saving writes down of where things came from, and sum up every file."""
+def finish_folder(folder: Path) -> None:
+    """Remove this machine's paths from the configs, and write the checksums."""
     for config in folder.rglob("*.json"):
-        held = json.loads(config.read_text())
-        if isinstance(held, dict) and {"_name_or_path", "special_tokens_map_file"} & set(held):
-            kept = {k: v for k, v in held.items() if k not in ("_name_or_path", "special_tokens_map_file")}
-            config.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+        values = json.loads(config.read_text())
+        if isinstance(values, dict) and values.keys() & PATH_KEYS:
+            portable = {name: value for name, value in values.items() if name not in PATH_KEYS}
+            config.write_text(json.dumps(portable, indent=2, ensure_ascii=False) + "\n")
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}" for path in files]
     (folder / "SHA256SUMS").write_text("\n".join(lines) + "\n")
@@ -59,17 +61,17 @@ def export_model(text: Path, vae: Path, unet: Path, folder: Path) -> None:
     )
     pipe.to(paddle.float16)
     pipe.save_pretrained(str(folder), safe_serialization=True, to_diffusers=False)
-    # Weights are kept in float16 and used in float32, which every CPU can; without this line the text encoder
-    # would be float16 on a CPU too, and fail.
+    # Weights are stored in float16 and used in float32. Without this line the text encoder would compute in float16,
+    # which fails on a CPU.
     config = folder / "text_encoder" / "config.json"
     config.write_text(config.read_text().replace('"dtype": "float16"', '"dtype": "float32"'))
-    finish(folder)
+    finish_folder(folder)
 
 
 def export_controlnet(trained: Path, folder: Path) -> None:
     controlnet = load(ControlNetModel, trained).to(dtype=paddle.float16)
     controlnet.save_pretrained(str(folder), safe_serialization=True, to_diffusers=False)
-    finish(folder)
+    finish_folder(folder)
 
 
 def export_dit(trained: Path, vae: Path, folder: Path) -> None:
@@ -80,13 +82,13 @@ def export_dit(trained: Path, vae: Path, folder: Path) -> None:
     )
     pipe.to(paddle.float16)
     pipe.save_pretrained(str(folder), safe_serialization=True, to_diffusers=False)
-    index = folder / "model_index.json"  # where a DiTPipeline is loaded with its labels from, but not saved with them
+    index = folder / "model_index.json"  # a DiTPipeline reads its labels from here, but does not save them
     labels = {str(number): subject.name for number, subject in enumerate(SUBJECTS)}
     index.write_text(json.dumps(json.loads(index.read_text()) | {"id2label": labels}, indent=2) + "\n")
     shared, weights = folder.with_name("model") / "vae", "diffusion_paddle_model.safetensors"
     if (shared / weights).is_file() and (shared / weights).read_bytes() == (folder / "vae" / weights).read_bytes():
-        (folder / "vae" / weights).unlink()  # the package keeps these weights once, with ``model``
-    finish(folder)
+        (folder / "vae" / weights).unlink()  # the package stores these weights once, in ``model``
+    finish_folder(folder)
 
 
 def main() -> None:

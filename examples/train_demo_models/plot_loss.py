@@ -1,4 +1,4 @@
-"""Draw the loss curves of training runs into one picture.
+"""Plot the loss curves of training runs.
 
     cd examples/train_demo_models/losses
     python ../plot_loss.py --output loss.png --runs "text encoder=text.jsonl" \
@@ -27,20 +27,20 @@ def main() -> None:
         title, _, path = run.partition("=")
         file = Path(path) / "loss.jsonl" if Path(path).is_dir() else Path(path)
         rows = [json.loads(line) for line in file.read_text().splitlines()]
-        # Steps count from 0 again at each stage.
-        total, previous, xs = 0, 0, []
+        # Every stage counts its steps from 0.
+        earlier_steps, previous, xs = 0, 0, []
         for row in rows:
-            total += previous if row["step"] <= previous else 0
+            earlier_steps += previous if row["step"] <= previous else 0
             previous = row["step"]
-            xs.append(total + row["step"])
-        stages = [row["stage"] for row in rows]
-        for stage in dict.fromkeys(stages):
-            points = [(x, row["loss"]) for x, row, own in zip(xs, rows, stages, strict=True) if own == stage]
+            xs.append(earlier_steps + row["step"])
+        stages = dict.fromkeys(row["stage"] for row in rows)
+        for stage in stages:
+            points = [(x, row["loss"]) for x, row in zip(xs, rows, strict=True) if row["stage"] == stage]
             axis.plot(*zip(*points, strict=True), label=stage)
         axis.set(title=title, xlabel="step", ylabel="loss", yscale="log")
         axis.grid(alpha=0.3, which="both")
-        if len(set(stages)) > 1:
-            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize="small")  # clear of the lines
+        if len(stages) > 1:
+            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize="small")  # below the plot
     args.output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(args.output, dpi=110)
 

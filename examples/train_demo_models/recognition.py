@@ -9,18 +9,18 @@ import numpy as np
 
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, Subject, square_image
 
-_SQUARE = 64  # pixels of the square's side, over which smaller copies of the image slide
+_SQUARE = 64  # side of the photograph's square in pixels, where smaller copies of the image are matched
 _IMAGE_SIDES = range(48, _SQUARE + 1, 2)  # crops of 0.75 to 1
 # Crops of a photograph score 0.74 or more, crops of another one at most 0.29, noise at most 0.30.
 _MIN_SIMILARITY = 0.6
-_MIN_DEVIATION = 2.0  # grey levels; anything correlates with a flat image
+_MIN_DEVIATION = 2.0  # grey levels; the correlation with a flat image is meaningless
 
 
 def subject_similarities(image: np.ndarray) -> dict[str, float]:
     """Return how similar an image is to each photograph, by the subject's name.
 
-    A similarity is the mean correlation of colours and of brightness gradients at the best crop and mirroring. The
-    gradients are needed because blots of the right colours correlate too.
+    A similarity is the mean correlation of colors and of brightness gradients at the best crop and mirroring.
+    Gradients are needed because blurred areas of the right colors correlate too.
 
     Args:
         image: uint8 ``[height, width, 3]``, RGB.
@@ -50,14 +50,14 @@ def nearest_subject(image: np.ndarray) -> Subject | None:
 
 @cache
 def _load_features(subject: Subject) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """Load the features of the subject's square, as it is and mirrored."""
+    """Load the features of the subject's square, original and mirrored."""
     square = np.asarray(square_image(subject, _SQUARE))
     return _compute_features(square), _compute_features(np.ascontiguousarray(square[:, ::-1]))
 
 
 def _compute_features(image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute colours ``[height, width, 3]`` and gradients of the brightness ``[height, width, 2]``, float32."""
-    colours = image.astype(np.float32)
-    grey = cv2.cvtColor(colours, cv2.COLOR_RGB2GRAY)
+    """Compute colors ``[height, width, 3]`` and brightness gradients ``[height, width, 2]``, float32."""
+    colors = image.astype(np.float32)
+    grey = cv2.cvtColor(colors, cv2.COLOR_RGB2GRAY)
     gradients = [cv2.Sobel(grey, cv2.CV_32F, dx, 1 - dx) for dx in (1, 0)]
-    return colours, np.stack(gradients, axis=-1)
+    return colors, np.stack(gradients, axis=-1)

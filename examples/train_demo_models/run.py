@@ -1,8 +1,8 @@
-"""A training that may be killed at any moment: its budget, its loss curve and its checkpoint.
+"""Stages of a training that may be killed at any moment.
 
-A run has stages, one after another, each with a name and a budget. ``checkpoint.pt`` holds the weights, their average,
-the optimiser and the step that was reached; started again, a run goes on from there. What chance decides is drawn
-anew at every step from the seed, the stage and the step's number, so no generator's state need be kept.
+A stage has a name, a time budget and a loss curve. ``checkpoint.pt`` holds the weights, their average, the state of the
+optimiser and the number of steps; a restarted run continues from there. Every step gets its random numbers from the
+seed, the stage and the step's number, so no generator's state is saved.
 """
 
 from __future__ import annotations
@@ -17,149 +17,151 @@ from typing import Any
 
 import numpy as np
 import torch
-from stages import finished_stages, lock, note_finished, write_rows
+from stages import lock_folder, read_finished_stages, record_finished_stage, write_rows
 
 CHECKPOINT_MINUTES = 4.0
-ROW_STEPS = 20  # a row of the loss curve is the mean of so many steps
+ROW_STEPS = 20  # a row of the loss curve is the mean of this many steps
 CORES = os.cpu_count() or 1
-TRIED_EVERY = {CORES: 100, 1: 20}  # steps after which the number of threads is chosen anew, by what was chosen
+RETRY_STEPS = {CORES: 100, 1: 20}  # steps until the number of threads is chosen again, by the number in use
 
 
 class Run:
     """One stage of a training.
 
-    The budget counts minutes of processor time divided by cores: what a machine that does nothing else would show on
-    its clock. So a run that gives way to other programs is not cut short.
+    The budget is processor time divided by cores, in minutes: the time on an otherwise idle machine. So a run that
+    shares its machine trains for as long.
 
     Args:
         output: folder of the run.
         stage: the stage's name.
         minutes: its budget.
-        seed: where all chance comes from.
-        held: models, and the optimiser under the name ``optimiser``, by the names they get in the checkpoint. A new
-            stage takes the models over from the stage before, not the optimiser.
+        seed: of all random numbers.
+        objects: models, and the optimiser under the name ``optimiser``, by their names in the checkpoint. A new stage
+            continues the models of the previous stage, not its optimiser.
     """
 
-    def __init__(self, output: Path, stage: str, minutes: float, seed: int, **held: Any) -> None:
+    def __init__(self, output: Path, stage: str, minutes: float, seed: int, **objects: Any) -> None:
         output.mkdir(parents=True, exist_ok=True)
-        lock(output)
-        self.output, self.stage, self.minutes, self.seed, self.held = output, stage, minutes, seed, held
-        self.steps, self._spent = 0, 0.0
+        lock_folder(output)
+        self.output, self.stage, self.minutes, self.seed, self.objects = output, stage, minutes, seed, objects
+        self.steps, self._earlier_minutes = 0, 0.0
         self._rows = output / "loss.jsonl"
         self._window: list[dict[str, float]] = []
         self._threads = Threads()
-        self.finished = stage in finished_stages(output)
-        if not self.finished:
+        self.is_finished = stage in read_finished_stages(output)
+        if not self.is_finished:
             self._load()
             self._drop_lost_rows()
-        self._began, self._saved = time.process_time(), time.time()
-        self._row_began = self._began
+        self._start, self._last_save = time.process_time(), time.time()
+        self._row_start = self._start
 
     @property
     def spent_minutes(self) -> float:
-        return self._spent + (time.process_time() - self._began) / 60 / CORES
+        return self._earlier_minutes + (time.process_time() - self._start) / 60 / CORES
 
     @property
     def progress(self) -> float:
         return self.spent_minutes / self.minutes
 
     @property
-    def running(self) -> bool:
-        return not self.finished and self.progress < 1.0
+    def is_running(self) -> bool:
+        return not self.is_finished and self.progress < 1.0
 
-    def chance(self) -> np.random.Generator:
-        """Begin a step: its generator. Seeds PyTorch's too."""
+    def start_step(self) -> np.random.Generator:
+        """Seed PyTorch for the next step, and return the step's generator."""
         self._threads.choose()
-        words = [self.seed, zlib.crc32(self.stage.encode()), self.steps]
-        torch.manual_seed(zlib.crc32(str(words).encode()))
-        return np.random.default_rng(words)
+        key = [self.seed, zlib.crc32(self.stage.encode()), self.steps]
+        torch.manual_seed(zlib.crc32(str(key).encode()))
+        return np.random.default_rng(key)
 
-    def step(self, **values: float) -> bool:
-        """Count a step and note its losses; True where a checkpoint was saved."""
+    def end_step(self, **values: float) -> None:
+        """Record the step's losses; now and then, save a checkpoint."""
         self.steps += 1
         self._window.append(values)
         if len(self._window) == ROW_STEPS:
             self._write_row()
-        if time.time() - self._saved < 60 * CHECKPOINT_MINUTES:
-            return False
-        self.save()
-        return True
+        if time.time() - self._last_save >= 60 * CHECKPOINT_MINUTES:
+            self.save()
 
     def save(self) -> None:
-        """Write the checkpoint; one that is cut off leaves the last one whole."""
-        states = {name: each.state_dict() for name, each in self.held.items()}
+        """Replace the checkpoint; if that is interrupted, the previous one stays."""
+        states = {name: item.state_dict() for name, item in self.objects.items()}
         new = self.output / "checkpoint.new"
         torch.save({"stage": self.stage, "steps": self.steps, "minutes": self.spent_minutes, "states": states}, new)
         os.replace(new, self.output / "checkpoint.pt")
-        self._saved = time.time()
+        self._last_save = time.time()
 
-    def finish(self, **facts: Any) -> None:
-        """Note that the stage is done, with what there is to say of it."""
+    def finish(self, **results: Any) -> None:
+        """Save the checkpoint and record the stage as finished, with its results."""
         self.save()
-        row = {"steps": self.steps, "minutes": round(self.spent_minutes, 1), "ended": _now(), **facts}
-        note_finished(self.output, self.stage, row)
-        self.finished = True
+        row = {"steps": self.steps, "minutes": round(self.spent_minutes, 1), "ended": _format_now(), **results}
+        record_finished_stage(self.output, self.stage, row)
+        self.is_finished = True
 
     def _load(self) -> None:
         file = self.output / "checkpoint.pt"
         if not file.exists():
             return
-        kept = torch.load(file, weights_only=True)
-        same = kept["stage"] == self.stage
-        for name, each in self.held.items():
-            if same or name != "optimiser":
-                each.load_state_dict(kept["states"][name])
-        if same:
-            self.steps, self._spent = kept["steps"], kept["minutes"]
-        print(f"resumed from stage {kept['stage']}, step {kept['steps']}; {_now()}", flush=True)
+        checkpoint = torch.load(file, weights_only=True)
+        is_same_stage = checkpoint["stage"] == self.stage
+        for name, item in self.objects.items():
+            if is_same_stage or name != "optimiser":
+                item.load_state_dict(checkpoint["states"][name])
+        if is_same_stage:
+            self.steps, self._earlier_minutes = checkpoint["steps"], checkpoint["minutes"]
+        print(f"resumed from stage {checkpoint['stage']}, step {checkpoint['steps']}; {_format_now()}", flush=True)
 
     def _drop_lost_rows(self) -> None:
-        """Steps after the checkpoint are done again, so their rows go."""
+        """Drop the rows of steps after the checkpoint, which will be repeated."""
         if self._rows.exists():
             rows = [json.loads(line) for line in self._rows.read_text().splitlines()]
             write_rows(self._rows, [row for row in rows if row["stage"] != self.stage or row["step"] <= self.steps])
 
     def _write_row(self) -> None:
-        means = {k: round(float(np.mean([w[k] for w in self._window])), 5) for k in self._window[0]}
+        means = {name: round(float(np.mean([step[name] for step in self._window])), 5) for name in self._window[0]}
         now = time.process_time()
-        seconds = (now - self._row_began) / ROW_STEPS
-        row = {"stage": self.stage, "step": self.steps, "minutes": round(self.spent_minutes, 2),
-               "core_seconds_per_step": round(seconds, 3), "threads": torch.get_num_threads(),
-               **means}
+        row = {
+            "stage": self.stage,
+            "step": self.steps,
+            "minutes": round(self.spent_minutes, 2),
+            "core_seconds_per_step": round((now - self._row_start) / ROW_STEPS, 3),
+            "threads": torch.get_num_threads(),
+            **means,
+        }
         with self._rows.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(row, flush=True)
         self._window.clear()
-        self._row_began = now
+        self._row_start = now
 
 
 class Threads:
-    """One thread, or one a core, whichever is faster now.
+    """One thread or one per core, whichever is faster at the moment.
 
-    Threads wait for one another many times in a step. Where other programs take a core, all wait for the thread that
-    is kept from it, and one alone is up to twice as fast. What keeps it is often gone soon.
+    Threads wait for each other many times in a step. If another program occupies a core, all wait for the thread of
+    that core, and a single thread is up to twice as fast. Such programs often end soon, so the choice is repeated.
     """
 
     def __init__(self) -> None:
-        self._began, self._steps = 0.0, 0
+        self._start, self._steps = 0.0, 0
         self._seconds: dict[int, float] = {}
 
     def choose(self) -> None:
-        """Called as each step begins: now and then two steps are timed with either number."""
+        """Set the number of threads for the next step, sometimes to measure it."""
         now = time.time()
-        tried = [CORES, CORES, 1, 1]
-        at, self._steps = self._steps, self._steps + 1
-        if at in (2, 4):  # of two steps the second counts: the first may have to make plans for its threads
-            self._seconds[tried[at - 1]] = now - self._began
-        self._began = now
-        if at < len(tried):
-            torch.set_num_threads(tried[at])
+        trials = [CORES, CORES, 1, 1]
+        step, self._steps = self._steps, self._steps + 1
+        if step in (2, 4):  # the second of two steps counts: the first may include setting up its threads
+            self._seconds[trials[step - 1]] = now - self._start
+        self._start = now
+        if step < len(trials):
+            torch.set_num_threads(trials[step])
             return
-        best = min(self._seconds, key=self._seconds.__getitem__)
-        torch.set_num_threads(best)
-        if at >= TRIED_EVERY[best]:
+        fastest = min(self._seconds, key=self._seconds.__getitem__)
+        torch.set_num_threads(fastest)
+        if step >= RETRY_STEPS[fastest]:
             self._steps = 0
 
 
-def _now() -> str:
+def _format_now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

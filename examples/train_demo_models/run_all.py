@@ -1,11 +1,11 @@
-"""Train the bundled models with PyTorch and diffusers, which no package here declares: install them yourself.
+"""Train all bundled models with PyTorch and diffusers.
 
     python examples/train_demo_models/run_all.py --output runs
 
-A second start resumes where the first one stopped. Each part is a script of this folder with a time budget, and a
-folder of its own under the output. What is finished is skipped, what was interrupted resumes from its checkpoint, so
-the command is the same after a kill. Once there are latents, the UNet with its ControlNet, the DiT and the decoder are
-trained side by side.
+Install PyTorch and diffusers first (docs/en/results/bundled-model.md); this package does not depend on them. Each part
+runs a script of this folder with a time budget, and writes its own folder under the output. After an interruption run
+the same command again: finished parts are skipped, the others resume from their checkpoints. When the encoder is
+finished, the UNet with its ControlNet, the DiT and the decoder train in parallel.
 """
 
 from __future__ import annotations
@@ -19,54 +19,54 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TextIO
 
-from stages import lock
+from stages import lock_folder
 
 HERE = Path(__file__).parent
-MOST_TRIES = 5
-Part = tuple[str, list[str]]
+MAX_TRIES = 5
+Part = tuple[str, list[str]]  # a name, and the script with its arguments
 
 
-def plan(output: Path) -> tuple[list[Part], list[list[Part]]]:
-    """What comes first, and then the lines that run side by side; each part a name, a script and its arguments."""
+def plan_parts(output: Path) -> tuple[list[Part], list[list[Part]]]:
+    """Return the parts to run first, and the chains to run in parallel afterwards."""
     text, vae, unet, dit, controlnet = (str(output / name) for name in ("text", "vae", "unet", "dit", "controlnet"))
     first = [
         ("text encoder", ["train_text_encoder", "--output", text, "--minutes", "1"]),
         ("encoder", ["train_vae", "--output", vae, "--part", "encoder", "--minutes", "15"]),
     ]
-    on_unet = [
+    unet_chain = [
         ("unet", ["train_unet", "--text", text, "--vae", vae, "--output", unet]),
         ("controlnet", ["train_controlnet", "--text", text, "--vae", vae, "--unet", unet, "--output", controlnet]),
     ]
-    on_labels = [("dit", ["train_dit", "--vae", vae, "--output", dit])]
-    on_latents = [("decoder", ["train_vae", "--output", vae, "--part", "decoder", "--minutes", "14"])]
-    return first, [on_unet, on_labels, on_latents]
+    dit_chain = [("dit", ["train_dit", "--vae", vae, "--output", dit])]
+    decoder_chain = [("decoder", ["train_vae", "--output", vae, "--part", "decoder", "--minutes", "14"])]
+    return first, [unet_chain, dit_chain, decoder_chain]
 
 
-def run_line(line: list[Part], output: Path, log: TextIO) -> bool:
-    """Run parts one after another, each with a log of its own; False at the first that fails."""
-    return all(run_part(name, command, output, log) for name, command in line)
+def run_chain(chain: list[Part], output: Path, log: TextIO) -> bool:
+    """Run parts one after another until one fails; return whether all succeeded."""
+    return all(run_part(name, command, output, log) for name, command in chain)
 
 
 def run_part(name: str, command: list[str], output: Path, log: TextIO) -> bool:
-    """Run a part, and again where it was killed; False where it failed by itself or was killed too often."""
+    """Run a part, again if it is killed; return whether it succeeded."""
     script, *arguments = command
-    # Threads that wait in a loop take the core from those that they wait for, where other programs run too.
+    # Threads that wait actively would occupy the cores of the threads that they wait for.
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
-    for _ in range(MOST_TRIES):
-        note(log, f"{name}: {script} {' '.join(arguments)}")
-        with (output / f"{name.replace(' ', '-')}.log").open("a") as own:
+    for _ in range(MAX_TRIES):
+        write_log(log, f"{name}: {script} {' '.join(arguments)}")
+        with (output / f"{name.replace(' ', '-')}.log").open("a") as output_file:
             code = subprocess.run(
                 [sys.executable, str(HERE / f"{script}.py"), *arguments],
-                stdout=own, stderr=own, env=environment, check=False,
+                stdout=output_file, stderr=output_file, env=environment, check=False,
             ).returncode
-        note(log, f"{name}: ended with {code}")
+        write_log(log, f"{name}: exit code {code}")
         if code >= 0:
             break
     return code == 0
 
 
-def note(log: TextIO, words: str) -> None:
-    log.write(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC  {words}\n")
+def write_log(log: TextIO, message: str) -> None:
+    log.write(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC  {message}\n")
     log.flush()
 
 
@@ -75,14 +75,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
-    lock(args.output)
+    lock_folder(args.output)
     log = (args.output / "run.log").open("a")
-    first, lines = plan(args.output)
-    finished = run_line(first, args.output, log)
-    if finished:
-        with ThreadPoolExecutor(len(lines)) as pool:
-            finished = all(list(pool.map(lambda line: run_line(line, args.output, log), lines)))
-    if not finished:
+    first, chains = plan_parts(args.output)
+    is_finished = run_chain(first, args.output, log)
+    if is_finished:
+        with ThreadPoolExecutor(len(chains)) as pool:
+            is_finished = all(list(pool.map(lambda chain: run_chain(chain, args.output, log), chains)))
+    if not is_finished:
         raise SystemExit(f"not finished; see {args.output / 'run.log'}")
 
 

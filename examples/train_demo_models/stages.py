@@ -1,4 +1,4 @@
-"""What a training's folder keeps beside the checkpoint: lock, finished stages, loss curve. Knows no PyTorch."""
+"""Lock, finished stages and loss curve of a training. This module imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ppdiffusers_tome.tools.files import write_atomically
 
 
 @cache
-def lock(output: Path) -> TextIO:
-    """Keep a folder to this process for as long as it lives.
+def lock_folder(output: Path) -> TextIO:
+    """Reserve a folder for this process until it ends.
 
     Raises:
-        SystemExit: another process trains there.
+        SystemExit: another process trains in it.
     """
     file = (output / "lock").open("w")
     try:
@@ -27,19 +27,20 @@ def lock(output: Path) -> TextIO:
     return file
 
 
-def finished_stages(output: Path) -> dict[str, Any]:
-    """The stages that are done, each with its facts."""
+def read_finished_stages(output: Path) -> dict[str, Any]:
+    """Return the results of the finished stages, by name."""
     file = output / "stages.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
 
-def note_finished(output: Path, stage: str, facts: Mapping[str, Any]) -> None:
-    """Note that a stage is done; killed meanwhile, the file says what it said."""
-    _write(output / "stages.json", json.dumps(finished_stages(output) | {stage: dict(facts)}, indent=2) + "\n")
+def record_finished_stage(output: Path, stage: str, results: Mapping[str, Any]) -> None:
+    """Add a finished stage to the folder's ``stages.json``."""
+    stages = read_finished_stages(output) | {stage: dict(results)}
+    _write(output / "stages.json", json.dumps(stages, indent=2) + "\n")
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace a loss curve, a line a row, whole or not at all."""
+    """Replace a loss curve as a whole, one line per row."""
     _write(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 

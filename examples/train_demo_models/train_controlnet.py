@@ -1,10 +1,10 @@
-"""Train the bundled model's ControlNet for canny edges, on top of the finished denoiser, which stays as it is.
+"""Train the bundled model's ControlNet for Canny edges; its UNet stays frozen.
 
     python examples/train_demo_models/train_controlnet.py --text runs/text --vae runs/vae \
         --unet runs/unet --output runs/controlnet
 
-Edges tell the subject, and which view of it is asked: where it lies, and how near it is. So it is trained mostly
-without words, which tell the subject too.
+Edges determine the subject and its view: position and size. As a prompt names the subject too, most images are trained
+without one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import torch
-from denoising import denoiser_parser, load_latents, train
+from denoiser_training import load_latents, make_denoiser_parser, train
 from diffusers import ControlNetModel, UNet2DConditionModel
 from latents import Latents
 from torch import nn
@@ -24,31 +24,31 @@ from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 EDGE_CHANNELS = (8, 16, 32, 64)
 STAGES = "512:25:4:1e-3:16,512:4:4:3e-4"
-# Unprompted far more often than the denoiser is: with words it has little left to learn. At 0.25, edges alone told two
-# of ten subjects after 14 minutes; after 26 more at this share, all.
+# Far more often than for the UNet: with a prompt, little is left to learn. At 0.25, edges alone produced two of the ten
+# subjects after 14 minutes; after 26 more minutes at this fraction, all.
 UNPROMPTED = 0.75
 
 
-def edges_of(picture: np.ndarray) -> np.ndarray:
-    """Canny edges with the thresholds of ``ppdiffusers-tome generate``; uint8 ``[height, width]``."""
-    return cv2.Canny((picture * 255).astype(np.uint8), 100, 200)
+def detect_edges(image: np.ndarray) -> np.ndarray:
+    """Return Canny edges by the thresholds of ``ppdiffusers-tome generate``, uint8 ``[height, width]``."""
+    return cv2.Canny((image * 255).astype(np.uint8), 100, 200)
 
 
-def control_of(latents: Latents, places: np.ndarray, size: int) -> torch.Tensor:
-    """The edges of the views at these places, float32 ``[batch, 3, size, size]`` in [0, 1]."""
-    places = np.where(places < 0, -1 - places, places)
-    drawn = [render_view(SUBJECTS[latents.subjects[place]], latents.views[place], size) for place in places]
-    edges = np.stack([edges_of(picture) for picture in drawn])
+def make_control(latents: Latents, indices: np.ndarray, size: int) -> torch.Tensor:
+    """Return the edges of these views, float32 ``[batch, 3, size, size]`` in [0, 1]."""
+    indices = np.where(indices < 0, -1 - indices, indices)
+    images = [render_view(SUBJECTS[latents.subjects[index]], latents.views[index], size) for index in indices]
+    edges = np.stack([detect_edges(image) for image in images])
     return torch.from_numpy(edges).float().div(255)[:, None].expand(-1, 3, -1, -1)
 
 
 @torch.no_grad()
-def wake(embedding: nn.Module, edges: torch.Tensor) -> None:
-    """Scale the convolutions that read the edges so that each one's output varies by about one.
+def scale_embedding(embedding: nn.Module, edges: torch.Tensor) -> None:
+    """Scale the convolutions that read the edges to outputs of unit variance.
 
-    Edges are thin. With usual initial weights what is left of them behind eight layers is a thousand times smaller
-    than the latent that it is added to, and after a thousand steps nothing was learned. (All you need is a good init,
-    Mishkin & Matas 2016, section 3.)
+    Edges are thin. With the usual initial weights their signal after eight layers is a thousand times smaller than the
+    latent that it is added to, and a thousand steps taught nothing. (All you need is a good init, Mishkin & Matas 2016,
+    section 3.)
 
     Args:
         embedding: the ControlNet's ``controlnet_cond_embedding``.
@@ -61,21 +61,21 @@ def wake(embedding: nn.Module, edges: torch.Tensor) -> None:
 
 
 def main() -> None:
-    args = denoiser_parser(__doc__, STAGES, "text", "unet").parse_args()
+    args = make_denoiser_parser(__doc__, STAGES, "text", "unet").parse_args()
     latents = load_latents(args)
     prompts = Prompts(args.text, latents)
     torch.manual_seed(args.seed)
     unet = UNet2DConditionModel.from_pretrained(args.unet).requires_grad_(False)
     controlnet = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=EDGE_CHANNELS)
     controlnet.requires_grad_(True)
-    wake(controlnet.controlnet_cond_embedding, control_of(latents, np.arange(len(SUBJECTS)), 512))
+    scale_embedding(controlnet.controlnet_cond_embedding, make_control(latents, np.arange(len(SUBJECTS)), 512))
     unet = unet.to(memory_format=torch.channels_last)
 
     def predict(
-        guide: nn.Module, noisy: torch.Tensor, timesteps: torch.Tensor, places: np.ndarray, size: int
+        model: nn.Module, noisy: torch.Tensor, timesteps: torch.Tensor, indices: np.ndarray, size: int
     ) -> torch.Tensor:
-        text = prompts(places)
-        down, mid = guide(noisy, timesteps, text, control_of(latents, places, size), return_dict=False)
+        text = prompts.encode(indices)
+        down, mid = model(noisy, timesteps, text, make_control(latents, indices, size), return_dict=False)
         return unet(
             noisy, timesteps, text, return_dict=False,
             down_block_additional_residuals=down, mid_block_additional_residual=mid,

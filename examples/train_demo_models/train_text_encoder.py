@@ -1,11 +1,11 @@
-"""Make the bundled model's tokenizer and teach its text encoder to read.
+"""Make the bundled model's tokenizer and train its text encoder.
 
     python examples/train_demo_models/train_text_encoder.py --output runs/text --minutes 1
 
-A text-to-image model learns slowly when it must learn to read and to draw at once. CLIP is therefore trained on its
-own, before any denoiser, and so is this one: the hidden states of the padding after the prompt are asked for the
-subject, and whether it is mirrored. Prompts say the same in many ways, with words between that mean nothing, so that
-what people type is read too. The text encoder then stays frozen.
+A text-to-image model learns slowly if it must learn language and images at once. CLIP is therefore trained before any
+denoiser, and so is this one: from the hidden states of the padding after the prompt, two linear layers classify the
+subject and whether it is mirrored. Training prompts vary in their words and contain meaningless ones, so that the
+prompts of users are understood too. The text encoder then stays frozen.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import decayed, make_parser, step
+from common import compute_cosine_rate, make_parser, update_weights
 from run import Run
 from torch import nn
 from torch.nn import functional as F
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
-from views import prompt_of_view
+from views import make_prompt
 
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
 LENGTH = 32
-LONGEST = 22  # tokens of a training prompt with its two ends; the padding after them is asked
+MAX_PROMPT = 22  # tokens of a training prompt with its start and end; the padding after them is classified
 OPENINGS = ("a {}photo of", "a {}photograph of", "a {}picture of", "an {}image of", "{}photo of", "{}")
 WORDS = ("a", "an", "the", "of", "and", "in", "on", "with", "at", "photo", "photograph", "picture", "image", "mirrored")
 
 
-def vocabulary() -> list[str]:
-    """Every word that shall be one token; all others are spelt."""
+def list_vocabulary() -> list[str]:
+    """Return the words that are one token each; all others are spelt."""
     words = [*WORDS, *(word for subject in SUBJECTS for word in (subject.name, *subject.words.split()))]
     return list(dict.fromkeys(words))
 
 
 def write_tokenizer(folder: Path) -> CLIPTokenizer:
-    """A byte-pair tokenizer in CLIP's format in which every word of ``vocabulary`` is one token."""
-    split = {word: (*word[:-1], word[-1] + "</w>") for word in vocabulary()}
+    """Write a byte-pair tokenizer in CLIP's format for the words of ``list_vocabulary``."""
+    split = {word: (*word[:-1], word[-1] + "</w>") for word in list_vocabulary()}
     merges: list[tuple[str, str]] = []
     while any(len(parts) > 1 for parts in split.values()):
         pairs = Counter(pair for parts in split.values() for pair in pairwise(parts))
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         merges.append(best)
         for word, parts in split.items():
-            joined, at = [], 0
-            while at < len(parts):
-                length = 2 if parts[at : at + 2] == best else 1
-                joined.append("".join(parts[at : at + length]))
-                at += length
+            joined, start = [], 0
+            while start < len(parts):
+                end = start + (2 if parts[start : start + 2] == best else 1)
+                joined.append("".join(parts[start:end]))
+                start = end
             split[word] = tuple(joined)
     letters = [chr(c) for c in range(33, 127)]
     tokens = letters + [c + "</w>" for c in letters] + ["".join(m) for m in merges]
@@ -66,55 +66,59 @@ def write_tokenizer(folder: Path) -> CLIPTokenizer:
     return tokenizer
 
 
-def encode(tokenizer: CLIPTokenizer, prompts: list[str]) -> torch.Tensor:
+def tokenize(tokenizer: CLIPTokenizer, prompts: list[str]) -> torch.Tensor:
+    """Return token numbers ``[prompts, LENGTH]``."""
     return tokenizer(
         prompts, padding="max_length", max_length=LENGTH, truncation=True, return_tensors="pt"
     ).input_ids
 
 
-def random_prompt(rng: np.random.Generator) -> tuple[str, int, int]:
-    """A prompt, its subject (0 for none) and whether it is mirrored (0 for no subject, 1 for no, 2 for yes)."""
+def make_random_prompt(rng: np.random.Generator) -> tuple[str, int, int]:
+    """Return a prompt and the classes of its subject and mirroring.
+
+    The subject's class is 0 for none, or its number plus 1; that of mirroring is 0 for no subject, 1 for no, 2 for yes.
+    """
     if rng.random() < 0.1:
-        return (" ".join(random_words(rng)) if rng.random() < 0.5 else ""), 0, 0
+        return (" ".join(make_random_words(rng)) if rng.random() < 0.5 else ""), 0, 0
     number, mirrored = int(rng.integers(len(SUBJECTS))), bool(rng.random() < 0.3)
     subject = SUBJECTS[number]
     if rng.random() < 0.5:
-        return prompt_of_view(subject, mirrored), number + 1, 1 + mirrored
+        return make_prompt(subject, mirrored), number + 1, 1 + mirrored
     opening = str(rng.choice(OPENINGS)).format("mirrored " if mirrored else "")
-    named = str(rng.choice([subject.words, subject.name]))
-    return " ".join([*random_words(rng), opening, named, *random_words(rng)]), number + 1, 1 + mirrored
+    name = str(rng.choice([subject.words, subject.name]))
+    return " ".join([*make_random_words(rng), opening, name, *make_random_words(rng)]), number + 1, 1 + mirrored
 
 
-def random_words(rng: np.random.Generator) -> list[str]:
-    """Up to two words that mean nothing, mostly none."""
+def make_random_words(rng: np.random.Generator) -> list[str]:
+    """Return up to two meaningless words, mostly none."""
     count = int(rng.choice([0, 0, 0, 1, 2]))
     spelt = ["".join(chr(c) for c in rng.integers(97, 123, rng.integers(2, 6))) for _ in range(count)]
     return [str(rng.choice(WORDS[:9])) if rng.random() < 0.4 else word for word in spelt]
 
 
 class Readout(nn.Module):
-    """Reads subject and mirroring off the padding's hidden states; thrown away after training."""
+    """Linear classifiers of subject and mirroring on the padding's hidden states, for training only."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.subject, self.mirrored = nn.Linear(width, len(SUBJECTS) + 1), nn.Linear(width, 3)
 
     def forward(self, hidden: torch.Tensor) -> list[torch.Tensor]:
-        padding = hidden[:, LONGEST:]
+        padding = hidden[:, MAX_PROMPT:]
         return [self.subject(padding), self.mirrored(padding)]
 
 
-def batch(rng: np.random.Generator, tokenizer: CLIPTokenizer, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token numbers ``[count, LENGTH]`` and answers ``[count, 2]`` of prompts that are short enough."""
+def make_batch(rng: np.random.Generator, tokenizer: CLIPTokenizer, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return token numbers ``[count, LENGTH]`` and classes ``[count, 2]`` of random prompts."""
     ids: list[torch.Tensor] = []
-    asked: list[list[int]] = []
+    classes: list[list[int]] = []
     while len(ids) < count:
-        prompt, *answers = random_prompt(rng)
-        encoded = encode(tokenizer, [prompt])[0]
-        if (encoded[LONGEST - 1 :] == tokenizer.eos_token_id).all():
-            ids.append(encoded)
-            asked.append(answers)
-    return torch.stack(ids), torch.tensor(asked)
+        prompt, *prompt_classes = make_random_prompt(rng)
+        prompt_ids = tokenize(tokenizer, [prompt])[0]
+        if (prompt_ids[MAX_PROMPT - 1 :] == tokenizer.eos_token_id).all():
+            ids.append(prompt_ids)
+            classes.append(prompt_classes)
+    return torch.stack(ids), torch.tensor(classes)
 
 
 def main() -> None:
@@ -134,22 +138,25 @@ def main() -> None:
     readout = Readout(128)
     optimiser = torch.optim.AdamW([*model.parameters(), *readout.parameters()], lr=1e-3, weight_decay=1e-2)
     run = Run(args.output, "text encoder", args.minutes, args.seed, model=model, readout=readout, optimiser=optimiser)
-    while run.running:
-        ids, asked = batch(run.chance(), tokenizer, 64)
-        replies = readout(model(ids)[0])
+    while run.is_running:
+        ids, classes = make_batch(run.start_step(), tokenizer, 64)
+        outputs = readout(model(ids)[0])
         loss = sum(
-            F.cross_entropy(reply.flatten(0, 1), asked[:, i, None].expand(-1, reply.shape[1]).flatten())
-            for i, reply in enumerate(replies)
+            F.cross_entropy(logits.flatten(0, 1), classes[:, i, None].expand(-1, logits.shape[1]).flatten())
+            for i, logits in enumerate(outputs)
         )
-        step(loss, optimiser, decayed(1e-3, run))
-        run.step(loss=loss.item())
-    if not run.finished:
-        ids, asked = batch(np.random.default_rng(2**31 + 7), tokenizer, 512)
+        update_weights(loss, optimiser, compute_cosine_rate(1e-3, run))
+        run.end_step(loss=loss.item())
+    if not run.is_finished:
+        ids, classes = make_batch(np.random.default_rng(2**31 + 7), tokenizer, 512)
         with torch.no_grad():
-            replies = readout(model(ids)[0])
-        right = [(reply.argmax(-1) == asked[:, i, None]).float().mean().item() for i, reply in enumerate(replies)]
+            outputs = readout(model(ids)[0])
+        accuracies = [
+            round((logits.argmax(-1) == classes[:, i, None]).float().mean().item(), 4)
+            for i, logits in enumerate(outputs)
+        ]
         model.save_pretrained(args.output / "text_encoder")
-        run.finish(subjects_read_rightly=round(right[0], 4), mirroring_read_rightly=round(right[1], 4))
+        run.finish(subject_accuracy=accuracies[0], mirroring_accuracy=accuracies[1])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Views of the bundled photographs: random crops, mirrorings and colour shifts that the models are trained on."""
+"""Views of the bundled photographs: random crops, mirror images and color shifts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from PIL import Image
 
 from ppdiffusers_tome.tools.demo_model.photographs import Subject, photograph, prompt_of
 
-WIDTH = 0.25  # how much the views differ that the bundled models generate; narrower views give sharp outlines sooner
-# A view of width 1 cuts off at most this fraction of the square's side,
-MOST_CUT = 0.1
+WIDTH = 0.25  # how much the bundled models' views differ; narrower views give sharp outlines sooner
+# A view of width 1 crops at most this fraction of the square's side,
+MAX_CROP = 0.1
 # and changes brightness, and red against blue, by at most these fractions.
-MOST_LIGHTER, MOST_WARMER = 0.05, 0.03
+MAX_BRIGHTNESS, MAX_WARMTH = 0.05, 0.03
 
 
 @dataclass(frozen=True)
@@ -22,51 +22,51 @@ class View:
     """One way to show a subject.
 
     Attributes:
-        side: of the crop, as a fraction of the square's, above 0 and at most 1.
-        x, y: where the crop lies in the space it leaves, 0 (left, top) to 1.
+        side: of the crop, as a fraction of the square's side, above 0 and at most 1.
+        x, y: position of the crop, 0 (left, top) to 1 (right, bottom).
         mirrored: left and right are swapped.
-        lighter: brightness is multiplied by one more than this.
-        warmer: red is multiplied by one more than this, blue by one less.
+        brightness: the colors are multiplied by 1 + brightness.
+        warmth: red is multiplied by 1 + warmth, blue by 1 - warmth.
     """
 
     side: float = 1.0
     x: float = 0.5
     y: float = 0.5
     mirrored: bool = False
-    lighter: float = 0.0
-    warmer: float = 0.0
+    brightness: float = 0.0
+    warmth: float = 0.0
 
 
-def prompt_of_view(subject: Subject, mirrored: bool) -> str:
+def make_prompt(subject: Subject, mirrored: bool) -> str:
     """Return the training prompt of a view; mirrored views say so."""
     prompt = prompt_of(subject)
     return prompt.replace("a photo", "a mirrored photo") if mirrored else prompt
 
 
-def random_view(rng: np.random.Generator, width: float = 1.0, mirror: bool = False) -> View:
+def make_random_view(rng: np.random.Generator, width: float = 1.0, mirror: bool = False) -> View:
     """Choose a view at random.
 
     Args:
         rng: the source of randomness.
-        width: how much views differ: 0 is always the whole square in its own colours, 1 varies as far as
-            ``MOST_CUT``, ``MOST_LIGHTER`` and ``MOST_WARMER`` say, 3 three times as far.
+        width: how much views differ: 0 is always the whole square in its original colors, 1 varies up to
+            ``MAX_CROP``, ``MAX_BRIGHTNESS`` and ``MAX_WARMTH``, 3 three times as far.
         mirror: mirror every second view.
     """
-    cut, x, y, lighter, warmer, mirrored = rng.random(6)
+    crop, x, y, brightness, warmth, mirrored = rng.random(6)
     return View(
-        side=float(1 - MOST_CUT * width * cut),
+        side=float(1 - MAX_CROP * width * crop),
         x=float(x),
         y=float(y),
         mirrored=bool(mirror and mirrored < 0.5),
-        lighter=float(MOST_LIGHTER * width * (2 * lighter - 1)),
-        warmer=float(MOST_WARMER * width * (2 * warmer - 1)),
+        brightness=float(MAX_BRIGHTNESS * width * (2 * brightness - 1)),
+        warmth=float(MAX_WARMTH * width * (2 * warmth - 1)),
     )
 
 
-def held_out_views(count: int, width: float = 1.0, mirror: bool = False) -> list[View]:
-    """Return ``count`` views that training never saw: they come from a separate generator."""
+def make_held_out_views(count: int, width: float = 1.0, mirror: bool = False) -> list[View]:
+    """Return views that training never uses: they come from a separate generator."""
     rng = np.random.default_rng(2**31 + 7)
-    return [random_view(rng, width, mirror) for _ in range(count)]
+    return [make_random_view(rng, width, mirror) for _ in range(count)]
 
 
 def render_view(
@@ -75,7 +75,7 @@ def render_view(
     """Render a view of a subject, or a square part of the view.
 
     Args:
-        subject, view: the photograph, and how it is shown.
+        subject, view: the photograph and its view.
         size: side of the image in pixels.
         part: left, top and side of the part, as fractions of the view's side.
 
@@ -92,5 +92,5 @@ def render_view(
     resized = photograph(subject.source).resize((size, size), Image.Resampling.LANCZOS, box=box)
     image = np.asarray(resized, np.float32) / 255
     image = image[:, ::-1] if view.mirrored else image
-    gains = (1 + view.lighter) * np.array([1 + view.warmer, 1, 1 - view.warmer], np.float32)
+    gains = (1 + view.brightness) * np.array([1 + view.warmth, 1, 1 - view.warmth], np.float32)
     return np.ascontiguousarray(np.clip(image * gains, 0, 1), np.float32)

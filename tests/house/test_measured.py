@@ -34,9 +34,9 @@ choose_presets = tables.choose_presets
 
 def test_presets_are_those_that_the_evaluations_choose() -> None:
     evaluations = [json.loads((MEASURED / "fidelity" / f"{name}.json").read_text()) for name in tables.NAMES[:2]]
-    candidates = choose_presets.candidates(evaluations)
-    chosen = {name: ToMeConfig.from_dict(preset.settings) for name, preset in choose_presets.chosen(candidates).items()}
-    assert chosen == {name: ToMeConfig.preset(name) for name in presets()}
+    chosen = choose_presets.choose_presets(choose_presets.find_candidates(evaluations))
+    configs = {name: ToMeConfig.from_dict(candidate.settings) for name, candidate in chosen.items()}
+    assert configs == {name: ToMeConfig.preset(name) for name in presets()}
 
 
 def test_tables_are_those_of_the_evaluations() -> None:

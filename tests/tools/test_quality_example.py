@@ -46,10 +46,10 @@ def test_frechet_distance_is_that_of_the_matrix_root(example: ModuleType) -> Non
     root = sqrtm(covariances[0] @ covariances[1]).real
     means = ((first.mean(0) - second.mean(0)) ** 2).sum()
     expected = means + np.trace(covariances[0] + covariances[1] - 2 * root)
-    assert example.frechet_distance(first, second) == pytest.approx(expected)
+    assert example.compute_frechet_distance(first, second) == pytest.approx(expected)
     images = np.array([[3.0, 0], [0, 2.0], [-1.0, 0]])
     prompts = np.array([[1.0, 0], [1.0, 1.0], [1.0, 0]])
-    assert example.clip_score(images, prompts) == pytest.approx(100 * (1 + 2**-0.5) / 3)
+    assert example.compute_clip_score(images, prompts) == pytest.approx(100 * (1 + 2**-0.5) / 3)
 
 
 def test_saved_images_are_scored(example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
