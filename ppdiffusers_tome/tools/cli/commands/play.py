@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
         try:
             server.run(sockets=[listening])
         finally:
-            page.close()
+            studio.close()
 
 
 def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
