@@ -290,7 +290,7 @@ def main() -> None:
     args = parser.parse_args()
     let_mkl_use_avx2()
     keep_freed_memory()
-    source = find_model(args.model, class_labels=True)
+    source = find_model(args.model)
     pipe = load_pipeline(source, class_labels=True)
     pipe.set_progress_bar_config(disable=True)
     labels = sampling.get_class_labels(pipe)

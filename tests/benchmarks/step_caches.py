@@ -122,7 +122,7 @@ class Model:
         from ppdiffusers_tome.tools.generation.model_sources import find_model
         from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 
-        self.pipe = load_pipeline(find_model(name, class_labels=True), class_labels=True)
+        self.pipe = load_pipeline(find_model(name), class_labels=True)
         self.pipe.scheduler = make_scheduler(scheduler, self.pipe.scheduler.config)
         self.pipe.set_progress_bar_config(disable=True)
         enable_chunked_attention(self.pipe)

@@ -47,23 +47,26 @@ class OutputFolder:
 
     def prepare(self, specs: Sequence[ImageSpec]) -> None:
         """Write the manifest of what earlier runs finished; the folder must be locked."""
-        continues = self._check_run()
-        entries = self._collect(specs, read_lines(self.path / MANIFEST) if continues else [])
-        missing = {spec.number: spec for spec in specs if spec.number not in entries}
-        for spec in missing.values():
-            refuse_existing(self.path / spec.file, self._options.overwrite)
-        files = {self.path / spec.file for spec in specs}
-        for path in self.path.glob("*.png"):
-            if path not in files and (entry := self._read_entry(path)) and entry["number"] in missing:
-                self._refuse_changed_line(missing[entry["number"]], path.name)
+        options, continues = self._options, self._check_run()
+        images = self._read_images(read_lines(self.path / MANIFEST) if continues else [])
+        finished, file_by_number = _select(specs, images), {entry["number"]: file for file, entry in images.items()}
+        for spec in specs:
+            if spec.number in finished:
+                continue
+            if spec.number in file_by_number and not options.overwrite:
+                raise UserError(
+                    f"--prompts {options.prompts}, line {spec.line} differs from when "
+                    f"{file_by_number[spec.number]!r} was generated; undo that, give another --output, or --overwrite "
+                    "to generate it again"
+                )
+            refuse_existing(self.path / spec.file, options.overwrite)
         for path in self.path.glob(".*.tmp"):
             if _TEMPORARY_FILE.fullmatch(path.name):  # of a run that was killed while it wrote
                 path.unlink(missing_ok=True)
         if not continues:
-            for name in (MANIFEST, SKIPPED):
-                (self.path / name).unlink(missing_ok=True)
-            write_text(self.path / RUN, json.dumps(self._options.identity, indent=2) + "\n", overwrite=True)
-        self._write_lines(MANIFEST, entries.values())
+            (self.path / SKIPPED).unlink(missing_ok=True)
+            write_text(self.path / RUN, json.dumps(options.identity, indent=2) + "\n", overwrite=True)
+        self._write_lines(MANIFEST, finished.values())
 
     def read_finished(self) -> set[int]:
         """Read the numbers of the finished images from the manifest."""
@@ -71,11 +74,8 @@ class OutputFolder:
 
     def write(self, spec: ImageSpec, image: Image.Image, settings: Mapping[str, Any], batch: Sequence[int]) -> Path:
         """Write an image with its settings and the numbers of its batch."""
-        entry = {
-            "number": spec.number, "prompt": spec.prompt, "negative_prompt": spec.negative_prompt, "seed": spec.seed,
-            "height": image.height, "width": image.width, "ratio": settings["ratio"], "image": spec.image,
-            "control_image": spec.control_image, "batch": list(batch), "line_checksum": spec.checksum,
-        }  # fmt: skip
+        size = {"height": image.height, "width": image.width}
+        entry = {**spec.values, **size, "batch": list(batch), "line_checksum": spec.checksum}
         path = self.path / spec.file
         kept = {**settings, IMAGE_KEY: {"run": self._options.checksum, "entry": entry}}
         write_image(path, image, kept, overwrite=self._options.overwrite)
@@ -83,13 +83,13 @@ class OutputFolder:
 
     def finish(self, specs: Sequence[ImageSpec], skipped: Iterable[BadLine]) -> int:
         """Write the manifest and the list of skipped lines; return how many are finished."""
-        entries = self._collect(specs, read_lines(self.path / MANIFEST))
-        self._write_lines(MANIFEST, entries.values())
+        finished = _select(specs, self._read_images(read_lines(self.path / MANIFEST)))
+        self._write_lines(MANIFEST, finished.values())
         if lines := [bad._asdict() for bad in sorted(skipped)]:
             self._write_lines(SKIPPED, lines)
         else:
             (self.path / SKIPPED).unlink(missing_ok=True)
-        return len(entries)
+        return len(finished)
 
     def _check_run(self) -> bool:
         """Return True where the folder holds this run, False where it begins."""
@@ -97,58 +97,45 @@ class OutputFolder:
         if not path.exists():
             prepare_folder(self.path, [RUN, MANIFEST, SKIPPED], overwrite=overwrite)
             return False
-        before: Any = None
+        before: dict[str, Any] = {}
         with suppress(OSError, ValueError, RecursionError):
-            before = json.loads(path.read_text(encoding="utf-8"))
+            before = dict(json.loads(path.read_text(encoding="utf-8")))
         if before == now or overwrite:
             return before == now
-        changes = f"its {RUN} cannot be read"
-        if isinstance(before, dict):
-            names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-            changes = ", ".join(
-                f"{name}={truncated_repr(before.get(name))} then and {truncated_repr(now.get(name))} now"
-                for name in names[:3]
-            )
+        changes = ", ".join(
+            f"{name}={truncated_repr(before.get(name))} then and {truncated_repr(value)} now"
+            for name, value in now.items() if before.get(name) != value
+        )  # fmt: skip
         raise UserError(
-            f"--output {self.path} holds images of another run ({changes}); give the same arguments to resume, another "
-            "--output, or --overwrite to start over"
+            f"--output {self.path} holds images of another run ({changes[:400]}); give the same arguments to resume, "
+            "another --output, or --overwrite to start over"
         )
 
-    def _collect(self, specs: Sequence[ImageSpec], manifest: Iterable[Mapping[str, Any]]) -> dict[int, Any]:
-        """Return the manifest's lines of the finished images by number, in order."""
-        known = {entry["number"]: entry for entry in manifest if _is_entry(entry)}
-        entries: dict[int, Any] = {}
-        for spec in specs:
-            path = self.path / spec.file
-            entry = known.get(spec.number)
-            if entry is None or entry["line_checksum"] != spec.checksum:
-                entry = self._read_entry(path) or entry
-            if entry is not None and entry["line_checksum"] != spec.checksum:
-                self._refuse_changed_line(spec, path.name)
-            elif entry is not None and path.is_file():
-                entries[spec.number] = {**entry, "line": spec.line, "file": spec.file}
-        return entries
-
-    def _refuse_changed_line(self, spec: ImageSpec, name: str) -> None:
-        if not self._options.overwrite:
-            raise UserError(
-                f"--prompts {self._options.prompts}, line {spec.line} differs from when {name!r} was generated; undo "
-                "that, give another --output, or --overwrite to generate it again"
-            )
+    def _read_images(self, manifest: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the manifest's lines of this run's images in the folder, by file."""
+        known = {entry.get("file"): entry for entry in manifest if _is_entry(entry)}
+        files = sorted(path for path in self.path.iterdir() if path.suffix.lower() == ".png")
+        entries = {path.name: known.get(path.name) or self._read_entry(path) for path in files}
+        return {file: entry for file, entry in entries.items() if entry is not None}
 
     def _read_entry(self, path: Path) -> dict[str, Any] | None:
         """Return the manifest's line that an image of this run holds, or None."""
         with suppress(Exception):  # whatever the file holds, it is no image of this run
             kept, content = read_settings(path)[IMAGE_KEY], path.read_bytes()
-            # Its place comes first, for people who read the manifest.
-            sha256 = hashlib.sha256(content).hexdigest()
-            entry = {"number": 0, "line": 0, "file": "", "sha256": sha256, **kept["entry"]}
+            entry = {**kept["entry"], "sha256": hashlib.sha256(content).hexdigest()}
             if kept["run"] == self._options.checksum and content.endswith(_END_OF_PNG) and _is_entry(entry):
                 return entry
         return None
 
     def _write_lines(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         write_text(self.path / name, "".join(json.dumps(line) + "\n" for line in lines), overwrite=True)
+
+
+def _select(specs: Sequence[ImageSpec], images: Mapping[str, Any]) -> dict[int, Any]:
+    """Return the lines of the images that their specs ask for, by number."""
+    found = {spec: images[spec.file] for spec in specs if spec.file in images}
+    return {spec.number: {**entry, "line": spec.line} for spec, entry in found.items()
+            if entry["line_checksum"] == spec.checksum}  # fmt: skip
 
 
 def _is_entry(line: Mapping[str, Any]) -> bool:

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from ppdiffusers_tome.tools.text_files import read_text
 
 FIELDS = ("prompt", "negative_prompt", "seed", "height", "width", "ratio", "image", "control_image", "output")
 ENDINGS = (".jsonl", ".csv", ".tsv", ".txt")
-_SEPARATORS = ",\t;|"
+_SEPARATORS = ",\t;"
 
 Entry = tuple[int, dict[str, Any] | UserError]  # with its first line, from 1
 
@@ -43,70 +42,55 @@ def read_entries(path: Path) -> list[Entry]:
     text = text.replace("\ufeff", "")  # which files that were put together have between them
     if ending in (".csv", ".tsv"):
         return list(_read_table(path, text))
-    entries = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if not is_blank(line)]
+    entries = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if ending == ".txt":
         return [(number, {"prompt": line}) for number, line in entries]
     return [(number, _parse_object(line)) for number, line in entries]
 
 
-def is_blank(text: str) -> bool:
-    """Return True for a text without a visible character, such as a zero-width space."""
-    return not any(letter.isprintable() and not letter.isspace() for letter in text)
-
-
 def _read_table(path: Path, text: str) -> Iterator[Entry]:
     separator, columns = _read_header(path, text)
-    _check_columns(path, columns)
     rows = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
     while not any(next(rows)):  # up to the names of the columns
         pass
     while True:
         line = rows.line_num + 1
         try:
-            cells = next(rows)
-        except StopIteration:
-            return
+            cells = next(rows, None)
         except csv.Error as error:
             fault = f"it cannot be read as a row ({error}); close every quotation mark, and shorten long cells"
             yield line, UserError(fault)
             continue
+        if cells is None:
+            return
         if len(cells) > len(columns):
             fault = f"it has {len(cells)} cells for {len(columns)} columns; quote cells that hold {separator!r}"
             yield line, UserError(fault)
-            continue
-        named = zip(columns, cells, strict=False)
-        if row := {name: cell for name, cell in named if name in FIELDS and not is_blank(cell)}:
+        elif row := {name: cell for name, cell in zip(columns, cells, strict=False) if name in FIELDS and cell.strip()}:
             yield line, row
 
 
 def _read_header(path: Path, text: str) -> tuple[str, list[str]]:
     """Find the separator that gives a column ``prompt``; return it and all names."""
     first = next((line for line in text.split("\n") if line.strip()), "")
-    if not first:
-        raise UserError(f"--prompts {path} holds no prompt")
     for separator in _SEPARATORS:
-        with suppress(csv.Error):
-            cells = next(csv.reader([first], delimiter=separator, strict=True), [])
-            names = [cell.strip().lower().replace(" ", "_").replace("-", "_") for cell in cells]
-            if "prompt" in names:
-                return separator, names
-    raise UserError(
-        f"--prompts {path} begins with {truncated_repr(first)}; the first line of a table must name its columns, "
-        f"separated by commas, semicolons or tabs: 'prompt' and any of {', '.join(FIELDS[1:])}"
-    )
-
-
-def _check_columns(path: Path, names: list[str]) -> None:
-    """Refuse repeated and misspelled columns; warn of others that are not known."""
-    unknown = [name for name in names if name and name not in FIELDS]
+        cells = next(csv.reader([first[:10_000]], delimiter=separator))
+        names = [cell.strip().lower().replace(" ", "_").replace("-", "_") for cell in cells]
+        if "prompt" in names:
+            break
+    else:
+        raise UserError(
+            f"--prompts {path} begins with {truncated_repr(first)}; the first line of a table must name its columns, "
+            f"separated by commas, semicolons or tabs: 'prompt' and any of {', '.join(FIELDS[1:])}"
+        )
     for name in names:
         if name in FIELDS and names.count(name) > 1:
             raise UserError(f"--prompts {path} has two columns {name!r}; name every column once")
-    for name in unknown:
-        if suggestion := did_you_mean(name, set(FIELDS) - set(names)):
+        if name not in FIELDS and (suggestion := did_you_mean(name, set(FIELDS) - set(names))):
             raise UserError(f"--prompts {path} has a column {truncated_repr(name)}, which is not known{suggestion}")
-    if unknown:
+    if unknown := [name for name in names if name and name not in FIELDS]:
         warn(f"--prompts {path}: columns that are not used: {truncated_repr(', '.join(unknown))}")
+    return separator, names
 
 
 def _parse_object(line: str) -> dict[str, Any] | UserError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
@@ -14,8 +14,6 @@ from ppdiffusers_tome.tools.batch.options import STOP, BatchOptions
 from ppdiffusers_tome.tools.batch.output_folder import SKIPPED, OutputFolder
 from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec, form_batches, read_specs
 from ppdiffusers_tome.tools.console.output import log, print_line, quiet_libraries, warn
-from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_controlnet
-from ppdiffusers_tome.tools.generation.settings import NEEDS_CONTROLNET, Settings
 from ppdiffusers_tome.tools.measure.out_of_memory import free_memory, is_out_of_memory
 from ppdiffusers_tome.tools.ranks import Ranks
 
@@ -28,12 +26,12 @@ def generate_from_file(args: argparse.Namespace) -> None:
     options, ranks = BatchOptions.from_arguments(args), Ranks.from_environment()
     log(f"checking the lines of {options.prompts} ...")
     specs, bad = read_specs(options)
-    worker = Worker(options, ranks, specs, Generator(options, _add_controlnet(options, specs)))
+    worker = Worker(options, ranks, specs)
     if not ranks.is_first:
         with quiet_libraries():
             worker.run()
         return
-    _report_bad_lines(options, worker.generator, specs, bad)
+    _report_bad_lines(options, specs, bad)
     folder = OutputFolder(options)
     with folder.lock():
         folder.prepare(specs)
@@ -61,8 +59,8 @@ class Worker:
     options: BatchOptions
     ranks: Ranks
     specs: Sequence[ImageSpec]
-    generator: Generator
     began: float = 0.0  # when the first pipeline was loaded
+    _generator: Generator = field(default_factory=Generator)
     _skipped: list[BadLine] = field(default_factory=list)
     _too_many: dict[tuple[Any, ...], int] = field(default_factory=dict)  # images at once, by batch_key
 
@@ -74,12 +72,10 @@ class Worker:
         finished = OutputFolder(self.options).read_finished()
         batches = form_batches(self.specs, self.options.batch_size)
         left = [batch for batch in batches if any(spec.number not in finished for spec in batch)]
-        self.began = time.perf_counter()
-        for number, batch in enumerate(tqdm(self.ranks.shard(left), desc="batches", position=0, disable=None)):
+        for batch in tqdm(self.ranks.shard(left), desc="batches", position=0, disable=None):
             self.ranks.check_first_is_alive()
-            self.generator.load(batch[0])  # a model that cannot be loaded is no line's fault
-            if number == 0:
-                self.began = time.perf_counter()
+            self._generator.load(batch[0])  # a model that cannot be loaded is no line's fault
+            self.began = self.began or time.perf_counter()
             self._generate([spec for spec in batch if self._can_be_generated(spec, finished)], finished)
         skipped = self.ranks.exchange(self._skipped, "finished")
         self.ranks.leave()
@@ -87,7 +83,7 @@ class Worker:
 
     def _can_be_generated(self, spec: ImageSpec, finished: Container[int]) -> bool:
         try:
-            self.generator.check(spec)
+            self._generator.check(spec)
         except UserError as error:
             if spec.number not in finished:
                 self._skip(spec, str(error))
@@ -97,8 +93,8 @@ class Worker:
     def _skip(self, spec: ImageSpec, error: str) -> None:
         bad = BadLine(spec.number, spec.line, error)
         if self.options.on_error == STOP:
-            raise UserError(_describe_stop(self.options, bad))
-        warn(_describe_skip(self.options, bad))
+            raise _make_stop(self.options, [bad])
+        _warn_of_skipping(self.options, bad)
         self._skipped.append(bad)
 
     def _generate(self, specs: Sequence[ImageSpec], finished: Container[int]) -> None:
@@ -116,7 +112,8 @@ class Worker:
             seconds, numbers = (time.perf_counter() - began) / len(specs), [spec.number for spec in specs]
             for spec, image in zip(specs, images, strict=True):
                 if spec.number not in finished:
-                    path = OutputFolder(self.options).write(spec, image, self.generator.describe(spec), numbers)
+                    description = self._generator.load(spec).describe(spec.prompt, 0)
+                    path = OutputFolder(self.options).write(spec, image, description, numbers)
                     print_line(f"{path}  {seconds:.2f} s")
         elif len(specs) == 1:
             self._skip(specs[0], "the device has not enough memory for this one image; make it smaller")
@@ -128,7 +125,7 @@ class Worker:
     def _try_to_generate(self, specs: Sequence[ImageSpec]) -> list[Image.Image] | None:
         """Return the images, or None after freeing memory where they do not fit."""
         try:
-            return self.generator.generate(specs)
+            return self._generator.generate(specs)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -139,47 +136,35 @@ class Worker:
         return None
 
 
-def _add_controlnet(options: BatchOptions, specs: Sequence[ImageSpec]) -> Settings:
-    """Return the settings with the ControlNet that lines with an image need."""
-    settings = options.settings
-    first = next((spec for spec in specs if spec.edges is not None), None)
-    if (settings.controlnet is None) == (first is None):
-        return settings
-    if first is None:
+def _report_bad_lines(options: BatchOptions, specs: Sequence[ImageSpec], bad: Sequence[BadLine]) -> None:
+    """Warn of bad lines, or stop at the first, before a model is loaded."""
+    if specs and options.settings.controlnet is not None and all(spec.settings.edges is None for spec in specs):
         raise UserError(
             "--controlnet needs edges; give lines an image or control_image, or all of them one with --image or "
             "--control-image"
         )
-    if not settings.model.bundled:
-        raise UserError(f"--prompts {options.prompts}, line {first.line}: a control image {NEEDS_CONTROLNET}")
-    return replace(settings, controlnet=find_controlnet(BUNDLED))
-
-
-def _report_bad_lines(
-    options: BatchOptions, generator: Generator, specs: Sequence[ImageSpec], bad: Sequence[BadLine]
-) -> None:
-    """Warn of bad lines, or stop at the first, before a model is loaded."""
     if options.on_error != STOP:
         for line in bad:
-            warn(_describe_skip(options, line))
+            _warn_of_skipping(options, line)
         return
     found = list(bad)
     for spec in specs:
         try:
-            generator.check_early(spec)
+            spec.check()
         except UserError as error:
             found.append(BadLine(spec.number, spec.line, str(error)))
     if found:
-        more = f" ({len(found) - 1} more bad line{'s' if len(found) > 2 else ''})" if len(found) > 1 else ""
-        raise UserError(_describe_stop(options, min(found)) + more)
+        raise _make_stop(options, found)
 
 
-def _describe_stop(options: BatchOptions, bad: BadLine) -> str:
-    return (
-        f"--prompts {options.prompts}, line {bad.line}: {bad.error}; correct it and give the same command again, which "
-        "resumes there, or omit such lines with --on-error skip"
+def _make_stop(options: BatchOptions, found: Sequence[BadLine]) -> UserError:
+    """Make the error that stops a run, about the first bad line."""
+    first, more = min(found), f" ({len(found) - 1} more bad lines)" if len(found) > 1 else ""
+    return UserError(
+        f"--prompts {options.prompts}, line {first.line}: {first.error}; correct it and give the same command again, "
+        f"which resumes there, or omit such lines with --on-error skip{more}"
     )
 
 
-def _describe_skip(options: BatchOptions, bad: BadLine) -> str:
-    return f"--prompts {options.prompts}, line {bad.line} is skipped: {bad.error}"
+def _warn_of_skipping(options: BatchOptions, bad: BadLine) -> None:
+    warn(f"--prompts {options.prompts}, line {bad.line} is skipped: {bad.error}")

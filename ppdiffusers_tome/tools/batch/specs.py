@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,15 +14,13 @@ from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.suggestions import did_you_mean
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.batch.options import BatchOptions
-from ppdiffusers_tome.tools.batch.prompts_file import FIELDS, is_blank, read_entries
-from ppdiffusers_tome.tools.generation.edges import EdgeSource
-from ppdiffusers_tome.tools.generation.settings import check_seed, check_size
+from ppdiffusers_tome.tools.batch.prompts_file import FIELDS, read_entries
+from ppdiffusers_tome.tools.generation.settings import Settings, check_seed, check_size
 from ppdiffusers_tome.tools.images import slugify
 
 _MAX_BYTES = 200  # of 255, as a temporary file has a longer name
 _FILE_NAME = re.compile(r'[^\s.<>:"/\\|?*\x00-\x1f\x7f][^<>:"/\\|?*\x00-\x1f\x7f]*\.png', re.IGNORECASE)
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # JSON can hold halves of a character
-_WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,30}\s*")
 
 
 class ImageSpec(NamedTuple):
@@ -32,42 +30,47 @@ class ImageSpec(NamedTuple):
         number: its entry in the file of prompts, from 1; blank lines and a header do not count, bad lines do.
         line: the line of the file, from 1.
         file: the name of the image in the output folder.
-        prompt, negative_prompt: texts; None for no negative prompt.
-        seed: from 0 to 2**62.
-        height, width: in pixels; None for the model's native size.
-        ratio: fraction of the tokens to merge; None for that of the run's settings.
+        prompt: what to generate.
+        settings: those of the run with the changes of the line; without edges also without a ControlNet.
         image, control_image: an image file as the line names it, at most one; None for that of the command line.
-        edges: the edges that guide the image; None for none.
     """
 
     number: int
     line: int
     file: str
     prompt: str
-    negative_prompt: str | None
-    seed: int
-    height: int | None
-    width: int | None
-    ratio: float | None
+    settings: Settings
     image: str | None
     control_image: str | None
-    edges: EdgeSource | None
-
-    @property
-    def names_image(self) -> bool:
-        """True if the line itself names an image to be guided by."""
-        return self.image is not None or self.control_image is not None
 
     @property
     def batch_key(self) -> tuple[Any, ...]:
         """Everything that the images of one batch must have in common."""
+        settings = self.settings
         # Some models tell no negative prompt from an empty one.
-        return self.edges is not None, self.height, self.width, self.ratio, self.negative_prompt is not None
+        has_negative_prompt = settings.negative_prompt is not None
+        return settings.edges is not None, settings.height, settings.width, settings.tome, has_negative_prompt
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Everything that a line can say, as the manifest has it."""
+        names = ("negative_prompt", "seed", "height", "width")
+        return {
+            "number": self.number, "file": self.file, "prompt": self.prompt,
+            **{name: getattr(self.settings, name) for name in names}, "ratio": self.settings.tome.to_dict()["ratio"],
+            "image": self.image, "control_image": self.control_image,
+        }  # fmt: skip
 
     @property
     def checksum(self) -> str:
-        """Checksum of everything the line asks for."""
-        return hashlib.sha256(json.dumps(self[2:-1]).encode()).hexdigest()[:16]
+        """Checksum of the values."""
+        return hashlib.sha256(json.dumps(self.values).encode()).hexdigest()[:16]
+
+    def check(self) -> None:
+        """Raise a ``UserError`` for what can be refused without a loaded model."""
+        self.settings.check_memory(prefix="")
+        if self.settings.edges is not None and (self.image or self.control_image):  # the run's own was checked
+            self.settings.edges.check()
 
 
 class BadLine(NamedTuple):
@@ -112,7 +115,7 @@ def form_batches(specs: Sequence[ImageSpec], batch_size: int) -> list[list[Image
     batches = [
         group[start : start + batch_size] for group in groups.values() for start in range(0, len(group), batch_size)
     ]
-    return sorted(batches, key=lambda batch: (batch[0].edges is not None, batch[0].number))
+    return sorted(batches, key=lambda batch: (batch[0].settings.edges is not None, batch[0].number))
 
 
 def _make_spec(options: BatchOptions, values: Mapping[str, Any], number: int, line: int) -> ImageSpec:
@@ -121,30 +124,28 @@ def _make_spec(options: BatchOptions, values: Mapping[str, Any], number: int, li
     if unknown is not None:
         suggestion = did_you_mean(unknown, FIELDS) or f"; known are {', '.join(FIELDS)}"
         raise UserError(f"{truncated_repr(unknown)} is not known{suggestion}")
-    settings = options.settings
-    prompt, negative_prompt, image, control_image, output = (
-        _check_text(name, values.get(name))
-        for name in ("prompt", "negative_prompt", "image", "control_image", "output")
+    texts = ("prompt", "negative_prompt", "image", "control_image", "output")
+    prompt, negative_prompt, image, control_image, output = (_check_text(name, values.get(name)) for name in texts)
+    seed, height, width, ratio = (
+        _parse_number(name, values.get(name), float if name == "ratio" else int)
+        for name in ("seed", "height", "width", "ratio")
     )
-    seed, height, width = (_parse_whole_number(name, values.get(name)) for name in ("seed", "height", "width"))
-    if prompt is None or is_blank(prompt):
+    if prompt is None or not prompt.strip():
         raise UserError("it has no prompt; say what to generate")
+    settings = options.settings
     seed = settings.seed + number - 1 if seed is None else seed
     check_seed("seed", seed)
     check_size("height", height, prefix="")
     check_size("width", width, prefix="")
-    if image is not None and control_image is not None:
-        raise UserError("image and control_image were both given; give the photo or its edges, not both")
-    edges = settings.edges
-    if image is not None:
-        edges = options.make_edge_source(image, "--image")
-    elif control_image is not None:
-        edges = options.make_edge_source(control_image, "--control-image")
-    return ImageSpec(
-        number, line, _choose_file(number, prompt, output), prompt,
-        settings.negative_prompt if negative_prompt is None else negative_prompt, seed, height or settings.height,
-        width or settings.width, _parse_ratio(options, values.get("ratio")), image, control_image, edges,
+    photo, edges = (None if name is None else options.prompts.parent / name for name in (image, control_image))
+    settings = settings.guide(photo, edges, *options.canny)
+    settings = replace(
+        settings, seed=seed, height=height or settings.height, width=width or settings.width,
+        negative_prompt=settings.negative_prompt if negative_prompt is None else negative_prompt,
+        tome=settings.tome if ratio is None else replace(settings.tome, ratio=ratio),
+        controlnet=settings.controlnet if settings.edges else None,
     )  # fmt: skip
+    return ImageSpec(number, line, _choose_file(number, prompt, output), prompt, settings, image, control_image)
 
 
 def _choose_file(number: int, prompt: str, output: str | None) -> str:
@@ -160,27 +161,14 @@ def _choose_file(number: int, prompt: str, output: str | None) -> str:
 
 
 def _check_text(name: str, value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise UserError(f"{name} {truncated_repr(value)} must be text")
-    if value is not None and _NO_TEXT.search(value):
-        raise UserError(f"{name} {truncated_repr(value)} holds a character that no text has; remove it")
+    if value is not None and (not isinstance(value, str) or _NO_TEXT.search(value)):
+        raise UserError(f"{name} {truncated_repr(value)} must be text, without characters that no text has")
     return value
 
 
-def _parse_whole_number(name: str, value: Any) -> int | None:
-    if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value):
-        return int(value)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise UserError(f"{name} {str(value)[:40]!r} must be a whole number")
-    return value
-
-
-def _parse_ratio(options: BatchOptions, value: Any) -> float | None:
-    if value is None:
-        return None
+def _parse_number(name: str, value: Any, kind: Callable[[str], Any]) -> Any:
     try:
-        ratio = float("nan") if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise UserError(f"ratio {str(value)[:40]!r} must be a number such as 0.5") from None
-    replace(options.settings.tome, ratio=ratio)  # checks its range
-    return ratio
+        return None if value is None else kind(str(value))  # so that True is no number, and 0.5 no whole one
+    except ValueError:
+        accepted = "a whole number" if kind is int else "a number such as 0.5"
+        raise UserError(f"{name} {truncated_repr(value)} must be {accepted}") from None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 
 # Options that are not called like their setting: `--seed` is the image's.
 _OPTION_NAMES = {"seed": "tome-seed", "use_rand": "rand"}
-_CHOICES = {"yes": True, "no": False, "none": None}
 _HELP = {  # of the settings that are not only listed
     "method": f"{', '.join(METHODS)} (default: tome)",
     "cache": "fraction to predict, or computed steps: 0,1,4",
@@ -69,8 +68,7 @@ def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a ControlNet and the edges that guide it."""
     group = parser.add_argument_group("ControlNet")
     add_controlnet_argument(group)
-    group.add_argument("--image", type=Path, metavar="FILE",
-                       help="its edges guide (--canny-low 100 --canny-high 200)")
+    group.add_argument("--image", type=Path, metavar="FILE", help="its edges guide (--canny-low 100 --canny-high 200)")
     group.add_argument("--control-image", type=Path, metavar="FILE", help="edges in white on black, used as they are")
     group.add_argument("--canny-low", type=float, default=100, help=argparse.SUPPRESS)
     group.add_argument("--canny-high", type=float, default=200, help=argparse.SUPPRESS)
@@ -93,28 +91,21 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) 
         group.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge (default: 0.5)")
     listed, flags = [], []
     for field in fields(ToMeConfig)[1:]:  # all but the ratio
-        kind, _, optional = str(field.type).partition(" | ")
-        settings: dict[str, Any]
+        option = "--" + _OPTION_NAMES.get(field.name, field.name).replace("_", "-")
+        settings: dict[str, Any] = {"type": _parse_value, "metavar": "X"}
         if field.name == "method":
             settings = {"choices": list(METHODS), "metavar": "NAME"}
-        elif field.name == "cache":
-            settings = {"type": _parse_cache, "metavar": "X"}
-        elif kind == "bool" and optional:
-            settings = {"type": _parse_choice, "nargs": "?", "const": True, "metavar": "yes|no|none"}
-        elif kind == "bool":
+        elif field.type == "bool | None":
+            settings |= {"nargs": "?", "const": True, "metavar": "yes|no|none"}
+        elif field.type == "bool":
             settings = {"action": argparse.BooleanOptionalAction}
-        else:
-            number = int if kind == "int" else float
-            settings = {"type": _accept_none(number) if optional else number, "metavar": "N" if number is int else "X"}
-        option = "--" + _OPTION_NAMES.get(field.name, field.name).replace("_", "-")
+            flags.append(option[2:])
+        if field.name not in _HELP and option[2:] not in flags:
+            listed.append(option)
         group.add_argument(
             option, dest="tome_seed" if field.name == "seed" else field.name, default=argparse.SUPPRESS,
             help=_HELP.get(field.name, argparse.SUPPRESS), **settings,
         )  # fmt: skip
-        if "action" in settings:
-            flags.append(option[2:])
-        elif field.name not in _HELP:
-            listed.append(option)
     more = f"also {' '.join(listed)}, --[no-]... {' '.join(flags)}; see help(ppdiffusers_tome.apply_tome) in Python"
     group.description = textwrap.fill(more, 76, break_on_hyphens=False)
     return group
@@ -126,23 +117,9 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
 
 
-def _accept_none(number: type[float]) -> Callable[[str], float | None]:
-    def parse(text: str) -> float | None:
-        return None if text == "none" else number(text)
-
-    parse.__name__ = f"{number.__name__} or none"  # argparse names the type in its errors
-    return parse
-
-
-def _parse_choice(text: str) -> bool | None:
-    if text not in _CHOICES:
-        raise argparse.ArgumentTypeError(f"invalid value: {text!r} (choose from {', '.join(_CHOICES)})")
-    return _CHOICES[text]
-
-
-def _parse_cache(text: str) -> float | tuple[int, ...]:
-    try:
-        return tuple(int(step) for step in text.split(",")) if "," in text else float(text)
-    except ValueError:
-        fault = f"{text!r} is no fraction, such as 0.5, and no list of computed steps, such as 0,1,4"
-        raise argparse.ArgumentTypeError(fault) from None
+def _parse_value(text: str) -> Any:
+    """Return the value that a text stands for; ``ToMeConfig`` says which it accepts."""
+    for parse in (int, float, lambda steps: tuple(map(int, steps.split(",")))):
+        with suppress(ValueError):
+            return parse(text)
+    return {"none": None, "yes": True, "no": False}.get(text, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,16 +85,6 @@ class ClassLabels:
                 f"guidance scale {guidance_scale:g}: a {PIPELINE} needs class {_NO_CLASS} for guidance, and this model "
                 f"has {self.num_classes}; give 1 (no guidance)"
             )
-
-
-def select_prompts(labels: ClassLabels | None, prompts: Sequence[str] | None, default: Sequence[str]) -> list[str]:
-    """Return the prompts, or without any as many default ones or classes."""
-    if labels is None:
-        return list(default if prompts is None else prompts)
-    classes = labels.list_names(len(default)) if prompts is None else list(prompts)
-    for name in classes:
-        labels.find_class(name)
-    return classes
 
 
 def compute_vae_scale(vae: Mapping[str, Any]) -> int:

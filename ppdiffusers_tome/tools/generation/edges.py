@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,11 +38,7 @@ class EdgeSource:
 
     def check(self) -> None:
         """Check the thresholds, and that the file is a complete image."""
-        from PIL import Image
-
-        with self._report_faults(), Image.open(self.path) as file:
-            file.draft("L", (1, 1))  # decodes an eighth of each side of a JPEG, of all its bytes
-            file.load()
+        self._read()
         if not 0 <= self.low <= self.high:
             raise UserError(
                 f"--canny-low {self.low:g} and --canny-high {self.high:g} must be 0 or more, low not above high; "
@@ -53,9 +47,7 @@ class EdgeSource:
 
     def load(self, height: int, width: int) -> Image.Image:
         """Return the edges as an image of that size, white on black."""
-        with self._report_faults():
-            image = read_image(self.path, background="white" if self.is_photo else "black")
-        image = fit_image(image, height, width)
+        image = fit_image(self._read(), height, width)
         return detect_edges(image, self.low, self.high) if self.is_photo else image
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,9 +55,8 @@ class EdgeSource:
         thresholds = {"canny_low": self.low, "canny_high": self.high} if self.is_photo else {}
         return {"option": self.option, "file": self.path.name, **thresholds}
 
-    @contextmanager
-    def _report_faults(self) -> Iterator[None]:
-        """Turn all faults of the file into a ``UserError``."""
+    def _read(self) -> Image.Image:
+        """Read the file; all its faults are a ``UserError``."""
         from PIL import Image, UnidentifiedImageError
 
         if not os.path.isfile(self.path):  # Path raises at names that are too long
@@ -74,7 +65,7 @@ class EdgeSource:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the user's own large photo
-                yield
+                return read_image(self.path, background="white" if self.is_photo else "black")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
             raise UserError(

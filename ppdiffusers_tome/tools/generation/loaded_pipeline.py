@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
-from ppdiffusers_tome.tools.generation.class_labels import select_prompts
 from ppdiffusers_tome.tools.generation.device import check_device
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.generation.settings import Settings, choose_guidance_scale
+from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from ppdiffusers_tome.patching.recorder import MergeRecord
-    from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
+    from ppdiffusers_tome.settings.config import ToMeConfig
     from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
     from ppdiffusers_tome.tools.generation.edges import EdgeSource
 
@@ -29,29 +28,44 @@ class LoadedPipeline:
     """A pipeline, ready to generate.
 
     Attributes:
-        pipe: the ppdiffusers pipeline, without ToMe until ``apply`` or ``apply_ratio``.
-        settings: what it was loaded with.
-        height, width: of its images, in pixels.
-        guidance_scale: as in ppdiffusers.
+        pipe: the ppdiffusers pipeline, without ToMe until ``apply``.
+        settings: what it was loaded with; all that concerns an image alone may be replaced.
         labels: its classes; None for a pipeline with prompts.
     """
 
     pipe: Any
     settings: Settings
-    height: int
-    width: int
-    guidance_scale: float
     labels: ClassLabels | None = None
 
-    def apply_ratio(self, ratio: Ratio) -> None:
-        """Apply ToMe with a ratio and the settings; 0 removes it."""
-        self.apply(replace(self.settings.tome, ratio=ratio) if ratio != 0 else None)
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of its images in pixels."""
+        from ppdiffusers_tome.tools.generation.sampling import get_native_size
+
+        height, width = get_native_size(self.pipe)
+        return self.settings.height or height, self.settings.width or width
+
+    @property
+    def guidance_scale(self) -> float:
+        """The one of the settings, or the default."""
+        if self.settings.guidance_scale is not None:
+            return self.settings.guidance_scale
+        return choose_guidance_scale(self.settings.model, takes_classes=self.labels is not None)
+
+    @property
+    def batch_arguments(self) -> dict[str, Any]:
+        """The keywords of ``generate_batch`` that all images of a batch share."""
+        (height, width), settings = self.size, self.settings
+        return {
+            "height": height, "width": width, "steps": settings.steps, "guidance_scale": self.guidance_scale,
+            "controlnet_scale": settings.controlnet_scale,
+        }  # fmt: skip
 
     def apply(self, tome: ToMeConfig | None) -> None:
-        """Apply ToMe with other settings; None removes it."""
+        """Apply ToMe; None, or settings that change nothing, remove it."""
         from ppdiffusers_tome.api import apply_tome, remove_tome
 
-        if tome is None:
+        if tome is None or changes_nothing(tome):
             remove_tome(self.pipe)
         else:
             apply_tome(self.pipe, tome)
@@ -77,16 +91,16 @@ class LoadedPipeline:
         from ppdiffusers_tome.tools.generation.sampling import generate_image
         from ppdiffusers_tome.tools.measure.memory import Meter
 
-        settings, peaks, meter = self.settings, [], Meter()
+        peaks, meter = [], Meter()
 
         def end_step() -> None:
             peaks.append(meter.peak_bytes())
             after_call()
 
+        arguments = self.batch_arguments | ({} if steps is None else {"steps": steps})
         image = generate_image(
-            self.pipe, prompt, after_step=end_step, height=self.height, width=self.width, seed=settings.seed + number,
-            steps=steps or settings.steps, guidance_scale=self.guidance_scale, edges=edges,
-            negative_prompt=settings.negative_prompt, controlnet_scale=settings.controlnet_scale,
+            self.pipe, prompt, seed=self.settings.seed + number, negative_prompt=self.settings.negative_prompt,
+            edges=edges, after_step=end_step, **arguments,
         )  # fmt: skip
         return GeneratedImage(image, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
 
@@ -101,11 +115,12 @@ class LoadedPipeline:
             image = self.generate(prompt, number, edges, after_call=after_call)
         return image, records
 
-    def describe_truncation(self, prompt: str | None) -> str | None:
-        """Describe how far a prompt exceeds the text encoder's limit, or return None."""
-        limit = self.pipe.tokenizer.model_max_length
-        count = 0 if prompt is None else len(self.pipe.tokenizer(prompt).input_ids)
-        return f"has {count} tokens and the model reads {limit}" if count > limit else None
+    def check(self, prompt: str) -> None:
+        """Raise a ``UserError`` for a class or an argument that a DiTPipeline does not take."""
+        if self.labels is not None:
+            settings, given = self.settings, {"--negative-prompt": self.settings.negative_prompt}
+            self.labels.check_arguments(given, settings.height, settings.width, self.guidance_scale)
+            self.labels.find_class(prompt)
 
     def describe_oddities(self, prompt: str) -> dict[str, str]:
         """Describe what is odd about an image of a prompt, by names."""
@@ -113,32 +128,36 @@ class LoadedPipeline:
 
         if self.labels is not None:
             return {}
-        truncation, found = self.describe_truncation(prompt), {}
-        if truncation is not None:
-            found["too_long"] = f"prompt {prompt[:40]!r}... {truncation}; the rest is ignored"
+        found, limit = {}, self.pipe.tokenizer.model_max_length
+        texts = {"too_long": (f"prompt {prompt[:40]!r}...", prompt),
+                 "negative_too_long": ("the negative prompt", self.settings.negative_prompt or "")}  # fmt: skip
+        for name, (words, text) in texts.items():
+            if (count := len(self.pipe.tokenizer(text).input_ids)) > limit:
+                found[name] = f"{words} has {count} tokens and the model reads {limit}; the rest is ignored"
         if self.settings.model.bundled and subject_of(prompt) is None:
             found["unknown_subject"] = (
                 f"prompt {truncated_repr(prompt)} names none of the photographs that the bundled model knows: "
                 f"{', '.join(subject.words for subject in SUBJECTS)}; write for example '{prompt_of(SUBJECTS[0])}'"
             )
-        height, width = get_native_size(self.pipe)
-        if self.settings.model.bundled and (self.height, self.width) != (height, width):
+        (height, width), native = self.size, get_native_size(self.pipe)
+        if self.settings.model.bundled and (height, width) != native:
             found["unusual_size"] = (
-                f"at {self.width}x{self.height} the bundled model's images are smears: it was made for "
-                f"{width}x{height}; omit --height and --width"
+                f"at {width}x{height} the bundled model's images are smears: it was made for {native[1]}x{native[0]}; "
+                "omit --height and --width"
             )
         return found
 
     def load_edges(self, source: EdgeSource) -> Image.Image:
         """Load edges at the size of the images."""
-        return source.load(self.height, self.width)
+        return source.load(*self.size)
 
-    def describe(self, prompt: str, number: int, ratio: Ratio) -> dict[str, Any]:
+    def describe(self, prompt: str, number: int) -> dict[str, Any]:
         """Return all that an image depends on as plain values, nothing measured."""
-        tome = replace(self.settings.tome, ratio=ratio).to_dict()
+        tome = self.settings.tome
         return {
             "prompt": prompt, "negative_prompt": self.settings.negative_prompt, "seed": self.settings.seed + number,
-            "ratio": tome["ratio"], "tome": tome if ratio != 0 else None, **self.describe_run(),
+            "ratio": tome.to_dict()["ratio"], "tome": None if changes_nothing(tome) else tome.to_dict(),
+            **self.describe_run(),
         }  # fmt: skip
 
     def describe_run(self) -> dict[str, Any]:
@@ -148,7 +167,7 @@ class LoadedPipeline:
 
         from ppdiffusers_tome.version import __version__
 
-        settings, control = self.settings, None
+        (height, width), settings, control = self.size, self.settings, None
         versions = {
             "ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__,
         }  # fmt: skip
@@ -156,7 +175,7 @@ class LoadedPipeline:
             edges = None if settings.edges is None else settings.edges.to_dict()
             control = {"model": settings.controlnet.name, "scale": settings.controlnet_scale, "edges": edges}
         return {
-            "model": settings.model.name, "controlnet": control, "height": self.height, "width": self.width,
+            "model": settings.model.name, "controlnet": control, "height": height, "width": width,
             "steps": settings.steps, "guidance_scale": self.guidance_scale,
             "scheduler": type(self.pipe.scheduler).__name__, "dtype": settings.dtype, "xformers": settings.xformers,
             "chunked_attention": settings.chunked_attention, "versions": versions,
@@ -171,22 +190,21 @@ def load_for_prompts(
     With ``default`` the user gave no prompts: as many classes replace them where the pipeline has classes.
     """
     loaded = load_from_settings(settings)
-    prompts = select_prompts(loaded.labels, None if default else prompts, prompts)
-    if loaded.labels is not None:
-        options = {"--negative-prompt": settings.negative_prompt}
-        loaded.labels.check_arguments(options, settings.height, settings.width, loaded.guidance_scale)
-        return loaded, prompts
-    if truncation := loaded.describe_truncation(settings.negative_prompt):
-        warn(f"the negative prompt {truncation}; the rest is ignored")
-    for warning in dict.fromkeys(text for prompt in prompts for text in loaded.describe_oddities(prompt).values()):
-        warn(warning)
+    oddities: list[str] = []
+    if default and loaded.labels is not None:
+        prompts = loaded.labels.list_names(len(prompts))
+    for prompt in prompts:
+        loaded.check(prompt)
+        oddities += loaded.describe_oddities(prompt).values()
+    for oddity in dict.fromkeys(oddities):
+        warn(oddity)
     return loaded, prompts
 
 
 def load_from_settings(settings: Settings) -> LoadedPipeline:
     """Load a pipeline without any warnings about prompts and sizes."""
     from ppdiffusers_tome.tools.generation.model_loader import load_pipeline, set_attention
-    from ppdiffusers_tome.tools.generation.sampling import get_class_labels, get_native_size
+    from ppdiffusers_tome.tools.generation.sampling import get_class_labels
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 
     check_device(settings.dtype, xformers=settings.xformers)
@@ -197,8 +215,4 @@ def load_from_settings(settings: Settings) -> LoadedPipeline:
     check_scheduler(pipe.scheduler, settings.steps, may_scale=labels is None)
     set_attention(pipe, xformers=settings.xformers, chunked=settings.chunked_attention)
     pipe.set_progress_bar_config(desc="steps", position=1, leave=False, disable=None, file=sys.stderr)
-    height, width = get_native_size(pipe)
-    guidance_scale = settings.guidance_scale
-    if guidance_scale is None:
-        guidance_scale = choose_guidance_scale(settings.model, takes_classes=labels is not None)
-    return LoadedPipeline(pipe, settings, settings.height or height, settings.width or width, guidance_scale, labels)
+    return LoadedPipeline(pipe, settings, labels)

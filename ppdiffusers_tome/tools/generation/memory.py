@@ -6,6 +6,7 @@ would end in a raw error after minutes, or with the system killing the process. 
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,6 @@ from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation.class_labels import compute_vae_scale
-from ppdiffusers_tome.tools.generation.weights import read_json
 from ppdiffusers_tome.tools.measure.memory import get_free_memory
 
 _BYTES = 4  # of a float32, the only dtype on a CPU
@@ -43,14 +43,14 @@ def check_memory(
     if folder is None or free is None or not names:
         return
     try:
-        needs = compute_needs(folder, tome, height, width, rows)
-    except (KeyError, TypeError, ValueError):  # of an odd config, on which loading has its say
+        needs = _compute_needs(folder, tome, height, width, rows)
+    except (KeyError, TypeError, ValueError, OSError):  # of an odd config, on which loading has its say
         return
     if chunked_attention:
         needs.pop(_UNET, None)
     part = max(needs, key=lambda part: needs[part], default="")
     if part and needs[part] > free:
-        fits_otherwise = all(size <= free for part, size in needs.items() if part != _UNET)
+        fits_otherwise = all(size <= free for name, size in needs.items() if name != _UNET)
         remedy = ", or give --chunked-attention" if fits_otherwise else ""
         raise UserError(
             f"{names}: {part} alone takes at least {needs[part] / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} "
@@ -58,15 +58,14 @@ def check_memory(
         )
 
 
-def compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: int | None, rows: int) -> dict[str, int]:
+def _compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: int | None, rows: int) -> dict[str, int]:
     """Compute the bytes that parts of the work need; see ``check_memory``."""
     vae, unet = _read_config(folder, "vae"), _read_config(folder, "unet")
     if "block_out_channels" not in vae or installed_version("paddlepaddle-gpu") is not None:
         return {}  # all may be in the memory of a GPU
-    scale = compute_vae_scale(vae)
-    native = unet["sample_size"] if isinstance(unet.get("sample_size"), int) else 0
-    rows_of_latent, columns = ((pixels // scale) if pixels else native for pixels in (height, width))
-    latent = rows_of_latent * columns
+    scale, native = compute_vae_scale(vae), unet.get("sample_size", 0)
+    latent_height, latent_width = ((pixels // scale) if pixels else native for pixels in (height, width))
+    latent = latent_height * latent_width
     # At full size: the input of the decoder's last block, and its norm.
     needs = {"decoding": 2 * max(vae["block_out_channels"][:2]) * _BYTES * latent * scale**2}
     if vae.get("mid_block_add_attention", True):
@@ -75,7 +74,7 @@ def compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: int
     if finest is not None and not unet.get("only_cross_attention"):
         heads = unet.get("num_attention_heads") or unet["attention_head_dim"]
         heads = heads[min(finest, len(heads) - 1)] if isinstance(heads, list) else heads
-        tokens = -(-rows_of_latent // 2**finest) * -(-columns // 2**finest)
+        tokens = -(-latent_height // 2**finest) * -(-latent_width // 2**finest)
         remaining = tokens - int(tokens * tome.highest_ratio(2**finest))
         queries = tokens if METHODS[tome.method].keeps_queries else remaining
         # Models that were distilled with their guidance are called without the second half. Scores and their softmax:
@@ -95,4 +94,4 @@ def get_free_bytes() -> int | None:
 def _read_config(folder: Path, part: str) -> dict[str, Any]:
     """Read the settings of a part of a pipeline; empty where it has none."""
     path = folder / part / "config.json"
-    return read_json(path) if path.is_file() else {}
+    return json.loads(path.read_bytes()) if path.is_file() else {}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log
-from ppdiffusers_tome.tools.generation.model_sources import ModelSource, make_unsupported_error
-from ppdiffusers_tome.tools.generation.weights import explain_weights
+from ppdiffusers_tome.tools.generation.model_sources import ModelSource
+from ppdiffusers_tome.tools.generation.weights import explain_weights, is_torch
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -33,17 +35,32 @@ def load_pipeline(
     import ppdiffusers
 
     log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
-    cls, parts = ppdiffusers.DiffusionPipeline, {}
-    if model.vae is not None:
-        parts["vae"] = _load(ppdiffusers.AutoencoderKL, "--model", replace(model, folder=model.vae), dtype)
+    with _explain_faults("--model", model):
+        index = ppdiffusers.DiffusionPipeline.load_config(str(model.folder or model.name))
+    kind = str(index.get("_class_name"))
+    if kind.startswith("PaddleInfer"):
+        raise UserError(
+            f"--model {model.name} is an exported {kind}, whose settings are fixed; load it in Python with "
+            f"ppdiffusers_tome.export.pipelines.load_exported({model.name!r}), or give the model that was exported"
+        )
+    # A part is a library and a class of it; without either, the pipeline lacks it.
+    parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
+    if not (any_kind or {"unet", "vae"} <= parts or (class_labels and kind == ppdiffusers.DiTPipeline.__name__)):
+        raise UserError(
+            f"--model {model.name} is a {kind} without a unet and a vae; give a text-to-image pipeline such as Stable "
+            "Diffusion"
+        )
+    cls, loaded = ppdiffusers.DiffusionPipeline, {}
     if controlnet is not None:
-        parts["controlnet"] = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
-        cls = _choose_controlnet_pipeline(model)
-    pipe = _load(cls, "--model", model, dtype, **parts)
-    is_complete = all(getattr(pipe, part, None) is not None for part in ("unet", "vae"))
-    if not (is_complete or any_kind or (class_labels and isinstance(pipe, ppdiffusers.DiTPipeline))):
-        raise make_unsupported_error(model.name, type(pipe).__name__)
-    return pipe
+        if kind not in (*_CONTROLNET_PIPELINES, *_CONTROLNET_PIPELINES.values()):
+            raise UserError(
+                f"--model {model.name} is a {kind}; a ControlNet can be added to {' and '.join(_CONTROLNET_PIPELINES)}"
+            )
+        cls = getattr(ppdiffusers, _CONTROLNET_PIPELINES.get(kind, kind))
+        loaded["controlnet"] = _load(ppdiffusers.ControlNetModel, "--controlnet", controlnet, dtype)
+    if model.vae is not None:
+        loaded["vae"] = _load(ppdiffusers.AutoencoderKL, "--model", replace(model, folder=model.vae), dtype)
+    return _load(cls, "--model", model, dtype, **loaded)
 
 
 def set_attention(pipe: Any, *, xformers: bool, chunked: bool) -> None:
@@ -63,7 +80,7 @@ def drop_controlnet(pipe: Any) -> Any:
     """
     import ppdiffusers
 
-    name = next(plain for plain, other in _CONTROLNET_PIPELINES.items() if other == type(pipe).__name__)
+    name = next(plain for plain, guided in _CONTROLNET_PIPELINES.items() if guided == type(pipe).__name__)
     parts = {name: part for name, part in pipe.components.items() if name != "controlnet"}
     checks = {} if "safety_checker" not in parts else {"requires_safety_checker": parts["safety_checker"] is not None}
     return getattr(ppdiffusers, name)(**parts, **checks)
@@ -72,28 +89,23 @@ def drop_controlnet(pipe: Any) -> Any:
 def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: Any) -> Any:
     import paddle
 
-    name, arguments = source.arguments
+    if source.folder is not None:  # of a hub's, FROM_DIFFUSERS decides
+        keywords["from_diffusers"] = is_torch(source.folder)
+    with _explain_faults(option, source):
+        name = str(source.folder or source.name)
+        return cls.from_pretrained(name, **keywords, paddle_dtype=getattr(paddle, dtype))
+
+
+@contextmanager
+def _explain_faults(option: str, source: ModelSource) -> Iterator[None]:
+    """Turn all faults of loading into a ``UserError`` that says what to do."""
     try:
-        return cls.from_pretrained(name, **arguments, **keywords, paddle_dtype=getattr(paddle, dtype))
+        yield
     except Exception as error:  # of ppdiffusers, paddlenlp, safetensors or the network
         reason = " ".join(str(error).split())[:600] or type(error).__name__
         remedy = "check the name and the network"
         if source.folder is not None:
             remedy = explain_weights(source.folder) or "check that its files are complete"
-        raise UserError(f"{option} {name} could not be loaded; {remedy} ({type(error).__name__}: {reason})") from error
-
-
-def _choose_controlnet_pipeline(model: ModelSource) -> Any:
-    """Choose the class that adds a ControlNet to a model's pipeline."""
-    import ppdiffusers
-
-    name, _ = model.arguments
-    try:
-        saved_as = ppdiffusers.DiffusionPipeline.load_config(name)["_class_name"]
-    except Exception:
-        saved_as = "StableDiffusionPipeline"  # loading reports the fault
-    if saved_as not in (*_CONTROLNET_PIPELINES, *_CONTROLNET_PIPELINES.values()):
         raise UserError(
-            f"--model {name} is a {saved_as}; a ControlNet can be added to {' and '.join(_CONTROLNET_PIPELINES)}"
-        )
-    return getattr(ppdiffusers, _CONTROLNET_PIPELINES.get(saved_as, saved_as))
+            f"{option} {source.name} could not be loaded; {remedy} ({type(error).__name__}: {reason})"
+        ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,19 +82,12 @@ def generate_batch(
         after_step()
         return {}
 
-    arguments: dict[str, Any] = {"prompt": list(prompts), "negative_prompt": negative_prompts, "image": edges}
-    if len(prompts) == 1:
-        arguments = {name: values and values[0] for name, values in arguments.items()}
-    if edges is None:
-        del arguments["image"]
-    else:
-        arguments["controlnet_conditioning_scale"] = float(controlnet_scale)
-    noise = paddle.concat([make_initial_noise(pipe, height, width, seed) for seed in seeds])
-    paddle.seed(seeds[0])
-    with nullcontext() if len(prompts) == 1 else _separate_noise(pipe.scheduler, seeds):
+    guides = {} if edges is None else {"image": edges, "controlnet_conditioning_scale": float(controlnet_scale)}
+    with _separate_noise(pipe.scheduler, seeds):
         return pipe(
-            **arguments, height=height, width=width, num_inference_steps=steps, guidance_scale=guidance_scale,
-            latents=noise, callback_on_step_end=report_step,
+            prompt=list(prompts), negative_prompt=negative_prompts, **guides, height=height, width=width,
+            num_inference_steps=steps, guidance_scale=guidance_scale, callback_on_step_end=report_step,
+            latents=paddle.concat([make_initial_noise(pipe, height, width, seed) for seed in seeds]),
         ).images  # fmt: skip
 
 
@@ -121,14 +114,14 @@ def _separate_noise(scheduler: Any, seeds: Sequence[int]) -> Iterator[None]:
     noise image by image, each from its own state of the global generator.
     """
     module = sys.modules[type(scheduler).__module__]
-    randn: Any = getattr(module, "randn_tensor", None)
-    if randn is None:
-        yield
-        return
     states = []
     for seed in seeds:
         paddle.seed(seed)
         states.append(paddle.get_rng_state())
+    randn: Any = getattr(module, "randn_tensor", None)
+    if randn is None:
+        yield
+        return
 
     def make_noise(shape: Sequence[int], *_: Any, dtype: Any = None, **__: Any) -> paddle.Tensor:
         rows = []

@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
@@ -18,10 +19,6 @@ from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
-NEEDS_CONTROLNET = (  # the end of a sentence
-    "needs a ControlNet that fits the model; name one with --controlnet, which takes a pipeline of Stable Diffusion or "
-    "SDXL and no other, such as a DiTPipeline"
-)
 _SAME_NAMES = (
     "height", "width", "guidance_scale", "scheduler", "seed", "negative_prompt", "controlnet_scale", "dtype",
     "xformers", "chunked_attention",
@@ -31,6 +28,11 @@ _SAME_NAMES = (
 def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
     """Return settings that merge in a warm-up of one step, without a warning."""
     return tome and replace(tome, start=0.0, end=1.0, cache=0.0, cache_order=1)
+
+
+def changes_nothing(tome: ToMeConfig) -> bool:
+    """Return True for settings with which a pipeline is the unmerged one."""
+    return tome.ratio == 0 and not tome.cache
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,28 @@ class Settings:
     xformers: bool
     chunked_attention: bool
 
-    def check_memory(self, height: int | None, width: int | None, *, prefix: str = "--") -> None:
+    def check_memory(self, *, prefix: str = "--") -> None:
         """Refuse an image of a size that cannot fit into memory; see ``memory.check_memory``."""
         rows = 1 if self.guidance_scale is not None and self.guidance_scale <= 1 else 2
         chunked = self.chunked_attention or self.xformers
-        folder = self.model.folder
-        check_memory(folder, self.tome, height, width, rows=rows, chunked_attention=chunked, prefix=prefix)
+        check_memory(
+            self.model.folder, self.tome, self.height, self.width, rows=rows, chunked_attention=chunked, prefix=prefix
+        )
+
+    def guide(self, photo: Path | None, edges: Path | None, low: float, high: float) -> Settings:
+        """Return the same with the edges of a photo, or edges, and a ControlNet for them."""
+        if photo is not None and edges is not None:
+            raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
+        path, option = (photo, "--image") if edges is None else (edges, "--control-image")
+        if path is None:
+            return self
+        if self.controlnet is None and not self.model.bundled:
+            raise UserError(
+                f"{option} needs a ControlNet that fits the model; name one with --controlnet, which takes a "
+                "pipeline of Stable Diffusion or SDXL and no other, such as a DiTPipeline"
+            )
+        controlnet = self.controlnet or find_controlnet(BUNDLED)
+        return replace(self, controlnet=controlnet, edges=EdgeSource(path, option, low, high))
 
 
 def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_edges: bool = False) -> Settings:
@@ -82,7 +100,7 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
         provides_edges: True if edges for a ControlNet may come later.
     """
     check_sizes(args)
-    model = find_model(args.model, class_labels=True)
+    model = find_model(args.model)
     steps = args.steps if args.steps is not None else (10 if model.bundled else 20)
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
@@ -96,12 +114,17 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
         raise UserError(
             "--xformers and --chunked-attention were both given; give --xformers on a GPU, --chunked-attention on a CPU"
         )
-    controlnet, edges = _find_control(args, model, provides_edges)
+    controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     settings = Settings(
-        model, controlnet, edges, parse_tome_config(args, ratio), steps=steps,
+        model, controlnet, None, parse_tome_config(args, ratio), steps=steps,
         **{name: getattr(args, name) for name in _SAME_NAMES},
     )  # fmt: skip
-    settings.check_memory(settings.height, settings.width)
+    settings = settings.guide(args.image, args.control_image, args.canny_low, args.canny_high)
+    if settings.edges is not None:
+        settings.edges.check()
+    elif controlnet is not None and not provides_edges:
+        raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
+    settings.check_memory()
     return settings
 
 
@@ -153,23 +176,3 @@ def check_seed(name: str, seed: int) -> None:
     """Check that Paddle and numpy take a seed; errors call it ``name``."""
     if not 0 <= seed <= MAX_SEED:
         raise UserError(f"{name} {seed} must be from 0 to 2**62")
-
-
-def _find_control(
-    args: argparse.Namespace, model: ModelSource, provides_edges: bool
-) -> tuple[ModelSource | None, EdgeSource | None]:
-    """Find the ControlNet and its edges, or neither."""
-    if args.image is not None and args.control_image is not None:
-        raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
-    option, path = ("--image", args.image) if args.image is not None else ("--control-image", args.control_image)
-    if path is not None:
-        if args.controlnet is None and not model.bundled:
-            raise UserError(f"{option} {NEEDS_CONTROLNET}")
-        edges = EdgeSource(path, option, args.canny_low, args.canny_high)
-        edges.check()
-        return find_controlnet(args.controlnet or BUNDLED), edges
-    if args.controlnet is None:
-        return None, None
-    if not provides_edges:
-        raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
-    return find_controlnet(args.controlnet), None

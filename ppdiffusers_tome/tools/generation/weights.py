@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
-
-from ppdiffusers_tome.errors import UserError
 
 _LFS_POINTER = b"version https://git-lfs"
 _SUFFIXES = (".safetensors", ".pdparams", ".bin", ".ckpt")
 _VARIANTS = ("fp16", "bf16", "non_ema")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read the settings in a file of a model."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error}); copy the complete model again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} does not hold the settings of a pipeline; copy the complete model again")
-    return content
-
-
 def is_torch(folder: Path) -> bool:
     """Return True where weights are diffusers' (PyTorch's); ppdiffusers' safetensors are preferred."""
-    return any(folder.glob("diffusion_pytorch_model*")) and not any(folder.glob("diffusion_paddle_model*"))
+    names = " ".join(path.name for path in _list_files(folder))
+    return "diffusion_pytorch_model" in names and "diffusion_paddle_model" not in names
 
 
 def explain_weights(folder: Path) -> str | None:
     """Explain weights in a model's folder that cannot be loaded."""
-    files = [path for path in sorted([*folder.glob("*"), *folder.glob("*/*")]) if path.suffix in _SUFFIXES]
+    files = [path for path in _list_files(folder) if path.suffix in _SUFFIXES]
     for path in files:
         with path.open("rb") as file:
             if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
@@ -48,3 +34,8 @@ def explain_weights(folder: Path) -> str | None:
                 f"rename such files without '.{variant}'"
             )
     return None
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """List the files of a model and of the parts of a pipeline."""
+    return sorted([*folder.glob("*"), *folder.glob("*/*")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import time
 from collections.abc import Callable
 from html import escape
 from itertools import groupby
@@ -42,8 +41,7 @@ def render_comparison(translate: Translate, comparison: Comparison) -> str:
     notes = [translate(key, detail=detail) for key, detail in comparison.oddities.items()]
     notes += [translate("settings_note", settings=comparison.request.tome.summary), translate("measured_note")]
     if comparison.is_reused:
-        at = time.strftime("%H:%M:%S", time.localtime(comparison.unmerged_at))
-        notes.append(translate("reused_note", time=at))
+        notes.append(translate("reused_note"))
     shape = f"--shape:{unmerged.image.width}/{unmerged.image.height};--wide:{max(unmerged.image.width, 640)}px"
     table = "".join(f"<tr><th>{name}</th><td>{'</td><td>'.join(row)}</td></tr>" for name, row in rows.items())
     return (
@@ -67,15 +65,15 @@ def _map(translate: Translate, comparison: Comparison) -> str:
     images, title = comparison.map_images, f"<h3>{translate('map_title')}</h3>"
     if not images:
         return f'<div class="tome-map">{title}{_notes(translate("map_none"))}</div>'
-    sections = []
-    calls = max(image.call for image in images)
+    sections, calls = [], max(image.call for image in images)
     in_order = sorted(images, key=lambda image: (image.call == 0, image.call))
     for number, (call, group) in enumerate(groupby(in_order, lambda image: image.call)):
         name = translate("map_step", call=call, calls=calls) if call else translate("map_average")
         figures = ""
         for each in group:
-            merged, tokens = f"{each.num_merged:,}", f"{each.num_tokens:,}"
-            figures += _figure(each.image, translate("map_caption", block=each.block, merged=merged, tokens=tokens))
+            tokens = {"merged": f"{each.num_merged:,}", "tokens": f"{each.num_tokens:,}"}
+            caption = translate("map_caption", block=each.block, **tokens)
+            figures += f"<figure>{_img(each.image, caption)}<figcaption>{escape(caption)}</figcaption></figure>"
         hidden = " hidden" if number else ""
         sections.append(f'<section data-at="{number}"{hidden}><h4>{name}</h4>{figures}</section>')
     return (
@@ -87,10 +85,6 @@ def _map(translate: Translate, comparison: Comparison) -> str:
 
 def _notes(*sentences: str) -> str:
     return "".join(f'<p class="tome-note">{escape(sentence)}</p>' for sentence in sentences)
-
-
-def _figure(image: Image.Image, caption: str) -> str:
-    return f"<figure>{_img(image, caption)}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _img(image: Image.Image, description: str) -> str:

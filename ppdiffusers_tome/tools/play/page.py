@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -13,14 +13,16 @@ from typing import Any
 
 import gradio as gr
 
+from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.generation.device import get_device_name
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE
+from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 from ppdiffusers_tome.tools.play.html import render_comparison, render_photo
-from ppdiffusers_tome.tools.play.i18n import CHINESE, WORDS, choose_language, translate
-from ppdiffusers_tome.tools.play.requests import FORMATS, MAX_BYTES, MAX_CACHE, OWN, RefusedError, read_photo
+from ppdiffusers_tome.tools.play.i18n import CHINESE, LANGUAGES, choose_language, translate
+from ppdiffusers_tome.tools.play.requests import FORMATS, MAX_BYTES, MAX_CACHE, MIN_RATIO, OWN, RefusedError, read_photo
 from ppdiffusers_tome.tools.play.studio import Comparison, Request, Studio
 
 _HIDDEN: dict[str, Any] = {"show_progress": "hidden", "show_api": False}
@@ -36,14 +38,13 @@ class Page:
     Args:
         studio: generates the images.
         examples: prompts to try.
-        language: a key of ``WORDS``; None for the browser's.
+        language: of ``LANGUAGES``; None for the browser's.
     """
 
     def __init__(self, studio: Studio, examples: Sequence[str], language: str | None) -> None:
         self._studio, self._language = studio, language
         self._words: dict[Any, dict[str, str]] = {}  # keys of ``WORDS`` by component and attribute
         self._form: dict[str, Any] = {}
-        self._cancelled: dict[str | None, threading.Event] = {}  # by session
         theme = gr.themes.Default(
             primary_hue="blue", neutral_hue="slate",
             font=[gr.themes.Font("system-ui"), gr.themes.Font("sans-serif")],  # others come from the network
@@ -69,12 +70,6 @@ class Page:
                     result = gr.HTML(elem_id="tome-result", padding=False)
             self._connect(header, file, preview, generate, cancel, result)
 
-    def close(self) -> None:
-        """End what is being generated after its current step."""
-        for cancelled in self._cancelled.values():
-            cancelled.set()
-        self._studio.close()
-
     def _add(self, component: Any, field: str | None = None, **words: str) -> Any:
         """Translate attributes of a component, and make it a form field."""
         self._words[component] = words
@@ -95,7 +90,7 @@ class Page:
         preset = self._add(gr.Radio([*names, OWN], value="balanced", elem_id="tome-preset"), "preset", label="merging")
         with gr.Group(visible=False, elem_id="tome-own") as own:
             self._add(gr.Dropdown([*METHODS], value=usual.method), "method", label="method")
-            self._add(gr.Slider(0.05, 0.75, usual.ratio, step=0.05), "ratio", label="ratio", info="ratio_info")
+            self._add(gr.Slider(MIN_RATIO, 0.75, usual.ratio, step=0.05), "ratio", label="ratio", info="ratio_info")
             self._add(gr.Checkbox(True), "with_map", label="with_map")
         self._add(gr.Slider(0, MAX_CACHE, 0, step=0.1), "cache", label="cache", info="cache_info")
         preset.change(None, preset, own, js=_SHOW_OWN)
@@ -105,8 +100,8 @@ class Page:
                 self._add_number("steps", loaded.settings.steps, precision=0)
                 self._add_number("guidance", loaded.guidance_scale, step=0.5)
             with gr.Row(visible=loaded.labels is None):
-                self._add_number("width", loaded.width, step=SIZE_MULTIPLE)
-                self._add_number("height", loaded.height, step=SIZE_MULTIPLE)
+                for field, pixels in zip(("height", "width"), loaded.size, strict=True):
+                    self._add_number(field, pixels, step=SIZE_MULTIPLE)
             negative_prompt = gr.Textbox(loaded.settings.negative_prompt, visible=loaded.labels is None)
             self._add(negative_prompt, "negative_prompt", label="negative_prompt")
 
@@ -115,6 +110,9 @@ class Page:
         with self._add(accordion, label="guide"):
             file = self._add(gr.File(type="binary", file_types=["image"], height=140), label="photo")
             preview = gr.HTML(padding=False)
+            has_photo = self._add(gr.Checkbox(False, visible=False), "has_photo")
+            # In the browser, which still has the file where this program has lost it.
+            file.change(None, file, has_photo, js="file => Boolean(file)")
             with gr.Row():
                 self._add_number("low", 100, step=10)
                 self._add_number("high", 200, step=10)
@@ -140,13 +138,13 @@ class Page:
             self._generate, [language, request, comparison], [result, comparison], show_api=False, concurrency_limit=1
         )
         running.then(partial(_set_buttons, is_running=False), None, buttons, **_HIDDEN)
-        cancel.click(self._cancel, None, None, **_HIDDEN)
+        cancel.click(_cancel, request, None, **_HIDDEN)
         self.blocks.unload(self._forget)
 
     def _translate(self, request: gr.Request) -> list[Any]:
         """Return the language, the header, the first result and the words of all components."""
         language = request.query_params.get("language")
-        if language not in WORDS:
+        if language not in LANGUAGES:
             language = self._language or choose_language(request.headers.get("accept-language", ""))
         words, settings = partial(translate, language), self._studio.plain.settings
         values = {"formats": ", ".join(FORMATS), "mebibytes": MAX_BYTES // 2**20}
@@ -164,24 +162,23 @@ class Page:
         return [language, header, first, *(gr.update(**update) for update in updates.values())]
 
     def _read_photo(self, language: str, content: bytes) -> Any:
-        with _refusals_as_errors(language):
+        with _errors_in_words(language):
             return read_photo(content)
 
     def _preview(self, language: str, photo: Any, *values: Any) -> str:
         if photo is None:
             return ""
-        with _refusals_as_errors(language):
+        with _errors_in_words(language):
             edges = self._studio.find_edges(photo, dict(zip(self._form, values, strict=True)))
             return render_photo(partial(translate, language), photo, edges)
 
-    def _prepare(self, user: gr.Request, language: str, photo: Any, *values: Any) -> list[Any]:
-        with _refusals_as_errors(language):
+    def _prepare(self, language: str, photo: Any, *values: Any) -> list[Any]:
+        with _errors_in_words(language):
             request = self._studio.prepare(dict(zip(self._form, values, strict=True)), photo)
-        self._cancelled[user.session_hash] = threading.Event()
         return [request, *_set_buttons(is_running=True)]
 
     def _generate(
-        self, language: str, request: Request, previous: Comparison | None, user: gr.Request,
+        self, language: str, request: Request, previous: Comparison | None,
         progress: gr.Progress = gr.Progress(),  # noqa: B008  how Gradio finds it
     ) -> list[Any]:  # fmt: skip
         words = partial(translate, language)
@@ -189,23 +186,25 @@ class Page:
         def report(stage: str, done: int, calls: int) -> None:
             progress((done, calls) if calls else 0, desc=words(stage, done=done), unit=words("calls"))
 
-        cancelled = self._cancelled.get(user.session_hash, threading.Event())
-        with _refusals_as_errors(language):
+        with _errors_in_words(language):
             try:
-                comparison = self._studio.compare(request, previous, report, cancelled)
+                comparison = self._studio.compare(request, previous, report)
             except CancelledError:
                 gr.Info(words("cancelled"))
                 return [gr.skip(), gr.skip()]
         return [render_comparison(words, comparison), comparison]
 
-    def _cancel(self, user: gr.Request) -> None:
-        self._cancelled.get(user.session_hash, threading.Event()).set()
-
     def _forget(self, user: gr.Request) -> None:
-        """Drop the images of a closed page; Gradio would keep them."""
-        self._cancel(user)
-        self._cancelled.pop(user.session_hash, None)
-        self.blocks.state_holder.session_data.pop(user.session_hash, None)
+        """Cancel and drop what a closed page asked for; Gradio would keep it."""
+        session = self.blocks.state_holder.session_data.pop(user.session_hash, None)
+        for value in session.state_data.values() if session is not None else ():
+            if isinstance(value, Request):
+                _cancel(value)
+
+
+def _cancel(request: Request | None) -> None:
+    if request is not None:
+        request.cancelled.set()
 
 
 def _set_buttons(*, is_running: bool) -> list[Any]:
@@ -213,13 +212,21 @@ def _set_buttons(*, is_running: bool) -> list[Any]:
 
 
 @contextmanager
-def _refusals_as_errors(language: str) -> Iterator[None]:
-    """Show refusals in the user's language."""
+def _errors_in_words(language: str) -> Iterator[None]:
+    """Show all errors in the user's language; one that nobody foresaw goes to the terminal."""
     try:
         yield
-    except RefusedError as refused:
-        values = dict(refused.values)
+    except Exception as error:
+        reason, values = "broken", {}
+        if isinstance(error, RefusedError):
+            reason, values = error.reason, dict(error.values)
+        elif isinstance(error, ToMeError):
+            reason, values = "failed", {"detail": error}
+        elif is_out_of_memory(error):
+            reason = "out_of_memory"
+        else:
+            traceback.print_exc()
         if "field" in values:
             values["field"] = translate(language, values["field"])
-        text = escape(translate(language, refused.reason, **values))  # as Gradio shows HTML
+        text = escape(translate(language, reason, **values))  # as Gradio shows HTML
         raise gr.Error(text, title=translate(language, "error"), duration=None, print_exception=False) from None

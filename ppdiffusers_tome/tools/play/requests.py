@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.generation import settings
-from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
 from ppdiffusers_tome.tools.images import read_image
 
 if TYPE_CHECKING:
@@ -21,11 +18,11 @@ OWN = "own"  # settings of token merging from the form, instead of a preset
 # Browsers represent whole numbers exactly up to this one; a rounded seed would generate another image.
 MAX_SEED = min(settings.MAX_SEED, 2**53 - 1)
 MAX_STEPS = 200  # or one user could keep all others waiting for hours
-MAX_CACHE = 0.7  # of the steps
+MIN_RATIO, MAX_CACHE = 0.05, 0.7
 MAX_BYTES = 20 * 2**20
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
 _MAX_PROMPT = 2000  # characters
-_MAX_SIDE, _MAX_PIXELS = 2048, 50_000_000  # of a photo; larger sides are scaled down
+_MAX_SIDE = 2048  # of a photo
 
 
 class RefusedError(Exception):
@@ -41,22 +38,11 @@ class RefusedError(Exception):
         self.reason, self.values = reason, values
 
 
-def check_prompt(text: Any, labels: ClassLabels | None) -> str:
-    """Return a prompt, or with ``labels`` a class, without surrounding space.
-
-    Raises:
-        RefusedError: it is empty or too long, or no such class exists.
-    """
+def check_prompt(text: Any) -> str:
+    """Return a prompt without surrounding space; an empty or long one is a ``RefusedError``."""
     prompt = str(text or "").strip()
-    if not prompt:
-        raise RefusedError("no_prompt")
-    if len(prompt) > _MAX_PROMPT:
-        raise RefusedError("long_prompt", length=len(prompt), most=_MAX_PROMPT)
-    try:
-        if labels is not None:
-            labels.find_class(prompt)
-    except ToMeError as error:
-        raise RefusedError("unknown_class", detail=error) from error
+    if not 0 < len(prompt) <= _MAX_PROMPT:
+        raise RefusedError("bad_prompt", length=len(prompt), most=_MAX_PROMPT)
     return prompt
 
 
@@ -80,19 +66,14 @@ def check_tome(form: Mapping[str, Any]) -> ToMeConfig:
     """Return the settings of token merging in a form.
 
     Raises:
-        RefusedError: they merge nothing or do not go together.
+        RefusedError: a number is out of range.
+        ToMeError: they do not go together, or there is no such preset.
     """
-    try:
-        if form["preset"] == OWN:
-            config = ToMeConfig(method=str(form["method"]), ratio=check_number(form, "ratio", 0, 1))
-        else:
-            config = ToMeConfig.preset(form["preset"])  # never named(), which reads files
-        config = replace(config, cache=check_number(form, "cache", 0, MAX_CACHE))
-    except ToMeError as error:
-        raise RefusedError("bad_settings", detail=error) from error
-    if config.ratio == 0:
-        raise RefusedError("nothing_merges")
-    return config
+    if form["preset"] == OWN:
+        config = ToMeConfig(method=str(form["method"]), ratio=check_number(form, "ratio", MIN_RATIO, 1))
+    else:
+        config = ToMeConfig.preset(form["preset"])  # never named(), which reads files
+    return replace(config, cache=check_number(form, "cache", 0, MAX_CACHE))
 
 
 def read_photo(content: bytes) -> Image.Image:
@@ -101,19 +82,16 @@ def read_photo(content: bytes) -> Image.Image:
     It is scaled down to 2048 pixels a side.
 
     Raises:
-        RefusedError: it is no image of ``FORMATS``, or it has too many pixels.
+        RefusedError: it is no image of ``FORMATS``, or it has so many pixels that Pillow warns.
     """
     from PIL import Image
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about sizes that are refused below
-            with Image.open(io.BytesIO(content), formats=FORMATS) as file:
-                width, height = file.size
-        photo = read_image(content, formats=FORMATS) if width * height <= _MAX_PIXELS else None
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            photo = read_image(content, formats=FORMATS)
     except Exception as error:  # decoders of broken files raise anything
-        raise RefusedError("no_image", formats=", ".join(FORMATS)) from error
-    if photo is None:
-        raise RefusedError("large_photo", width=width, height=height, most=_MAX_PIXELS // 1_000_000)
+        most = (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
+        raise RefusedError("no_image", formats=", ".join(FORMATS), most=most) from error
     photo.thumbnail((_MAX_SIDE, _MAX_SIDE))
     return photo

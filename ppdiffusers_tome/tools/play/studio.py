@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from PIL import Image
 
 from ppdiffusers_tome import applied_tome
-from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.recorder import merging_blocks
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -30,9 +27,8 @@ from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, make_warm_up_config
-from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 from ppdiffusers_tome.tools.play import requests
-from ppdiffusers_tome.tools.play.requests import RefusedError, check_number
+from ppdiffusers_tome.tools.play.requests import RefusedError, check_number, check_prompt, check_tome
 
 _MAP_CALLS, _MAP_PIXELS = 12, 512  # of a map, each of whose calls is an image to send
 Report = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
@@ -40,17 +36,17 @@ Report = Callable[[str, int, int], None]  # the stage, and how many of how many 
 
 @dataclass(frozen=True)
 class Request:
-    """An image by its pipeline, prompt and edges, and how its tokens merge."""
+    """An image by its pipeline, prompt and edges, how its tokens merge, and whether the user cancelled it."""
 
     loaded: loaded_pipeline.LoadedPipeline
     prompt: str
     edges: Image.Image | None
     tome: ToMeConfig
     with_map: bool
+    cancelled: threading.Event = field(default_factory=threading.Event)
 
 
-@dataclass(frozen=True)
-class MapImage:
+class MapImage(NamedTuple):
     """The merged tokens of one block; ``call`` 0 is the average."""
 
     call: int
@@ -66,7 +62,6 @@ class Comparison:
 
     Attributes:
         merged: with its similarity to the unmerged image.
-        unmerged_at: when the unmerged image was finished, in seconds since 1970.
         is_reused: whether an earlier comparison generated it.
         oddities: details of what a user should know, by keys of ``i18n.WORDS``.
         map_images: which tokens merged; empty where no map was asked for or no tokens merge into groups.
@@ -75,7 +70,6 @@ class Comparison:
     request: Request
     unmerged: GeneratedImage
     merged: GeneratedImage
-    unmerged_at: float
     is_reused: bool
     oddities: dict[str, str]
     map_images: list[MapImage]
@@ -107,102 +101,87 @@ class Studio:
             pipe.set_progress_bar_config(disable=True)
             self.plain = replace(loaded, pipe=pipe, settings=replace(settings, controlnet=None))
         self._warm: set[Any] = set()
+        self._is_closed = False
         # One thread for all images, as each thread that computes keeps memory of the mathematical libraries.
         self._worker = ThreadPoolExecutor(1)
 
     def close(self) -> None:
-        """Wait for the running comparison, and drop the others."""
+        """Drop all comparisons, the running one after its current step."""
+        self._is_closed = True
         self._worker.shutdown(cancel_futures=True)
 
     def find_edges(self, photo: Image.Image, form: Mapping[str, Any]) -> Image.Image:
         """Find the edges of a photo, white on black, as a form says.
 
         Raises:
-            RefusedError: a number is out of range, or the thresholds are out of order.
+            RefusedError: a number is out of range.
         """
         low, high = (check_number(form, field, 0, 1000) for field in ("low", "high"))
-        if low > high:
-            raise RefusedError("bad_thresholds", low=low, high=high)
         return detect_edges(fit_image(photo, *_check_size(form)), low, high)
 
     def prepare(self, form: Mapping[str, Any], photo: Image.Image | None) -> Request:
         """Turn a form into a request that fits into memory.
 
         Raises:
-            RefusedError: a field cannot be used, or the image is too large.
+            RefusedError: a field cannot be used, or the photo of the form is gone.
+            ToMeError: the settings of token merging or the class cannot be used, or the image is too large.
         """
+        if form["has_photo"] and photo is None:  # Gradio drops the state of a page after an hour without a connection
+            raise RefusedError("lost_photo")
         base = self.plain if photo is None or self.guided is None else self.guided
-        (height, width), guidance_scale = _check_size(form), check_number(form, "guidance", 0, 100)
+        height, width = _check_size(form)
         settings = replace(
             base.settings, seed=int(check_number(form, "seed", 0, requests.MAX_SEED, 1)),
-            steps=int(check_number(form, "steps", 1, requests.MAX_STEPS, 1)),
+            steps=int(check_number(form, "steps", 1, requests.MAX_STEPS, 1)), height=height, width=width,
+            guidance_scale=check_number(form, "guidance", 0, 100), controlnet_scale=check_number(form, "strength", 0, 10),
             negative_prompt=str(form["negative_prompt"] or "").strip() or None,
-            controlnet_scale=check_number(form, "strength", 0, 10),
         )  # fmt: skip
-        loaded = replace(base, settings=settings, height=height, width=width, guidance_scale=guidance_scale)
-        tome, prompt = requests.check_tome(form), requests.check_prompt(form["prompt"], loaded.labels)
-        for ratio in (0.0, tome.ratio) if loaded.labels is None else ():  # others have one size, which is loaded
-            asked = replace(settings, tome=replace(tome, ratio=ratio), guidance_scale=guidance_scale)
-            try:
-                asked.check_memory(height, width, prefix="")
-            except ToMeError as error:
-                raise RefusedError("too_large", detail=error) from error
+        loaded, prompt, tome = replace(base, settings=settings), check_prompt(form["prompt"]), check_tome(form)
+        loaded.check(prompt)
+        replace(settings, tome=ToMeConfig(0.0)).check_memory(prefix="")
         edges = self.find_edges(photo, form) if base is self.guided and photo is not None else None
         return Request(loaded, prompt, edges, tome, form["preset"] == requests.OWN and bool(form["with_map"]))
 
-    def compare(
-        self, request: Request, previous: Comparison | None, report: Report, cancelled: threading.Event
-    ) -> Comparison:
+    def compare(self, request: Request, previous: Comparison | None, report: Report) -> Comparison:
         """Generate both images, or the merged one alone where ``previous`` has the unmerged one.
 
         Args:
             request: from ``prepare``.
             previous: the last comparison of the same user.
             report: called in each stage.
-            cancelled: once it is set, the comparison ends after the current step.
 
         Raises:
-            CancelledError: ``cancelled`` was set, or the studio was closed.
-            RefusedError: the comparison failed.
+            CancelledError: the request was cancelled, or the studio closed; a running step ends before.
         """
 
         def report_or_cancel(stage: str, done: int, calls: int) -> None:
-            if cancelled.is_set():
+            if request.cancelled.is_set() or self._is_closed:
                 raise CancelledError
             report(stage, done, calls)
 
         context = copy_context()  # where Gradio looks for the user of a progress bar
-        try:
-            return self._worker.submit(context.run, self._compare, request, previous, report_or_cancel).result()
-        except CancelledError:
-            raise
-        except ToMeError as error:
-            raise RefusedError("failed", detail=str(error)) from None  # a traceback would keep tensors alive
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise RefusedError("out_of_memory") from None
-            traceback.print_exc()
-            raise RefusedError("broken") from None
+        return self._worker.submit(context.run, self._compare, request, previous, report_or_cancel).result()
 
     def _compare(self, request: Request, previous: Comparison | None, report: Report) -> Comparison:
-        key = (request.loaded, request.prompt, request.edges)
-        last = previous.request if previous is not None else None
-        if previous is not None and last is not None and (last.loaded, last.prompt, last.edges) == key:
-            unmerged, unmerged_at, is_reused = previous.unmerged, previous.unmerged_at, True
-        else:
-            unmerged, unmerged_at, is_reused = self._generate(request, None, report), time.time(), False
+        last = None if previous is None else previous.request
+        is_reused = last is not None and (last.loaded, last.prompt, last.edges) == (
+            request.loaded, request.prompt, request.edges
+        )  # fmt: skip
+        unmerged = previous.unmerged if previous and is_reused else self._generate(request, None, report)
         merged = self._generate(request, request.tome, report).compare_with(unmerged.image)
-        oddities = _describe_oddities(request)
+        oddities = request.loaded.describe_oddities(request.prompt)
+        if request.edges is not None and request.edges.getbbox() is None:
+            oddities["no_edges"] = ""
         applied = applied_tome(request.loaded.pipe)
         if request.tome.cache and applied is not None and (calls := applied.entries[0].last_image) is not None:
             oddities["cache_steps"] = f"{calls.num_skipped} / {calls.num_skipped + calls.num_computed}"
         map_images = list(_trace(request, report)) if request.with_map else []
-        return Comparison(request, unmerged, merged, unmerged_at, is_reused, oddities, map_images)
+        return Comparison(request, unmerged, merged, is_reused, oddities, map_images)
 
     def _generate(self, request: Request, tome: ToMeConfig | None, report: Report) -> GeneratedImage:
         """Generate and measure an image, after a warm-up for new settings."""
         loaded, edges = request.loaded, request.edges
-        key = (edges is not None, loaded.height, loaded.width, loaded.guidance_scale > 1, tome)
+        key = (edges is not None, loaded.size, loaded.guidance_scale > 1, tome)
         if key not in self._warm:
             loaded.apply(make_warm_up_config(tome))
             loaded.generate(request.prompt, 0, edges, steps=1, after_call=_count_calls(report, "warm_up", 1))
@@ -215,13 +194,6 @@ class Studio:
 def _check_size(form: Mapping[str, Any]) -> tuple[int, int]:
     height, width = (check_number(form, field, SIZE_MULTIPLE, 2**16, SIZE_MULTIPLE) for field in ("height", "width"))
     return int(height), int(width)
-
-
-def _describe_oddities(request: Request) -> dict[str, str]:
-    found = request.loaded.describe_oddities(request.prompt)
-    if request.edges is not None and request.edges.getbbox() is None:
-        found["no_edges"] = ""
-    return {key: found[key] for key in ("too_long", "unknown_subject", "unusual_size", "no_edges") if key in found}
 
 
 def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:

@@ -25,7 +25,7 @@ generate --prompt x --height 100 | --height 100 must be a multiple of 8
 generate --prompt x --height 100000 --width 100000 | --width 100000: the attention of the
 generate --prompt x --guidance-scale nan | --guidance-scale nan must be a finite number
 generate --prompt x --ratio 0.8 | ratio=0.8 must be at least 0 and below 0.75 for a 2x2 stride
-generate --prompt x --cache x | 'x' is no fraction
+generate --prompt x --cache x | cache='x' must be the fraction of steps
 generate --prompt x --config balance | did you mean balanced?
 generate --prompt x --xformers --chunked-attention | were both given; give --xformers on a GPU
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
@@ -78,7 +78,7 @@ UNIPC = {"_class_name": "UniPCMultistepScheduler", "solver_order": 3, "predictio
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("model_index.json", b"{", "cannot be read"),
+        ("model_index.json", b"{", "could not be loaded; check that its files are complete"),
         ("model_index.json", b'{"_class_name": "PaddleInferStableDiffusionPipeline"}', "load_exported("),
         ("unet/diffusion_paddle_model.safetensors", b"cut off", "could not be loaded"),
         ("unet/diffusion_paddle_model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pipe(folder: Path) -> Any:
-    loaded = load_pipeline(find_model(str(folder), class_labels=True), class_labels=True)
+    loaded = load_pipeline(find_model(str(folder)), class_labels=True)
     loaded.set_progress_bar_config(disable=True)
     return loaded
 

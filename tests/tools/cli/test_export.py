@@ -28,7 +28,7 @@ FILES = {"export.json", "model_index.json", "scheduler", "text_encoder", "tokeni
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled model, but with a UNet of one level, which is traced in a fraction of the time."""
     folder = tmp_path_factory.mktemp("model") / "model"
-    shutil.copytree(find_model("bundled").arguments[0], folder)
+    shutil.copytree(find_model("bundled").folder, folder)
     shutil.rmtree(folder / "unet")
     tiny.unet(levels=1, mid_block_type=None, cross_attention_dim=128).save_pretrained(str(folder / "unet"))
     return folder

@@ -59,7 +59,7 @@ def test_new_command_is_one_new_file(tmp_path, monkeypatch, capsys):
         (["generate", "--promt=x"], "'--promt=x' is not an argument of generate; did you mean --prompt?"),
         (["generate", "--prompt=--"], "argument --prompt: '--' is not a value"),
         (["generate", "--method", "tood"], "did you mean todo?"),
-        (["generate", "--tile", "x"], "argument --tile: invalid int or none value: 'x'"),
+        ([*GENERATE, "--tile", "x"], "tile='x' must be "),
     ],
 )
 def test_mistyped_arguments_are_one_line(arguments, sentence, capsys):

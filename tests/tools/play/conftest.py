@@ -44,8 +44,8 @@ def make_form(studio: Studio, **fields: Any) -> dict[str, Any]:
     loaded = studio.plain
     return {
         "prompt": studio.prompt, "preset": "own", "method": "tome", "ratio": 0.5, "with_map": False, "cache": 0,
-        "seed": 0, "steps": 1, "guidance": loaded.guidance_scale, "width": loaded.width, "height": loaded.height,
-        "negative_prompt": "", "low": 100, "high": 200, "strength": 1, **fields,
+        "seed": 0, "steps": 1, "guidance": loaded.guidance_scale, "height": loaded.size[0], "width": loaded.size[1],
+        "negative_prompt": "", "has_photo": False, "low": 100, "high": 200, "strength": 1, **fields,
     }  # fmt: skip
 
 
@@ -65,13 +65,18 @@ def bright_square() -> Image.Image:
 
 
 @pytest.fixture(scope="session")
-def address(studio: Studio, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Host and port of the page."""
+def page(studio: Studio) -> Any:
     pytest.importorskip("gradio", reason="the page needs gradio")
     from ppdiffusers_tome.tools.play.page import Page
+
+    return Page(studio, ["first", "second"], None)
+
+
+@pytest.fixture(scope="session")
+def address(page: Any) -> Iterator[str]:
+    """Host and port of the page."""
     from ppdiffusers_tome.tools.play.server import listen, make_server
 
-    page = Page(studio, ["first", "second"], None)
     with listen("127.0.0.1", 0) as listening:
         server = make_server(page.blocks, listening, "127.0.0.1", ["Play.Example.org"])
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from PIL import Image
+
+from tools.play.conftest import encode_image
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -67,6 +70,19 @@ def test_both_images_are_compared_under_a_slider(
     assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out"
     tab.wait_for_selector("#tome-cancel:disabled", timeout=WAIT)
     assert tab.locator("#tome-generate").is_enabled()
+
+
+def test_a_photo_that_the_page_lost_is_asked_for_again(
+    open_page: Callable[..., Any], page: Any, bright_square: Image.Image
+) -> None:
+    tab = open_page(DESKTOP)
+    tab.locator("#tome-guide .label-wrap").click()
+    file = {"name": "a.png", "mimeType": "image/png", "buffer": encode_image(bright_square)}
+    tab.locator("#tome-guide input[type=file]").set_input_files(file)
+    tab.wait_for_selector(".tome-photo", timeout=WAIT)
+    page.blocks.state_holder.session_data.clear()  # as Gradio does after an hour without a connection
+    tab.click("#tome-generate")
+    tab.wait_for_selector("text=The page no longer has your image", timeout=WAIT)
 
 
 def test_the_second_user_waits_until_the_first_cancels(open_page: Callable[..., Any]) -> None:

@@ -87,11 +87,11 @@ def test_a_comparison_has_two_images_figures_and_a_map(user: Callable[..., User]
     for words in ("speed-up", "PSNR", "SSIM", "seconds", "peak memory", "ratio 0.5", "cache 0.3", "of 64 tokens"):
         assert words in html
     again = me.generate(seed=1, ratio=0.3)
-    assert "is reused" in again
+    assert "that of the comparison before" in again
     assert np.array_equal(find_images(again)[1], unmerged)
     assert "tome-map" not in again
     me.prepare(seed=2)
-    me.call("_cancel")  # while it waits
+    me.call("_cancel", None)  # while it waits
     assert "tome-pair" not in str(me.call("_generate", None, None, None))
     other = user("zh").generate(seed=1, prompt="<img src=x>")
     assert "加速比" in other
@@ -102,15 +102,32 @@ def test_a_comparison_has_two_images_figures_and_a_map(user: Callable[..., User]
 @pytest.mark.parametrize(
     ("language", "fields", "words"),
     [
-        ("en", {"prompt": "  "}, "The prompt is empty"), ("zh", {"height": 100}, "高度 100 无效"),
-        ("zh", {"height": 60_000, "width": 60_000}, "内存不够"), ("en", {"steps": 10**6}, "Steps 1000000"),
-        ("en", {"ratio": 0.75}, "do not work"),
+        ("en", {"prompt": "  "}, "1 to 2000 are accepted"), ("zh", {"height": 104 + 1}, "高度 105 无效"),
+        ("zh", {"height": 60_000, "width": 60_000}, "无法生成：height 60000 and width 60000: "),
+        ("en", {"ratio": 0.75}, "could not be generated: ratio=0.75 must be"),
+        ("zh", {"has_photo": True}, "请重新选择"),
     ],
 )  # fmt: skip
 def test_refusals_are_in_the_users_language(
     user: Callable[..., User], language: str, fields: dict[str, Any], words: str
 ) -> None:
     assert words in user(language).prepare(**fields)
+
+
+def test_failures_are_in_words_and_the_next_comparison_works(
+    user: Callable[..., User], studio: Studio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def raise_memory_error(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    me = user()
+    for fault, words in ((raise_memory_error, "not enough memory"), (None, "the reason is on the terminal")):
+        with monkeypatch.context() as patch:
+            patch.setattr(studio.plain.pipe, "encode_prompt", fault)
+            me.prepare(seed=9)
+            assert words in me.call("_generate", None, None, None)
+    assert "Traceback" in capfd.readouterr().err
+    assert "tome-pair" in me.generate(seed=9)
 
 
 def test_a_photo_guides_its_user_alone(user: Callable[..., User], studio: Studio, bright_square: Image.Image) -> None:
@@ -121,7 +138,7 @@ def test_a_photo_guides_its_user_alone(user: Callable[..., User], studio: Studio
     assert edges.max() == 255
     guided, free = (find_images(each.generate(seed=4))[1] for each in (me, you))
     assert not np.array_equal(guided, free)
-    assert "cannot be read as an image" in you.upload(b"text")
+    assert "cannot be read; choose an image" in you.upload(b"text")
 
 
 def request(

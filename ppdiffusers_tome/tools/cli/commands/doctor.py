@@ -101,7 +101,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
     from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 
     check_sizes(args)
-    source, config = find_model(args.model, any_kind=True), parse_tome_config(args, args.ratio)
+    source, config = find_model(args.model), parse_tome_config(args, args.ratio)
     if args.xformers and args.chunked_attention:
         raise UserError("--xformers and --chunked-attention were both given; give one of them")
     chunked = args.xformers or args.chunked_attention

@@ -71,12 +71,12 @@ def _generate(settings: Settings, prompts: list[str], paths: list[Path], *, over
     from ppdiffusers_tome.tools.measure.units import format_bytes
 
     loaded, _ = load_for_prompts(settings, prompts)
-    loaded.apply_ratio(settings.tome.ratio)
+    loaded.apply(settings.tome)
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
     images = []
     for number, prompt in enumerate(tqdm(prompts, desc="images", position=0, disable=None)):
         generated = loaded.generate(prompt, number, edges)
-        description = loaded.describe(prompt, number, settings.tome.ratio)
+        description = loaded.describe(prompt, number)
         write_image(paths[number], generated.image, description, overwrite=overwrite)
         print_line(f"{paths[number]}  {generated.seconds:.2f} s")
         images.append(generated)

@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page.add_argument("--language", choices=("en", "zh"), help="default: the browser's")
     add_image_arguments(parser)
     add_controlnet_argument(parser.add_argument_group("ControlNet"))
-    parser.set_defaults(image=None, control_image=None, controlnet_scale=1.0)  # the user uploads a photo to the page
+    # The user uploads a photo to the page.
+    parser.set_defaults(image=None, control_image=None, canny_low=100, canny_high=200, controlnet_scale=1.0)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
         try:
             server.run(sockets=[listening])
         finally:
-            page.close()
+            studio.close()
 
 
 def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:

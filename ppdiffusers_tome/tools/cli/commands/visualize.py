@@ -93,11 +93,11 @@ def _visualize(
     from ppdiffusers_tome.tools.images import write_image
 
     loaded, (prompt,) = load_for_prompts(settings, prompts, default=args.prompt is None)
-    loaded.apply_ratio(settings.tome.ratio)
+    loaded.apply(settings.tome)
     num_calls = loaded.count_calls()
     calls, blocks = _select_calls(args.at, num_calls), _select_blocks(loaded, args.blocks)
     traced, records, by_ratio = _generate(loaded, prompt, configs)
-    run = loaded.describe(prompt, 0, settings.tome.ratio)
+    run = loaded.describe(prompt, 0)
     sheets = [merged_sheets.make_ratios_sheet(run, by_ratio)]
     if METHODS[settings.tome.method].compares:
         by_block = {block: [record for record in records if record.block == block] for block in blocks}
@@ -158,7 +158,7 @@ def _generate(
         for config in configs:
             generated = traced
             if config != loaded.settings.tome:
-                loaded.apply_ratio(config.ratio)
+                loaded.apply(config if config.ratio != 0 else None)
                 generated = loaded.generate(prompt, 0, edges)
             by_ratio.append((config, generated.compare_with(by_ratio[0][1].image) if by_ratio else generated))
             bar.update()
