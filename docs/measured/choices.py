@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.evaluate.differences import subtract
+from ppdiffusers_tome.tools.evaluate.report import subtract
 from ppdiffusers_tome.tools.measure.stats import Median
 
 # Of the suites, by their names there; the presets are todo, random 0.75, 3x3, and 4x4 at two levels.

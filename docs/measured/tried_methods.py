@@ -27,8 +27,8 @@ from ppdiffusers_tome.tools.generation import sampling
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale
-from ppdiffusers_tome.tools.measure.similarity import compute_psnr
 from ppdiffusers_tome.tools.measure.stats import Median
+from ppdiffusers_tome.tuning.images import psnr
 
 CELL = 2  # tokens a side, of which one is a destination
 
@@ -304,7 +304,7 @@ def main() -> None:
         whole = {steps: draw(prompt, seed, steps) for steps in {each.steps for each in PROTOTYPES}}
         for each in PROTOTYPES:
             with put_on(layers, each, seed):
-                found[each.name].append(compute_psnr(whole[each.steps], draw(prompt, seed, each.steps)))
+                found[each.name].append(psnr(whole[each.steps], draw(prompt, seed, each.steps)))
     print(f"{args.model}, {len(cases)} pictures; medians with their 95% intervals")
     print("| method | PSNR, dB | compared with | dB above that |\n|---|---:|---|---:|")
     for each in PROTOTYPES:

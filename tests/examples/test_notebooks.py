@@ -9,8 +9,8 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from examples.notebooks import CHINESE, ENGLISH, ROOT, code_cells, ran, read, shown_by
 from house.pages import Section, sections
-from tools.notebooks import CHINESE, ENGLISH, ROOT, code_cells, ran, read, shown_by
 
 pytestmark = pytest.mark.once
 
@@ -60,13 +60,6 @@ def test_both_say_the_same(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_pages_that_it_names_are_there(path: Path) -> None:
-    named = re.findall(r"docs/[\w/-]+\.md", "\n".join(words(path)))
-    assert len(named) > 1
-    assert all((ROOT / page).exists() for page in named)
-
-
-@BOTH
 def test_is_valid_small_and_without_warnings_of_a_machine(path: Path) -> None:
     book = read(path)
     nbformat.validate(book)
@@ -94,13 +87,6 @@ class TestOfTheRun:
         assert pictures == showing[: len(pictures)]
         assert len(pictures) == len(showing) - 1  # the last needs a GPU
         assert pictures_in(book) == 5
-
-    def test_says_what_merged(self, book: NotebookNode) -> None:
-        text = text_of(book)
-        assert "preset balanced" in text
-        assert re.search(r"\d+ of 64 tokens merge in the first step", text)
-        assert "'controlnet'" in text
-        assert "no GPU here" in text
 
     def test_has_a_table_of_methods(self, book: NotebookNode) -> None:
         rows = re.findall(r"^\| `(\w+)` \| [\d.]+ \| [\d.]+x \| [\d.]+ \|$", text_of(book), re.MULTILINE)

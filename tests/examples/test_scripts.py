@@ -18,7 +18,7 @@ from launching import python_path
 from ppdiffusers_tome.tools import demo_model
 from tools.cli.conftest import pixels_of
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def run_example(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

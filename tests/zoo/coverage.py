@@ -28,7 +28,7 @@ from ppdiffusers_tome.patching.unsupported import REFUSED, find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.doctor import coverage as shipped
 from ppdiffusers_tome.tools.doctor.coverage import NEWEST, NOT_EXPORTED, PipelineCoverage, list_pipelines
-from ppdiffusers_tome.tools.doctor.versions import TESTED
+from ppdiffusers_tome.tools.doctor.environment import TESTED
 from zoo import Specimen, specimens
 
 # Pipelines that ppdiffusers 0.29 itself cannot run, and how that shows.

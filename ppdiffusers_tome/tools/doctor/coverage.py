@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ppdiffusers_tome.tools.console.tables import Table
-from ppdiffusers_tome.tools.doctor.versions import TESTED
+from ppdiffusers_tome.tools.doctor.environment import TESTED
 
 FILE = Path(__file__).with_name("coverage.json")
 # Since when a pipeline exists whose source bears the version before it.

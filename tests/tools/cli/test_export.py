@@ -11,8 +11,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome
-from ppdiffusers_tome.errors import ToMeError
-from ppdiffusers_tome.export.pipelines import export_pipeline, load_exported
+from ppdiffusers_tome.export.pipelines import load_exported
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
@@ -77,17 +76,6 @@ def test_the_exported_size_is_the_default_and_the_only_one(export: Path, tmp_pat
     other = Path(shutil.copytree(export, tmp_path / "exported"))
     (other / "export.json").unlink()
     assert load_exported(other)(PROMPT, height=64, width=64, num_inference_steps=1).images[0].size == (64, 64)
-
-
-def test_errors_in_python_name_its_arguments(model: Path, tmp_path: Path) -> None:
-    pipe = load_pipeline(find_model(str(model)))
-    for name, value, words in (
-        ("height", 100, "must be a multiple of 8"), ("width", "64", "must be a whole number; got str"),
-        ("rows", 0, "must be 1 or more"),
-    ):  # fmt: skip
-        with pytest.raises(ToMeError, match=f"{name}={value!r} {words}"):
-            export_pipeline(pipe, tmp_path / "out", **{"height": 64, "width": 64, name: value})
-    assert not list(tmp_path.iterdir())
 
 
 def test_models_and_exports_are_not_replaced(

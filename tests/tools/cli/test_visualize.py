@@ -102,10 +102,9 @@ def test_a_controlnet_has_a_column(tmp_path: Path, photo: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--ratio", "0"], "--ratio 0 merges nothing"),
-        (["--ratios", "0"], "--ratios 0 leaves nothing to compare"),
-        (["--at", "0"], "--at 0 must be 1 or more"),
-        (["--at", "5", "1"], "--at 5 must be at most 1"),
+        (["--ratio", "0"], "a ratio of 0 merges nothing"),
+        (["--ratios", "0"], "a ratio of 0 merges nothing"),
+        (["--at", "5", "1"], "--at 5 must be from 1 to 1"),
         (["--blocks", "nowhere"], f"these merge: unet.{BLOCK}"),
         (["--prompt", "a photo of a rocket"], "2 prompts were given"),
         (["--height", "8", "--width", "8"], "none of the blocks merged tokens into groups"),
