@@ -85,6 +85,11 @@ def test_presets_files_of_settings_and_suites_are_read(tmp_path: Path) -> None:
         path.write_text(line)
         with pytest.raises(UserError, match=re.escape(words)):
             parse("--suite", str(path), "--ratios")
+    assert [(each.name, each.steps) for each in parse("--ratios", "--fewer-steps", "1", "9")[1:]] == [
+        ("1 step", 1), ("9 steps", 9)
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="--fewer-steps 10 must be at least 1 and below 10"):
+        parse("--fewer-steps", "10")
 
 
 @pytest.mark.parametrize("configuration", [unmerged(), port(0.5), HALF], ids=lambda each: each.contender)

@@ -17,7 +17,9 @@ from ppdiffusers_tome.tools.evaluate.report import Report, Row
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder, Sample
 from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
 from ppdiffusers_tome.tools.measure.ledger import Ledger, run_jobs
+from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
+from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.timing import rotate
 from ppdiffusers_tome.tuning.measurement import DeviceClock
 
@@ -66,9 +68,6 @@ class Evaluation:
             UserError: the ledger belongs to another run, or cannot be written.
             NothingToMergeError: nothing merges in the pipeline with a configuration.
         """
-        from ppdiffusers_tome.tools.measure.memory import explain_peak
-        from ppdiffusers_tome.tools.measure.system import describe_machine
-
         run = {**self.loaded.describe_run(), "negative_prompt": self.loaded.settings.negative_prompt}
         del run["versions"]  # those of the machine
         machine = {**describe_machine(), "memory": explain_peak()}

@@ -170,19 +170,6 @@ def test_prompts_come_from_files_or_are_all_subjects(tmp_path: Path) -> None:
         assert command._parse_prompts(args, parse_settings(args, 0.0)) == expected
 
 
-def test_fewer_steps_are_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--prompt", PROMPT, "--configs", "quality", "--steps", "3", "--fewer-steps"]
-    assert evaluate(tmp_path / "out", *arguments, "3") == 2
-    assert "--fewer-steps 3 must be at least 1 and below 3" in capsys.readouterr().err
-    assert evaluate(tmp_path / "out", *arguments, "1", "2") == 0
-    rows = read_rows(tmp_path / "out")
-    assert list(rows) == ["unmerged", "quality", "1 step", "2 steps"]
-    assert rows["1 step"]["psnr_db"]["median"] < rows["2 steps"]["psnr_db"]["median"] < 60
-    assert rows["1 step"]["configuration"] == {
-        "name": "1 step", "contender": "unmerged", "family": "fewer steps", "tome": None, "steps": 1,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

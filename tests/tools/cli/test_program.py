@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -103,16 +102,6 @@ def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch
         assert main(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.endswith(f'pip install "ppdiffusers-tome[{extra}]"')
-
-
-def test_interrupt_ends_with_130_and_one_line(monkeypatch, capsys):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
-    monkeypatch.setattr(generate, "run", lambda args: signal.raise_signal(signal.SIGINT))
-    try:
-        assert main(GENERATE) == 130
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert capsys.readouterr().err == "ppdiffusers-tome: interrupted\n"
 
 
 def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):

@@ -93,12 +93,6 @@ def test_blocks_and_calls_are_selected(tmp_path: Path) -> None:
     assert shapes[0][0] < shapes[1][0] < shapes[2][0]  # rows of one call, two, three
 
 
-def test_a_controlnet_has_a_column(tmp_path: Path, photo: Path) -> None:
-    content = visualize(tmp_path, "--image", str(photo), size=SMALL)
-    assert {row["denoiser"] for row in content["merged"]} == {"unet", "controlnet"}
-    assert pixels_of(tmp_path / "visualize.png").shape[1] == 2 * MARGIN + 3 * (256 + GAP) - GAP
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
