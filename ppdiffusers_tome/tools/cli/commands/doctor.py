@@ -13,7 +13,7 @@ from ppdiffusers_tome.tools.bench.gpu_estimate import DEVICES, FOOTNOTE, estimat
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.console.process import get_original_environment
 from ppdiffusers_tome.tools.console.tables import Table
-from ppdiffusers_tome.tools.doctor.coverage import format_page, inspect_installed, make_table
+from ppdiffusers_tome.tools.doctor.coverage import inspect_installed, make_table
 from ppdiffusers_tome.tools.doctor.environment import (
     describe_environment,
     find_problems,
@@ -50,7 +50,7 @@ _STEPS = 20  # of the image whose time is estimated
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--markdown", action="store_true", help="the table of pipelines as a page in Markdown")
+    what.add_argument("--markdown", action="store_true", help="the table of pipelines alone, in Markdown")
     what.add_argument("--environment", action="store_true", help="what a bug report needs")
     what.add_argument("--model", metavar="MODEL", help="a pipeline's folder, a hub name, or 'bundled'")
     parser.add_argument("--json", action="store_true", help="with --environment: as JSON")
@@ -63,10 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.environment:
         _print_environment(as_json=args.json)
-    elif args.markdown:
-        print(format_page(), end="")
     elif args.model is None:
-        _print_coverage()
+        _print_coverage(markdown=args.markdown)
     else:
         _print_estimates(args)
 
@@ -82,11 +80,15 @@ def _print_environment(*, as_json: bool) -> None:
     print(format_report(imports), "", *find_problems(imports), sep="\n")
 
 
-def _print_coverage() -> None:
+def _print_coverage(*, markdown: bool) -> None:
     with quiet_libraries():
         import ppdiffusers.pipelines
 
-        make_table(inspect_installed(ppdiffusers.pipelines)).print()
+        table = make_table(inspect_installed(ppdiffusers.pipelines))
+        if markdown:
+            print(table.markdown(), end="")
+            return
+        table.print()
         if warning := never_tested(ppdiffusers.__version__):
             print_line(f"\n{warning}")
     print_line(
