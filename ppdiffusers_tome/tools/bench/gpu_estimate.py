@@ -26,7 +26,10 @@ FOOTNOTE = "* needs ppdiffusers 0.29.1 or newer, from PaddleMIX's source"
 
 @cache
 def load_estimates() -> dict[tuple[str, int, str], dict[str, float]]:
-    """Return the speed-ups by preset, of each family, size and device; below 1 merging costs more than it saves."""
+    """Return the speed-ups by preset, of each family, size and device.
+
+    Below 1 merging costs more than it saves.
+    """
     estimates = {}
     for row in json.loads(FILE.read_text(encoding="utf-8")):
         by_preset = {name: row["unmerged"] / milliseconds for name, milliseconds in row["presets"].items()}

@@ -90,8 +90,8 @@ def apply_port(model_or_pipe: Any, ratio: float, max_downsample: int | None = No
 
 
 def _make_ours(note: str = "", **settings: Any) -> Variant:
-    """Make a variant of this package; a preset has a ratio and levels of its own."""
-    takes_ratio = "config" not in settings
+    """Make a variant of this package."""
+    takes_ratio = "config" not in settings  # a preset has a ratio of its own
 
     def apply(model_or_pipe: Any, ratio: float) -> None:
         from ppdiffusers_tome.api import apply_tome

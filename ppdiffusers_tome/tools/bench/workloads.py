@@ -58,7 +58,7 @@ class Case:
 
 
 def load_workload(case: Case) -> tuple[Any, Callable[[int], None]]:
-    """Load a case: the model or pipeline to which variants are applied, and what runs it in so many steps.
+    """Return a case's model or pipeline, and a function that runs steps.
 
     Raises:
         UserError: the model cannot be loaded, or this device cannot run it so.

@@ -65,7 +65,7 @@ class Page:
     tables: Sequence[Table]
 
     def write(self, paths: Sequence[Path], content: Mapping[str, Any]) -> None:
-        """Write the page as Markdown and ``content`` as JSON, and print the page and the paths.
+        """Write Markdown and JSON, and print the page and the paths.
 
         Args:
             paths: of files that were written before, and at last those of the Markdown and the JSON.

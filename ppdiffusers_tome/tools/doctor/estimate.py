@@ -114,7 +114,7 @@ def time_denoiser(pipe: Any, part: str, config: ToMeConfig, height: int, width: 
 
 
 def time_decoding(pipe: Any, height: int, width: int) -> float:
-    """Time the decoding of an image of so many pixels, or return 0 without an image's VAE."""
+    """Time the decoding of an image; 0 without an image's VAE."""
     vae = getattr(pipe, "vae", None)
     if not isinstance(vae, ppdiffusers.AutoencoderKL):
         return 0.0

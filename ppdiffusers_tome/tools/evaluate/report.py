@@ -55,7 +55,7 @@ class Row:
 
     @classmethod
     def from_samples(cls, configuration: Configuration, samples: Sequence[Sample], levels: Sequence[int] = ()) -> Row:
-        """Summarize samples; ``levels`` are those of the blocks that count, none if blocks were not timed."""
+        """Summarize samples; blocks at ``levels`` count, none if they were not timed."""
         values = {
             SECONDS: [sample.seconds for sample in samples],
             SPEED_UP: [sample.unmerged_seconds / sample.seconds for sample in samples],
@@ -149,7 +149,7 @@ class Report:
         ]  # fmt: skip
 
     def write(self, paths: Sequence[Path], figure: Image.Image) -> None:
-        """Write the figure, the tables as Markdown and the numbers as JSON, and print the tables.
+        """Write figure, tables and numbers, and print the tables.
 
         Raises:
             UserError: a file cannot be written.
@@ -164,7 +164,7 @@ class Report:
 
 
 def mark_frontier(rows: Sequence[Row], speed_up: str) -> list[bool]:
-    """Return True for each row on the frontier of PSNR and a speed-up; False without that measure."""
+    """Return True for each row on the frontier of PSNR and speed-up."""
     if not all(speed_up in row.medians for row in rows):
         return [False] * len(rows)
     return find_frontier([(row.medians[speed_up].median, row.psnr) for row in rows])

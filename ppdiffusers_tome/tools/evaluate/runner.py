@@ -56,7 +56,7 @@ class Evaluation:
     _warmed_up: set[str] = field(default_factory=set)
 
     def run(self, title: str, cases: Sequence[Case], ledger_path: Path, *, overwrite: bool) -> Report:
-        """Generate and measure the images that the ledger or the folder lacks, and report on all.
+        """Measure the images that ledger or folder lack; report on all.
 
         Args:
             title: of the report.

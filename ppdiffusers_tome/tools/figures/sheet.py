@@ -89,7 +89,7 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
 
 
 def _wrap(figure: Figure, text: str, points: float, width: int) -> list[Text]:
-    """Break a text into lines of a width in pixels, paths at separators, and add them to a figure."""
+    """Add a text as lines of a width in pixels; paths break at separators."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     breakable = re.sub(r"(?<=[./_])(?=[^\W\d])", "\0 ", text)
     characters = len(breakable)

@@ -148,7 +148,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
 
 
 def _describe_gain(pipe: Any, part: str, config: ToMeConfig, height: int, width: int) -> str:
-    """Time a call of the denoiser and the decoding, or explain why they were not timed."""
+    """Time a denoiser call and the decoding, or explain why not."""
     from ppdiffusers_tome.tools.doctor.estimate import time_decoding, time_denoiser
 
     try:
