@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
+from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.files import prepare_folder, write_json
 from ppdiffusers_tome.tools.generation.arguments import (
@@ -18,33 +17,27 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_tome_arguments,
 )
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
-from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings, parse_tome_config
+from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings
 from ppdiffusers_tome.tools.images import write_image
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
+    from ppdiffusers_tome.patching.recorder import MergingBlock
 
-HELP = "Generate an image and show which of its tokens merged, by step and level; and the image at several ratios."
-EXAMPLES = """writes visualize.png (groups of merged tokens over the image: one row per step, one column per block),
-visualize-ratios.png (the image without token merging and at every ratio) and visualize.json (groups in numbers,
-PSNR, SSIM and FLIP). Groups have their mean color and an outline; tokens that did not merge have no outline. Methods
-that compare no tokens, as in all presets, make no groups and no visualize.png.
+HELP = "Generate an image and show which of its tokens merged, by step and level."
+EXAMPLES = """writes visualize.png (groups of merged tokens over the image: one row per step, one column per block) and
+visualize.json (groups in numbers). Groups have their mean color and an outline; tokens that did not merge have no
+outline. Methods that compare no tokens, as in all presets, make no groups.
 
   ppdiffusers-tome visualize --prompt "a photo of a rocket" --max-downsample 4 --at 1 5 10
   ppdiffusers-tome visualize --image photo.png --blocks up_blocks
 """
-RATIOS = (0.25, 0.5, 0.7)
 ALL = "all"
 _NUM_CALLS = 3  # rows without --at
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
-    tome = add_tome_arguments(parser)
-    tome.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge (default: 0.5)")
-    tome.add_argument("--ratios", type=float, nargs="+", default=list(RATIOS), metavar="X",
-                      help=f"ratios of the strip (default: {' '.join(map(str, RATIOS))})")
+    add_tome_arguments(parser, ratio=True)
     group = parser.add_argument_group("rows and columns")
     group.add_argument("--at", type=int, nargs="+", metavar="STEP",
                        help="calls of the denoiser, from 1 (default: three)")
@@ -56,47 +49,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = parse_settings(args, args.ratio)
-    configs = list(dict.fromkeys(parse_tome_config(args, ratio) for ratio in (0.0, *args.ratios)))
-    prompts, has_groups = check_prompts(args.prompt, PROMPTS[1:2]), METHODS[settings.tome.method].compares
+    settings, prompts = parse_settings(args, args.ratio), check_prompts(args.prompt, PROMPTS[1:2])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one image; give one --prompt")
-    if len(configs) == 1 or settings.tome.ratio == 0:
-        raise UserError("a ratio of 0 merges nothing, so there is nothing to show; give one such as 0.5")
-    names = ["visualize-ratios.png", "visualize.json", "visualize.png"]
-    if not has_groups:
-        configs = list(dict.fromkeys([*configs, settings.tome]))
-        names.pop()
-        warn(
-            f"method {settings.tome.method} makes no groups of similar tokens, so there is no visualize.png; to see "
-            "groups, add --method tome --ratio 0.5"
+    if settings.tome.ratio == 0 or not METHODS[settings.tome.method].compares:
+        raise UserError(
+            f"{settings.tome.summary} makes no groups of similar tokens, so there is nothing to show; add --method "
+            "tome --ratio 0.5, or see the images with ppdiffusers-tome compare"
         )
-    paths = prepare_folder(args.output, names, overwrite=args.overwrite)
+    paths = prepare_folder(args.output, ["visualize.png", "visualize.json"], overwrite=args.overwrite)
     with quiet_libraries():
-        from ppdiffusers_tome.tools.figures import merged_sheets
+        from ppdiffusers_tome.tools.figures.merged_sheets import describe_records, make_groups_sheet
 
         loaded, (prompt,) = load_for_prompts(settings, prompts, default=args.prompt is None)
         loaded.apply(settings.tome)
         num_calls = loaded.count_calls()
         calls, blocks = _select_calls(args.at, num_calls), _select_blocks(loaded, args.blocks)
-        traced, records, by_ratio = _generate(loaded, prompt, configs)
+        edges = None if settings.edges is None else loaded.load_edges(settings.edges)
+        traced, records = loaded.generate_traced(prompt, 0, edges)
+        by_block = {block: [record for record in records if record.block == block] for block in blocks}
+        by_block = {block: of_block for block, of_block in by_block.items() if of_block}
+        if not by_block:
+            raise UserError(
+                "none of the blocks merged tokens into groups in this image, so there is nothing to show: generate a "
+                "larger image, or omit --blocks"
+            )
         run = loaded.describe(prompt, 0, settings.tome.ratio)
-        sheets = [merged_sheets.make_ratios_sheet(run, by_ratio)]
-        if has_groups:
-            by_block = {block: [record for record in records if record.block == block] for block in blocks}
-            by_block = {block: of_block for block, of_block in by_block.items() if of_block}
-            if not by_block:
-                raise UserError(
-                    "none of the blocks merged tokens into groups in this image, so there is nothing to show: generate "
-                    "a larger image, or omit --blocks"
-                )
-            summary = settings.tome.summary
-            sheets.append(merged_sheets.make_groups_sheet(traced.image, by_block, num_calls, calls, run, summary))
-        numbers = {"run": run, "calls": num_calls, "merged": merged_sheets.describe_records(records),
-                   "ratios": merged_sheets.describe_ratios(by_ratio)}  # fmt: skip
-        write_json(paths[1], numbers, overwrite=True)
-        for path, sheet in zip((paths[0], *paths[2:]), sheets, strict=True):
-            write_image(path, sheet, run, overwrite=True)
+        sheet = make_groups_sheet(traced.image, by_block, num_calls, calls, run, settings.tome.summary)
+        write_json(paths[1], {"run": run, "calls": num_calls, "merged": describe_records(records)}, overwrite=True)
+        write_image(paths[0], sheet, run, overwrite=True)
         print_line("\n".join(map(str, paths)))
 
 
@@ -126,21 +107,3 @@ def _select_blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[Mer
         if not any(part in name for name in names):
             raise UserError(f"--blocks {part} is in no name of a block that merges; these merge: {', '.join(names)}")
     return [block for name, block in names.items() if any(part in name for part in parts)]
-
-
-def _generate(
-    loaded: LoadedPipeline, prompt: str, configs: list[ToMeConfig]
-) -> tuple[GeneratedImage, list[MergeRecord], list[tuple[ToMeConfig, GeneratedImage]]]:
-    """Generate the image with the settings, traced, and at every ratio."""
-    from tqdm import tqdm
-
-    edges = None if loaded.settings.edges is None else loaded.load_edges(loaded.settings.edges)
-    by_ratio: list[tuple[ToMeConfig, GeneratedImage]] = []
-    traced, records = loaded.generate_traced(prompt, 0, edges)
-    for config in tqdm(configs, desc="images", position=0, disable=None):
-        generated = traced
-        if config != loaded.settings.tome:
-            loaded.apply_ratio(config.ratio)
-            generated = loaded.generate(prompt, 0, edges)
-        by_ratio.append((config, generated.compare_with(by_ratio[0][1].image) if by_ratio else generated))
-    return traced, records, by_ratio
