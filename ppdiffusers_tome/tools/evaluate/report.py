@@ -127,14 +127,14 @@ class Report:
             "PSNR (median, and the lowest in parentheses) and SSIM (median): to the unmerged image from the same noise",
             f"FLIP (median): the difference to the eye, 0 to 1, less is better; LDR-FLIP at {FLIP_PPD} pixels per "
             "degree",
+            "frontier: no other configuration has as much PSNR and as much speed-up (of the blocks, of the whole) and "
+            "more of at least one",
         ]
         if self.levels:
-            notes += [
+            notes.append(
                 f"seconds in blocks: inside the transformer blocks at level {' and '.join(map(str, self.levels))}, "
-                "where tokens merge, with matching, merging and unmerging",
-                "frontier: no other configuration has as much PSNR and as much speed-up (of the blocks, of the whole) "
-                "and more of at least one",
-            ]
+                "where tokens merge, with matching, merging and unmerging"
+            )
         if any(row.configuration.steps is not None for row in self.rows):
             notes.append("N steps: the unmerged pipeline with fewer denoising steps, the other way to save the time")
         if num_images < MIN_VALUES:
