@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome.tools.evaluate.differences import subtract
+from ppdiffusers_tome.tools.evaluate.report import subtract
 from ppdiffusers_tome.tools.measure.stats import Median
 
 # Names of docs/measured/suites. The presets are "todo, random" 0.75, 3x3, and 4x4 at two levels.

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ppdiffusers_tome.tools.evaluate.frontier import find_frontier
+from ppdiffusers_tome.tools.measure.stats import find_frontier
 
 SPEEDS = [round(1.2 + 0.1 * number, 1) for number in range(14)]  # 1.2 to 2.5
 PLAIN_TOME, PLAIN_TODO, PORT = "tome", "todo", "port"

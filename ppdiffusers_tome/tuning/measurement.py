@@ -53,24 +53,30 @@ def synchronize() -> None:
 class TensorMemory:
     """Paddle's count of the bytes that its tensors hold."""
 
-    def __init__(self, kind: str, index: int) -> None:
+    def __init__(self) -> None:
+        import paddle
         from paddle.base import core
 
+        device, _, index = paddle.get_device().partition(":")
+        kind, self._index = ("device", int(index or 0)) if device == "gpu" else ("host", 0)
         self.meaning = "memory of Paddle's tensors" + (" on the GPU" if kind == "device" else "")
-        self._reset = getattr(core, f"{kind}_memory_stat_reset_peak_value", None)
+        self._current = getattr(core, f"{kind}_memory_stat_current_value")
         self._peak = getattr(core, f"{kind}_memory_stat_peak_value")
-        self._index = index
-        self.can_reset = self._reset is not None
+        self._reset = getattr(core, f"{kind}_memory_stat_reset_peak_value", None)
+        self.is_usable = kind == "device" or self._reset is not None
 
     def reset(self) -> None:
         self._peak_before = self._peak("Allocated", self._index)
         if self._reset is not None:
             self._reset("Allocated", self._index)
 
+    def current_bytes(self) -> int:
+        return int(self._current("Allocated", self._index))
+
     def peak_bytes(self) -> int | None:
         peak = int(self._peak("Allocated", self._index))
         # Paddle 2.6 cannot reset a peak, so it belongs to this call only if the call raised it.
-        return peak if self.can_reset or peak > self._peak_before else None
+        return peak if self._reset is not None or peak > self._peak_before else None
 
 
 class ResidentMemory:
@@ -94,14 +100,5 @@ class ResidentMemory:
 
 def device_memory() -> TensorMemory | ResidentMemory:
     """Return the memory counter that works on this device with this Paddle."""
-    kind, index = memory_kind()
-    tensors = TensorMemory(kind, index)
-    return tensors if kind == "device" or tensors.can_reset else ResidentMemory()
-
-
-def memory_kind() -> tuple[str, int]:
-    """Return the kind of memory, "device" or "host", and its index."""
-    import paddle
-
-    device, _, index = paddle.get_device().partition(":")
-    return ("device", int(index or 0)) if device == "gpu" else ("host", 0)
+    tensors = TensorMemory()
+    return tensors if tensors.is_usable else ResidentMemory()

@@ -36,7 +36,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = {name: getattr(args, name) for name in ("model", "height", "width", "rows", "ratio", "repeats")}
     seconds = _measure(**settings)
     base = seconds[f"unmerged, {DYNAMIC}"]
-    rows = [(name, Spread.from_values(values), Spread.from_quotients(base, values)) for name, values in seconds.items()]
+    rows = [
+        (name, Spread.from_values(values), Spread.from_values([a / b for a, b in zip(base, values, strict=True)]))
+        for name, values in seconds.items()
+    ]
     about = {**settings, **pages.machine()}
     notes = [
         pages.describe(about),

@@ -13,9 +13,10 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.block import PARTITION, STAGES, BlockCase, run_todo
 from benchmarks.gpu_costs import DEVICES, Cost, seconds_of
@@ -28,7 +29,7 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.methods import CHOSEN, METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.bench.gpu_estimate import FILE, FOOTNOTE, SIZES, Estimate, estimate_table
+from ppdiffusers_tome.tools.bench.gpu_estimate import FILE, FOOTNOTE, SIZES, estimate_table
 
 BEGIN, END = (
     "<!-- what follows is made by benchmarks.gpu_presets -->",
@@ -80,15 +81,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(page())
 
 
-def estimate_family(name: str) -> Iterator[Estimate]:
-    """Estimate one family at every size on every device."""
+def estimate_family(name: str) -> Iterator[dict[str, Any]]:
+    """Estimate one family at every size on every device, in milliseconds."""
     family = FAMILIES[name]
     for pixels in SIZES:
         unmerged = family.denoiser.costs(pixels, family.batch, lambda level, tokens: tokens)
         merged = {preset: count_merged(family, pixels, ToMeConfig.preset(preset)) for preset in presets()}
         for device in DEVICES:
             by_preset = {preset: _milliseconds(seconds_of(costs, device)) for preset, costs in merged.items()}
-            yield Estimate(name, pixels, device.name, _milliseconds(seconds_of(unmerged, device)), by_preset)
+            milliseconds = _milliseconds(seconds_of(unmerged, device))
+            yield dict(family=name, pixels=pixels, device=device.name, unmerged=milliseconds, presets=by_preset)
 
 
 def count_merged(family: Family, pixels: int, config: ToMeConfig) -> list[Cost]:
@@ -126,9 +128,9 @@ def _milliseconds(seconds: float) -> float:
     return float(f"{1e3 * seconds:.5g}")
 
 
-def to_json(rows: Sequence[Estimate]) -> str:
+def to_json(rows: Sequence[dict[str, Any]]) -> str:
     """Format the estimates as ``gpu_estimate.json``, one per line."""
-    return "[\n" + ",\n".join(json.dumps(asdict(row)) for row in rows) + "\n]\n"
+    return "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n"
 
 
 def page() -> str:

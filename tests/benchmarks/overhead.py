@@ -29,7 +29,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.measure.stats import Spread
 from ppdiffusers_tome.tools.measure.timing import measure_seconds, pause_garbage_collection
 from ppdiffusers_tome.tools.measure.units import format_bytes
-from ppdiffusers_tome.tuning.measurement import DeviceClock, memory_kind
+from ppdiffusers_tome.tuning.measurement import DeviceClock, TensorMemory
 
 if TYPE_CHECKING:
     import paddle
@@ -199,15 +199,13 @@ def measure_peaks(case: BlockCase) -> dict[str, Peak | None]:
 def _peak(name: str, case: BlockCase) -> Peak:
     """Measure in the child, after a small case that sets things up."""
     import paddle
-    from paddle.base import core
 
-    kind, index = memory_kind()
+    memory = TensorMemory()
 
     def bytes_in_use() -> list[int]:
         """Return the bytes now and at the most, an upper bound of the peak."""
-        tensors = [
-            getattr(core, f"{kind}_memory_stat_{which}_value")("Allocated", index) for which in ("current", "peak")
-        ]
+        current = memory.current_bytes()
+        tensors = current, memory.peak_bytes() or current
         return [sum(both) for both in zip(tensors, tracemalloc.get_traced_memory(), strict=True)]
 
     timestep, small = paddle.to_tensor([500]), replace(case, height=8, width=8, tile=4)
@@ -216,6 +214,7 @@ def _peak(name: str, case: BlockCase) -> Peak:
         for _ in stages_of(name, small)(small, small.tokens(), timestep):
             pass
         gc.collect()
+        memory.reset()
         tracemalloc.start()
         before, _ = bytes_in_use()
         for stage in stages_of(name, case)(case, x, timestep):

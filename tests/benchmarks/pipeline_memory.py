@@ -25,12 +25,12 @@ from unittest import mock
 import paddle
 import ppdiffusers
 
-from benchmarks.traced_memory import build, compute_peaks, count_allocated, count_operators, make_data
+from benchmarks.traced_memory import build, compute_peaks, count_operators, make_data
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.overrides import block
 from ppdiffusers_tome.tools.bench.random_models import _SD3, RANDOM_UNETS, random_model
-from ppdiffusers_tome.tuning.measurement import Meter, ResidentMemory
+from ppdiffusers_tome.tuning.measurement import Meter, ResidentMemory, TensorMemory
 
 SIZES, PRESET = (512, 1024), "balanced"
 VARIANTS = {"unmerged": None, "ratio 0.5": ToMeConfig(0.5), PRESET: ToMeConfig.preset(PRESET)}
@@ -170,7 +170,7 @@ def measure(variant: str, pixels: int) -> dict[str, int]:
         vae, text, None, unet, ppdiffusers.DDIMScheduler(), None, None, requires_safety_checker=False
     )
     pipe.set_progress_bar_config(disable=True)
-    config, peaks = VARIANTS[variant], {"weights": count_allocated()}
+    config, peaks = VARIANTS[variant], {"weights": TensorMemory().current_bytes()}
     if config is not None:
         pipe.apply_tome(config)
 

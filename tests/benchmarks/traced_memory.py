@@ -12,19 +12,9 @@ import numpy as np
 import paddle
 import paddle.nn.functional as F
 
-from ppdiffusers_tome.tuning.measurement import memory_kind
-
 _VIEWS = ("flatten", "reshape", "share_data", "squeeze", "unsqueeze")  # of their first input; they take no memory
 _FUSED_ATTENTION = ("scaled_dot_product_attention", "scaled_dot_product_attention_")
 _Values = list[tuple[Any, tuple[int, ...], str]]  # what tells tensors apart, their shape and type
-
-
-def count_allocated() -> int:
-    """Count the bytes of Paddle's tensors now."""
-    from paddle.base import core
-
-    kind, index = memory_kind()
-    return int(getattr(core, f"{kind}_memory_stat_current_value")("Allocated", index))
 
 
 def compute_peaks(call: Callable[[], Any], *, itemsize: int = 4, unfolds: bool = False) -> tuple[int, int]:

@@ -12,9 +12,8 @@ from urllib.parse import unquote
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
-README, TRANSLATED_README = ROOT / "README.md", ROOT / "README.zh-CN.md"
-
+DOCS, README = ROOT / "docs", ROOT / "README.md"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 _SYNTAX = MarkdownIt("commonmark").enable("table")
 
 
@@ -35,40 +34,29 @@ class Section:
     links: list[str] = field(default_factory=list)
 
 
-def documents() -> list[Path]:
-    """List every Markdown file of the repository's root and of docs."""
-    return sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-
-
-def chinese_page(page: Path) -> Path:
-    """Return the path of the Chinese page of an English one."""
-    return TRANSLATED_README if page == README else DOCS / "zh" / page.relative_to(DOCS / "en")
-
-
 @cache
 def sections(page: Path) -> list[Section]:
     """Read the sections of a page."""
-    found = [Section()]
-    anchors: Counter[str] = Counter()
-    tokens = _SYNTAX.parse(page.read_text(encoding="utf-8"))
-    for previous, token in zip([None, *tokens], tokens, strict=False):
-        if token.type == "fence":
+    found, anchors, level = [Section()], Counter[str](), 0
+    for token in _SYNTAX.parse(page.read_text(encoding="utf-8")):
+        if token.type == "heading_open":
+            level = int(token.tag[1])
+        elif token.type == "fence":
             found[-1].code.append(f"{token.info}\n{token.content}")
         elif token.type == "inline":
-            if previous is not None and previous.type == "heading_open":
+            if level:
                 title = "".join(part.content for part in token.children or () if part.type in ("text", "code_inline"))
                 anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+                found.append(Section(level, f"{anchor}-{anchors[anchor]}" if anchors[anchor] else anchor))
                 anchors[anchor] += 1
-                unique = anchor if anchors[anchor] == 1 else f"{anchor}-{anchors[anchor] - 1}"
-                found.append(Section(int(previous.tag[1]), unique))
+                level = 0
             for part in token.children or ():
                 found[-1].links.extend(str(part.attrs[name]) for name in ("href", "src") if name in part.attrs)
     return found
 
 
-def resolve_link(page: Path, link: str) -> tuple[Path, str] | None:
-    """Return the file and anchor of a link; None outside of the repository."""
-    if re.match(r"[a-z]+:", link):
-        return None
-    target, _, anchor = unquote(link).partition("#")  # markdown-it encodes Chinese
-    return (page.parent / target).resolve() if target else page, anchor
+def list_targets(page: Path) -> list[tuple[Path, str]]:
+    """List the files and anchors that a page links to, inside of the repository."""
+    links = [link for section in sections(page) for link in section.links if not re.match(r"[a-z]+:", link)]
+    split = [unquote(link).partition("#") for link in links]  # markdown-it encodes Chinese
+    return [((page.parent / target).resolve() if target else page, anchor) for target, _, anchor in split]

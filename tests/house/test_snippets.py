@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from functools import wraps
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +15,15 @@ from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.tools.demo_model import CONTROLNET, MODEL
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, square_image
 
-PIPELINES = (
-    ppdiffusers.StableDiffusionPipeline,
-    ppdiffusers.StableDiffusionControlNetPipeline,
-    ppdiffusers.StableDiffusionImg2ImgPipeline,
-    ppdiffusers.PaddleInferStableDiffusionPipeline,
-)
-SLOW = ("export_pipeline(", "height=512", "height=768")
-PAGES = [
-    README, DOCS / "en" / "index.md", DOCS / "en" / "reference" / "arguments.md",
-    *sorted((DOCS / "en" / "get-started").glob("*.md")), *sorted((DOCS / "en" / "guides").glob("*.md")),
-]  # fmt: skip
-
-
-def python_blocks() -> Iterator[Any]:
-    """List the Python blocks, by page and number."""
-    for page in PAGES:
-        code = [block for section in sections(page) for block in section.code]
-        for number, block in enumerate(block for block in code if re.match(r"(python|py)\n", block)):
-            marks = [pytest.mark.once] if any(word in block for word in SLOW) else []
-            name = f"{page.relative_to(ROOT).as_posix()}-{number}"
-            yield pytest.param(block.partition("\n")[2], marks=marks, id=name)
+NAMES = ("StableDiffusion", "StableDiffusionControlNet", "StableDiffusionImg2Img", "PaddleInferStableDiffusion")
+FOLDERS = ("get-started", "guides", "reference")
+BLOCKS = {
+    f"{page.relative_to(ROOT).as_posix()}-{number}": block
+    for page in [README, DOCS / "en" / "index.md", *(DOCS / "en" / name / "*.md" for name in FOLDERS)]
+    for page in sorted(page.parent.glob(page.name))
+    for number, block in enumerate(block for section in sections(page) for block in section.code)
+    if re.match(r"(python|py)\n", block)
+}
 
 
 @pytest.fixture
@@ -55,27 +42,21 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         pipe.set_progress_bar_config(disable=True)
         return enable_chunked_attention(pipe)  # 768x768 in 8 GiB
 
-    def call_in_two_steps(call: Any) -> Any:
-        @wraps(call)
-        def small_call(self: Any, *args: Any, **settings: Any) -> Any:
-            return call(self, *args, **{"num_inference_steps": 2, **settings})
-
-        return small_call
-
     monkeypatch.setattr(ppdiffusers.DiffusionPipeline, "from_pretrained", classmethod(load))
     monkeypatch.setattr(ppdiffusers.ControlNetModel, "from_pretrained", classmethod(load))
-    monkeypatch.setattr(ppdiffusers, "FluxPipeline", ppdiffusers.StableDiffusionPipeline, raising=False)
-    monkeypatch.setattr(ppdiffusers, "WanPipeline", ppdiffusers.StableDiffusionPipeline, raising=False)
-    for cls in PIPELINES:
-        monkeypatch.setattr(cls, "__call__", call_in_two_steps(cls.__call__))
+    for name in ("FluxPipeline", "WanPipeline"):
+        monkeypatch.setattr(ppdiffusers, name, ppdiffusers.StableDiffusionPipeline, raising=False)
+    for cls in (getattr(ppdiffusers, f"{name}Pipeline") for name in NAMES):
+        monkeypatch.setattr(cls, "__call__", partialmethod(cls.__call__, num_inference_steps=2))
         monkeypatch.setattr(cls, "enable_xformers_memory_efficient_attention", lambda self: None, raising=False)
     monkeypatch.chdir(tmp_path)
     square_image(SUBJECTS[0], 128).save("photo.png")
 
 
 @pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize("code", python_blocks())
-def test_a_block_runs_when_copied_alone(code: str) -> None:
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_runs_when_copied_alone(name: str) -> None:
+    code = BLOCKS[name].partition("\n")[2]
     # Without it `apply_tome` is that of ppdiffusers' own port. Here the package is imported anyway.
     assert re.search(r"^(import|from) ppdiffusers_tome\b", code, re.MULTILINE)
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})

@@ -6,11 +6,10 @@ import paddle
 import ppdiffusers
 import pytest
 
-import tiny
 from ppdiffusers_tome.tools.doctor import coverage as shipped
-from zoo.coverage import coverage
+from ppdiffusers_tome.tools.doctor.environment import TESTED
+from zoo.coverage import NEWEST, PAGE, coverage, format_page
 
-PAGE = tiny.ROOT / "docs" / "en" / "reference" / "coverage.md"
 WRITE_AGAIN = "; write it again with: PYTHONPATH=tests python -m zoo.coverage"
 
 
@@ -26,9 +25,9 @@ def test_coverage_file_is_what_the_models_show() -> None:
         or (found[name].merges, found[name].where) != (expected[name].merges, expected[name].where)
     }  # fmt: skip
     assert not wrong, f"{shipped.FILE} differs in {sorted(wrong)}{WRITE_AGAIN}"
-    if ppdiffusers.__version__ == shipped.TESTED[-1]:
-        assert found.keys() >= {row.name for row in shipped.read_coverage() if row.since != shipped.NEWEST}
+    if ppdiffusers.__version__ == TESTED[-1]:
+        assert found.keys() >= {row.name for row in shipped.read_coverage() if row.since != NEWEST}
 
 
 def test_page_is_the_coverage_file() -> None:
-    assert PAGE.read_text(encoding="utf-8") == shipped.format_page(), f"{PAGE} differs{WRITE_AGAIN}"
+    assert PAGE.read_text(encoding="utf-8") == format_page(), f"{PAGE} differs{WRITE_AGAIN}"

@@ -10,10 +10,8 @@ from PIL import Image
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
 from ppdiffusers_tome.tools.figures.merging import (
-    compute_merge_frequency,
     draw_groups,
     draw_merge_frequency,
-    spread_calls,
 )
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
 
@@ -69,10 +67,3 @@ def test_tokens_cover_the_pixels_of_their_level(pixels: int, tokens: int, covere
     assert len(borders) == tokens - 1
     if covered is not None:
         assert (borders == covered * np.arange(1, tokens)).all()
-
-
-def test_the_frequency_counts_calls_that_ran_unmerged() -> None:
-    records = [make_record(1, 4, [0, 0, 1, 2]), make_record(1, 4, [0, 0, 1, 1])]
-    assert compute_merge_frequency(records, 4).tolist() == [[0.5, 0.5, 0.25, 0.25]]
-    assert spread_calls(10, 3) == [0, 4, 9]
-    assert spread_calls(1, 3) == [0]

@@ -8,23 +8,17 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.measure.json_lines import append_line, read_lines
-from ppdiffusers_tome.tools.measure.ledger import Job, Ledger, run_jobs
+from ppdiffusers_tome.tools.measure.json_lines import read_lines
+from ppdiffusers_tome.tools.measure.ledger import Ledger, run_jobs
 
 IDENTITY = {"model": "bundled", "sizes": (64, 64)}
-TORN = {
-    "cut off": b'{"key": ["n", 3], "res',
-    "power failed": b"\0" * 40,
-    "no UTF-8": b'{"a": "\xff"}',
-    "no object": b"[1]",
-}
+TORN = {"cut off": b'{"key": ["n", 3], "res', "power failed": b"\0" * 40, "no UTF-8": b'{"a": "\xff"}'}
 # Adds results until it is killed.
 ADD = """
 import itertools, sys
@@ -47,14 +41,8 @@ def fill(path: Path, *numbers: int) -> None:
             ledger.add(["n", number], number)
 
 
-def open_ledger(path: Path, **arguments: Any) -> None:
-    with Ledger(path, IDENTITY, **arguments):
-        pass
-
-
 def test_results_are_there_in_the_next_run(path: Path) -> None:
     with Ledger(path, IDENTITY) as ledger:
-        ledger.check_machine({"processor": "a"})
         ledger.add({"prompt": "a cat", "seed": 0}, {"seconds": 1.5})
         ledger.add(["n", 1], 1)
         ledger.add(["n", 1], 2)
@@ -63,7 +51,6 @@ def test_results_are_there_in_the_next_run(path: Path) -> None:
         assert ledger[["n", 1]] == 2
         assert ["n", 2] not in ledger
         assert ledger.get(["n", 2]) is None
-        assert ledger.machine == {"processor": "a"}
 
 
 @pytest.mark.parametrize("torn", TORN.values(), ids=TORN)
@@ -77,55 +64,26 @@ def test_a_torn_line_is_skipped_with_a_warning_and_costs_no_other(path: Path, to
         assert [ledger.get(["n", number]) for number in (1, 2, 3)] == [1, 2, None]
 
 
-@pytest.mark.parametrize("content", [b'{"identity": {"mod', b"\0\0\0"])
-def test_a_first_line_that_was_interrupted_is_written_again(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    fill(path, 1)
-    with Ledger(path, IDENTITY) as ledger:
-        assert ["n", 1] in ledger
-
-
-def test_files_edited_by_hand_are_read_and_continued(path: Path) -> None:
-    assert read_lines(path) == []
-    path.write_bytes(b'{"n": 1}\r\n\n{"n": 2}')
-    append_line(path, {"n": 3})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert read_lines(path) == [{"n": 1}, {"n": 2}, {"n": 3}]
-
-
-@pytest.mark.parametrize("content", [b"my notes\n", b'{"n": 1}\n{"n": 2}\n'])
+@pytest.mark.parametrize("content", [b"", b'{"n": 1}\n{"n": 2}\n'])
 def test_a_file_of_the_users_is_not_touched(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(UserError, match="is no file of results of this program"):
-        open_ledger(path)
+        fill(path)
     assert path.read_bytes() == content
 
 
-def test_other_settings_and_machines_are_refused(path: Path) -> None:
-    with Ledger(path, IDENTITY) as ledger:
-        ledger.check_machine({"processor": "a"})
-        with pytest.raises(UserError, match="processor='a' and this run has 'b'"):
-            ledger.check_machine({"processor": "b"})
+def test_other_settings_are_refused(path: Path) -> None:
+    fill(path, 1)
     with pytest.raises(UserError, match="model='bundled' and this run has 'other'"), Ledger(path, {"model": "other"}):
         pass
     with Ledger(path, {"model": "other"}, overwrite=True) as ledger:
-        assert ledger.machine == {}
-
-
-def test_one_run_at_a_time_writes(path: Path, tmp_path: Path) -> None:
-    with Ledger(path, IDENTITY), pytest.raises(UserError, match="another run writes"):
-        open_ledger(path, overwrite=True)
-    fill(path, 1)
-    assert list(tmp_path.iterdir()) == [path]
+        assert ["n", 1] not in ledger
 
 
 def test_a_killed_run_locks_nothing_and_loses_one_line(path: Path, tmp_path: Path) -> None:
     program = subprocess.Popen([sys.executable, "-c", ADD, str(path)])
     while not path.exists() or path.stat().st_size < 3 * 10**6:
         time.sleep(0.001)
-    with pytest.raises(UserError, match="another run writes"):
-        open_ledger(path)
     program.kill()
     program.wait()
     with warnings.catch_warnings():
@@ -150,22 +108,17 @@ def test_file_systems_without_locks_are_written_too(path: Path, monkeypatch: pyt
         assert ["n", 1] in ledger
 
 
-def test_a_stopped_runner_resumes(path: Path) -> None:
+def test_a_stopped_runner_keeps_what_it_computed(path: Path) -> None:
     computed = []
 
-    def run(keys: list[Any]) -> Iterator[tuple[Any, Any]]:
+    def compute(keys: Sequence[int]) -> Iterator[tuple[int, int]]:
         for key in keys:
             if len(computed) == 3:
                 raise KeyboardInterrupt
             computed.append(key)
             yield key, key
 
-    jobs = [Job("first", [0, 1], run), Job("second", [2, 3, 4], run)]
     with pytest.raises(KeyboardInterrupt), Ledger(path, IDENTITY) as ledger:
-        run_jobs(jobs, ledger, description="numbers")
-    assert computed == [0, 1, 2]
-    computed.clear()
+        run_jobs([("first", [0, 1], compute), ("second", [2, 3, 4], compute)], ledger, description="numbers")
     with Ledger(path, IDENTITY) as ledger:
-        run_jobs(jobs, ledger, description="numbers")
-        assert [ledger[key] for key in range(5)] == [0, 1, 2, 3, 4]
-    assert computed == [3, 4]
+        assert [key in ledger for key in range(4)] == [True, True, True, False]

@@ -12,7 +12,7 @@ import pytest
 
 from ppdiffusers_tome.tools.measure.memory import Meter, highest_peak
 from ppdiffusers_tome.tools.measure.similarity import compare_images
-from ppdiffusers_tome.tools.measure.stats import Median, Spread
+from ppdiffusers_tome.tools.measure.stats import Median, Spread, find_frontier
 from ppdiffusers_tome.tools.measure.units import format_bytes
 from ppdiffusers_tome.tuning import measurement
 
@@ -75,9 +75,13 @@ def test_infinite_values_have_medians_and_intervals() -> None:
     assert Median.from_values([math.inf] * 6).interval == (math.inf, math.inf)
 
 
+def test_nothing_dominates_the_frontier() -> None:
+    points = [(1, math.inf), (2, 30), (2, 30), (3, 20), (1.5, 25), (3, 10), (0.9, math.inf)]
+    assert find_frontier(points) == [True, True, True, True, False, False, False]
+
+
 def test_formats() -> None:
     median = Median.from_values([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert median.format("{:.1f}".format).startswith("3.5 [")
     assert Median.from_values([2.0] * 6).format("{:.1f}".format) == "2.0"
     assert Spread.from_values([1.0, 3.0, 2.0]).format("{:.0f}".format) == "2 (1 to 3)"
-    assert Spread.from_quotients([2.0, 9.0], [1.0, 3.0]) == Spread(2.5, 2.0, 3.0)

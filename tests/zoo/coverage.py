@@ -14,7 +14,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -26,10 +26,35 @@ from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import is_denoiser_name
 from ppdiffusers_tome.patching.unsupported import REFUSED, find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.doctor import coverage as shipped
-from ppdiffusers_tome.tools.doctor.coverage import NEWEST, NOT_EXPORTED, PipelineCoverage, list_pipelines
-from ppdiffusers_tome.tools.doctor.versions import TESTED
+from ppdiffusers_tome.tools.doctor.coverage import NOT_EXPORTED, PipelineCoverage, list_pipelines
+from ppdiffusers_tome.tools.doctor.environment import TESTED
 from zoo import Specimen, specimens
+
+PAGE = Path(__file__).parents[2] / "docs" / "en" / "reference" / "coverage.md"
+# Since when a pipeline exists whose source bears the version before it.
+NEWEST = "0.30"
+_WHEEL, _SOURCE = TESTED[-2:]
+_PAGE = f"""# Coverage
+
+Every pipeline that ppdiffusers {_WHEEL} exports; `ppdiffusers-tome doctor --markdown` prints a row for each.
+The blocks of a denoiser are read from a tiny real model of its kind, with the function that `apply_tome` uses.
+The level is how many times smaller than the latent the finest grid of tokens is.
+`max_downsample=None`, the default, merges at that level.
+
+{{wheel}}
+## What {_SOURCE} adds
+
+ppdiffusers {_SOURCE}, from source ([FLUX, SD 3.5 and video](../guides/flux-and-video.md)), has all of the above and
+these.
+
+{{source}}
+## What 0.30 adds
+
+PaddleMIX 0.30's ppdiffusers, which calls itself {_SOURCE} too, has these.
+
+{{newest}}"""
 
 # Pipelines that ppdiffusers 0.29 itself cannot run, and how that shows.
 _BROKEN = {
@@ -161,6 +186,25 @@ def _sites(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str | None]
     return tuple((site.adapter.block_class, site.level) for site in sites), find_refusal_inside(model)
 
 
+def format_page() -> str:
+    """Format the documentation's page on coverage."""
+    pipelines = shipped.read_coverage()
+    return _PAGE.format(
+        wheel=_format_groups(each for each in pipelines if not each.since),
+        source=_format_groups(each for each in pipelines if each.since not in ("", NEWEST)),
+        newest=_format_groups(each for each in pipelines if each.since == NEWEST),
+    )
+
+
+def _format_groups(pipelines: Iterable[PipelineCoverage]) -> str:
+    """Format a table with pipelines that are alike in one row."""
+    names: dict[tuple[bool, str], list[str]] = {}
+    for each in sorted(pipelines, key=lambda each: not each.merges):
+        names.setdefault((each.merges, each.where), []).append(each.name)
+    rows = [(where, "yes" if merges else "no", ", ".join(group)) for (merges, where), group in names.items()]
+    return Table(("where, or why not", "merges", "pipelines"), rows, left=3).markdown()
+
+
 def main() -> None:
     import ppdiffusers
 
@@ -173,8 +217,7 @@ def main() -> None:
         {key: value for key, value in dataclasses.asdict(rows[name]).items() if value != ""} for name in sorted(rows)
     ]
     shipped.FILE.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    page = Path(__file__).parents[2] / "docs" / "en" / "reference" / "coverage.md"
-    page.write_text(shipped.format_page(), encoding="utf-8")
+    PAGE.write_text(format_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.merging.methods import METHODS
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 NONE, PORT, OURS, FREE = "none", "port", "ours", "free"
 PRESETS = {name: f"preset-{name}" for name in presets()}
-TILE, REUSE_STEPS = 16, 4
+TILE = 16
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,18 @@ def apply_port(model_or_pipe: Any, ratio: float, max_downsample: int | None = No
         install()
 
 
-def _apply_ours(model_or_pipe: Any, ratio: float, preset: str | None = None, **settings: Any) -> None:
-    from ppdiffusers_tome.api import apply_tome
+def _make_ours(note: str = "", **settings: Any) -> Variant:
+    """Make a variant of this package."""
+    takes_ratio = "config" not in settings  # a preset has a ratio of its own
 
-    apply_tome(model_or_pipe, preset or ratio, **settings)  # a preset has a ratio and levels of its own
+    def apply(model_or_pipe: Any, ratio: float) -> None:
+        from ppdiffusers_tome.api import apply_tome
+
+        arguments: dict[str, Any] = {"ratio": ratio, **settings} if takes_ratio else settings
+        apply_tome(model_or_pipe, **arguments)
+
+    words = ", ".join(f"{name}={value!r}" for name, value in settings.items()) or "its defaults"
+    return Variant(f"this package with {words}{note}", apply, takes_ratio)
 
 
 def _apply_free(model_or_pipe: Any, ratio: float) -> list[Any]:
@@ -139,26 +146,13 @@ def _finest_blocks(model_or_pipe: Any) -> list[MergeableBlock]:
 VARIANTS = {
     NONE: Variant("the model without token merging", lambda model_or_pipe, ratio: None, takes_ratio=False),
     PORT: Variant("ppdiffusers' own port of tomesd", apply_port),
-    OURS: Variant("this package with its defaults", _apply_ours),
-    "ours-tile": Variant(f"this package with tile={TILE}", partial(_apply_ours, tile=TILE)),
-    "ours-fast": Variant(
-        f"this package with tile={TILE}, reuse_steps={REUSE_STEPS}, reuse_blocks=True; a run starts with new "
-        "matchings, so few steps reuse less than a whole image",
-        partial(_apply_ours, tile=TILE, reuse_steps=REUSE_STEPS, reuse_blocks=True),
+    OURS: _make_ours(),
+    "ours-tile": _make_ours(tile=TILE),
+    "ours-fast": _make_ours(
+        "; a run starts with new matchings, so few steps reuse less than a whole image",
+        tile=TILE, reuse_steps=4, reuse_blocks=True,
     ),
-    **{
-        f"ours-{method}": Variant(
-            f"this package with method='{method}': fewer keys and values, every query kept",
-            partial(_apply_ours, method=method),
-        )
-        for method in METHODS if METHODS[method].keeps_queries
-    },
-    **{
-        label: Variant(
-            f"this package with the preset '{preset}', at its own ratio and levels",
-            partial(_apply_ours, preset=preset), takes_ratio=False,
-        )
-        for preset, label in PRESETS.items()
-    },
+    **{f"ours-{method}": _make_ours(method=method) for method in METHODS if METHODS[method].keeps_queries},
+    **{label: _make_ours(config=preset) for preset, label in PRESETS.items()},
     FREE: Variant("the limit: as many tokens dropped by slicing, without matching or unmerging", _apply_free),
 }  # fmt: skip

@@ -10,7 +10,9 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.bench.random_models import RANDOM_SD3, RANDOM_UNETS, random_model
 from ppdiffusers_tome.tools.bench.variants import find_denoiser
 from ppdiffusers_tome.tools.generation.device import check_device
+from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
+from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale
 
 PLAIN, CHUNKED, XFORMERS, FLASH = ATTENTIONS = ("plain", "chunked", "xformers", "flash")
 _PADDLE_NAMES = {XFORMERS: "cutlass", FLASH: "flash"}
@@ -29,7 +31,6 @@ class Case:
         size: height and width of the image in pixels.
         batch: rows of the denoiser's batch, or images of one pipeline call.
         steps: denoising steps of one timed run.
-        guidance_scale: of a pipeline; None for a denoiser.
     """
 
     model: str
@@ -38,7 +39,6 @@ class Case:
     size: int
     batch: int
     steps: int
-    guidance_scale: float | None = None
 
     @property
     def is_pipeline(self) -> bool:
@@ -47,7 +47,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.size}x{self.size}, batch {self.batch}, {self.attention} attention"
+        return f"{self.model}, {self.dtype}, {self.size}x{self.size}, batch {self.batch}, {self.attention} attention"
 
     def key(self, kind: str, name: int | str) -> list[Any]:
         """Return the ledger's key of a result.
@@ -57,50 +57,31 @@ class Case:
         return [asdict(self), kind, name]
 
 
-@dataclass(frozen=True)
-class Workload:
-    """A case, loaded.
-
-    Attributes:
-        model_or_pipe: the model to which variants are applied.
-        run: run it with so many denoising steps.
-        units: denoiser calls of a whole run, or images; results are the seconds of one.
-    """
-
-    model_or_pipe: Any
-    run: Callable[[int], None]
-    units: int
-
-
-def load_workload(case: Case) -> Workload:
-    """Load the model and the inputs of a case.
+def load_workload(case: Case) -> tuple[Any, Callable[[int], None]]:
+    """Return a case's model or pipeline, and a function that runs steps.
 
     Raises:
         UserError: the model cannot be loaded, or this device cannot run it so.
     """
-    check_device(case.dtype, xformers=False)
-    workload = _load_pipeline(case) if case.is_pipeline else _load_denoiser(case)
-    _set_attention(find_denoiser(workload.model_or_pipe), case)
-    return workload
-
-
-def _set_attention(denoiser: Any, case: Case) -> None:
     import paddle
 
     from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 
+    check_device(case.dtype, xformers=False)
     if case.attention in _PADDLE_NAMES and not paddle.get_device().startswith("gpu"):
         raise UserError(f"--attention {case.attention} needs a GPU with paddlepaddle-gpu; use plain or chunked here")
-    if case.model == RANDOM_SD3:
-        return  # it computes attention in its own way, which is flash attention in half precision
-    denoiser.set_default_attn_processor()
-    if case.attention == CHUNKED:
-        enable_chunked_attention(denoiser)
-    elif case.attention in _PADDLE_NAMES:
-        denoiser.enable_xformers_memory_efficient_attention(attention_op=_PADDLE_NAMES[case.attention])
+    model_or_pipe, run = _load_pipeline(case) if case.is_pipeline else _load_denoiser(case)
+    denoiser = find_denoiser(model_or_pipe)
+    if case.model != RANDOM_SD3:  # which computes attention in its own way: in half precision, flash attention
+        denoiser.set_default_attn_processor()
+        if case.attention == CHUNKED:
+            enable_chunked_attention(denoiser)
+        elif case.attention in _PADDLE_NAMES:
+            denoiser.enable_xformers_memory_efficient_attention(attention_op=_PADDLE_NAMES[case.attention])
+    return model_or_pipe, run
 
 
-def _load_denoiser(case: Case) -> Workload:
+def _load_denoiser(case: Case) -> tuple[Any, Callable[[int], None]]:
     import numpy as np
     import paddle
 
@@ -123,7 +104,7 @@ def _load_denoiser(case: Case) -> Workload:
                 else:
                     model(latent, timestep, **conditions)
 
-    return Workload(model, run, case.steps)
+    return model, run
 
 
 def _make_conditions(case: Case, config: Any, make_normal: Callable[..., Any]) -> dict[str, Any]:
@@ -141,22 +122,17 @@ def _make_conditions(case: Case, config: Any, make_normal: Callable[..., Any]) -
     return conditions
 
 
-def _load_pipeline(case: Case) -> Workload:
-    import paddle
+def _load_pipeline(case: Case) -> tuple[Any, Callable[[int], None]]:
+    from ppdiffusers_tome.tools.generation.sampling import generate_batch
 
-    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
-    from ppdiffusers_tome.tools.generation.sampling import make_initial_noise
-
-    pipe = load_pipeline(find_model(case.model), dtype=case.dtype)
+    source = find_model(case.model)
+    pipe, guidance_scale = load_pipeline(source, dtype=case.dtype), choose_guidance_scale(source, takes_classes=False)
     pipe.set_progress_bar_config(disable=True)
-    noise = [make_initial_noise(pipe, case.size, case.size, number) for number in range(case.batch)]
-    latents = paddle.concat(noise)
 
     def run(steps: int) -> None:
-        paddle.seed(0)
-        pipe(
-            prompt=[_PROMPT] * case.batch, height=case.size, width=case.size, num_inference_steps=steps,
-            guidance_scale=case.guidance_scale, latents=latents.clone(),
+        generate_batch(
+            pipe, [_PROMPT] * case.batch, height=case.size, width=case.size, seeds=range(case.batch), steps=steps,
+            guidance_scale=guidance_scale,
         )  # fmt: skip
 
-    return Workload(pipe, run, case.batch)
+    return pipe, run

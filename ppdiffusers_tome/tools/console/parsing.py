@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import pkgutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -70,9 +68,3 @@ class Parser(argparse.ArgumentParser):
                 parser.set_defaults(command=module)
                 parser.add_argument("--no-keep-memory", dest="keep_memory", action="store_false",
                                     help="return freed memory at once, for shared CPUs")
-
-
-def find_commands(folder: Iterable[str], package: str) -> dict[str, ModuleType]:
-    """Import the modules of a package as commands; ``folder`` is its ``__path__``."""
-    names = sorted(module.name for module in pkgutil.iter_modules(folder) if not module.ispkg)
-    return {name.replace("_", "-"): importlib.import_module(f"{package}.{name}") for name in names}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.tools.console.output import print_line
+from ppdiffusers_tome.tools.files import write_json, write_text
 
 
 class Table:
@@ -21,14 +22,10 @@ class Table:
 
     def __init__(self, headings: Sequence[str], rows: Iterable[Sequence[object]] = (), *, left: int = 1) -> None:
         self.headings, self.left = tuple(headings), left
-        self.rows: list[tuple[str, ...]] = []
-        for row in rows:
-            self.add(*row)
+        self.rows = [tuple(map(str, row)) for row in rows]
 
     def add(self, *cells: object) -> None:
         """Add a row, with one cell for each heading."""
-        if len(cells) != len(self.headings):
-            raise ValueError(f"a row of {len(cells)} cells does not fit {len(self.headings)} headings")
         self.rows.append(tuple(map(str, cells)))
 
     def markdown(self) -> str:
@@ -39,31 +36,24 @@ class Table:
 
     def print(self) -> None:
         """Print the table, in a pipe with one line a row."""
+        from rich import box
         from rich.console import Console
         from rich.measure import Measurement
-
-        console = Console(markup=False, highlight=False)
-        wide, table = console.options.update(width=100_000), self._make_rich_table(self.headings)
-        width = Measurement.get(console, wide, table).maximum
-        if console.is_terminal and width > console.width:
-            table = self._make_rich_table([heading.replace(" ", "\n") for heading in self.headings])
-            width = max(console.width, Measurement.get(console, wide, table).minimum)
-        with console.capture() as captured:
-            console.width = width
-            console.print(table)
-        print_line("\n".join(line.rstrip() for line in captured.get().splitlines()))
-
-    def _make_rich_table(self, headings: Iterable[str]) -> Any:
-        from rich import box
         from rich.table import Table as RichTable
 
+        console = Console(markup=False, highlight=False)
         table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for number, heading in enumerate(headings):
+        for number, heading in enumerate(self.headings):
             words = number < self.left
-            table.add_column(heading, justify="left" if words else "right", no_wrap=not words, overflow="fold")
+            lines = heading.replace(" ", "\n") if console.is_terminal else heading
+            table.add_column(lines, justify="left" if words else "right", no_wrap=not words, overflow="fold")
         for row in self.rows:
             table.add_row(*row)
-        return table
+        width = Measurement.get(console, console.options.update(width=100_000), table)
+        console.width = min(width.maximum, max(console.width, width.minimum)) if console.is_terminal else width.maximum
+        with console.capture() as captured:
+            console.print(table)
+        print_line("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 @dataclass(frozen=True)
@@ -74,20 +64,25 @@ class Page:
     notes: Sequence[str]
     tables: Sequence[Table]
 
-    def markdown(self) -> str:
-        """Return the page in Markdown."""
-        head = [f"# {self.title}", "", *(f"- {note}" for note in self.notes), ""]
-        return "\n".join([*head, *(table.markdown() for table in self.tables)])
+    def write(self, paths: Sequence[Path], content: Mapping[str, Any]) -> None:
+        """Write Markdown and JSON, and print the page and the paths.
 
-    def print(self, files: Iterable[Path]) -> None:
-        """Print the page and the paths of its files, which must be written before."""
-        print_line("\n".join([self.title, "", *self.notes, ""]))
-        for number, table in enumerate(self.tables):
-            if number:
-                print_line("")
+        Args:
+            paths: of files that were written before, and at last those of the Markdown and the JSON.
+            content: plain values.
+
+        Raises:
+            UserError: a file cannot be written.
+        """
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        markdown = "\n".join([f"# {self.title}\n", f"{notes}\n", *(table.markdown() for table in self.tables)])
+        write_text(paths[-2], markdown, overwrite=True)
+        write_json(paths[-1], content, overwrite=True)
+        print_line("\n".join([self.title, "", *self.notes]))
+        for table in self.tables:
+            print_line("")
             table.print()
-        for file in files:
-            print_line(str(file))
+        print_line("\n".join(map(str, paths)))
 
 
 def _format_row(cells: Iterable[str]) -> str:

@@ -9,34 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 from ppdiffusers_tome.tools.console.tables import Table
-from ppdiffusers_tome.tools.doctor.versions import TESTED
 
 FILE = Path(__file__).with_name("coverage.json")
-# Since when a pipeline exists whose source bears the version before it.
-NEWEST = "0.30"
 # Pipelines that ppdiffusers has but does not export from its top level.
 NOT_EXPORTED = {"HotshotXLPipeline": "ppdiffusers.pipelines.hotshot_xl.hotshot_xl_pipeline"}
-
-_WHEEL, _SOURCE = TESTED[-2:]
-_PAGE = f"""# Coverage
-
-Every pipeline that ppdiffusers {_WHEEL} exports; `ppdiffusers-tome doctor --markdown` prints a row for each.
-The blocks of a denoiser are read from a tiny real model of its kind, with the function that `apply_tome` uses.
-The level is how many times smaller than the latent the finest grid of tokens is.
-`max_downsample=None`, the default, merges at that level.
-
-{{wheel}}
-## What {_SOURCE} adds
-
-ppdiffusers {_SOURCE}, from source ([FLUX, SD 3.5 and video](../guides/flux-and-video.md)), has all of the above and
-these.
-
-{{source}}
-## What 0.30 adds
-
-PaddleMIX 0.30's ppdiffusers, which calls itself {_SOURCE} too, has these.
-
-{{newest}}"""
 
 
 @dataclass(frozen=True)
@@ -79,22 +55,3 @@ def make_table(pipelines: Iterable[PipelineCoverage]) -> Table:
     """Make a table with a row for each pipeline."""
     rows = [(each.name, "yes" if each.merges else "no", each.where) for each in pipelines]
     return Table(("pipeline", "merges", "where, or why not"), rows, left=3)
-
-
-def format_page() -> str:
-    """Format the documentation's page on coverage."""
-    pipelines = read_coverage()
-    return _PAGE.format(
-        wheel=_format_groups(each for each in pipelines if not each.since),
-        source=_format_groups(each for each in pipelines if each.since not in ("", NEWEST)),
-        newest=_format_groups(each for each in pipelines if each.since == NEWEST),
-    )
-
-
-def _format_groups(pipelines: Iterable[PipelineCoverage]) -> str:
-    """Format a table with pipelines that are alike in one row."""
-    names: dict[tuple[bool, str], list[str]] = {}
-    for each in sorted(pipelines, key=lambda each: not each.merges):
-        names.setdefault((each.merges, each.where), []).append(each.name)
-    rows = [(where, "yes" if merges else "no", ", ".join(group)) for (merges, where), group in names.items()]
-    return Table(("where, or why not", "merges", "pipelines"), rows, left=3).markdown()

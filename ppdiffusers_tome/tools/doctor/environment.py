@@ -16,12 +16,12 @@ from typing import Any
 from ppdiffusers_tome.export.requirements import installed_version
 from ppdiffusers_tome.tools.doctor.imports import STEPS
 from ppdiffusers_tome.tools.doctor.operators import explain_faults
-from ppdiffusers_tome.tools.doctor.versions import never_tested
 from ppdiffusers_tome.tools.measure.memory import get_free_memory, get_total_memory
-from ppdiffusers_tome.tools.measure.system import describe_operating_system, describe_processor
+from ppdiffusers_tome.tools.measure.system import describe_processor
 from ppdiffusers_tome.tools.measure.units import format_bytes
 from ppdiffusers_tome.version import __version__
 
+TESTED = ("0.24.1", "0.29.0", "0.29.1")  # versions of ppdiffusers
 _PACKAGE = "ppdiffusers-tome"
 _REPORTED = ("paddlepaddle", "paddlepaddle-gpu", "ppdiffusers", "paddlenlp", "numpy")
 # Variables that change what Paddle computes, how fast, or how text is read and written.
@@ -45,7 +45,7 @@ def describe_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     return {
         "ppdiffusers_tome": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
-        "system": describe_operating_system(),
+        "system": platform.platform(),
         "processor": f"{machine['processor']}, {machine['cores']} cores to use",
         "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
         "memory": f"{format_bytes(get_total_memory())}, of it free {format_bytes(get_free_memory())}",
@@ -89,6 +89,16 @@ def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
     if untested is not None:
         problems.append(untested)
     return problems or ["all that is needed is installed and can be imported"]
+
+
+def never_tested(version: str) -> str | None:
+    """Return a warning for an untested version of ppdiffusers, or None."""
+    if version in ("", *TESTED):
+        return None
+    return (
+        f"this package was never tested with ppdiffusers {version}, but with {', '.join(TESTED)}; compare an image "
+        "with and without it before you rely on it (ppdiffusers-tome compare)"
+    )
 
 
 def _find_version_problems() -> Iterator[str]:

@@ -114,11 +114,12 @@ def time_denoiser(pipe: Any, part: str, config: ToMeConfig, height: int, width: 
 
 
 def time_decoding(pipe: Any, height: int, width: int) -> float:
-    """Time the decoding of a latent, or return 0 without an image's VAE."""
+    """Time the decoding of an image; 0 without an image's VAE."""
     vae = getattr(pipe, "vae", None)
     if not isinstance(vae, ppdiffusers.AutoencoderKL):
         return 0.0
-    latent = paddle.zeros([1, vae.config.latent_channels, height, width], dtype=vae.dtype)
+    scale = compute_vae_scale(vae.config)
+    latent = paddle.zeros([1, vae.config.latent_channels, height // scale, width // scale], dtype=vae.dtype)
     clock = DeviceClock()
     with paddle.no_grad():
         vae.decode(latent)

@@ -5,6 +5,7 @@ Imports no Paddle.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -14,11 +15,12 @@ from typing import Any
 from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.types import format_setting, truncated_repr
+from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.tools.generation.settings import get_tome_overrides, parse_tome_config
 from ppdiffusers_tome.tools.measure.units import counted
 
 UNMERGED, PORT, OURS = "unmerged", "port", "ours"
-_PORT_SETTINGS = ("ratio", "max_downsample")
+RATIOS = (0.25, 0.5, 0.7)
 _EXAMPLE = '{"name": "half", "contender": "ours", "ratio": 0.5}'
 
 
@@ -68,7 +70,7 @@ def unmerged() -> Configuration:
 
 def ours(config: ToMeConfig, name: str | None = None, family: str | None = None) -> Configuration:
     """Return this package with settings, by default named after them."""
-    return _make_configuration(OURS, config, name, family)
+    return Configuration(name or config.summary, OURS, config, family or _name_family(OURS, config))
 
 
 def port(
@@ -82,43 +84,66 @@ def port(
     config = ToMeConfig(ratio=ratio, max_downsample=max_downsample)
     if not isinstance(config.to_dict()["ratio"], float):
         raise UserError(f"ratio={ratio!r} must be one number for the port, such as 0.5")
-    return _make_configuration(PORT, config, name, family)
+    default_name = config.summary.replace("ratio", PORT, 1)
+    return Configuration(name or default_name, PORT, config, family or _name_family(PORT, config))
 
 
-def add_fewer_steps_argument(group: Any) -> None:
-    """Add the unmerged pipeline with fewer steps."""
+def _name_family(contender: str, config: ToMeConfig) -> str:
+    """Name the settings without ratio and seed, such as ``ours, tile 16``."""
+    return ", ".join([contender, *replace(config, ratio=0.0, seed=0).summary.split(", ")[1:]])
+
+
+def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what is compared with the unmerged pipeline."""
+    group = parser.add_argument_group("what is compared with the unmerged pipeline")
+    group.add_argument("--ratios", type=float, nargs="*", metavar="X",
+                       help=f"fractions to merge (default, if nothing else is given: {' '.join(map(str, RATIOS))})")
+    group.add_argument("--port-ratios", type=float, nargs="+", default=[], metavar="X",
+                       help="the same for ppdiffusers' own port of tomesd")
+    group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
+                       help="presets, or JSON files of settings")
+    group.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE",
+                       help="files with one configuration per line, as in docs/en/reference/file-formats.md")
     group.add_argument("--fewer-steps", type=int, nargs="+", default=[], metavar="N",
                        help="also unmerged with so many steps, for the same time")
 
 
-def make_fewer_steps(numbers: Iterable[int], steps: int) -> list[Configuration]:
-    """Return the unmerged pipeline with each number of steps.
+def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
+    """Return the unmerged pipeline and what is compared with it, each once.
+
+    Args:
+        args: of ``add_compared_arguments``.
+        steps: of the denoising.
 
     Raises:
-        UserError: a number is not below ``steps``, those of all others.
+        UserError: a file cannot be read, two different configurations have the same name, or there are none.
     """
-    numbers = list(numbers)
-    for number in numbers:
-        if not 1 <= number < steps:
-            raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")
-    return [
-        replace(unmerged(), name=counted(number, "step"), family="fewer steps", steps=number) for number in numbers
-    ]
-
-
-def read_settings_files(paths: Iterable[str]) -> list[Configuration]:
-    """Read presets or JSON files of settings, named after their files.
-
-    Raises:
-        UserError: a file cannot be read or holds something else.
-    """
+    compared = [port(ratio, get_tome_overrides(args).get("max_downsample")) for ratio in args.port_ratios]
     try:
-        return [ours(ToMeConfig.named(path), Path(path).stem, path if is_preset(path) else None) for path in paths]
+        compared += [ours(ToMeConfig.named(path), Path(path).stem, str(path) if is_preset(path) else None)
+                     for path in args.configs]  # fmt: skip
     except ToMeError as error:
         raise UserError(f"--configs {error}") from error  # which begins with the path
+    compared += [each for path in args.suite for each in read_suite(path)]
+    ratios = args.ratios if args.ratios is not None else [] if compared else RATIOS
+    compared = [ours(parse_tome_config(args, ratio)) for ratio in ratios if ratio != 0] + compared
+    for number in args.fewer_steps:
+        if not 1 <= number < steps:
+            raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")
+        compared.append(replace(unmerged(), name=counted(number, "step"), family="fewer steps", steps=number))
+    if not compared:
+        raise UserError("nothing is to be compared with the unmerged pipeline; give --ratios, such as --ratios 0.5")
+    by_name = {UNMERGED: unmerged()}
+    for configuration in compared:
+        if by_name.setdefault(configuration.name, configuration) != configuration:
+            raise UserError(
+                f"two different configurations are called {configuration.name!r}; rename one of the files of "
+                "--configs, or its name in --suite"
+            )
+    return list(by_name.values())
 
 
-def read_suite(path: Path) -> list[Configuration]:
+def read_suite(path: Path) -> Iterable[Configuration]:
     """Read a file with one configuration per line, as docs/en/reference/file-formats.md describes it.
 
     Raises:
@@ -128,16 +153,12 @@ def read_suite(path: Path) -> list[Configuration]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise UserError(f"--suite {path} cannot be read ({error}); give a file with a JSON object per line") from error
-    configurations = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                configurations.append(_parse_line(json.loads(line)))
+                yield _parse_line(json.loads(line))
             except (ValueError, TypeError, RecursionError) as error:  # of JSON, and ToMe's own
                 raise UserError(f"--suite {path}, line {number}: {error}") from error
-    if not configurations:
-        raise UserError(f"--suite {path} holds no configuration; write one per line, such as {_EXAMPLE}")
-    return configurations
 
 
 def _parse_line(values: Any) -> Configuration:
@@ -151,45 +172,6 @@ def _parse_line(values: Any) -> Configuration:
         raise ValueError(f"family={truncated_repr(family)} must be a name for a line of the plot, or missing")
     if contender == OURS:
         return ours(ToMeConfig.from_dict(settings), name, family)
-    if contender != PORT:
-        raise ValueError(
-            f"contender={truncated_repr(contender)} must be '{OURS}' or '{PORT}'; '{UNMERGED}' always runs"
-        )
-    unknown = [setting for setting in settings if setting not in _PORT_SETTINGS]
-    if unknown:
-        raise ValueError(f"the port has no {', '.join(unknown)}; it has {' and '.join(_PORT_SETTINGS)}")
-    return port(settings.get("ratio", ToMeConfig().ratio), settings.get("max_downsample"), name, family)
-
-
-def check_names(configurations: Iterable[Configuration]) -> list[Configuration]:
-    """Return the unmerged pipeline and the configurations, each once.
-
-    Raises:
-        UserError: two different ones have the same name, or there are none.
-    """
-    by_name = {UNMERGED: unmerged()}
-    for configuration in configurations:
-        if by_name.setdefault(configuration.name, configuration) != configuration:
-            raise UserError(
-                f"two different configurations are called {configuration.name!r}; rename one of the files of "
-                "--configs, or its name in --suite"
-            )
-    if len(by_name) == 1:
-        raise UserError("nothing is to be compared with the unmerged pipeline; give --ratios, such as --ratios 0.5")
-    return list(by_name.values())
-
-
-def _make_configuration(contender: str, config: ToMeConfig, name: str | None, family: str | None) -> Configuration:
-    """Name the changed settings.
-
-    ``ours tofu 0.5, tile 16`` is of the family ``ours tofu, tile 16``.
-    """
-    defaults = ToMeConfig().to_dict()
-    changes = {setting: value for setting, value in config.to_dict().items() if value != defaults[setting]}
-    words = [contender, *([changes["method"]] if "method" in changes else [])]
-    settings = [
-        setting if value is True else f"no {setting}" if value is False else f"{setting} {format_setting(value)}"
-        for setting, value in changes.items() if setting not in ("ratio", "seed", "method")
-    ]  # fmt: skip
-    default_name = ", ".join([" ".join([*words, format_setting(config.ratio)]), *settings])
-    return Configuration(name or default_name, contender, config, family or ", ".join([" ".join(words), *settings]))
+    if contender == PORT:
+        return port(**{"ratio": ToMeConfig().ratio, **settings, "name": name, "family": family})
+    raise ValueError(f"contender={truncated_repr(contender)} must be '{OURS}' or '{PORT}'; '{UNMERGED}' always runs")

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, unmerged
+from ppdiffusers_tome.tools.evaluate.report import Report, Row
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder, Sample
 from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
-from ppdiffusers_tome.tools.measure.ledger import Job, Ledger, run_jobs
+from ppdiffusers_tome.tools.measure.ledger import Ledger, run_jobs
+from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
+from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.timing import rotate
 from ppdiffusers_tome.tuning.measurement import DeviceClock
 
@@ -26,25 +29,7 @@ if TYPE_CHECKING:
     from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
     from ppdiffusers_tome.tools.generation.results import GeneratedImage
 
-WARM_UP_STEPS = 1
 IMAGES_PER_REFERENCE = 8  # whose seconds are compared with those of one unmerged image
-
-
-@dataclass(frozen=True)
-class Results:
-    """The results of all cases.
-
-    Attributes:
-        run: the description of pipeline and settings that all images share.
-        machine: the description of the machine.
-        levels: at which any configuration merges; none if blocks were not timed.
-        samples: by configuration, one per case.
-    """
-
-    run: dict[str, Any]
-    machine: dict[str, Any]
-    levels: list[int]
-    samples: dict[str, list[Sample]]
 
 
 @dataclass
@@ -70,10 +55,11 @@ class Evaluation:
     edges: Image.Image | None = None
     _warmed_up: set[str] = field(default_factory=set)
 
-    def run(self, cases: Sequence[Case], ledger_path: Path, *, overwrite: bool) -> Results:
-        """Generate and measure the images that the ledger or the folder lacks.
+    def run(self, title: str, cases: Sequence[Case], ledger_path: Path, *, overwrite: bool) -> Report:
+        """Measure the images that ledger or folder lack; report on all.
 
         Args:
+            title: of the report.
             cases: every configuration generates them.
             ledger_path: the file of the results.
             overwrite: start over.
@@ -82,50 +68,39 @@ class Evaluation:
             UserError: the ledger belongs to another run, or cannot be written.
             NothingToMergeError: nothing merges in the pipeline with a configuration.
         """
-        from ppdiffusers_tome.tools.generation.device import get_device_name
-        from ppdiffusers_tome.tools.measure.memory import explain_peak
-        from ppdiffusers_tome.tools.measure.system import describe_machine
-
-        loaded = self.loaded
-        run = {**loaded.describe_run(), "negative_prompt": loaded.settings.negative_prompt}
-        versions = run.pop("versions")
-        machine = {**describe_machine(), **versions, "device": get_device_name(), "memory": explain_peak()}
+        run = {**self.loaded.describe_run(), "negative_prompt": self.loaded.settings.negative_prompt}
+        del run["versions"]  # those of the machine
+        machine = {**describe_machine(), "memory": explain_peak()}
         if self.edges is not None:  # another image may have taken the place of a file
             run["controlnet"]["edge_checksum"] = zlib.crc32(self.edges.tobytes())
-        with Ledger(ledger_path, run, overwrite=overwrite) as ledger:
-            ledger.check_machine(machine)
+        with Ledger(ledger_path, {**run, **machine}, overwrite=overwrite) as ledger:
             self._generate_missing(cases, ledger)
-            levels = find_merging_levels(loaded.pipe, self.configurations) if self.times_blocks else []
-            return Results(run, ledger.machine, levels, self._read_samples(cases, ledger))
+            levels = find_merging_levels(self.loaded.pipe, self.configurations) if self.times_blocks else []
+            families = list(dict.fromkeys(each.family for each in self.configurations))
+            rows = [
+                Row.from_samples(each, [Sample(**ledger[case.key(each.name)]) for case in cases], levels)
+                for each in sorted(self.configurations, key=lambda each: families.index(each.family))
+            ]
+        run["prompts"] = list(dict.fromkeys(case.prompt for case in cases))
+        run["seeds"] = list(dict.fromkeys(case.seed for case in cases))
+        return Report(title, run, machine, rows, levels)
 
     def _generate_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
-        keys = {each.name: ["configuration", each.name] for each in self.configurations}
-        for configuration in self.configurations:
-            if ledger.get(keys[configuration.name], configuration.to_dict()) != configuration.to_dict():
+        for each in self.configurations:
+            key, settings = ["configuration", each.name], each.to_dict()
+            if ledger.get(key, settings) != settings:
                 raise UserError(
-                    f"{ledger.path} has another configuration called {configuration.name!r}; give it another name, "
-                    "another --output, or --overwrite to start over"
+                    f"{ledger.path} has another configuration called {each.name!r}; give it another name, another "
+                    "--output, or --overwrite to start over"
                 )
-        for configuration in self.configurations:
-            if keys[configuration.name] not in ledger:
-                ledger.add(keys[configuration.name], configuration.to_dict())
-        jobs = [
-            Job(f"{case.prompt[:40]}, seed {case.seed}", [case.key(each.name) for each in self.configurations],
-                partial(self._run_case, number, case))
-            for number, case in enumerate(cases)
-        ]  # fmt: skip
-        run_jobs(jobs, ledger, description="images", is_done=lambda key: key in ledger and self.images.has(key))
-
-    def _read_samples(self, cases: Sequence[Case], ledger: Ledger) -> dict[str, list[Sample]]:
-        try:
-            return {
-                each.name: [Sample(**ledger[case.key(each.name)]) for case in cases] for each in self.configurations
-            }
-        except (KeyError, TypeError) as error:
-            raise UserError(
-                f"{ledger.path} holds results that this version did not write; give another --output, or --overwrite "
-                "to start over"
-            ) from error
+            if key not in ledger:
+                ledger.add(key, settings)
+        jobs = []
+        for number, case in enumerate(cases):
+            keys = [case.key(each.name) for each in self.configurations]
+            missing = [key for key in keys if key not in ledger or not self.images.has(key)]
+            jobs.append((f"{case.prompt[:40]}, seed {case.seed}", missing, partial(self._run_case, number, case)))
+        run_jobs(jobs, ledger, description="images")
 
     def _run_case(self, number: int, case: Case, keys: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Generate the images of a case; each case begins with another configuration."""
@@ -154,7 +129,7 @@ class Evaluation:
         try:
             if configuration.name not in self._warmed_up:  # the first image of a configuration is slower
                 replace(configuration, tome=make_warm_up_config(configuration.tome)).apply(self.loaded.pipe)
-                self._generate(case, WARM_UP_STEPS)
+                self._generate(case, 1)
                 self._warmed_up.add(configuration.name)
             configuration.apply(self.loaded.pipe)
             gc.collect()  # otherwise earlier images would count as memory, or be collected while this one is timed

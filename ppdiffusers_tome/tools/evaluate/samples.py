@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration
+from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.images import slugify, write_image
-from ppdiffusers_tome.tools.measure.similarity import Similarity, similarity_from_dict
+from ppdiffusers_tome.tools.measure.similarity import Similarity
 
 if TYPE_CHECKING:
     from PIL import Image
-
-REFERENCES, IMAGES = "references", "images"
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Case:
     @property
     def file_name(self) -> str:
         """The same in every run; prompts that begin alike differ in their checksum."""
-        return f"{slugify(self.prompt)}-{_checksum(self.prompt)}-seed-{self.seed}.png"
+        return f"{_make_name(self.prompt)}-seed-{self.seed}.png"
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,9 @@ class Sample:
 
     @property
     def similarity(self) -> Similarity | None:
-        return similarity_from_dict(vars(self))
+        if self.ssim is None or self.flip is None:
+            return None
+        return Similarity(math.inf if self.psnr_db is None else self.psnr_db, self.ssim, self.flip)
 
 
 @dataclass(frozen=True)
@@ -82,22 +83,9 @@ class ImageFolder:
     path: Path
     keeps_all: bool
 
-    def prepare(self, configurations: Sequence[Configuration], cases: Sequence[Case], *, overwrite: bool) -> None:
-        """Check, before any work, that the images can be written.
-
-        Raises:
-            UserError: a folder cannot be written, or a file exists and must not be replaced.
-        """
-        for configuration in configurations:
-            if self._keeps(configuration.name):
-                names = [case.file_name for case in cases]
-                prepare_folder(self.folder_of(configuration.name), names, overwrite=overwrite)
-
     def folder_of(self, configuration: str) -> Path:
         """Return the folder of a configuration; different names have different folders."""
-        if configuration == UNMERGED:
-            return self.path / REFERENCES
-        return self.path / IMAGES / f"{slugify(configuration)}-{_checksum(configuration)}"
+        return self.path / ("references" if configuration == UNMERGED else f"images/{_make_name(configuration)}")
 
     def has(self, key: Sequence[Any]) -> bool:
         """Return whether the image of a ledger's key exists, or is unwanted."""
@@ -109,7 +97,8 @@ class ImageFolder:
         """Write an image if it is to be kept; it replaces an earlier one."""
         if self._keeps(configuration):
             settings = {"configuration": configuration, "prompt": case.prompt, "seed": case.seed}
-            write_image(self.folder_of(configuration) / case.file_name, image, settings, overwrite=True)
+            (path,) = prepare_folder(self.folder_of(configuration), [case.file_name], overwrite=True)
+            write_image(path, image, settings, overwrite=True)
 
     def open(self, configuration: str, case: Case) -> Image.Image:
         """Open an image that was written."""
@@ -121,5 +110,6 @@ class ImageFolder:
         return self.keeps_all or configuration == UNMERGED
 
 
-def _checksum(text: str) -> str:
-    return f"{zlib.crc32(text.encode()):08x}"
+def _make_name(text: str) -> str:
+    """Return a part of a file name; different texts have different ones."""
+    return f"{slugify(text)}-{zlib.crc32(text.encode()):08x}"

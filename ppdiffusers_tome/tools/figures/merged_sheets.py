@@ -1,4 +1,4 @@
-"""The sheets and numbers of ``visualize``."""
+"""The sheet and numbers of ``visualize``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from typing import Any
 from PIL import Image
 
 from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
-from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import format_setting
 from ppdiffusers_tome.tools.figures.merging import compute_merge_frequency, draw_groups, draw_merge_frequency
 from ppdiffusers_tome.tools.figures.sheet import Cell, Label, make_sheet
-from ppdiffusers_tome.tools.generation.results import GeneratedImage, format_run
-from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
+from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.measure.units import counted
 
 
@@ -24,7 +21,6 @@ def make_groups_sheet(
     """Lay out the groups over the image, and how often tokens merged.
 
     A row is a call of the denoiser, a column a block.
-
 
     Args:
         image: the one whose merging was recorded.
@@ -55,14 +51,6 @@ def make_groups_sheet(
     return make_sheet(title, columns, rows)
 
 
-def make_ratios_sheet(run: Mapping[str, Any], by_ratio: Sequence[tuple[ToMeConfig, GeneratedImage]]) -> Image.Image:
-    """Lay out the image at every ratio in a row, with its similarity."""
-    columns = [Label(f"ratio {format_setting(config.ratio)}" if config.ratio else "unmerged") for config, _ in by_ratio]
-    cells = [Cell(generated.image, str(generated.similarity or "")) for _, generated in by_ratio]
-    title = Label("Token merging by ratio", (f"{format_run(run)}, seed {run['seed']}",))
-    return make_sheet(title, columns, [(run["prompt"], cells)])
-
-
 def describe_records(records: Sequence[MergeRecord]) -> list[dict[str, Any]]:
     """Return the numbers of every record as plain values."""
     return [
@@ -74,14 +62,6 @@ def describe_records(records: Sequence[MergeRecord]) -> list[dict[str, Any]]:
         }
         for record in records
     ]  # fmt: skip
-
-
-def describe_ratios(by_ratio: Sequence[tuple[ToMeConfig, GeneratedImage]]) -> list[dict[str, Any]]:
-    """Return the similarity at every ratio as plain values."""
-    return [
-        {"ratio": config.to_dict()["ratio"], **similarity_to_dict(generated.similarity)}
-        for config, generated in by_ratio
-    ]
 
 
 def _make_groups_cell(image: Image.Image, record: MergeRecord | None) -> Cell:

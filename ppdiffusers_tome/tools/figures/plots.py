@@ -58,11 +58,3 @@ def render(figure: Figure) -> Image.Image:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return Image.fromarray(np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3]))
-
-
-def measure_width(text: str, points: float) -> float:
-    """Measure a text in pixels."""
-    from matplotlib.figure import Figure
-
-    with plot_style():
-        return float(Figure(dpi=DPI).text(0, 0, text, size=points).get_window_extent().width)

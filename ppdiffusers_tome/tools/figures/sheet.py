@@ -6,10 +6,15 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from ppdiffusers_tome.tools.figures.plots import DPI, FAINT, INK, measure_width, plot_style, render
+from ppdiffusers_tome.tools.figures.plots import DPI, FAINT, INK, plot_style, render
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 _MIN_CELL, _MAX_CELL, _GAP, _MARGIN = 256, 512, 16, 28  # pixels
 _LINE_HEIGHT = 1.4  # of the font's size
@@ -44,54 +49,57 @@ def make_sheet(title: Label, columns: Sequence[Label], rows: Sequence[tuple[str,
     width, height = _compute_cell_size(rows[0][1][0].image)
     font_size, column_step = max(14, width // 20), width + _GAP
     page_width, y = len(columns) * column_step - _GAP, float(_MARGIN)
-    texts: list[tuple[int, float, str, float, str]] = []
     images: list[tuple[int, int, Image.Image]] = []
-
-    def add_labels(labels: Sequence[Label], scale: float, width: int) -> None:
-        """Add labels side by side, their titles larger than the lines by ``scale``."""
-        nonlocal y
-        bottoms = [y]
-        for number, label in enumerate(labels):
-            bottom = y
-            for text, size, color in ((label.title, scale, INK), *((line, 1.0, FAINT) for line in label.lines)):
-                points = font_size * size * 72 / DPI
-                for line in _wrap(text, points, width):
-                    texts.append((_MARGIN + number * column_step, bottom, line, points, color))
-                    bottom += font_size * size * _LINE_HEIGHT
-            bottoms.append(bottom)
-        y = max(bottoms)
-
-    add_labels([title], 1.5, page_width)
-    y += font_size / 2
-    add_labels(columns, 1.2, width)
-    for prompt, cells in rows:
-        y += font_size
-        add_labels([Label(prompt)], 1.0, page_width)
-        top = round(y + font_size / 5)
-        for number, cell in enumerate(cells):
-            images.append((_MARGIN + number * column_step, top, _resize(cell.image, width, height)))
-        y = top + height + font_size / 5
-        add_labels([Label("", (cell.caption,)) for cell in cells], 1.0, width)
-    sheet_width, sheet_height = page_width + 2 * _MARGIN, round(y) + _MARGIN
     with plot_style():
-        figure = Figure((sheet_width / DPI, sheet_height / DPI), DPI)
-        for x, top_of_text, text, points, color in texts:
-            figure.text(x / sheet_width, 1 - top_of_text / sheet_height, text, size=points, color=color, va="top")
+        figure = Figure(dpi=DPI)
+
+        def add_labels(labels: Sequence[Label], scale: float, width: int) -> None:
+            """Add labels side by side, their titles larger than the lines by ``scale``."""
+            nonlocal y
+            bottoms = [y]
+            for number, label in enumerate(labels):
+                bottom = y
+                for text, size, color in ((label.title, scale, INK), *((line, 1.0, FAINT) for line in label.lines)):
+                    for line in _wrap(figure, text, font_size * size * 72 / DPI, width):
+                        line.set(x=_MARGIN + number * column_step, y=bottom, color=color, va="top")
+                        bottom += font_size * size * _LINE_HEIGHT
+                bottoms.append(bottom)
+            y = max(bottoms)
+
+        add_labels([title], 1.5, page_width)
+        y += font_size / 2
+        add_labels(columns, 1.2, width)
+        for prompt, cells in rows:
+            y += font_size
+            add_labels([Label(prompt)], 1.0, page_width)
+            top = round(y + font_size / 5)
+            for number, cell in enumerate(cells):
+                images.append((_MARGIN + number * column_step, top, _resize(cell.image, width, height)))
+            y = top + height + font_size / 5
+            add_labels([Label("", (cell.caption,)) for cell in cells], 1.0, width)
+        sheet_width, sheet_height = page_width + 2 * _MARGIN, round(y) + _MARGIN
+        figure.set_size_inches(sheet_width / DPI, sheet_height / DPI)
+        for line in figure.texts:
+            x, top_of_line = line.get_position()
+            line.set_position((x / sheet_width, 1 - top_of_line / sheet_height))
         sheet = render(figure)
     for left, top, image in images:
         sheet.paste(image, (left, top))
     return sheet
 
 
-def _wrap(text: str, points: float, width: int) -> list[str]:
-    """Break a text into lines of a width in pixels, paths at separators."""
+def _wrap(figure: Figure, text: str, points: float, width: int) -> list[Text]:
+    """Add a text as lines of a width in pixels; paths break at separators."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     breakable = re.sub(r"(?<=[./_])(?=[^\W\d])", "\0 ", text)
     characters = len(breakable)
-    lines = [text] if text else []
-    while characters > 1 and max((measure_width(line, points) for line in lines), default=0) > width:
+    lines = [figure.text(0, 0, text, size=points)] if text else []
+    while characters > 1 and max((line.get_window_extent().width for line in lines), default=0) > width:
+        for line in lines:
+            line.remove()
         characters = max(1, int(characters * 0.9))
-        lines = [line.replace("\0 ", "").rstrip("\0") for line in textwrap.wrap(breakable, characters)]
+        broken = [line.replace("\0 ", "").rstrip("\0") for line in textwrap.wrap(breakable, characters)]
+        lines = [figure.text(0, 0, line, size=points) for line in broken]
     return lines
 
 

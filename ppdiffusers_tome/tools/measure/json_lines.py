@@ -35,22 +35,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); choose another --output") from error
     lines: list[dict[str, Any]] = []
-    torn: list[int] = []
     for number, line in enumerate(content.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
+        value = None
+        with suppress(ValueError, RecursionError):
             value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
         if isinstance(value, dict):
             lines.append(value)
-        else:
-            torn.append(number)
-    if torn:
-        more = f", as are {len(torn) - 1} more" if len(torn) > 1 else ""
-        message = f"{path}, line {torn[0]} is incomplete, as after a killed process; it is skipped{more}"
-        warnings.warn(message, stacklevel=2)
+        elif line.strip():
+            message = f"{path}, line {number} is incomplete, as after a killed process; it is skipped"
+            warnings.warn(message, stacklevel=2)
     return lines
 
 

@@ -1,12 +1,13 @@
-"""Similarity of images: PSNR and SSIM by scikit-image, FLIP by its authors' flip-evaluator."""
+"""Similarity of images: PSNR, SSIM by scikit-image, FLIP by its authors' flip-evaluator."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 # Pixels per degree of the eye's angle, which decide how fine a detail counts; flip-evaluator's default: a monitor 0.7 m
 # wide and 0.7 m away, with 3840 pixels across.
@@ -39,32 +40,24 @@ def compare_images(reference: np.ndarray, image: np.ndarray) -> Similarity:
         reference, image: uint8 ``[height, width, 3]``, each side at least 7 pixels.
     """
     import flip_evaluator
+    import numpy as np
     from skimage.metrics import structural_similarity
+
+    from ppdiffusers_tome.tuning.images import psnr
 
     if np.array_equal(reference, image):
         return Similarity(math.inf, 1.0, 0.0)
     fractions = [np.ascontiguousarray(pixels, np.float32) / 255 for pixels in (reference, image)]
     _, flip, _ = flip_evaluator.evaluate(*fractions, "LDR", applyMagma=False, parameters={"ppd": FLIP_PPD})
     return Similarity(
-        psnr=compute_psnr(reference, image),
+        psnr=psnr(reference, image),
         ssim=float(structural_similarity(reference, image, data_range=255, channel_axis=2)),
         flip=float(flip),
     )
 
 
-def compute_psnr(reference: np.ndarray, image: np.ndarray) -> float:
-    """Compute the PSNR of two uint8 images in dB."""
-    from skimage.metrics import peak_signal_noise_ratio
-
-    if np.array_equal(reference, image):
-        return math.inf
-    return float(peak_signal_noise_ratio(reference, image, data_range=255))
-
-
-def format_psnr(psnr: float | None) -> str:
-    """Return ``27.1``, ``identical`` where it is infinite, ``-`` for None."""
-    if psnr is None:
-        return "-"
+def format_psnr(psnr: float) -> str:
+    """Return ``27.1``, or ``identical`` where it is infinite."""
     return f"{psnr:.1f}" if math.isfinite(psnr) else "identical"
 
 
@@ -74,11 +67,3 @@ def similarity_to_dict(similarity: Similarity | None) -> dict[str, float | None]
         return {"psnr_db": None, "ssim": None, "flip": None}
     psnr = similarity.psnr if math.isfinite(similarity.psnr) else None
     return {"psnr_db": psnr, "ssim": similarity.ssim, "flip": similarity.flip}
-
-
-def similarity_from_dict(values: Mapping[str, float | None]) -> Similarity | None:
-    """Restore a similarity from the values of ``similarity_to_dict``."""
-    psnr, ssim, flip = values["psnr_db"], values["ssim"], values["flip"]
-    if ssim is None or flip is None:
-        return None
-    return Similarity(math.inf if psnr is None else psnr, ssim, flip)

@@ -1,4 +1,4 @@
-"""Medians of measurements: their spread, and how certain they are."""
+"""Medians of measurements: their spread, how certain they are, and the best of them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,6 @@ class Spread:
     def from_values(cls, values: Sequence[float]) -> Spread:
         """Summarize one value or more."""
         return cls(statistics.median(values), min(values), max(values))
-
-    @classmethod
-    def from_quotients(cls, values: Sequence[float], divisors: Sequence[float]) -> Spread:
-        """Summarize values that are each divided by the divisor of the same round."""
-        return cls.from_values([value / divisor for value, divisor in zip(values, divisors, strict=True)])
 
     def format(self, format_value: Callable[[float], str]) -> str:
         """Return ``2.00x (1.90x to 2.20x)``."""
@@ -68,6 +63,19 @@ class Median(Spread):
         ends = [] if self.interval is None else [format_value(end) for end in self.interval]
         value = format_value(self.median)
         return f"{value} [{ends[0]}, {ends[1]}]" if len(set(ends)) == 2 else value
+
+
+def find_frontier(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Return True for each point of the Pareto frontier.
+
+    Args:
+        points: two values each, of both of which more is better, such as a speed-up and a PSNR. A point dominates
+            another if it is at least as good in both and better in one; on the frontier are those that none dominates.
+    """
+    return [
+        not any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
+        for point in points
+    ]
 
 
 def _bootstrap(values: Sequence[float]) -> tuple[float, float] | None:

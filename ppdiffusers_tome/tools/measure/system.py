@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.cpu.process import keeps_freed_memory, usable_cores
+from ppdiffusers_tome.version import __version__
 
 
 def describe_machine() -> dict[str, Any]:
@@ -18,11 +19,12 @@ def describe_machine() -> dict[str, Any]:
     import ppdiffusers
 
     return {
-        "device": paddle.get_device(),
+        "device": paddle.device.cuda.get_device_name() if paddle.get_device().startswith("gpu") else "CPU",
         **describe_processor(),
         "threads": os.environ.get("OMP_NUM_THREADS", "unset"),
         "MKL on AMD": os.environ.get("MKL_DEBUG_CPU_TYPE", "as it chooses"),
         "freed memory": "kept" if keeps_freed_memory() else "given back",
+        "ppdiffusers_tome": __version__,
         "paddle": paddle.__version__,
         "ppdiffusers": ppdiffusers.__version__,
     }
@@ -35,11 +37,3 @@ def describe_processor() -> dict[str, Any]:
         name = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     processor = name[1].strip() if name else platform.processor() or platform.machine()
     return {"processor": processor, "cores": usable_cores()}
-
-
-def describe_operating_system() -> str:
-    """Describe it as ``Debian GNU/Linux 12 (bookworm), Linux 6.1.0 x86_64, glibc 2.36``."""
-    names = [" ".join((platform.system(), platform.release(), platform.machine())), " ".join(platform.libc_ver())]
-    with suppress(OSError):
-        names.insert(0, platform.freedesktop_os_release()["PRETTY_NAME"])
-    return ", ".join(filter(None, names))

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 
-from ppdiffusers_tome.errors import UserError
-
 NOT_MEASURED = "not measured"
-_UNITS = {
-    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-}  # fmt: skip
 
 
-def parse_bytes(text: str, option: str = "") -> int:
-    """Read ``8GiB`` or ``8GB``; an error names the option.
-
-    Raises:
-        UserError: it is no size above 0.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B)\s*", text)
-    size = int(float(found[1]) * _UNITS[found[2]]) if found and len(found[1]) < 300 else 0
+def parse_bytes(text: str) -> int:
+    """Read ``8GiB`` or ``8GB``, as the type of an argument."""
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?)\s*([KMGT])(i?)B\s*", text)
+    size = int(float(found[1]) * (1024 if found[3] else 1000) ** (1 + "KMGT".index(found[2]))) if found else 0
     if size < 1:
-        given = f"{option} {text}" if option else repr(text)
-        raise UserError(f"{given} must be a size above 0 with its unit ({', '.join(_UNITS)}), such as 8GiB")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} must be a size above 0 with its unit, such as 8GiB or 900MB")
     return size
 
 

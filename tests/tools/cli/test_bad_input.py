@@ -38,7 +38,7 @@ generate --prompt x --batch-size 2 | --batch-size 2 is for files of prompts
 generate --prompts nowhere.jsonl | nowhere.jsonl cannot be read
 generate --prompts FILE --batch-size 0 | --batch-size 0 must be 1 or more
 doctor --model bundled --height 100000 --width 100000 | alone takes at least
-doctor --environment --model bundled | --environment was given with --model or --markdown; give one
+doctor --environment --model bundled | --model: not allowed with argument --environment
 export --tolerance 0 | --tolerance 0.0 must be above 0
 export --end 0.5 | start or end cannot be exported
 export --output /proc/nowhere | /proc/nowhere cannot be written

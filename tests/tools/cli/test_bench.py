@@ -73,14 +73,13 @@ def test_attention_sees_a_variants_tokens_and_nothing_is_left_behind(label: str,
 
 
 def test_every_run_has_the_same_inputs() -> None:
-    loaded = load_workload(Case("sd15-tiny-random", "float32", "chunked", 128, 2, steps=4))
-    assert {type(block.block.attn1.processor).__name__ for block in find_blocks(loaded.model_or_pipe)} == {
-        "ChunkedAttnProcessor"
-    }
+    model, run_steps = load_workload(Case("sd15-tiny-random", "float32", "chunked", 128, 2, steps=4))
+    names = {type(block.block.attn1.processor).__name__ for block in find_blocks(model)}
+    assert names == {"ChunkedAttnProcessor"}
     inputs: list[list[np.ndarray]] = []
-    loaded.model_or_pipe.register_forward_pre_hook(lambda layer, values: inputs.append([x.numpy() for x in values]))
-    loaded.run(4)
-    loaded.run(4)
+    model.register_forward_pre_hook(lambda layer, values: inputs.append([x.numpy() for x in values]))
+    run_steps(4)
+    run_steps(4)
     assert [int(timestep) for _, timestep in inputs[:4]] == [999, 749, 499, 249]
     for first, second in zip(inputs[:4], inputs[4:], strict=True):
         assert all(map(np.array_equal, first, second))
@@ -88,7 +87,7 @@ def test_every_run_has_the_same_inputs() -> None:
 
 @pytest.mark.once
 def test_rounds_are_measured_and_added_without_a_variant_that_does_not_fit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--sizes", "128", "64", "--variants", "ours", "port"]
     assert bench(tmp_path, *arguments, "--repeats", "1") == 0
@@ -111,15 +110,14 @@ def test_rounds_are_measured_and_added_without_a_variant_that_does_not_fit(
             assert row["speed_up"]["median"] > 0
     page = (tmp_path / "results.md").read_text()
     assert "| port 0.5 | out of memory | - |" in page
-    assert page.splitlines()[0].removeprefix("# ") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["--sizes", "100"], "--sizes 100 must be a multiple of 64; take 128"),
-        (["--ratios", "0.8"], "below 0.75 for a 2x2 stride"), (["--ratios", "0"], "--ratios 0 merges nothing"),
-        (["--repeats", "0"], "--repeats 0 must be 1 or more"), (["--variants", "theirs"], "invalid choice: 'theirs'"),
+        (["--sizes", "100"], "argument --sizes: '100' must be a multiple of 64; take 128"),
+        (["--ratios", "0.8"], "below 0.75 for a 2x2 stride"),
+        (["--repeats", "0"], "argument --repeats: '0' must be a whole number, 1 or more"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(
@@ -150,12 +148,11 @@ def test_gpu_check_runs_on_a_cpu(tmp_path: Path) -> None:
     arguments = ["--on-cpu-as-a-check", "--families", "sd15", "--steps", "1", "--repeats", "1"]
     assert main(["bench", "gpu", *arguments, "--output", str(tmp_path)]) == 0
     assert list(read_results(tmp_path, "gpu")) == ["none", *PRESETS.values()]
-    assert "| sd15-tiny-random | float32 | plain | 128x128 | " in (tmp_path / "gpu.md").read_text()
 
 
 def test_estimate_has_every_family_size_device_and_preset() -> None:
     estimates = load_estimates()
     assert set(estimates) == {(name, size, device) for name in TITLES for size in SIZES for device in DEVICES}
-    assert all(set(each.presets) == set(PRESETS) for each in estimates.values())
+    assert all(set(each) == set(PRESETS) for each in estimates.values())
     assert closest_device("NVIDIA H200") == "H200"
     assert closest_device("NVIDIA GeForce RTX 4090") == "A100 80GB SXM"

@@ -17,7 +17,6 @@ from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.doctor.coverage import inspect_installed
 from ppdiffusers_tome.tools.doctor.estimate import (
-    compute_memory,
     estimate_merging,
     find_latent_size,
     time_decoding,
@@ -77,14 +76,10 @@ def test_transformer_is_counted_in_latents_at_its_own_size(
     assert "height 2048 is not the size of this DiTPipeline, 512x512 pixels" in capsys.readouterr().err
 
 
-GRIDS = [
-    (build, *size)
-    for build in (tiny.unet, tiny.sdxl_unet, lambda: tiny.unet(levels=4))
-    for size in ((16, 16), (17, 26), (9, 32))
-] + [(tiny.dit, 16, 16), (tiny.dit, 8, 32)]  # upstream's DiT wants a square number of patches
-
-
-@pytest.mark.parametrize(("build", "height", "width"), GRIDS)
+@pytest.mark.parametrize(
+    ("build", "height", "width"),
+    [(tiny.unet, 17, 26), (tiny.sdxl_unet, 9, 32), (lambda: tiny.unet(levels=4), 17, 26), (tiny.dit, 8, 32)],
+)
 def test_the_grids_are_those_that_a_call_has(build: tiny.Call, height: int, width: int) -> None:
     model = build()
     estimated = {each.level: {each.grid.num_tokens} for each in estimate_merging(model, ToMeConfig(), height, width)}
@@ -115,34 +110,11 @@ def test_timing_leaves_a_pipeline_as_it_was() -> None:
     *seconds, cache_bytes = time_denoiser(pipe, "unet", ToMeConfig(0.5), 16, 16)
     assert min(seconds) > 0 == cache_bytes
     assert time_decoding(pipe, 16, 16) == 0.0
-    assert time_decoding(tiny.pipeline(), 16, 16) > 0
+    assert time_decoding(tiny.pipeline(), 32, 32) > 0
     assert tiny.snapshot(pipe.unet) == before
     assert tiny.random_states() == random
     with pytest.raises(UserError, match="StableDiffusionPipeline cannot be called with a prompt alone"):
         time_denoiser(tiny.pipeline(), "unet", ToMeConfig(0.5), 32, 32)  # it has no tokenizer
-
-
-def test_memory_of_a_cache_over_steps_is_bounded_by_one_call() -> None:
-    pipe, cached = ddpm_pipeline(attention=True), ToMeConfig(0.5, cache=0.5)
-    *_, cache_bytes = time_denoiser(pipe, "unet", cached, 16, 16)
-    pipe.apply_tome(cached)(num_inference_steps=12)
-    assert 0 < pipe.tome.entries[0].last_image.cache_bytes <= cache_bytes
-
-
-def test_memory_counts_all_parts_and_the_rows_of_guidance() -> None:
-    """Of several ControlNets, which have no config; unconditional pipelines have no guidance, so half the rows."""
-    class_with_controlnet = ppdiffusers.StableDiffusionControlNetPipeline
-    pipe = tiny.pipeline(class_with_controlnet, controlnet=tiny.multi_controlnet())
-    found = {}
-    for each, pixels in ((pipe, 32), (ddpm_pipeline(attention=True), 16)):
-        levels = estimate_merging(each, ToMeConfig(0.5), *find_latent_size(each, pixels, pixels)[0])
-        rows = compute_memory(each, levels, ToMeConfig(0.5), pixels, pixels)
-        found[type(each)] = {name: sizes for name, *sizes in rows}
-    parts = (pipe.unet, pipe.controlnet, pipe.vae, pipe.text_encoder)
-    weights = sum(4 * int(x.size) for part in parts for x in part.parameters())
-    assert found[class_with_controlnet]["weights"] == [weights, weights]
-    # Scores and softmax, rows, heads, tokens, bytes.
-    assert found[ppdiffusers.DDPMPipeline]["scores, plain attention"] == [2 * 1 * 2 * 64**2 * 4, 2 * 1 * 2 * 32**2 * 4]
 
 
 def test_reasons_why_nothing_merges_at_a_level() -> None:

@@ -12,16 +12,19 @@ import pytest
 from PIL import Image
 
 from ppdiffusers_tome import ToMeConfig
+from ppdiffusers_tome.tools.cli.commands import evaluate as command
 from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
 from ppdiffusers_tome.tools.evaluate import runner
 from ppdiffusers_tome.tools.generation import sampling
+from ppdiffusers_tome.tools.generation.settings import parse_settings
 from tools.cli.conftest import PROMPT, SMALL, pixels_of
 
 ROCKET = "a photo of a rocket"
 TWO = ["--prompt", PROMPT, "--prompt", ROCKET]
 BOTH = ["--ratios", "0.5", "--port-ratios", "0.5"]
-NAMES = ["unmerged", "ours 0.5", "port 0.5"]
+NAMES = ["unmerged", "ratio 0.5", "port 0.5"]
 
 
 def evaluate(folder: Path, *arguments: str) -> int:
@@ -75,7 +78,7 @@ def test_everything_is_measured_and_written(whole: Path) -> None:
     assert rows["unmerged"]["psnr_db"] is None
     assert all(10 < rows[name]["psnr_db"]["median"] < 60 for name in NAMES[1:])
     # The configuration after the unmerged image changes from case to case.
-    assert [name for name, _, _ in read_keys(whole)] == [*NAMES, "unmerged", "port 0.5", "ours 0.5"]
+    assert [name for name, _, _ in read_keys(whole)] == [*NAMES, "unmerged", "port 0.5", "ratio 0.5"]
     table = (whole / "evaluate.md").read_text()
     assert "bundled model, 64x64 pixels, 1 step," in table
     assert all(f"| {name} | " in table for name in NAMES)
@@ -102,19 +105,12 @@ def test_a_stopped_run_resumes(whole: Path, tmp_path: Path, monkeypatch: pytest.
     assert len(read_keys(tmp_path)) == 2
     assert not (tmp_path / "evaluate.json").exists()
     with (tmp_path / "evaluate.jsonl").open("a") as file:
-        file.write('{"key": ["ours 0.5", "a ph')  # as after a power failure
+        file.write('{"key": ["ratio 0.5", "a ph')  # as after a power failure
     assert evaluate(tmp_path, *TWO, *BOTH) == 0
     assert read_similarity(tmp_path) == read_similarity(whole)
     assert len(read_keys(tmp_path)) == 6
     assert evaluate(tmp_path, *TWO, *BOTH) == 0
     assert len(read_keys(tmp_path)) == 6
-
-
-def test_the_warm_up_of_one_step_logs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    suite = tmp_path / "suite.jsonl"
-    suite.write_text('{"name": "half", "ratio": 0.5, "end": 0.5}\n{"name": "cache", "ratio": 0, "cache": [0, 1, 3]}\n')
-    assert evaluate(tmp_path, "--prompt", PROMPT, "--ratios", "--suite", str(suite), "--steps", "4") == 0
-    assert "ToMe:" not in capsys.readouterr().err
 
 
 def test_more_is_added_to_the_results(whole: Path, copy: Path, tmp_path: Path) -> None:
@@ -126,9 +122,9 @@ def test_more_is_added_to_the_results(whole: Path, copy: Path, tmp_path: Path) -
     added = read_keys(copy)[6:]
     assert [seed for _, _, seed in added] == [0] * 2 + [3] * 5
     assert {name for name, _, _ in added[:2]} == {"quarter", "tiles"}
-    assert list(read_rows(copy)) == ["unmerged", "ours 0.5", "quarter", "port 0.5", "tiles"]  # by family
+    assert list(read_rows(copy)) == ["unmerged", "ratio 0.5", "quarter", "port 0.5", "tiles"]  # by family
     before, after = read_similarity(whole), read_similarity(copy)
-    assert after["ours 0.5", PROMPT, 0] == before["ours 0.5", PROMPT, 0] != after["ours 0.5", PROMPT, 3]
+    assert after["ratio 0.5", PROMPT, 0] == before["ratio 0.5", PROMPT, 0] != after["ratio 0.5", PROMPT, 3]
 
 
 def test_results_of_other_settings_are_refused_and_overwritten_on_demand(
@@ -137,12 +133,12 @@ def test_results_of_other_settings_are_refused_and_overwritten_on_demand(
     assert evaluate(copy, *TWO, *BOTH, "--steps", "2") == 2
     assert "was measured with steps=1 and this run has 2" in capsys.readouterr().err
     suite = tmp_path / "suite.jsonl"
-    suite.write_text('{"name": "ours 0.5", "ratio": 0.5, "tile": 16}\n')
+    suite.write_text('{"name": "ratio 0.5", "ratio": 0.5, "tile": 16}\n')
     assert evaluate(copy, *TWO, "--suite", str(suite)) == 2
-    assert "another configuration called 'ours 0.5'" in capsys.readouterr().err
+    assert "another configuration called 'ratio 0.5'" in capsys.readouterr().err
     assert read_keys(copy) == read_keys(whole)
     assert evaluate(copy, "--prompt", PROMPT, "--ratios", "0.5", "--steps", "2", "--overwrite") == 0
-    assert read_keys(copy) == [("unmerged", PROMPT, 0), ("ours 0.5", PROMPT, 0)]
+    assert read_keys(copy) == [("unmerged", PROMPT, 0), ("ratio 0.5", PROMPT, 0)]
     (reference,) = [path for path in (whole / "references").iterdir() if "cat" in path.name]
     assert (pixels_of(reference) != pixels_of(copy / "references" / reference.name)).any()
 
@@ -153,7 +149,7 @@ def test_saved_images_are_those_of_generate_and_seconds_are_compared_with_the_la
     monkeypatch.setattr(runner, "IMAGES_PER_REFERENCE", 2)
     arguments = (tmp_path / "evaluate", "--prompt", PROMPT, "--seeds", "7", "--ratios", "0.3", "0.5", "0.7")
     assert evaluate(*arguments, "--save-images") == 0
-    (kept,) = (tmp_path / "evaluate" / "images").glob("ours-0-5-*/*")
+    (kept,) = (tmp_path / "evaluate" / "images").glob("ratio-0-5-*/*")
     (reference,) = (tmp_path / "evaluate" / "references").iterdir()
     plain, *merged = [row["samples"][0] for row in read_rows(tmp_path / "evaluate").values()]
     assert [sample["unmerged_seconds"] == plain["seconds"] for sample in merged] == [True, True, False]
@@ -162,35 +158,21 @@ def test_saved_images_are_those_of_generate_and_seconds_are_compared_with_the_la
         assert (pixels_of(path) == pixels_of(image)).all()
 
 
-@pytest.mark.once
 def test_prompts_come_from_files_or_are_all_subjects(tmp_path: Path) -> None:
-    prompts = tmp_path / "prompts.txt"
+    prompts, parser = tmp_path / "prompts.txt", Parser(prog="x")
+    command.add_arguments(parser)
     prompts.write_text(f"{ROCKET}\n\na photo of a dog\n{ROCKET}\n")
-    assert evaluate(tmp_path / "a", "--prompts", str(prompts), "--prompt", PROMPT, "--ratios", "0.5") == 0
-    samples = read_rows(tmp_path / "a")["ours 0.5"]["samples"]
-    assert [sample["prompt"] for sample in samples] == [PROMPT, ROCKET, "a photo of a dog"]
-    assert evaluate(tmp_path / "b", "--ratios", "0.5") == 0
-    samples = read_rows(tmp_path / "b")["ours 0.5"]["samples"]
-    assert [sample["prompt"] for sample in samples] == [prompt_of(subject) for subject in SUBJECTS]
-
-
-def test_fewer_steps_are_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--prompt", PROMPT, "--configs", "quality", "--steps", "3", "--fewer-steps"]
-    assert evaluate(tmp_path / "out", *arguments, "3") == 2
-    assert "--fewer-steps 3 must be at least 1 and below 3" in capsys.readouterr().err
-    assert evaluate(tmp_path / "out", *arguments, "1", "2") == 0
-    rows = read_rows(tmp_path / "out")
-    assert list(rows) == ["unmerged", "quality", "1 step", "2 steps"]
-    assert rows["1 step"]["psnr_db"]["median"] < rows["2 steps"]["psnr_db"]["median"] < 60
-    assert rows["1 step"]["configuration"] == {
-        "name": "1 step", "contender": "unmerged", "family": "fewer steps", "tome": None, "steps": 1,
-    }  # fmt: skip
+    for given, expected in (
+        (["--prompts", str(prompts), "--prompt", PROMPT], [PROMPT, ROCKET, "a photo of a dog"]),
+        ([], [prompt_of(subject) for subject in SUBJECTS]),
+    ):
+        args = parser.parse_args(given)
+        assert command._parse_prompts(args, parse_settings(args, 0.0)) == expected
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--ratios", "0.8"], "below 0.75 for a 2x2 stride"),
         (["--port-ratios", "-1"], "ratio=-1.0 must be at least 0"),
         (["--ratios"], "nothing is to be compared with the unmerged pipeline"),
         (["--configs", "nowhere.json"], "--configs nowhere.json cannot be read"),
@@ -211,11 +193,8 @@ def test_bad_input_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_files_are_not_replaced(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "references").mkdir()
-    for path in (tmp_path / "references" / next((whole / "references").iterdir()).name, tmp_path / "evaluate.md"):
-        path.write_bytes(b"mine")
-        assert evaluate(tmp_path, *TWO, *BOTH) == 2
-        assert f"{path} exists already" in capsys.readouterr().err
-        assert path.read_bytes() == b"mine"
-    assert not (tmp_path / "evaluate.jsonl").exists()
+def test_other_files_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "evaluate.md").write_bytes(b"mine")
+    assert evaluate(tmp_path, *TWO, *BOTH) == 2
+    assert "evaluate.md exists already" in capsys.readouterr().err
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -20,7 +19,7 @@ from ppdiffusers_tome.tools.console import extras
 from ppdiffusers_tome.tools.console.parsing import Parser
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.generation.settings import get_tome_overrides, parse_tome_config
-from tools.cli.conftest import PROMPT, SMALL, Gone, heard
+from tools.cli.conftest import PROMPT, SMALL, heard
 
 SLOW = {"paddle", "ppdiffusers", "paddlenlp", "cv2", "skimage", "PIL", "scipy", "numpy", "matplotlib", "rich", "tqdm"}
 COMMANDS = tuple(commands.commands())
@@ -105,16 +104,6 @@ def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch
         assert line.endswith(f'pip install "ppdiffusers-tome[{extra}]"')
 
 
-def test_interrupt_ends_with_130_and_one_line(monkeypatch, capsys):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
-    monkeypatch.setattr(generate, "run", lambda args: signal.raise_signal(signal.SIGINT))
-    try:
-        assert main(GENERATE) == 130
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert capsys.readouterr().err == "ppdiffusers-tome: interrupted\n"
-
-
 def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(generate, "run", lambda args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -139,14 +128,6 @@ def test_table_in_markdown_and_whole_on_a_terminal(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert all(number in printed for number in row[1:])
     assert "…" not in printed
-
-
-def test_closed_pipe_ends_the_program_without_a_traceback(monkeypatch, capfd):
-    monkeypatch.setattr(generate, "run", lambda args: print("a line", flush=True))
-    monkeypatch.setattr(sys, "stdout", Gone())
-    assert main(GENERATE) == 141
-    monkeypatch.undo()
-    assert "Traceback" not in capfd.readouterr().err
 
 
 # Prints what the environment says and whether memory is kept when a command runs.

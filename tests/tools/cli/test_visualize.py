@@ -16,15 +16,14 @@ from ppdiffusers_tome.tools.images import read_settings
 from tools.cli.conftest import PROMPT, SMALL, heard, pixels_of
 
 SIZE = ["--height", "128", "--width", "128", "--steps", "2"]
-FILES = ["visualize-ratios.png", "visualize.json", "visualize.png"]
+FILES = ["visualize.json", "visualize.png"]
 BLOCK = "down_blocks.0.attentions.0.transformer_blocks.0"
 MARGIN, GAP = 28, 16  # of a sheet
 
 
 def visualize(folder: Path, *arguments: str, size: list[str] = SIZE) -> dict:
     """Run the command and return the content of its JSON."""
-    ratios = [] if "--ratios" in arguments else ["--ratios", "0.5"]
-    assert main(["visualize", *size, "--prompt", PROMPT, "--output", str(folder), *ratios, *arguments]) == 0
+    assert main(["visualize", *size, "--prompt", PROMPT, "--output", str(folder), *arguments]) == 0
     return json.loads((folder / "visualize.json").read_text())
 
 
@@ -33,33 +32,20 @@ def has_image(column: np.ndarray, image: np.ndarray) -> bool:
     return any(np.array_equal(column[top : top + height], image) for top in range(len(column) - height))
 
 
-def test_a_sheet_a_strip_and_numbers_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = visualize(tmp_path, "--ratio", "0.5", "--ratios", "0.25", "0.5")
+def test_a_sheet_and_numbers_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = visualize(tmp_path, "--ratio", "0.5")
     captured = capsys.readouterr()
     assert heard(captured.err) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
-    assert captured.out.split() == [str(tmp_path / name) for name in FILES]
+    assert captured.out.split() == [str(tmp_path / name) for name in reversed(FILES)]
     assert read_settings(tmp_path / "visualize.png") == content["run"]
     assert content["run"]["ratio"] == content["run"]["tome"]["ratio"] == 0.5
-    assert [row["ratio"] for row in content["ratios"]] == [0.0, 0.25, 0.5]
-    assert content["ratios"][0]["psnr_db"] is None
-    assert content["ratios"][1]["psnr_db"] > content["ratios"][2]["psnr_db"] > 10
     first = content["merged"][0]
     assert {name: first[name] for name in ("denoiser", "block", "level", "grid", "call", "timestep", "tokens")} == {
         "denoiser": "unet", "block": BLOCK, "level": 1, "grid": [16, 16], "call": 1, "timestep": 999.0, "tokens": 256,
     }  # fmt: skip
     assert {row["merged_away"] for row in content["merged"]} == {128}
     assert {row["call"] for row in content["merged"]} == {1, 2}
-
-
-def test_a_preset_has_a_strip_and_says_how_to_see_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ratios = visualize(tmp_path / "strip", "--config", "fast", size=SMALL)["ratios"]
-    assert [row["ratio"] for row in ratios] == [0.0, 0.5, {"1": 0.9375, "2": 0.9375}]
-    assert sorted(path.name for path in (tmp_path / "strip").iterdir()) == FILES[:2]
-    warning, advice = heard(capsys.readouterr().err)[0].split("; to see groups, add ")
-    assert "method todo makes no groups" in warning
-    visualize(tmp_path / "groups", "--config", "fast", *advice.split(), size=SMALL)
-    assert sorted(path.name for path in (tmp_path / "groups").iterdir()) == FILES
 
 
 def test_the_groups_are_those_that_merged(tmp_path: Path) -> None:
@@ -93,19 +79,12 @@ def test_blocks_and_calls_are_selected(tmp_path: Path) -> None:
     assert shapes[0][0] < shapes[1][0] < shapes[2][0]  # rows of one call, two, three
 
 
-def test_a_controlnet_has_a_column(tmp_path: Path, photo: Path) -> None:
-    content = visualize(tmp_path, "--image", str(photo), size=SMALL)
-    assert {row["denoiser"] for row in content["merged"]} == {"unet", "controlnet"}
-    assert pixels_of(tmp_path / "visualize.png").shape[1] == 2 * MARGIN + 3 * (256 + GAP) - GAP
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--ratio", "0"], "--ratio 0 merges nothing"),
-        (["--ratios", "0"], "--ratios 0 leaves nothing to compare"),
-        (["--at", "0"], "--at 0 must be 1 or more"),
-        (["--at", "5", "1"], "--at 5 must be at most 1"),
+        (["--ratio", "0"], "ratio 0 makes no groups of similar tokens"),
+        (["--config", "fast"], "method todo) makes no groups of similar tokens, so there is nothing to show; add --me"),
+        (["--at", "5", "1"], "--at 5 must be from 1 to 1"),
         (["--blocks", "nowhere"], f"these merge: unet.{BLOCK}"),
         (["--prompt", "a photo of a rocket"], "2 prompts were given"),
         (["--height", "8", "--width", "8"], "none of the blocks merged tokens into groups"),

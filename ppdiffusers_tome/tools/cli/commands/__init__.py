@@ -8,11 +8,12 @@ no ``run``.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from types import ModuleType
-
-from ppdiffusers_tome.tools.console.parsing import find_commands
 
 
 def commands() -> dict[str, ModuleType]:
     """Import every command of this folder, by its name."""
-    return find_commands(__path__, __name__)
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
+    return {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}") for name in names}

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.errors import NothingToMergeError, UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import choose_computed_steps
+from ppdiffusers_tome.tools.bench.gpu_estimate import DEVICES, FOOTNOTE, estimate_table, presets_by_strength
+from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.console.process import get_original_environment
 from ppdiffusers_tome.tools.console.tables import Table
+from ppdiffusers_tome.tools.doctor.coverage import inspect_installed, make_table
+from ppdiffusers_tome.tools.doctor.environment import (
+    describe_environment,
+    find_problems,
+    format_report,
+    never_tested,
+)
+from ppdiffusers_tome.tools.doctor.imports import try_imports
 from ppdiffusers_tome.tools.generation.arguments import (
     add_precision_arguments,
     add_size_arguments,
     add_tome_arguments,
 )
+from ppdiffusers_tome.tools.generation.device import check_device, get_device_name
 from ppdiffusers_tome.tools.generation.memory import check_memory
+from ppdiffusers_tome.tools.generation.model_loader import load_pipeline, set_attention
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
 from ppdiffusers_tome.tools.measure.units import format_bytes
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.tools.doctor.estimate import Estimate
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
 EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, and an estimate of what presets save
@@ -39,22 +49,19 @@ _STEPS = 20  # of the image whose time is estimated
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--markdown", action="store_true", help="the table of pipelines as a page in Markdown")
-    parser.add_argument("--environment", action="store_true", help="what a bug report needs")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--markdown", action="store_true", help="the table of pipelines alone, in Markdown")
+    what.add_argument("--environment", action="store_true", help="what a bug report needs")
+    what.add_argument("--model", metavar="MODEL", help="a pipeline's folder, a hub name, or 'bundled'")
     parser.add_argument("--json", action="store_true", help="with --environment: as JSON")
-    group = parser.add_argument_group("one model")
-    group.add_argument("--model", metavar="MODEL", help="a pipeline's folder, a hub name, or 'bundled'")
+    group = parser.add_argument_group("with --model")
     add_size_arguments(group)
     add_precision_arguments(group)
     add_tome_arguments(parser, ratio=True)
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.json and not args.environment:
-        raise UserError("--json is for --environment; give both, or neither")
     if args.environment:
-        if args.model is not None or args.markdown:
-            raise UserError("--environment was given with --model or --markdown; give one of them")
         _print_environment(as_json=args.json)
     elif args.model is None:
         _print_coverage(markdown=args.markdown)
@@ -63,10 +70,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print_environment(*, as_json: bool) -> None:
-    from ppdiffusers_tome.tools.console.process import get_original_environment
-    from ppdiffusers_tome.tools.doctor.environment import describe_environment, find_problems, format_report
-    from ppdiffusers_tome.tools.doctor.imports import try_imports
-
     report = describe_environment(get_original_environment())
     if as_json:
         print(json.dumps({**report, "imports": try_imports()}, indent=2))
@@ -78,85 +81,78 @@ def _print_environment(*, as_json: bool) -> None:
 
 
 def _print_coverage(*, markdown: bool) -> None:
-    from ppdiffusers_tome.tools.bench.gpu_estimate import DEVICES, FOOTNOTE, estimate_heading, estimate_table
-    from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
-    from ppdiffusers_tome.tools.doctor.coverage import format_page, inspect_installed, make_table
-    from ppdiffusers_tome.tools.doctor.versions import never_tested
-
-    if markdown:
-        print(format_page(), end="")
-        return
     with quiet_libraries():
         import ppdiffusers.pipelines
 
-        make_table(inspect_installed(ppdiffusers.pipelines)).print()
+        table = make_table(inspect_installed(ppdiffusers.pipelines))
+        if markdown:
+            print(table.markdown(), end="")
+            return
+        table.print()
         if warning := never_tested(ppdiffusers.__version__):
             print_line(f"\n{warning}")
-    print_line(f"\n{estimate_heading(DEVICES[0])}\n")
+    print_line(
+        "\nWhat presets save on a GPU: an estimate, not a measurement. Speed-up over no merging, for one call of the "
+        f"denoiser on an {DEVICES[0]} in half precision with flash attention, everything at peak rates. In every cell: "
+        f"{', '.join(presets_by_strength())}.\n"
+    )
     estimate_table(DEVICES[0]).print()
     print_line(f"{FOOTNOTE}\nmeasure it on your GPU: ppdiffusers-tome bench gpu")
 
 
 def _print_estimates(args: argparse.Namespace) -> None:
-    from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
-
     check_sizes(args)
     source, config = find_model(args.model), parse_tome_config(args, args.ratio)
     if args.xformers and args.chunked_attention:
         raise UserError("--xformers and --chunked-attention were both given; give one of them")
-    chunked = args.xformers or args.chunked_attention
-    check_memory(source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, chunked_attention=chunked)
+    attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
+    check_memory(
+        source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, chunked_attention=attention != "plain"
+    )
     with quiet_libraries():
+        from ppdiffusers_tome.api import apply_tome
         from ppdiffusers_tome.tools.doctor.estimate import compute_memory, estimate_merging, find_latent_size
-        from ppdiffusers_tome.tools.generation.device import check_device, get_device_name
-        from ppdiffusers_tome.tools.generation.model_loader import load_pipeline, set_attention
 
         check_device(args.dtype, xformers=args.xformers)
         pipe = load_pipeline(source, dtype=args.dtype, any_kind=True)
         pipe.set_progress_bar_config(disable=True)
         set_attention(pipe, xformers=args.xformers, chunked=args.chunked_attention)
-        size, scale = find_latent_size(pipe, args.height, args.width)
-        levels = estimate_merging(pipe, config, *size)
-        attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
+        latent, scale = find_latent_size(pipe, args.height, args.width)
+        height, width = latent[0] * scale, latent[1] * scale
+        levels = estimate_merging(pipe, config, *latent)
         print_line(
-            f"{source.name}: {type(pipe).__name__}, {size[0] * scale}x{size[1] * scale}, {config.summary}, "
-            f"{args.dtype}, {attention} attention, on {get_device_name()}"
+            f"{source.name}: {type(pipe).__name__}, {height}x{width}, {config.summary}, {args.dtype}, {attention} "
+            f"attention, on {get_device_name()}"
         )
-        if levels:
-            _make_table(levels).print()
-            table = Table(("memory of an image, computed, at least", "unmerged", "merged"))
-            for name, *sizes in compute_memory(pipe, levels, config, size[0] * scale, size[1] * scale):
-                table.add(name, *map(format_bytes, sizes))
-            table.print()
-        print_line(_describe_gain(pipe, levels, config, size, scale))
+        if not levels:
+            try:
+                apply_tome(pipe)
+            except NothingToMergeError as error:
+                print_line(str(error))
+            return
+        table = Table(("denoiser", "level", "grid", "blocks", "tokens that attention sees"), left=5)
+        for each in levels:
+            tokens = each.reason or f"{each.grid.num_tokens} -> {each.grid.num_tokens - each.num_merged}"
+            table.add(each.part or "model", each.level, each.grid, each.num_blocks, tokens)
+        table.print()
+        table = Table(("memory of an image, computed, at least", "unmerged", "merged"))
+        for name, *sizes in compute_memory(pipe, levels, config, height, width):
+            table.add(name, *map(format_bytes, sizes))
+        table.print()
+        merging = [each for each in levels if each.reason is None]
+        if merging:
+            part = max(merging, key=lambda each: each.num_blocks).part
+            print_line(_describe_gain(pipe, part, config, height, width))
+        else:
+            print_line("Nothing merges at this size and ratio; the table says why. A larger one has more to merge.")
 
 
-def _make_table(levels: list[Estimate]) -> Table:
-    headings = "denoiser", "level", "grid", "blocks", "tokens that attention sees"
-    table = Table(headings, left=len(headings))
-    for each in levels:
-        tokens = each.reason or f"{each.grid.num_tokens} -> {each.grid.num_tokens - each.num_merged}"
-        table.add(each.part or "model", each.level, str(each.grid), each.num_blocks, tokens)
-    return table
-
-
-def _describe_gain(pipe: Any, levels: list[Estimate], config: ToMeConfig, size: tuple[int, int], scale: int) -> str:
-    """Time a call of the denoiser, or explain why it was not timed."""
-    from ppdiffusers_tome.api import apply_tome
-    from ppdiffusers_tome.errors import NothingToMergeError
+def _describe_gain(pipe: Any, part: str, config: ToMeConfig, height: int, width: int) -> str:
+    """Time a denoiser call and the decoding, or explain why not."""
     from ppdiffusers_tome.tools.doctor.estimate import time_decoding, time_denoiser
 
-    merging = [each for each in levels if each.reason is None]
-    if not levels:
-        try:
-            apply_tome(pipe)
-        except NothingToMergeError as error:
-            return str(error)
-    if not merging:
-        return "Nothing merges at this size and ratio; the table says why. A larger image or ratio has more to merge."
-    part = max(merging, key=lambda each: each.num_blocks).part
     try:
-        unmerged, merged, cache_bytes = time_denoiser(pipe, part, config, size[0] * scale, size[1] * scale)
+        unmerged, merged, cache_bytes = time_denoiser(pipe, part, config, height, width)
     except UserError as error:
         return f"Tokens merge. The gain was not timed: {error}."
     times = f"a whole call of {part} takes {merged:.3f} s for an image instead of {unmerged:.3f} s"
@@ -172,7 +168,7 @@ def _describe_gain(pipe: Any, levels: list[Estimate], config: ToMeConfig, size: 
             f"Expect no speed-up at this size: {times}. Generate larger images, or make matching cheaper with "
             f"--tile 16 --reuse-steps 4 --reuse-blocks.{cache}"
         )
-    before = _STEPS * unmerged + time_decoding(pipe, *size)
+    before = _STEPS * unmerged + time_decoding(pipe, height, width)
     after = before - _STEPS * (unmerged - merged)
     return (
         f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast. Of an image of {_STEPS} steps, with "

@@ -6,11 +6,12 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.export.layout import require_folder
 from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_argument,
     add_model_argument,
@@ -18,11 +19,9 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_size_arguments,
     add_tome_arguments,
 )
+from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.settings.config import ToMeConfig
 
 HELP = "Write a pipeline as static programs for deployment, merging included, and check them by running them."
 # Arguments in errors of the Python functions, as options of this command.
@@ -67,8 +66,6 @@ def run(args: argparse.Namespace) -> None:
         require_onnx()
     with _errors_name_options(args.output):
         require_folder(args.output, overwrite=args.overwrite)
-    from ppdiffusers_tome.tools.console.output import quiet_libraries
-
     with quiet_libraries():
         _export(args, model, controlnet, config)
 
@@ -94,8 +91,6 @@ def _export(args: argparse.Namespace, model: ModelSource, controlnet: ModelSourc
 
     from ppdiffusers_tome.api import apply_tome
     from ppdiffusers_tome.export.pipelines import export_pipeline
-    from ppdiffusers_tome.tools.console.output import print_line
-    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
     from ppdiffusers_tome.tools.generation.sampling import get_native_size
 
     pipe = load_pipeline(model, controlnet)

@@ -8,13 +8,20 @@ from pathlib import Path
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.batch.options import SKIP, STOP
+from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
+from ppdiffusers_tome.tools.generation.device import get_device_name
+from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
+from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings
+from ppdiffusers_tome.tools.images import slugify, write_image
+from ppdiffusers_tome.tools.measure.memory import explain_peak, highest_peak
+from ppdiffusers_tome.tools.measure.units import format_bytes
 
 HELP = "Generate images from prompts with token merging."
 EXAMPLES = """a line of --prompts may have its own seed, ratio, image, ...: docs/en/guides/many-prompts.md
@@ -50,40 +57,25 @@ def run(args: argparse.Namespace) -> None:
             raise UserError(f"--{name.replace('_', '-')} {value} is for files of prompts; give one with --prompts")
     prompts = check_prompts(args.prompt)
     settings = parse_settings(args, args.ratio)
-    from ppdiffusers_tome.tools.console.output import quiet_libraries
-    from ppdiffusers_tome.tools.files import prepare_folder
-    from ppdiffusers_tome.tools.images import slugify
-
     names = [f"{number:04d}-{slugify(prompt)}.png" for number, prompt in enumerate(prompts, start=1)]
     paths = prepare_folder(args.output, names, overwrite=args.overwrite)
     with quiet_libraries():
-        _generate(settings, prompts, paths, overwrite=args.overwrite)
+        from tqdm import tqdm
 
-
-def _generate(settings: Settings, prompts: list[str], paths: list[Path], *, overwrite: bool) -> None:
-    from tqdm import tqdm
-
-    from ppdiffusers_tome.tools.console.output import print_line
-    from ppdiffusers_tome.tools.generation.device import get_device_name
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
-    from ppdiffusers_tome.tools.images import write_image
-    from ppdiffusers_tome.tools.measure.memory import explain_peak, highest_peak
-    from ppdiffusers_tome.tools.measure.units import format_bytes
-
-    loaded, _ = load_for_prompts(settings, prompts)
-    loaded.apply(settings.tome)
-    edges = None if settings.edges is None else loaded.load_edges(settings.edges)
-    images = []
-    for number, prompt in enumerate(tqdm(prompts, desc="images", position=0, disable=None)):
-        generated = loaded.generate(prompt, number, edges)
-        description = loaded.describe(prompt, number)
-        write_image(paths[number], generated.image, description, overwrite=overwrite)
-        print_line(f"{paths[number]}  {generated.seconds:.2f} s")
-        images.append(generated)
-    denoising = format_bytes(highest_peak(image.denoising_peak_bytes for image in images))
-    peak = format_bytes(highest_peak(image.peak_bytes for image in images))
-    seconds = statistics.median(image.seconds for image in images)
-    print_line(
-        f"{seconds:.2f} s per image (median of {len(images)}) on {get_device_name()}; peak memory {denoising} while "
-        f"denoising, {peak} with decoding ({explain_peak()})"
-    )
+        loaded, _ = load_for_prompts(settings, prompts)
+        loaded.apply(settings.tome)
+        edges = None if settings.edges is None else loaded.load_edges(settings.edges)
+        images = []
+        for number, prompt in enumerate(tqdm(prompts, desc="images", position=0, disable=None)):
+            generated = loaded.generate(prompt, number, edges)
+            description = loaded.describe(prompt, number)
+            write_image(paths[number], generated.image, description, overwrite=args.overwrite)
+            print_line(f"{paths[number]}  {generated.seconds:.2f} s")
+            images.append(generated)
+        denoising = format_bytes(highest_peak(image.denoising_peak_bytes for image in images))
+        peak = format_bytes(highest_peak(image.peak_bytes for image in images))
+        seconds = statistics.median(image.seconds for image in images)
+        print_line(
+            f"{seconds:.2f} s per image (median of {len(images)}) on {get_device_name()}; peak memory {denoising} "
+            f"while denoising, {peak} with decoding ({explain_peak()})"
+        )

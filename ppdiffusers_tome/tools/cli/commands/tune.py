@@ -8,22 +8,30 @@ import zlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.demo_model import PROMPTS
+from ppdiffusers_tome.tools.files import write_text
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, get_tome_overrides, parse_settings
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
+from ppdiffusers_tome.tools.generation.results import format_run
+from ppdiffusers_tome.tools.generation.settings import check_prompts, get_tome_overrides, parse_settings
+from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
+from ppdiffusers_tome.tools.measure.memory import explain_peak
+from ppdiffusers_tome.tools.measure.similarity import format_psnr
+from ppdiffusers_tome.tools.measure.stats import find_frontier
+from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import format_bytes, parse_bytes
 from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
-
-if TYPE_CHECKING:
-    from ppdiffusers_tome.tools.console.tables import Table
-    from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
+from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
 EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
@@ -50,64 +58,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--target-psnr", type=float, metavar="DB",
                        help="least similarity to the unmerged images (default: 30, if there is no other target)")
     group.add_argument("--target-speedup", type=float, metavar="X", help="least speed-up of the whole call")
-    group.add_argument("--max-memory", metavar="SIZE", help="most memory during a call, such as 8GiB or 900MB")
+    group.add_argument("--max-memory", type=parse_bytes, metavar="SIZE",
+                       help="most memory during a call, such as 8GiB or 900MB")
     add_tome_arguments(parser)
     add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has its own ratio
-    prompts = check_prompts(args.prompt, PROMPTS[:2])
-    memory = None if args.max_memory is None else parse_bytes(args.max_memory, "--max-memory")
-    kept = common_settings(args.config, get_tome_overrides(args))
+    prompts, kept = check_prompts(args.prompt, PROMPTS[:2]), common_settings(args.config, get_tome_overrides(args))
     list_candidates(settings=kept, steps=settings.steps)  # an error before anything is loaded
-    from ppdiffusers_tome.tools.files import prepare_folder
-
-    paths = prepare_folder(args.output, ["tome.json", "tune.md", "tune.json"], overwrite=args.overwrite)
-    from ppdiffusers_tome.tools.console.output import quiet_libraries
-    from ppdiffusers_tome.tuning.results import Target
-
-    wanted = (args.target_psnr, args.target_speedup, memory)
+    wanted = (args.target_psnr, args.target_speedup, args.max_memory)
     target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
+    settings_file, *paths = prepare_results(args, "tune", "tome.json")
     with quiet_libraries():
-        _tune(settings, prompts, target, kept, paths, default=args.prompt is None, overwrite=args.overwrite)
+        loaded, prompts = load_for_prompts(settings, prompts, default=args.prompt is None)
+        run = {**loaded.describe_run(), "kept": kept}
+        tuned = _tune(loaded, prompts, target, run, args.output / "tune.jsonl", overwrite=args.overwrite)
+        run |= {"target": vars(target), "memory": explain_peak()}
+        if tuned.pays:
+            write_text(settings_file, tuned.config.to_json(), overwrite=True)
+            paths.insert(0, settings_file)
+        else:
+            settings_file.unlink(missing_ok=True)  # of an earlier target
+        results = {"run": run, "verdict": tuned.verdict, "trials": [_to_dict(trial) for trial in tuned.trials],
+                   "config": tuned.config.to_dict() if tuned.pays else None}  # fmt: skip
+        Page("Settings that were tried", _describe(run, tuned), [_make_table(tuned)]).write(paths, results)
 
 
 def _tune(
-    settings: Settings, prompts: list[str], target: Target, kept: dict[str, Any], paths: list[Path], *, default: bool,
+    loaded: LoadedPipeline, prompts: list[str], target: Target, run: Mapping[str, Any], ledger_path: Path, *,
     overwrite: bool,
-) -> None:  # fmt: skip
+) -> Tuned:  # fmt: skip
+    """Search for the settings; trials that the ledger has are not repeated."""
     import numpy as np
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tools.console.tables import Page
-    from ppdiffusers_tome.tools.files import write_json, write_text
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
-    from ppdiffusers_tome.tools.measure.ledger import Ledger
-    from ppdiffusers_tome.tools.measure.memory import explain_peak
-    from ppdiffusers_tome.tools.measure.system import describe_machine
     from ppdiffusers_tome.tuning.search import MeasuredImage, tune_images
 
-    loaded, prompts = load_for_prompts(settings, prompts, default=default)
+    settings = loaded.settings
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
 
     def generate(prompt: str, number: int, fewer_steps: int | None = None) -> MeasuredImage:
         generated = loaded.generate(prompt, number, edges, steps=fewer_steps)
         return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
 
-    generators = [partial(generate, prompt, number) for number, prompt in enumerate(prompts)]
-    candidates = list_candidates(settings=kept, steps=settings.steps)
-    keys = [["trial", family, config.to_dict()] for family, configs in candidates.items() for config in configs]
-    run = {**loaded.describe_run(), "kept": kept}
     identity = {
         **run, "prompts": prompts, "seed": settings.seed, "negative_prompt": settings.negative_prompt,
-        "edges": None if edges is None else zlib.crc32(edges.tobytes()),
+        "edges": None if edges is None else zlib.crc32(edges.tobytes()), **describe_machine(),
     }  # fmt: skip
+    candidates = list_candidates(settings=run["kept"], steps=settings.steps)
+    keys = [["trial", family, config.to_dict()] for family, configs in candidates.items() for config in configs]
     with (
-        Ledger(paths[1].with_suffix(".jsonl"), identity, overwrite=overwrite) as ledger,
+        Ledger(ledger_path, identity, overwrite=overwrite) as ledger,
         tqdm(total=len(keys), desc="settings", position=0, disable=None) as bar,
     ):
-        ledger.check_machine(describe_machine())
         known = [_restore(ledger[key]) for key in keys if key in ledger]
         bar.update(len(known))
 
@@ -115,18 +120,10 @@ def _tune(
             ledger.add(["trial", trial.family, trial.config.to_dict()], _to_dict(trial))
             bar.update()
 
-        tuned = tune_images(
-            loaded.pipe, generators, target, steps=settings.steps, settings=kept, on_trial=add, known_trials=known
-        )
-    run |= {"target": vars(target), "memory": explain_peak()}
-    page = Page("Settings that were tried", _describe(run, tuned), [_make_table(tuned)])
-    if tuned.pays:
-        write_text(paths[0], tuned.config.to_json(), overwrite=overwrite)
-    write_text(paths[1], page.markdown(), overwrite=overwrite)
-    results = {"run": run, "verdict": tuned.verdict, "trials": [_to_dict(trial) for trial in tuned.trials],
-               "config": tuned.config.to_dict() if tuned.pays else None}  # fmt: skip
-    write_json(paths[2], results, overwrite=overwrite)
-    page.print(paths if tuned.pays else paths[1:])
+        return tune_images(
+            loaded.pipe, [partial(generate, prompt, number) for number, prompt in enumerate(prompts)], target,
+            steps=settings.steps, settings=run["kept"], on_trial=add, known_trials=known,
+        )  # fmt: skip
 
 
 def _to_dict(trial: Trial) -> dict[str, Any]:
@@ -136,17 +133,12 @@ def _to_dict(trial: Trial) -> dict[str, Any]:
 
 
 def _restore(values: Mapping[str, Any]) -> Trial:
-    from ppdiffusers_tome.settings.config import ToMeConfig
-    from ppdiffusers_tome.tuning.results import Trial
-
     psnr = math.inf if values["psnr_db"] is None else values["psnr_db"]
     config = ToMeConfig.from_dict(values["config"])
     return Trial(values["family"], config, values["speed_up"], psnr, values["peak_bytes"])
 
 
 def _describe(run: Mapping[str, Any], tuned: Tuned) -> list[str]:
-    from ppdiffusers_tome.tools.generation.results import format_run
-
     return [
         format_run(run),
         f"target: {', '.join(f'{name} {value:g}' for name, value in run['target'].items() if value is not None)}",
@@ -157,10 +149,6 @@ def _describe(run: Mapping[str, Any], tuned: Tuned) -> list[str]:
 
 
 def _make_table(tuned: Tuned) -> Table:
-    from ppdiffusers_tome.tools.console.tables import Table
-    from ppdiffusers_tome.tools.evaluate.frontier import find_frontier
-    from ppdiffusers_tome.tools.measure.similarity import format_psnr
-
     table = Table(["settings", "", "speed-up when tried", "PSNR (dB), least", "peak memory"], left=2)
     frontier = find_frontier([(trial.speed_up, trial.psnr) for trial in tuned.trials])
     for trial, is_best in zip(tuned.trials, frontier, strict=True):

@@ -1,49 +1,43 @@
-"""``ppdiffusers-tome visualize``: merged tokens over the image, at several ratios."""
+"""``ppdiffusers-tome visualize``: merged tokens over the image."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.tools.console.output import warn
+from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.demo_model import PROMPTS
+from ppdiffusers_tome.tools.files import prepare_folder, write_json
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
     add_output_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings, parse_tome_config
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
+from ppdiffusers_tome.tools.generation.settings import check_prompts, parse_settings
+from ppdiffusers_tome.tools.images import write_image
 
 if TYPE_CHECKING:
-    from ppdiffusers_tome.patching.recorder import MergeRecord, MergingBlock
-    from ppdiffusers_tome.settings.config import ToMeConfig
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline
-    from ppdiffusers_tome.tools.generation.results import GeneratedImage
+    from ppdiffusers_tome.patching.recorder import MergingBlock
 
-HELP = "Generate an image and show which of its tokens merged, by step and level; and the image at several ratios."
-EXAMPLES = """writes visualize.png (groups of merged tokens over the image: one row per step, one column per block),
-visualize-ratios.png (the image without token merging and at every ratio) and visualize.json (groups in numbers,
-PSNR, SSIM and FLIP). Groups have their mean color and an outline; tokens that did not merge have no outline. Methods
-that compare no tokens, as in all presets, make no groups and no visualize.png.
+HELP = "Generate an image and show which of its tokens merged, by step and level."
+EXAMPLES = """writes visualize.png (groups of merged tokens over the image: one row per step, one column per block) and
+visualize.json (groups in numbers). Groups have their mean color and an outline; tokens that did not merge have no
+outline. Methods that compare no tokens, as in all presets, make no groups.
 
   ppdiffusers-tome visualize --prompt "a photo of a rocket" --max-downsample 4 --at 1 5 10
   ppdiffusers-tome visualize --image photo.png --blocks up_blocks
 """
-RATIOS = (0.25, 0.5, 0.7)
 ALL = "all"
 _NUM_CALLS = 3  # rows without --at
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
-    tome = add_tome_arguments(parser)
-    tome.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge (default: 0.5)")
-    tome.add_argument("--ratios", type=float, nargs="+", default=list(RATIOS), metavar="X",
-                      help=f"ratios of the strip (default: {' '.join(map(str, RATIOS))})")
+    add_tome_arguments(parser, ratio=True)
     group = parser.add_argument_group("rows and columns")
     group.add_argument("--at", type=int, nargs="+", metavar="STEP",
                        help="calls of the denoiser, from 1 (default: three)")
@@ -55,51 +49,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings = parse_settings(args, args.ratio)
-    configs = list(dict.fromkeys(parse_tome_config(args, ratio) for ratio in (0.0, *args.ratios)))
-    prompts = check_prompts(args.prompt, PROMPTS[1:2])
+    settings, prompts = parse_settings(args, args.ratio), check_prompts(args.prompt, PROMPTS[1:2])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one image; give one --prompt")
-    if len(configs) == 1:
-        raise UserError("--ratios 0 leaves nothing to compare with the unmerged image; add another, such as 0.5")
-    if settings.tome.ratio == 0:
-        raise UserError("--ratio 0 merges nothing, so there is nothing to show; give a ratio such as 0.5")
-    if args.at and min(args.at) < 1:
-        raise UserError(f"--at {min(args.at)} must be 1 or more: calls of the denoiser are counted from 1")
-    from ppdiffusers_tome.tools.console.output import quiet_libraries
-    from ppdiffusers_tome.tools.files import prepare_folder
-
-    names = ["visualize-ratios.png", "visualize.json"]
-    if METHODS[settings.tome.method].compares:
-        names.append("visualize.png")
-    else:
-        configs = list(dict.fromkeys([*configs, settings.tome]))
-        warn(
-            f"method {settings.tome.method} makes no groups of similar tokens, so there is no visualize.png; to see "
-            "groups, add --method tome --ratio 0.5"
+    if settings.tome.ratio == 0 or not METHODS[settings.tome.method].compares:
+        raise UserError(
+            f"{settings.tome.summary} makes no groups of similar tokens, so there is nothing to show; add --method "
+            "tome --ratio 0.5, or see the images with ppdiffusers-tome compare"
         )
-    paths = prepare_folder(args.output, names, overwrite=args.overwrite)
+    paths = prepare_folder(args.output, ["visualize.png", "visualize.json"], overwrite=args.overwrite)
     with quiet_libraries():
-        _visualize(args, settings, prompts, configs, paths)
+        from ppdiffusers_tome.tools.figures.merged_sheets import describe_records, make_groups_sheet
 
-
-def _visualize(
-    args: argparse.Namespace, settings: Settings, prompts: list[str], configs: list[ToMeConfig], paths: list[Path]
-) -> None:
-    from ppdiffusers_tome.tools.console.output import print_line
-    from ppdiffusers_tome.tools.figures import merged_sheets
-    from ppdiffusers_tome.tools.files import write_json
-    from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
-    from ppdiffusers_tome.tools.images import write_image
-
-    loaded, (prompt,) = load_for_prompts(settings, prompts, default=args.prompt is None)
-    loaded.apply(settings.tome)
-    num_calls = loaded.count_calls()
-    calls, blocks = _select_calls(args.at, num_calls), _select_blocks(loaded, args.blocks)
-    traced, records, by_ratio = _generate(loaded, prompt, configs)
-    run = loaded.describe(prompt, 0)
-    sheets = [merged_sheets.make_ratios_sheet(run, by_ratio)]
-    if METHODS[settings.tome.method].compares:
+        loaded, (prompt,) = load_for_prompts(settings, prompts, default=args.prompt is None)
+        loaded.apply(settings.tome)
+        num_calls = loaded.count_calls()
+        calls, blocks = _select_calls(args.at, num_calls), _select_blocks(loaded, args.blocks)
+        edges = None if settings.edges is None else loaded.load_edges(settings.edges)
+        traced, records = loaded.generate_traced(prompt, 0, edges)
         by_block = {block: [record for record in records if record.block == block] for block in blocks}
         by_block = {block: of_block for block, of_block in by_block.items() if of_block}
         if not by_block:
@@ -107,15 +74,11 @@ def _visualize(
                 "none of the blocks merged tokens into groups in this image, so there is nothing to show: generate a "
                 "larger image, or omit --blocks"
             )
-        summary = settings.tome.summary
-        sheets.append(merged_sheets.make_groups_sheet(traced.image, by_block, num_calls, calls, run, summary))
-    numbers = {"run": run, "calls": num_calls, "merged": merged_sheets.describe_records(records),
-               "ratios": merged_sheets.describe_ratios(by_ratio)}  # fmt: skip
-    write_json(paths[1], numbers, overwrite=args.overwrite)
-    for path, sheet in zip((paths[0], *paths[2:]), sheets, strict=True):
-        write_image(path, sheet, run, overwrite=args.overwrite)
-    for path in paths:
-        print_line(str(path))
+        run = loaded.describe(prompt, 0)
+        sheet = make_groups_sheet(traced.image, by_block, num_calls, calls, run, settings.tome.summary)
+        write_json(paths[1], {"run": run, "calls": num_calls, "merged": describe_records(records)}, overwrite=True)
+        write_image(paths[0], sheet, run, overwrite=True)
+        print_line("\n".join(map(str, paths)))
 
 
 def _select_calls(wanted: list[int] | None, num_calls: int) -> list[int]:
@@ -124,8 +87,9 @@ def _select_calls(wanted: list[int] | None, num_calls: int) -> list[int]:
 
     if wanted is None:
         return spread_calls(num_calls, _NUM_CALLS)
-    if max(wanted) > num_calls:
-        raise UserError(f"--at {max(wanted)} must be at most {num_calls}, the calls of the denoiser for this image")
+    for call in wanted:
+        if not 1 <= call <= num_calls:
+            raise UserError(f"--at {call} must be from 1 to {num_calls}, the calls of the denoiser for this image")
     return sorted({call - 1 for call in wanted})
 
 
@@ -138,28 +102,8 @@ def _select_blocks(loaded: LoadedPipeline, wanted: list[str] | None) -> list[Mer
     if wanted is None:
         return first_blocks_by_level(blocks)
     names = {f"{block.denoiser}.{block.path}": block for block in blocks}
-    for part in wanted:
-        if part != ALL and not any(part in name for name in names):
+    parts = [""] if ALL in wanted else wanted
+    for part in parts:
+        if not any(part in name for name in names):
             raise UserError(f"--blocks {part} is in no name of a block that merges; these merge: {', '.join(names)}")
-    return [block for name, block in names.items() if any(part == ALL or part in name for part in wanted)]
-
-
-def _generate(
-    loaded: LoadedPipeline, prompt: str, configs: list[ToMeConfig]
-) -> tuple[GeneratedImage, list[MergeRecord], list[tuple[ToMeConfig, GeneratedImage]]]:
-    """Generate the image with the settings, traced, and at every ratio."""
-    from tqdm import tqdm
-
-    edges = None if loaded.settings.edges is None else loaded.load_edges(loaded.settings.edges)
-    by_ratio: list[tuple[ToMeConfig, GeneratedImage]] = []
-    with tqdm(total=1 + len(configs), desc="images", position=0, disable=None) as bar:
-        traced, records = loaded.generate_traced(prompt, 0, edges)
-        bar.update()
-        for config in configs:
-            generated = traced
-            if config != loaded.settings.tome:
-                loaded.apply(config if config.ratio != 0 else None)
-                generated = loaded.generate(prompt, 0, edges)
-            by_ratio.append((config, generated.compare_with(by_ratio[0][1].image) if by_ratio else generated))
-            bar.update()
-    return traced, records, by_ratio
+    return [block for name, block in names.items() if any(part in name for part in parts)]

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from functools import partial
-from itertools import groupby
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.gpu_estimate import (
-    SIZES,
-    TITLES,
-    closest_device,
-    load_estimates,
-    presets_by_strength,
-)  # fmt: skip
-from ppdiffusers_tome.tools.bench.runner import Result, check_at_least_1, check_sizes, run_benchmark
+from ppdiffusers_tome.tools.bench.gpu_estimate import SIZES, closest_device, load_estimates
+from ppdiffusers_tome.tools.bench.runner import parse_count, parse_size, run_benchmark
 from ppdiffusers_tome.tools.bench.variants import NONE, PRESETS
 from ppdiffusers_tome.tools.bench.workloads import FLASH, PLAIN, XFORMERS, Case
 from ppdiffusers_tome.tools.console.output import quiet_libraries
-from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 
 HELP = "Measure on this machine's GPU what each preset saves, compared with the estimate of docs/en/guides/gpu.md."
@@ -41,31 +32,31 @@ BATCH = 2  # one image with guidance
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--families", nargs="+", choices=list(MODELS), default=list(MODELS), metavar="NAME",
                         help=f"{', '.join(MODELS)} (default: all)")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="PIXELS",
+    parser.add_argument("--sizes", type=parse_size, nargs="+", default=SIZES, metavar="PIXELS",
                         help="heights and widths of square images (default: 512 1024 2048)")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, metavar="NAME",
                         help=f"{', '.join(DTYPES)} (default: both)")
     parser.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=ATTENTIONS, metavar="NAME",
                         help=f"{', '.join(ATTENTIONS)} (default: all; SD3 has {FLASH} only)")
-    parser.add_argument("--steps", type=int, default=4, metavar="N", help="calls of a timed run (default: 4)")
-    parser.add_argument("--repeats", type=int, default=10, metavar="N", help="timed runs of each (default: 10)")
+    parser.add_argument("--steps", type=parse_count, default=4, metavar="N", help="calls of a timed run (default: 4)")
+    parser.add_argument("--repeats", type=parse_count, default=10, metavar="N",
+                        help="timed runs of each (default: 10)")
     parser.add_argument("--on-cpu-as-a-check", action="store_true",
                         help="do all of it on the CPU with tiny models, to see that it runs; this measures no GPU")
     add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    check_at_least_1("--steps", args.steps)
-    check_at_least_1("--repeats", args.repeats)
-    check_sizes(args.sizes)
-    repeats = dict.fromkeys(_cases(args), args.repeats)
-    gpu = None if args.on_cpu_as_a_check else _require_gpu()
-    title = f"What presets save on {gpu}" if gpu else "What presets save: a check on a CPU with tiny models, of no GPU"
-    run_benchmark(args, "gpu", title, repeats, [NONE, *PRESETS.values()], partial(_make_table, gpu=gpu))
+    cases, title = _list_cases(args), "What presets save: a check on a CPU with tiny models, of no GPU"
+    estimate = None
+    if not args.on_cpu_as_a_check:
+        gpu = _require_gpu()
+        title, estimate = f"What presets save on {gpu}", partial(_estimate, closest_device(gpu))
+    run_benchmark(args, "gpu", title, dict.fromkeys(cases, args.repeats), [NONE, *PRESETS.values()], estimate)
 
 
-def _cases(args: argparse.Namespace) -> list[Case]:
-    """Return a case for every family, dtype, kind of attention and size.
+def _list_cases(args: argparse.Namespace) -> list[Case]:
+    """List a case for every family, dtype, kind of attention and size.
 
     Raises:
         UserError: only SD3 was chosen, and not as it runs.
@@ -97,22 +88,10 @@ def _require_gpu() -> str:
     return paddle.device.cuda.get_device_name()
 
 
-def _make_table(results: Sequence[Result], gpu: str | None) -> Table:
-    """Return a row per case, with measured and estimated speed-ups."""
-    device = closest_device(gpu or "")
-    table = Table(["model", "type", "attention", "size", "unmerged", *presets_by_strength()], left=4)
-    for case, group in groupby(results, key=lambda result: result.case):
-        by_variant = {result.variant: result for result in group}
-        family = next((family for family, model in MODELS.items() if model == case.model), "")
-        # The estimate is about attention that writes no scores.
-        estimate = load_estimates().get((family, case.size, device)) if gpu and case.attention != PLAIN else None
-        cells = []
-        for name in presets_by_strength():
-            result = by_variant[PRESETS[name]]
-            cells.append(result.format())
-            if result.speed_up is not None:
-                expected = "" if estimate is None else f", estimated {estimate.speed_up(name):.2f}x for an {device}"
-                cells[-1] = result.speed_up.format("{:.2f}x".format) + expected
-        size, title = f"{case.size}x{case.size}", TITLES.get(family, case.model)
-        table.add(title, case.dtype, case.attention, size, by_variant[NONE].format(), *cells)
-    return table
+def _estimate(device: str, case: Case, variant: str) -> str:
+    """Return the estimated speed-up, which is about attention that writes no scores."""
+    family = next(family for family, model in MODELS.items() if model == case.model)
+    found = load_estimates().get((family, case.size, device))
+    if found is None or case.attention == PLAIN or variant == NONE:
+        return ""
+    return f"{found[variant.removeprefix('preset-')]:.2f}x for an {device}"

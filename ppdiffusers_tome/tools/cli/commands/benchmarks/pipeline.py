@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import math
 
-from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.runner import add_sweep_arguments, run_sweep
+from ppdiffusers_tome.tools.bench.runner import add_sweep_arguments, parse_count, run_sweep
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_model
 
 HELP = "Measure whole images: unmerged, with the port, with this package, and with tokens dropped at no cost."
@@ -24,15 +22,11 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=BUNDLED, metavar="MODEL",
                         help=f"a pipeline's folder or a hub name (default: {BUNDLED})")
-    parser.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled model: 10)")
-    parser.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; bundled model: 3")
+    parser.add_argument("--steps", type=parse_count, metavar="N",
+                        help="denoising steps (default: 20; bundled model: 10)")
     add_sweep_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    bundled = find_model(args.model).bundled
-    steps = args.steps if args.steps is not None else (10 if bundled else 20)
-    guidance = args.guidance_scale if args.guidance_scale is not None else (3.0 if bundled else 7.5)
-    if not math.isfinite(guidance) or guidance < 0:
-        raise UserError(f"--guidance-scale {guidance} must be a finite number, 0 or more; 7.5 is usual")
-    run_sweep(args, "pipeline", "A pipeline with token merging", steps=steps, guidance_scale=guidance)
+    steps = args.steps or (10 if find_model(args.model).bundled else 20)
+    run_sweep(args, "pipeline", "A pipeline with token merging", steps=steps)

@@ -9,8 +9,8 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from examples.notebooks import CHINESE, ENGLISH, ROOT, code_cells, ran, read, shown_by
 from house.pages import Section, sections
-from tools.notebooks import CHINESE, ENGLISH, ROOT, code_cells, ran, read, shown_by
 
 pytestmark = pytest.mark.once
 
@@ -23,16 +23,8 @@ def words(path: Path) -> list[str]:
     return [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
 
 
-def text_of(book: NotebookNode) -> str:
-    """What all cells print and display as text."""
-    outputs = [output for cell in code_cells(book) for output in shown_by(cell)]
-    return "\n".join(
-        each.text if each.output_type == "stream" else each.data.get("text/markdown", "") for each in outputs
-    )
-
-
-def pictures_in(book: NotebookNode) -> int:
-    return sum("image/png" in output.get("data", {}) for cell in code_cells(book) for output in cell.outputs)
+def has_picture(cell: NotebookNode) -> bool:
+    return any("image/png" in output.get("data", {}) for output in cell.outputs)
 
 
 def test_both_have_the_same_code_and_show_the_same() -> None:
@@ -60,13 +52,6 @@ def test_both_say_the_same(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_pages_that_it_names_are_there(path: Path) -> None:
-    named = re.findall(r"docs/[\w/-]+\.md", "\n".join(words(path)))
-    assert len(named) > 1
-    assert all((ROOT / page).exists() for page in named)
-
-
-@BOTH
 def test_is_valid_small_and_without_warnings_of_a_machine(path: Path) -> None:
     book = read(path)
     nbformat.validate(book)
@@ -80,33 +65,15 @@ def test_is_valid_small_and_without_warnings_of_a_machine(path: Path) -> None:
             assert re.findall(r"(?<![\w./:<])/\w+/\w+", words) == []  # nor a folder of whoever ran it
 
 
-class TestOfTheRun:
+def test_the_run_shows_a_picture_wherever_the_notebook_does() -> None:
     """In small: all its code, at 64 pixels and two steps."""
-
-    @pytest.fixture(scope="class")
-    def book(self) -> NotebookNode:
-        return ran(read(ENGLISH), SMALL)
-
-    def test_shows_a_picture_wherever_the_notebook_does(self, book: NotebookNode) -> None:
-        showing = [number for number, cell in enumerate(code_cells(book)) if re.search(r"show\(", cell.source)]
-        pictures = [number for number, cell in enumerate(code_cells(book))
-                    if any("image/png" in output.get("data", {}) for output in cell.outputs)]  # fmt: skip
-        assert pictures == showing[: len(pictures)]
-        assert len(pictures) == len(showing) - 1  # the last needs a GPU
-        assert pictures_in(book) == 5
-
-    def test_says_what_merged(self, book: NotebookNode) -> None:
-        text = text_of(book)
-        assert "preset balanced" in text
-        assert re.search(r"\d+ of 64 tokens merge in the first step", text)
-        assert "'controlnet'" in text
-        assert "no GPU here" in text
-
-    def test_has_a_table_of_methods(self, book: NotebookNode) -> None:
-        rows = re.findall(r"^\| `(\w+)` \| [\d.]+ \| [\d.]+x \| [\d.]+ \|$", text_of(book), re.MULTILINE)
-        assert rows == ["tome", "keys", "pool", "todo"]
+    cells = code_cells(ran(read(ENGLISH), SMALL))
+    showing = [number for number, cell in enumerate(cells) if re.search(r"show\(", cell.source)]
+    pictures = [number for number, cell in enumerate(cells) if has_picture(cell)]
+    assert pictures == showing[:-1]  # the last needs a GPU
+    assert len(pictures) == 5
 
 
 @pytest.mark.sweep
 def test_runs_as_it_is() -> None:
-    assert pictures_in(ran(read(ENGLISH))) == 5
+    assert sum(map(has_picture, code_cells(ran(read(ENGLISH))))) == 5

@@ -1,6 +1,6 @@
 """The notebooks of ``examples``: one in each language, with the same code.
 
-    python tests/tools/notebooks.py        # runs the code and writes what it shows into both
+    python tests/examples/notebooks.py        # runs the code and writes what it shows into both
 
 Run it on a quiet machine, as the notebooks show seconds.
 """

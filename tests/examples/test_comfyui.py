@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from ppdiffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from ppdiffusers import StableDiffusionPipeline
 from ppdiffusers.transformers import CLIPTokenizer
 
 import tiny
 from ppdiffusers_tome import ToMeConfig
-from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.demo_model import MODEL
 
 pytestmark = pytest.mark.once
@@ -27,10 +25,6 @@ FOLDER = tiny.ROOT / "examples" / "comfyui"
 NODE, LOADER = "PaddleTokenMerging", "PaddleBundledModelLoader"
 FILES = ["workflow", "workflow_bundled"]  # .json for ComfyUI's page, _api.json for its /prompt
 OWN = "ratio and method"
-SCHEDULERS = [
-    "euler", "euler-ancestral", "pndm", "lms", "heun", "dpm-multi", "dpm-single", "kdpm2-ancestral", "kdpm2",
-    "unipc-multi", "ddim", "ddpm", "deis-multi",
-]  # fmt: skip
 # Inputs and outputs of PaddleMIX's nodes: comfyui/ComfyUI_ppdiffusers/basic_nodes.py and sd_pipe_nodes.py of
 # https://github.com/PaddlePaddle/PaddleMIX at commit 6afaf05 (22 October 2024). A list is a choice.
 PADDLEMIX: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
@@ -38,7 +32,7 @@ PADDLEMIX: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "PaddleSDText2ImagePipe": (
         {
             "sd_pipe": "PIPELINE", "prompt": "PROMPT", "negative_prompt": "PROMPT", "steps": "INT", "width": "INT",
-            "height": "INT", "number": "INT", "seed": "INT", "cfg": "FLOAT", "scheduler_type": SCHEDULERS,
+            "height": "INT", "number": "INT", "seed": "INT", "cfg": "FLOAT", "scheduler_type": "a choice",
         },
         {"latent": "LATENT"},
     ),
@@ -46,7 +40,6 @@ PADDLEMIX: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "PromptInput": ({"prompt": "STRING"}, {"prompt": "PROMPT"}),
     "PaddleSaveImage": ({"images": "IMAGE", "filename_prefix": "STRING", "censor": "BOOLEAN"}, {}),
 }  # fmt: skip
-OF_PYTHON = {"INT": int, "FLOAT": (int, float), "STRING": str, "BOOLEAN": bool}
 
 
 def loaded() -> ModuleType:
@@ -80,17 +73,7 @@ def outputs_of(kind: str) -> dict[str, str]:
     return PADDLEMIX[kind][1]
 
 
-def is_link(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 class TestOfTheNode:
-
-    def test_offers_every_preset_and_method(self) -> None:
-        told = OURS.INPUT_TYPES()["required"]
-        assert [*presets(), OWN, "off"] == told["settings"][0]
-        assert list(METHODS) == told["method"][0]
-
     def test_says_what_is_wrong_before_anything_is_loaded(self) -> None:
         usual = dict(settings="balanced", ratio=0.5, method="tome", start=0.0, end=1.0)
         assert OURS.VALIDATE_INPUTS(**usual) is True
@@ -128,23 +111,6 @@ assert module.NODE_CLASS_MAPPINGS == {{}}
 
 @pytest.mark.parametrize("file", FILES)
 class TestOfTheWorkflow:
-    def test_its_inputs_are_those_of_the_nodes(self, file: str) -> None:
-        nodes = written(f"{file}_api.json")
-        loader = {"workflow": "PaddleSDCheckpointLoader", "workflow_bundled": LOADER}[file]
-        others = PADDLEMIX.keys() - {"PaddleSDCheckpointLoader"}
-        assert {node["class_type"] for node in nodes.values()} == {NODE, loader, *others}
-        for number, node in nodes.items():
-            known = inputs_of(node["class_type"])
-            assert node["inputs"].keys() == known.keys(), number
-            for name, value in node["inputs"].items():
-                if is_link(value):
-                    given = list(outputs_of(nodes[value[0]]["class_type"]).values())[value[1]]
-                    assert given == known[name], (number, name)
-                elif isinstance(known[name], list):
-                    assert value in known[name], (number, name)
-                else:
-                    assert isinstance(value, OF_PYTHON[known[name]]), (number, name)
-
     def test_the_graph_of_the_page_is_the_same_workflow(self, file: str) -> None:
         """As ComfyUI's page makes one of the other; its own widget after a seed says whether that changes."""
         graph = written(f"{file}.json")
@@ -207,51 +173,20 @@ def test_other_branches_stay_unmerged_and_settings_do_not_add_up() -> None:
         assert np.array_equal(merged, expected), widgets
         assert settings is None or np.abs(merged - plain).max() > 1e-3
         assert np.array_equal(sample(pipe, **inputs), plain)
+    first = OURS().merge(pipe, OWN, 0.5, "tome", 0.0, 1.0)[0]
+    second, summary = OURS().merge(first, OWN, 0.25, "prune", 0.0, 1.0)
+    assert second.tome.config == ToMeConfig(0.25, method="prune")
+    assert summary == f"ratio 0.25, method prune: {second.tome.num_blocks} blocks of unet"
 
 
-def test_a_second_node_takes_the_place_of_the_first() -> None:
-    node = OURS()
-    plain = make_pipeline()
-    first, said = node.merge(plain, OWN, 0.5, "tome", 0.0, 1.0)
-    second, _ = node.merge(first, OWN, 0.25, "prune", 0.0, 1.0)
-    off, nothing = node.merge(first, "off", 0.5, "tome", 0.0, 1.0)
-    assert plain.tome is off.tome is None
-    assert (first.tome.config.ratio, second.tome.config.ratio, second.tome.config.method) == (0.5, 0.25, "prune")
-    assert said == f"ratio 0.5: {first.tome.num_blocks} blocks of unet"
-    assert nothing == "nothing merges"
-
-
-class TestOfTheBundledModel:
-    """Its loader's UNet predicts noise at the timesteps of Stable Diffusion 1.5, as PaddleMIX's samplers want it."""
-
-    @pytest.fixture(scope="class")
-    def pipe(self) -> StableDiffusionPipeline:
-        return getattr(NODES[LOADER](), NODES[LOADER].FUNCTION)()[0]
-
-    def test_the_noise_it_tells_is_in_what_it_was_trained_on(self, pipe: StableDiffusionPipeline) -> None:
-        """Of the two timesteps with as much noise, the model is asked at its own one, and answers with v."""
-        model = UNet2DConditionModel.from_pretrained(str(MODEL / "unet"))
-        trained = DDIMScheduler.from_pretrained(str(MODEL / "scheduler")).alphas_cumprod.numpy().astype("float64")
-        asked = pipe.scheduler.alphas_cumprod.numpy().astype("float64")
-        latent, text = tiny.array((2, 4, 8, 8)), tiny.array((2, 7, model.config.cross_attention_dim))
-        for own in (100, 300, 500):
-            timestep = float(np.interp(-trained[own], -asked, range(1000)))
-            velocity = model(latent, own, text, return_dict=False)[0]
-            noise = pipe.unet(latent, paddle.to_tensor(timestep), text).sample
-            # v is the signal's share of the noise less the noise's share of the picture.
-            picture = (latent - (1 - trained[own]) ** 0.5 * noise) / trained[own] ** 0.5
-            expected = trained[own] ** 0.5 * noise - (1 - trained[own]) ** 0.5 * picture
-            np.testing.assert_allclose(velocity.numpy(), expected.numpy(), atol=2e-3)
-            (bare,) = pipe.unet(latent, timestep, text, return_dict=False)
-            np.testing.assert_allclose(bare.numpy(), noise.numpy(), atol=1e-4)
-
-    def test_it_generates_what_the_model_generates_by_itself(self, pipe: StableDiffusionPipeline) -> None:
-        """In small and in few steps. Asked at the wrong timesteps they correlate by less than 0.87."""
-        nodes = written("workflow_bundled_api.json").values()
-        inputs = next(node["inputs"] for node in nodes if "Text2Image" in node["class_type"])
-        assert [inputs[name] for name in ("width", "height", "steps", "cfg")] == [512, 512, 10, 1.5]
-        inputs = {**inputs, "width": 64, "height": 64, "steps": 4}
-        expected = sample(StableDiffusionPipeline.from_pretrained(str(MODEL)), **inputs)
-        merged = OURS().merge(pipe, "balanced", 0.5, "tome", 0.0, 1.0)[0]
-        for image in (sample(pipe, **inputs), sample(merged, **inputs)):
-            assert np.corrcoef(image.ravel(), expected.ravel())[0, 1] > 0.9
+def test_the_bundled_models_unet_generates_what_the_model_generates_by_itself() -> None:
+    """In small and in few steps. Asked at the wrong timesteps they correlate by less than 0.87."""
+    pipe = getattr(NODES[LOADER](), NODES[LOADER].FUNCTION)()[0]
+    nodes = written("workflow_bundled_api.json").values()
+    inputs = next(node["inputs"] for node in nodes if "Text2Image" in node["class_type"])
+    assert [inputs[name] for name in ("width", "height", "steps", "cfg")] == [512, 512, 10, 1.5]
+    inputs = {**inputs, "width": 64, "height": 64, "steps": 4}
+    expected = sample(StableDiffusionPipeline.from_pretrained(str(MODEL)), **inputs)
+    merged = OURS().merge(pipe, "balanced", 0.5, "tome", 0.0, 1.0)[0]
+    for image in (sample(pipe, **inputs), sample(merged, **inputs)):
+        assert np.corrcoef(image.ravel(), expected.ravel())[0, 1] > 0.9

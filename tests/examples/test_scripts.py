@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import ppdiffusers
-import pytest
 from PIL import Image
 
 from launching import python_path
 from ppdiffusers_tome.tools import demo_model
 from tools.cli.conftest import pixels_of
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def run_example(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -65,11 +64,3 @@ def test_a_lora_trains_with_merging_and_loads(tmp_path, photo):
     trained = [layer.lora_layer.up.weight for layer in pipe.unet.sublayers() if getattr(layer, "lora_layer", None)]
     assert len(trained) == 80  # 10 blocks, two attentions of four layers
     assert sum(float(weight.abs().max()) > 0 for weight in trained) > 70  # no query matters where there is one token
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("name", ["flux", "wan_video"])
-def test_an_example_says_what_it_needs(name, tmp_path):
-    done = run_example(name, tmp_path)
-    assert done.returncode == 2
-    assert "install it from PaddleMIX's source" in done.stderr or "run this on a GPU" in done.stderr

@@ -1,0 +1,224 @@
+"""The results of an evaluation or a comparison, as tables and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppdiffusers_tome.tools.console.tables import Page, Table
+from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration
+from ppdiffusers_tome.tools.evaluate.samples import Sample
+from ppdiffusers_tome.tools.generation.results import format_run
+from ppdiffusers_tome.tools.images import write_image
+from ppdiffusers_tome.tools.measure.memory import highest_peak
+from ppdiffusers_tome.tools.measure.similarity import FLIP_PPD, format_psnr
+from ppdiffusers_tome.tools.measure.stats import METHOD, MIN_VALUES, Median, find_frontier
+from ppdiffusers_tome.tools.measure.units import counted, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+BLOCK_SECONDS, BLOCK_SPEED_UP = "block_seconds", "block_speed_up"
+SECONDS, SPEED_UP, PSNR, SSIM, FLIP = "seconds", "speed_up", "psnr_db", "ssim", "flip"
+_Format = Callable[[float], str]
+# Measures with their headings, and the formats of their values and differences.
+MEASURES: Mapping[str, tuple[str, _Format, _Format | None]] = {
+    BLOCK_SECONDS: ("seconds in blocks", format_seconds, None),
+    BLOCK_SPEED_UP: ("speed-up of blocks", "{:.2f}x".format, "{:+.2f}x".format),
+    SECONDS: ("seconds", format_seconds, None),
+    SPEED_UP: ("speed-up", "{:.2f}x".format, "{:+.2f}x".format),
+    PSNR: ("PSNR (dB)", format_psnr, "{:+.1f}".format),
+    SSIM: ("SSIM", "{:.3f}".format, "{:+.3f}".format),
+    FLIP: ("FLIP", "{:.3f}".format, "{:+.3f}".format),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """The images of one configuration.
+
+    Attributes:
+        configuration: generated them.
+        samples: of each image.
+        values: of each image, by measure; the unmerged images have no similarity, and blocks may not be timed.
+        medians: of the values, by measure.
+    """
+
+    configuration: Configuration
+    samples: Sequence[Sample]
+    values: Mapping[str, Sequence[float]]
+    medians: Mapping[str, Median]
+
+    @classmethod
+    def from_samples(cls, configuration: Configuration, samples: Sequence[Sample], levels: Sequence[int] = ()) -> Row:
+        """Summarize samples; blocks at ``levels`` count, none if they were not timed."""
+        values = {
+            SECONDS: [sample.seconds for sample in samples],
+            SPEED_UP: [sample.unmerged_seconds / sample.seconds for sample in samples],
+        }
+        if levels:
+            values[BLOCK_SECONDS] = [sum(sample.block_seconds[str(level)] for level in levels) for sample in samples]
+            unmerged = [sum(sample.unmerged_block_seconds[str(level)] for level in levels) for sample in samples]
+            values[BLOCK_SPEED_UP] = [slow / fast for slow, fast in zip(unmerged, values[BLOCK_SECONDS], strict=True)]
+        similarities = [sample.similarity for sample in samples if sample.similarity is not None]
+        if similarities:
+            values[PSNR] = [similarity.psnr for similarity in similarities]
+            values[SSIM] = [similarity.ssim for similarity in similarities]
+            values[FLIP] = [similarity.flip for similarity in similarities]
+        medians = {measure: Median.from_values(of_measure) for measure, of_measure in values.items()}
+        return cls(configuration, samples, values, medians)
+
+    @property
+    def psnr(self) -> float:
+        """The median PSNR in dB; infinite for the unmerged images themselves."""
+        return self.medians[PSNR].median if PSNR in self.medians else math.inf
+
+    @property
+    def peaks(self) -> dict[str, int | None]:
+        """The highest peaks of memory in bytes; None if not measured."""
+        return {
+            "denoising_peak_bytes": highest_peak(sample.denoising_peak_bytes for sample in self.samples),
+            "peak_bytes": highest_peak(sample.peak_bytes for sample in self.samples),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, fit for JSON."""
+        medians = {name: self.medians[name].to_dict() if name in self.medians else None for name in MEASURES}
+        samples = [asdict(sample) for sample in self.samples]
+        return {"configuration": self.configuration.to_dict(), **medians, **self.peaks, "samples": samples}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of all cases.
+
+    Attributes:
+        title: of the page.
+        run: the description of pipeline and settings that all images share, with all prompts and seeds.
+        machine: the description of the machine.
+        rows: of the configurations, family by family.
+        levels: at which any configuration merges; none if blocks were not timed.
+    """
+
+    title: str
+    run: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    rows: Sequence[Row]
+    levels: Sequence[int] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """The notes above the table; the first two describe the images."""
+        num_images, seeds = len(self.rows[0].samples), self.run["seeds"]
+        notes = [
+            format_run(self.run),
+            f"images of each configuration: {num_images}, from {counted(len(self.run['prompts']), 'prompt')} and "
+            f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
+            ", ".join(f"{name} {value}" for name, value in self.machine.items() if name != "memory"),
+            "seconds: the whole call of the pipeline, decoding included, after a warm-up; medians over the images",
+            "speed-up: seconds of the unmerged image / those of the merged image, same prompt and seed in the same "
+            "run; medians",
+            f"peak memory: {self.machine['memory']}, the most over the images; until the last denoising step, and with "
+            "decoding",
+            "PSNR (median, and the lowest in parentheses) and SSIM (median): to the unmerged image from the same noise",
+            f"FLIP (median): the difference to the eye, 0 to 1, less is better; LDR-FLIP at {FLIP_PPD} pixels per "
+            "degree",
+            "frontier: no other configuration has as much PSNR and as much speed-up (of the blocks, of the whole) and "
+            "more of at least one",
+        ]
+        if self.levels:
+            notes.append(
+                f"seconds in blocks: inside the transformer blocks at level {' and '.join(map(str, self.levels))}, "
+                "where tokens merge, with matching, merging and unmerging"
+            )
+        if any(row.configuration.steps is not None for row in self.rows):
+            notes.append("N steps: the unmerged pipeline with fewer denoising steps, the other way to save the time")
+        if num_images < MIN_VALUES:
+            return [
+                *notes, f"no difference is significant with {counted(num_images, 'image')}: a median has an interval "
+                f"from {MIN_VALUES} images on; add prompts or seeds",
+            ]  # fmt: skip
+        return [
+            *notes, f"in brackets: {METHOD}; none where both ends are written the same",
+            "differences: of the first settings less the second, image by image from the same prompt and seed; "
+            "significant where the interval excludes 0, and ~ marks differences that are not significant",
+        ]  # fmt: skip
+
+    def write(self, paths: Sequence[Path], figure: Image.Image) -> None:
+        """Write figure, tables and numbers, and print the tables.
+
+        Raises:
+            UserError: a file cannot be written.
+        """
+        tables = [make_table(self.rows)]
+        if len(self.rows) > 2 and len(self.rows[0].samples) >= MIN_VALUES:
+            tables.append(make_differences(self.rows))
+        made_with = {"run": self.run, "on": self.machine, "levels": self.levels}
+        write_image(paths[0], figure, made_with, overwrite=True)
+        content = {**made_with, "intervals": METHOD, "configurations": [row.to_dict() for row in self.rows]}
+        Page(self.title, self.notes, tables).write(paths, content)
+
+
+def mark_frontier(rows: Sequence[Row], speed_up: str) -> list[bool]:
+    """Return True for each row on the frontier of PSNR and speed-up."""
+    if not all(speed_up in row.medians for row in rows):
+        return [False] * len(rows)
+    return find_frontier([(row.medians[speed_up].median, row.psnr) for row in rows])
+
+
+def make_table(rows: Sequence[Row]) -> Table:
+    """Make a table with one row per configuration and a column for each measure."""
+    measures = [name for name in MEASURES if any(name in row.medians for row in rows)]
+    headings = ["configuration", "frontier", *(MEASURES[name][0] for name in measures)]
+    table = Table([*headings, "peak memory, denoising", "peak memory, all"], left=2)
+    frontiers = zip(mark_frontier(rows, BLOCK_SPEED_UP), mark_frontier(rows, SPEED_UP), strict=True)
+    for row, (in_blocks, in_whole) in zip(rows, frontiers, strict=True):
+        frontier = " and ".join(["blocks"] * in_blocks + ["whole"] * in_whole)
+        cells = [_format(row, name) for name in measures]
+        table.add(row.configuration.name, frontier, *cells, *map(format_bytes, row.peaks.values()))
+    return table
+
+
+def make_differences(rows: Sequence[Row]) -> Table:
+    """Make a table with one row per two configurations but the unmerged one.
+
+    Medians whose intervals overlap may well differ, as both vary with the images. The difference on the same image, of
+    the same prompt and noise, varies far less.
+    """
+    merged = [row for row in rows if row.configuration.name != UNMERGED]
+    formats = {
+        name: (heading, form) for name, (heading, _, form) in MEASURES.items() if form and name in rows[-1].values
+    }
+    table = Table(["differences", "less", *(heading for heading, _ in formats.values())], left=2)
+    for first, second in combinations(merged, 2):
+        cells = [
+            _format_difference(subtract(first.values[name], second.values[name]), form)
+            for name, (_, form) in formats.items()
+        ]
+        table.add(first.configuration.name, second.configuration.name, *cells)
+    return table
+
+
+def subtract(first: Sequence[float], second: Sequence[float]) -> Median:
+    """Return the median difference over the images; two infinite PSNRs do not differ."""
+    return Median.from_values([0.0 if a == b else a - b for a, b in zip(first, second, strict=True)])
+
+
+def _format(row: Row, measure: str) -> str:
+    """Return the median, of PSNR with the lowest in parentheses."""
+    if measure not in row.medians:
+        return "-"
+    median = row.medians[measure]
+    lowest = f" ({median.low:.1f})" if measure == PSNR and math.isfinite(median.low) else ""
+    return median.format(MEASURES[measure][1]) + lowest
+
+
+def _format_difference(difference: Median, format_value: _Format) -> str:
+    """Return ``+3.1 [2.2, 4.0]``, or ``~+0.1 [-0.3, 0.5]`` if it is not significant."""
+    ends = difference.interval
+    is_significant = ends is not None and not ends[0] <= 0 <= ends[1]
+    return ("" if is_significant else "~") + difference.format(format_value)

@@ -1,0 +1,3 @@
+"""Fixtures of the examples: those of the commands."""
+
+from tools.cli.conftest import photo as photo
