@@ -144,7 +144,7 @@ def plan_key_choice(
 def _list_whole_cells(
     grid: Grid, stride: tuple[int, int, int], num_spare: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """List the fields of a ``KeyChoice`` of one part, and the cell of each key."""
+    """List the fields of a one-part ``KeyChoice``, and each key's cell."""
     cell_of, _ = _cut_into_cells(grid, stride)
     sizes = np.bincount(cell_of)
     starts, cells = np.cumsum(sizes) - sizes, np.arange(len(sizes))
@@ -249,7 +249,7 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
 
 
 def _cut_into_cells(grid: Grid, stride: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cell of each token, and the token in the middle of each cell."""
+    """Return each token's cell, and the token in each cell's middle."""
     sides = (grid.frames, grid.height, grid.width)
     cells, middles = zip(*map(_cut_side, sides, reversed(stride)), strict=True)
     cell_of = np.ravel_multi_index(np.ix_(*cells), tuple(map(len, middles))).ravel()

@@ -20,9 +20,9 @@ from ppdiffusers_tome.merging.similarity import find_nearest
 from ppdiffusers_tome.merging.tensor_ops import (
     can_write_in_place,
     dim_size,
+    disable_autocast,
     gather_last_axis,
     scatter_rows,
-    without_autocast,
 )
 from ppdiffusers_tome.merging.tiles import TiledPartition, cut_into_tiles, split_by_tile
 
@@ -77,7 +77,7 @@ def match_tokens(
         The matching; None where no sources are similar enough.
     """
     # As a decorator, no_grad would put back the mode of another thread.
-    with paddle.no_grad(), without_autocast():
+    with paddle.no_grad(), disable_autocast():
         if frames > 1:
             x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])
         if tiled is None:
