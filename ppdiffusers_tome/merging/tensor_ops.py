@@ -15,8 +15,8 @@ def widen(x: paddle.Tensor) -> paddle.Tensor:
     return x.astype("float32") if x.dtype in HALF else x
 
 
-def without_autocast() -> AbstractContextManager[None]:
-    """Return a context without ``paddle.amp.auto_cast``, which rounds every product."""
+def disable_autocast() -> AbstractContextManager[None]:
+    """Switch off ``paddle.amp.auto_cast``, which rounds every product, in a ``with`` block."""
     if hasattr(paddle, "is_autocast_enabled"):
         is_enabled = paddle.is_autocast_enabled()
     else:  # Paddle 2.6
