@@ -17,13 +17,7 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition
 from ppdiffusers_tome.merging.similarity import find_nearest
-from ppdiffusers_tome.merging.tensor_ops import (
-    can_write_in_place,
-    dim_size,
-    disable_autocast,
-    gather_last_axis,
-    scatter_rows,
-)
+from ppdiffusers_tome.merging.tensor_ops import can_write_in_place, dim_size, gather_last_axis, scatter_rows
 from ppdiffusers_tome.merging.tiles import TiledPartition, cut_into_tiles, split_by_tile
 
 # From the tokens of a block, ``[batch, tokens, channels]``; None where none merge.
@@ -76,8 +70,7 @@ def match_tokens(
     Returns:
         The matching; None where no sources are similar enough.
     """
-    # As a decorator, no_grad would put back the mode of another thread.
-    with paddle.no_grad(), disable_autocast():
+    with paddle.no_grad():  # as a decorator it would put back the mode of another thread
         if frames > 1:
             x = x.reshape([-1, x.shape[1] // frames, x.shape[2]])
         if tiled is None:

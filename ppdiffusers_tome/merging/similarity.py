@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import paddle
 
-from ppdiffusers_tome.merging.tensor_ops import HALF, gather_last_axis, widen
+from ppdiffusers_tome.merging.tensor_ops import HALF, disable_autocast, gather_last_axis, widen
 
 _MAX_PRODUCTS = 2**20  # of a slice: 4 MB stay in the cache, and the slice is long enough to hide what it costs
 _MIN_ROWS = 768  # of a slice, however many destinations there are: BLAS reads all of those again for every slice
@@ -74,7 +74,8 @@ def _find_by_paddle(
             dst_unit = take_tiles(x, destinations) * take_tiles(inverse_length, destinations)
         else:  # tiles so small that each destination is seen by several
             dst_unit = take_tiles(x * inverse_length, destinations)
-    products = paddle.matmul(src, dst_unit, transpose_y=True)  # [batch * num_tiles, S, D]
+    with disable_autocast():
+        products = paddle.matmul(src, dst_unit, transpose_y=True)  # [batch * num_tiles, S, D]
     best = products.argmax(axis=-1)
     # Reading the maximum at its place is cheaper than a second pass over all products.
     best_cos = widen(gather_last_axis(products, best))

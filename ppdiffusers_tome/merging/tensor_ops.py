@@ -16,7 +16,7 @@ def widen(x: paddle.Tensor) -> paddle.Tensor:
 
 
 def disable_autocast() -> AbstractContextManager[None]:
-    """Switch ``paddle.amp.auto_cast``, which rounds every product, off in a context."""
+    """Switch off ``paddle.amp.auto_cast``, which rounds every product, in a ``with`` block."""
     if hasattr(paddle, "is_autocast_enabled"):
         is_enabled = paddle.is_autocast_enabled()
     else:  # Paddle 2.6

@@ -64,6 +64,14 @@ def is_called_by_to_static() -> bool:
     return False
 
 
+def is_called_by_jit() -> bool:
+    """Return whether ``paddle.jit`` is the caller of this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ppdiffusers_tome."):
+        frame = frame.f_back
+    return frame.f_globals.get("__name__", "").startswith("paddle.jit.")
+
+
 def require_whole_graph(function: object) -> None:
     """Refuse ``paddle.jit.to_static`` without ``full_graph`` on Paddle 2.6.
 

@@ -25,6 +25,7 @@ _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img
 _CONTROLS = ("residual", "controlnet_hidden_states", "controlnet_block_samples", "controlnet_single_block_samples")
 # The caches over steps of PaddleMIX' examples keep tensors here, in ``joint_attention_kwargs``.
 _FOREIGN_CACHE = "cache_dic"
+_HOOK = "ppdiffusers_tome"  # the key of the hook that ``to_static`` makes necessary
 
 
 class DenoiserForward(ForwardOverride):
@@ -45,21 +46,17 @@ class DenoiserForward(ForwardOverride):
     @property
     def __func__(self) -> Any:
         function = super().__func__
-        # Paddle asks, maybe twice, when ``to_static`` is about to replace this. In ``put`` would be too early: to add a
-        # hook while the denoiser's hooks run, in any thread, is an error.
-        if not self._list_hooks():
-            hook: Any = _ReturnHook(self)
-            self.layer.register_forward_pre_hook(hook)
+        # ``to_static`` is about to replace this. Not in ``put``: Paddle raises if a hook comes while the hooks of the
+        # denoiser run, in any thread.
+        hooks: dict[Any, Any] = self.layer._forward_pre_hooks
+        hooks[_HOOK] = _ReturnHook(self)
         return function
 
     def take_off(self) -> None:
         super().take_off()
-        for number in self._list_hooks():
-            del self.layer._forward_pre_hooks[number]
-
-    def _list_hooks(self) -> list[int]:
-        hooks = self.layer._forward_pre_hooks.items()
-        return [number for number, hook in hooks if getattr(hook, "override", None) is self]
+        hooks: dict[Any, Any] = self.layer._forward_pre_hooks
+        if getattr(hooks.get(_HOOK), "override", None) is self:
+            del hooks[_HOOK]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)

@@ -19,7 +19,7 @@ from ppdiffusers_tome.patching.paddle_compat import (
     EVERY_FRAME,
     convert_while_tracing,
     exclude_from_conversion,
-    in_to_static_mode,
+    is_called_by_jit,
     is_called_by_to_static,
 )
 from ppdiffusers_tome.patching.state.call_stack import CHANGES, next_call_number
@@ -131,7 +131,7 @@ class ForwardOverride(MethodOverride):
 
     @property
     def __func__(self) -> Any:
-        if not (is_called_by_to_static() or in_to_static_mode()):
+        if not is_called_by_jit():
             raise AttributeError("__func__")  # ppdiffusers' Accelerator would call that function in place of this
         return type(self.layer).forward
 
