@@ -42,7 +42,8 @@ def attentions_of(model: Any) -> list[Any]:
         for points in block.adapter.points.values():
             for point in (point for point in points[:1] if point.keys):
                 layer = find_layer(block.block, point.layer)
-                found[id(layer)] = layer
+                if layer is not None:  # some blocks of the latent upscaler have cross-attention alone
+                    found[id(layer)] = layer
     return list(found.values())
 
 
