@@ -102,8 +102,6 @@ def _print_estimates(args: argparse.Namespace) -> None:
 
     check_sizes(args)
     source, config = find_model(args.model), parse_tome_config(args, args.ratio)
-    if args.xformers and args.chunked_attention:
-        raise UserError("--xformers and --chunked-attention were both given; give one of them")
     chunked = args.xformers or args.chunked_attention
     check_memory(source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, chunked_attention=chunked)
     with quiet_libraries():
