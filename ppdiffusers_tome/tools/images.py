@@ -16,12 +16,9 @@ from ppdiffusers_tome.tools.files import write_atomically
 
 if TYPE_CHECKING:
     from PIL import Image
-    from PIL.ImageFile import ImageFile
 
 SETTINGS_KEY = "ppdiffusers_tome"
 _MAX_SLUG, _MAX_SLUG_BYTES = 60, 120
-_ACCENTS = re.compile(r"(?<=[a-z])[\u0300-\u036f]+")  # of decomposed letters
-_SEPARATORS = re.compile(r"[\x00-/:-`{-\x7f]+")  # all of ASCII but digits and small letters
 
 
 def read_image(
@@ -43,37 +40,30 @@ def read_image(
     Raises:
         OSError, SyntaxError, ValueError: as Pillow for files that are incomplete or no images.
     """
-    from PIL import Image
-
-    content = source if isinstance(source, bytes) else Path(source).read_bytes()
-    with Image.open(io.BytesIO(content), formats=formats) as file:
-        return _convert(file, background)
-
-
-def _convert(file: ImageFile, background: str) -> Image.Image:
     import numpy as np
     from PIL import Image, ImageOps
 
-    image = ImageOps.exif_transpose(file)
+    content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    with Image.open(io.BytesIO(content), formats=formats) as file:
+        image = ImageOps.exif_transpose(file)
     if image.mode.startswith("I") or image.mode == "F":  # gray of more than 8 bits, which Pillow would cut off
         values = np.nan_to_num(np.asarray(image, np.float32)).clip(0)
         return Image.fromarray((values * (255 / max(1e-9, float(values.max())))).astype(np.uint8)).convert("RGB")
-    if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
-        return image.convert("RGB")
-    image = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", image.size, background), image).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, background), image)
+    return image.convert("RGB")
 
 
 def slugify(text: str) -> str:
     """Turn a prompt into a part of a file name.
 
-    ``A red circle!`` becomes ``a-red-circle``, ``一只猫。`` becomes ``一只猫``. Letters and digits of any script stay,
-    accents on Latin letters go. The result is short enough for every file system, in characters and in bytes.
+    ``A red circle!`` becomes ``a-red-circle``, ``一只猫。`` becomes ``一只猫``. Letters and digits of any script stay.
+    The result is short enough for every file system, in characters and in bytes.
     """
-    plain = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text).lower()))
-    if not plain.isascii():
-        plain = "".join(letter if unicodedata.category(letter)[0] in "LMN" else "-" for letter in plain)
-    words = _SEPARATORS.sub("-", plain)[:_MAX_SLUG].encode()[:_MAX_SLUG_BYTES].decode(errors="ignore")
+    letters = unicodedata.normalize("NFC", text.lower())
+    plain = "".join(letter if unicodedata.category(letter)[0] in "LMN" else "-" for letter in letters)
+    words = re.sub("-+", "-", plain)[:_MAX_SLUG].encode()[:_MAX_SLUG_BYTES].decode(errors="ignore")
     return words.strip("-") or "image"
 
 

@@ -11,15 +11,13 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from ppdiffusers_tome.errors import UserError
-
-T = TypeVar("T")
 
 _PREFIX = "ppdiffusers_tome/"  # of keys in the store
 _POLL_SECONDS = 0.5
@@ -46,10 +44,6 @@ class Ranks:
     @property
     def is_first(self) -> bool:
         return self.rank == 0
-
-    def shard(self, items: Sequence[T]) -> list[T]:
-        """Select every ``size``-th item of the same items on all ranks."""
-        return list(items[self.rank :: self.size])
 
     def exchange(self, value: Any, moment: str) -> list[Any]:
         """Wait for all ranks, however long, and return their values in order.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 from pathlib import Path
 
 from ppdiffusers_tome.errors import ToMeValueError
@@ -23,8 +21,6 @@ def read_text(path: str | Path) -> str:
         content = Path(path).read_bytes()
         encoding = json.detect_encoding(content)
         text = content.decode(encoding)
-        if encoding == "utf-8" and _is_gbk_by_chance(text):
-            raise UnicodeDecodeError(encoding, content, 0, len(content), "it is GBK")
     except UnicodeDecodeError as error:
         raise ToMeValueError(
             f"{path}: it is not text in {encoding.upper()}; save it as UTF-8, or convert it, such as Chinese text of "
@@ -36,15 +32,3 @@ def read_text(path: str | Path) -> str:
     if "\0" in text:
         raise ToMeValueError(f"{path}: it has a null character, which no text has; save it as UTF-8")
     return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _is_gbk_by_chance(text: str) -> bool:
-    """Return whether short Chinese text in GBK was valid UTF-8, too.
-
-    Its words then mix letters of several scripts that have two bytes in UTF-8.
-    """
-    for word in re.findall("[\u00c0-\u07ff]+", text):
-        letters = [letter for letter in word if unicodedata.category(letter) in ("Ll", "Lu", "Lo")]
-        if len({unicodedata.name(letter, "").split(" ")[0] for letter in letters}) > 1:
-            return True
-    return False

@@ -17,7 +17,7 @@ UNMERGED = ToMeConfig(0.0)
 def test_image_that_does_not_fit_is_refused_with_its_cause(monkeypatch):
     monkeypatch.setattr(memory, "get_free_bytes", lambda: 8 * 2**30)
     monkeypatch.setattr(memory, "installed_version", lambda package: None)
-    with pytest.raises(UserError, match=r"--width 16000: .* alone takes at least .* choose a smaller image$"):
+    with pytest.raises(UserError, match=r"^width 16000: .* alone takes at least .* choose a smaller image$"):
         check_memory(MODEL, UNMERGED, None, 16_000)
     # 180 * 180 tokens, two rows, two heads: 2 * 2 * 2 * 4 * 180**4 bytes.
     with pytest.raises(UserError, match=r"of the UNet alone .* 31\.3 GiB .*, or give --chunked-attention$"):

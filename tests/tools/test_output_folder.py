@@ -41,7 +41,8 @@ def whole(tmp_path: Path) -> dict[str, bytes]:
     """The files of a run that is never stopped."""
     (tmp_path / "whole").mkdir()
     assert complete(tmp_path / "whole", LINES) == 5
-    files, images = contents(tmp_path / "whole" / "outputs"), [f"00000{i}-{line}.png" for i, line in enumerate(LINES, 1)]
+    files = contents(tmp_path / "whole" / "outputs")
+    images = [f"00000{number}-{letter}.png" for number, letter in enumerate(LINES, start=1)]
     assert sorted(files) == sorted([*images, MANIFEST, RUN])
     assert [json.loads(line)["file"] for line in files[MANIFEST].splitlines()] == images
     return files
@@ -124,4 +125,3 @@ def test_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
     with folder.lock(), pytest.raises(UserError, match="another run writes to"):
         complete(tmp_path, LINES, "--overwrite")
     assert complete(tmp_path, LINES) == 5
-    assert not (tmp_path / "outputs" / LOCK).exists()

@@ -63,7 +63,6 @@ BAD_LINES = {
     "{": "not JSON",
     "[" * 100_000: "not JSON",
     "[1]": "not an object",
-    '{"prompt": "a", "prompt": "b"}': "key twice",
     '{"prompt": " "}': "no prompt",
     '{"prompt": "\\ud800"}': "no text has",
     '{"prompt": "a", "sead": 1}': "did you mean seed?",

@@ -31,7 +31,7 @@ class Generator:
         return replace(self._loaded, settings=spec.settings)
 
     def check(self, spec: ImageSpec) -> None:
-        """Raise a ``UserError`` if no image of a spec can be generated; warn of oddities once."""
+        """Refuse a bad spec with a ``UserError``; warn of oddities once."""
         loaded = self.load(spec)
         spec.check()
         loaded.check(spec.prompt)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MANIFEST, SKIPPED, RUN, LOCK = "manifest.jsonl", "skipped.jsonl", "run.json", ".lock"
 IMAGE_KEY = "manifest"  # among the settings in an image
-_END_OF_PNG = b"IEND\xaeB\x60\x82"
 _TEMPORARY_FILE = re.compile(r"\..+\.(png|jsonl?)\.\d+\.tmp", re.IGNORECASE)
 
 
@@ -121,9 +120,9 @@ class OutputFolder:
     def _read_entry(self, path: Path) -> dict[str, Any] | None:
         """Return the manifest's line that an image of this run holds, or None."""
         with suppress(Exception):  # whatever the file holds, it is no image of this run
-            kept, content = read_settings(path)[IMAGE_KEY], path.read_bytes()
-            entry = {**kept["entry"], "sha256": hashlib.sha256(content).hexdigest()}
-            if kept["run"] == self._options.checksum and content.endswith(_END_OF_PNG) and _is_entry(entry):
+            kept = read_settings(path)[IMAGE_KEY]
+            entry = {**kept["entry"], "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+            if kept["run"] == self._options.checksum and _is_entry(entry):
                 return entry
         return None
 

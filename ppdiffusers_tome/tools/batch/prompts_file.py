@@ -96,16 +96,9 @@ def _read_header(path: Path, text: str) -> tuple[str, list[str]]:
 def _parse_object(line: str) -> dict[str, Any] | UserError:
     """Read a line of JSON; keys that are null are omitted."""
     try:
-        values = json.loads(line, object_pairs_hook=_refuse_repeated_keys)
+        values = json.loads(line)
     except (ValueError, RecursionError) as error:
         return UserError(f'it is not JSON ({error}); write an object such as {{"prompt": "a star", "seed": 1}}')
     if not isinstance(values, dict):
         return UserError(f'it is {type(values).__name__}, not an object; write one such as {{"prompt": "a star"}}')
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("it names a key twice")
-    return values

@@ -41,15 +41,11 @@ def generate_from_file(args: argparse.Namespace) -> None:
             with quiet_libraries():
                 bad += worker.run()
         num_finished = folder.finish(specs, bad)
-    num_now = num_finished - num_before
-    report = f"{num_finished} of {num_lines} images are in {options.output}: "
-    report += f"{num_now} generated now, {num_before} before"
-    if num_now:
-        report += f"; {num_now / (time.perf_counter() - worker.began):.3g} images a second"
-        report += f" on {ranks.size} ranks" if ranks.size > 1 else ""
-    if bad:
-        report += f"; {len(bad)} skipped, see {options.output / SKIPPED}"
-    print_line(report)
+    skipped = f"; {len(bad)} skipped, see {options.output / SKIPPED}" if bad else ""
+    print_line(
+        f"{num_finished} of {num_lines} images are in {options.output}: {num_finished - num_before} generated now, "
+        f"{num_before} before{skipped}"
+    )
 
 
 @dataclass
@@ -59,7 +55,6 @@ class Worker:
     options: BatchOptions
     ranks: Ranks
     specs: Sequence[ImageSpec]
-    began: float = 0.0  # when the first pipeline was loaded
     _generator: Generator = field(default_factory=Generator)
     _skipped: list[BadLine] = field(default_factory=list)
     _too_many: dict[tuple[Any, ...], int] = field(default_factory=dict)  # images at once, by batch_key
@@ -72,10 +67,9 @@ class Worker:
         finished = OutputFolder(self.options).read_finished()
         batches = form_batches(self.specs, self.options.batch_size)
         left = [batch for batch in batches if any(spec.number not in finished for spec in batch)]
-        for batch in tqdm(self.ranks.shard(left), desc="batches", position=0, disable=None):
+        for batch in tqdm(left[self.ranks.rank :: self.ranks.size], desc="batches", position=0, disable=None):
             self.ranks.check_first_is_alive()
             self._generator.load(batch[0])  # a model that cannot be loaded is no line's fault
-            self.began = self.began or time.perf_counter()
             self._generate([spec for spec in batch if self._can_be_generated(spec, finished)], finished)
         skipped = self.ranks.exchange(self._skipped, "finished")
         self.ranks.leave()

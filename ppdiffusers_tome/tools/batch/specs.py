@@ -68,7 +68,7 @@ class ImageSpec(NamedTuple):
 
     def check(self) -> None:
         """Raise a ``UserError`` for what can be refused without a loaded model."""
-        self.settings.check_memory(prefix="")
+        self.settings.check_memory()
         if self.settings.edges is not None and (self.image or self.control_image):  # the run's own was checked
             self.settings.edges.check()
 
@@ -135,8 +135,8 @@ def _make_spec(options: BatchOptions, values: Mapping[str, Any], number: int, li
     settings = options.settings
     seed = settings.seed + number - 1 if seed is None else seed
     check_seed("seed", seed)
-    check_size("height", height, prefix="")
-    check_size("width", width, prefix="")
+    check_size("height", height)
+    check_size("width", width)
     photo, edges = (None if name is None else options.prompts.parent / name for name in (image, control_image))
     settings = settings.guide(photo, edges, *options.canny)
     settings = replace(

@@ -60,8 +60,9 @@ def add_precision_arguments(group: Any) -> None:
     """Add how numbers and attention are computed."""
     group.add_argument("--dtype", choices=list(DTYPES), default=DTYPES[0], metavar="NAME",
                        help=f"{', '.join(DTYPES)} (default: {DTYPES[0]})")
-    group.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
-    group.add_argument("--chunked-attention", action="store_true", help="exact attention in less memory, for a CPU")
+    either = group.add_mutually_exclusive_group()
+    either.add_argument("--xformers", action="store_true", help="memory efficient attention; needs a GPU")
+    either.add_argument("--chunked-attention", action="store_true", help="exact attention in less memory, for a CPU")
 
 
 def add_controlnet_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.suggestions import did_you_mean
+from ppdiffusers_tome.settings.types import truncated_repr
 
 PIPELINE = "DiTPipeline"
 _NO_CLASS = 1000  # with guidance the pipeline asks for this class, however many its model has
-_MAX_NAMES = 30  # in an error
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,11 @@ class ClassLabels:
         for name in (text, text.lower(), None if subject is None else subject.name):
             if name in by_name:
                 return by_name[name]
-        names = self.list_names()
-        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        known = f"its classes are {', '.join(names[:_MAX_NAMES])}{more}; give one of these, or " if names else "give "
-        known += f"a number from 0 to {self.num_classes - 1}"
-        suggestion = did_you_mean(text.lower(), in_small)
-        raise UserError(f"prompt {prompt!r} is not a class of this {PIPELINE}{suggestion}; {known}")
+        names, suggestion = ", ".join(self.list_names()), did_you_mean(text.lower(), in_small)
+        raise UserError(
+            f"prompt {truncated_repr(prompt)} is not a class of this {PIPELINE}{suggestion}; give a number from 0 to "
+            f"{self.num_classes - 1}, or a name that it knows: {truncated_repr(names) if names else 'none'}"
+        )
 
     def check_arguments(
         self, options: Mapping[str, Any], height: int | None, width: int | None, guidance_scale: float

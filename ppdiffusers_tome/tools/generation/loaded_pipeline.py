@@ -116,7 +116,7 @@ class LoadedPipeline:
         return image, records
 
     def check(self, prompt: str) -> None:
-        """Raise a ``UserError`` for a class or an argument that a DiTPipeline does not take."""
+        """Raise a ``UserError`` for what a DiTPipeline does not take."""
         if self.labels is not None:
             settings, given = self.settings, {"--negative-prompt": self.settings.negative_prompt}
             self.labels.check_arguments(given, settings.height, settings.width, self.guidance_scale)
@@ -128,22 +128,23 @@ class LoadedPipeline:
 
         if self.labels is not None:
             return {}
-        found, limit = {}, self.pipe.tokenizer.model_max_length
+        settings, found = self.settings, {}
         texts = {"too_long": (f"prompt {prompt[:40]!r}...", prompt),
-                 "negative_too_long": ("the negative prompt", self.settings.negative_prompt or "")}  # fmt: skip
+                 "negative_too_long": ("the negative prompt", settings.negative_prompt or "")}  # fmt: skip
         for name, (words, text) in texts.items():
-            if (count := len(self.pipe.tokenizer(text).input_ids)) > limit:
+            count, limit = len(self.pipe.tokenizer(text).input_ids), self.pipe.tokenizer.model_max_length
+            if count > limit:
                 found[name] = f"{words} has {count} tokens and the model reads {limit}; the rest is ignored"
-        if self.settings.model.bundled and subject_of(prompt) is None:
+        if settings.model.bundled and subject_of(prompt) is None:
             found["unknown_subject"] = (
                 f"prompt {truncated_repr(prompt)} names none of the photographs that the bundled model knows: "
                 f"{', '.join(subject.words for subject in SUBJECTS)}; write for example '{prompt_of(SUBJECTS[0])}'"
             )
-        (height, width), native = self.size, get_native_size(self.pipe)
-        if self.settings.model.bundled and (height, width) != native:
+        if settings.model.bundled and self.size != get_native_size(self.pipe):
+            (height, width), native = self.size, "x".join(map(str, get_native_size(self.pipe)))
             found["unusual_size"] = (
-                f"at {width}x{height} the bundled model's images are smears: it was made for {native[1]}x{native[0]}; "
-                "omit --height and --width"
+                f"at {width}x{height} the bundled model's images are smears: it was made for {native}; omit --height "
+                "and --width"
             )
         return found
 
@@ -168,9 +169,6 @@ class LoadedPipeline:
         from ppdiffusers_tome.version import __version__
 
         (height, width), settings, control = self.size, self.settings, None
-        versions = {
-            "ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__,
-        }  # fmt: skip
         if settings.controlnet is not None:
             edges = None if settings.edges is None else settings.edges.to_dict()
             control = {"model": settings.controlnet.name, "scale": settings.controlnet_scale, "edges": edges}
@@ -178,7 +176,9 @@ class LoadedPipeline:
             "model": settings.model.name, "controlnet": control, "height": height, "width": width,
             "steps": settings.steps, "guidance_scale": self.guidance_scale,
             "scheduler": type(self.pipe.scheduler).__name__, "dtype": settings.dtype, "xformers": settings.xformers,
-            "chunked_attention": settings.chunked_attention, "versions": versions,
+            "chunked_attention": settings.chunked_attention, "versions": {
+                "ppdiffusers_tome": __version__, "ppdiffusers": ppdiffusers.__version__, "paddle": paddle.__version__,
+            },
         }  # fmt: skip
 
 

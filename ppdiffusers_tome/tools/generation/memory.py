@@ -25,7 +25,7 @@ _UNET = "the attention of the UNet"
 
 def check_memory(
     folder: Path | None, tome: ToMeConfig, height: int | None, width: int | None, *, rows: int = 2,
-    chunked_attention: bool = False, prefix: str = "--",
+    chunked_attention: bool = False,
 ) -> None:  # fmt: skip
     """Refuse an image that cannot fit.
 
@@ -35,10 +35,9 @@ def check_memory(
         height, width: in pixels; None for the model's native size, which is assumed to fit.
         rows: of the UNet's batch, two for each image with guidance.
         chunked_attention: True if the UNet's attention is computed a few queries at a time.
-        prefix: precedes the names of height and width in the error.
     """
     sizes = {"height": height, "width": width}
-    names = " and ".join(f"{prefix}{name} {pixels}" for name, pixels in sizes.items() if pixels is not None)
+    names = " and ".join(f"{name} {pixels}" for name, pixels in sizes.items() if pixels is not None)
     free = get_free_bytes()
     if folder is None or free is None or not names:
         return
@@ -46,16 +45,13 @@ def check_memory(
         needs = _compute_needs(folder, tome, height, width, rows)
     except (KeyError, TypeError, ValueError, OSError):  # of an odd config, on which loading has its say
         return
-    if chunked_attention:
-        needs.pop(_UNET, None)
-    part = max(needs, key=lambda part: needs[part], default="")
-    if part and needs[part] > free:
-        fits_otherwise = all(size <= free for name, size in needs.items() if name != _UNET)
-        remedy = ", or give --chunked-attention" if fits_otherwise else ""
-        raise UserError(
-            f"{names}: {part} alone takes at least {needs[part] / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} "
-            f"GiB are free; choose a smaller image{remedy}"
-        )
+    for part, size in needs.items():
+        if size > free and not (chunked_attention and part == _UNET):
+            remedy = ", or give --chunked-attention" if part == _UNET else ""
+            raise UserError(
+                f"{names}: {part} alone takes at least {size / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB "
+                f"are free; choose a smaller image{remedy}"
+            )
 
 
 def _compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: int | None, rows: int) -> dict[str, int]:
@@ -66,10 +62,7 @@ def _compute_needs(folder: Path, tome: ToMeConfig, height: int | None, width: in
     scale, native = compute_vae_scale(vae), unet.get("sample_size", 0)
     latent_height, latent_width = ((pixels // scale) if pixels else native for pixels in (height, width))
     latent = latent_height * latent_width
-    # At full size: the input of the decoder's last block, and its norm.
-    needs = {"decoding": 2 * max(vae["block_out_channels"][:2]) * _BYTES * latent * scale**2}
-    if vae.get("mid_block_add_attention", True):
-        needs["the attention of the VAE"] = 2 * _BYTES * latent**2
+    needs = {"the attention of the VAE": 2 * _BYTES * latent**2} if vae.get("mid_block_add_attention", True) else {}
     finest = next((level for level, block in enumerate(unet.get("down_block_types", ())) if "CrossAttn" in block), None)
     if finest is not None and not unet.get("only_cross_attention"):
         heads = unet.get("num_attention_heads") or unet["attention_head_dim"]

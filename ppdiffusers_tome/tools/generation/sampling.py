@@ -72,36 +72,33 @@ def generate_batch(
         controlnet_scale: how strongly they guide.
         after_step: called after every denoising step, before the images are decoded.
     """
-    labels = get_class_labels(pipe)
-    if labels is not None:
-        labels.check_arguments({"a negative prompt": negative_prompts, "edges": edges}, height, width, guidance_scale)
-        classes = [labels.find_class(prompt) for prompt in prompts]
-        return _generate_classes(pipe, classes, labels.image_size, seeds, steps, guidance_scale, after_step)
-
     def report_step(*_: Any) -> dict[str, Any]:
         after_step()
         return {}
 
-    guides = {} if edges is None else {"image": edges, "controlnet_conditioning_scale": float(controlnet_scale)}
+    labels = get_class_labels(pipe)
+    noise = paddle.concat([make_initial_noise(pipe, height, width, seed) for seed in seeds])
+    arguments: dict[str, Any] = {"num_inference_steps": steps, "guidance_scale": guidance_scale}
     with _separate_noise(pipe.scheduler, seeds):
+        if labels is not None:
+            classes = [labels.find_class(prompt) for prompt in prompts]
+            return _generate_classes(pipe, noise, after_step, class_labels=classes, **arguments)
+        if edges is not None:
+            arguments |= {"image": edges, "controlnet_conditioning_scale": float(controlnet_scale)}
         return pipe(
-            prompt=list(prompts), negative_prompt=negative_prompts, **guides, height=height, width=width,
-            num_inference_steps=steps, guidance_scale=guidance_scale, callback_on_step_end=report_step,
-            latents=paddle.concat([make_initial_noise(pipe, height, width, seed) for seed in seeds]),
+            prompt=list(prompts), negative_prompt=negative_prompts, height=height, width=width, latents=noise,
+            callback_on_step_end=report_step, **arguments,
         ).images  # fmt: skip
 
 
 def _generate_classes(
-    pipe: Any, classes: list[int], size: int, seeds: Sequence[int], steps: int, guidance_scale: float,
-    after_step: Callable[[], None],
-) -> list[Image.Image]:  # fmt: skip
+    pipe: Any, noise: paddle.Tensor, after_step: Callable[[], None], **arguments: Any
+) -> list[Image.Image]:
     """Generate with a DiTPipeline, which makes its initial noise itself and has no callbacks."""
-    noise = paddle.concat([make_initial_noise(pipe, size, size, seed) for seed in seeds])
-    module = sys.modules[ppdiffusers.DiTPipeline.__module__]
     hook = pipe.transformer.register_forward_post_hook(lambda *_: after_step())
     try:
-        with _separate_noise(pipe.scheduler, seeds), _replace_randn(module, lambda *_, **__: noise):
-            return pipe(class_labels=classes, num_inference_steps=steps, guidance_scale=guidance_scale).images
+        with _replace_randn(sys.modules[ppdiffusers.DiTPipeline.__module__], lambda *_, **__: noise):
+            return pipe(**arguments).images
     finally:
         hook.remove()
 

@@ -19,10 +19,6 @@ from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
-_SAME_NAMES = (
-    "height", "width", "guidance_scale", "scheduler", "seed", "negative_prompt", "controlnet_scale", "dtype",
-    "xformers", "chunked_attention",
-)  # fmt: skip
 
 
 def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
@@ -42,7 +38,7 @@ class Settings:
     Attributes:
         model, controlnet: where they come from; ``controlnet`` is None for text-to-image.
         edges: of the ControlNet; None for text-to-image, or where the command has edges of its own.
-        tome: settings of token merging; ratio 0 is the unmerged pipeline.
+        tome: settings of token merging.
         height, width: in pixels; None for the model's native size.
         steps, scheduler, seed, negative_prompt, controlnet_scale: as in ppdiffusers' pipelines.
         guidance_scale: the same; None for the default, which depends on the pipeline's class.
@@ -67,16 +63,14 @@ class Settings:
     xformers: bool
     chunked_attention: bool
 
-    def check_memory(self, *, prefix: str = "--") -> None:
+    def check_memory(self) -> None:
         """Refuse an image of a size that cannot fit into memory; see ``memory.check_memory``."""
         rows = 1 if self.guidance_scale is not None and self.guidance_scale <= 1 else 2
         chunked = self.chunked_attention or self.xformers
-        check_memory(
-            self.model.folder, self.tome, self.height, self.width, rows=rows, chunked_attention=chunked, prefix=prefix
-        )
+        check_memory(self.model.folder, self.tome, self.height, self.width, rows=rows, chunked_attention=chunked)
 
     def guide(self, photo: Path | None, edges: Path | None, low: float, high: float) -> Settings:
-        """Return the same with the edges of a photo, or edges, and a ControlNet for them."""
+        """Add the edges of a photo, or edges, and a ControlNet."""
         if photo is not None and edges is not None:
             raise UserError("--image and --control-image were both given; give the photo or its edges, not both")
         path, option = (photo, "--image") if edges is None else (edges, "--control-image")
@@ -110,15 +104,9 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
     ):  # fmt: skip
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
-    if args.xformers and args.chunked_attention:
-        raise UserError(
-            "--xformers and --chunked-attention were both given; give --xformers on a GPU, --chunked-attention on a CPU"
-        )
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
-    settings = Settings(
-        model, controlnet, None, parse_tome_config(args, ratio), steps=steps,
-        **{name: getattr(args, name) for name in _SAME_NAMES},
-    )  # fmt: skip
+    found = {"model": model, "controlnet": controlnet, "tome": parse_tome_config(args, ratio), "steps": steps}
+    settings = Settings(**{field.name: getattr(args, field.name, None) for field in fields(Settings)} | found)
     settings = settings.guide(args.image, args.control_image, args.canny_low, args.canny_high)
     if settings.edges is not None:
         settings.edges.check()
@@ -162,14 +150,14 @@ def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:
 def check_sizes(args: argparse.Namespace) -> None:
     """Check that a VAE can make images of ``--height`` and ``--width``."""
     for name in ("height", "width"):
-        check_size(name, getattr(args, name))
+        check_size(f"--{name}", getattr(args, name))
 
 
-def check_size(name: str, pixels: int | None, *, prefix: str = "--") -> None:
-    """Check a height or width; errors call it ``prefix`` and ``name``."""
+def check_size(name: str, pixels: int | None) -> None:
+    """Check a height or width; errors call it ``name``."""
     if pixels is not None and (pixels <= 0 or pixels % SIZE_MULTIPLE):
         nearest = max(SIZE_MULTIPLE, round(pixels / SIZE_MULTIPLE) * SIZE_MULTIPLE)
-        raise UserError(f"{prefix}{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
+        raise UserError(f"{name} {pixels} must be a multiple of {SIZE_MULTIPLE} above 0, such as {nearest}")
 
 
 def check_seed(name: str, seed: int) -> None:

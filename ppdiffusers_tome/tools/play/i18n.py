@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 
 LANGUAGES = ("en", "zh")
+# fmt: off
 WORDS = {
-    # fmt: off
     "header": ("# Token merging, before and after\nThe same image from the same noise, without and with token "
                "merging. Model: {model} · {device} · {dtype} · [中文](?language=zh)",
                "# Token 合并前后对比\n同一噪声、同一张图，对比不合并与合并 token 的结果。模型：{model} · {device} · "
@@ -87,8 +87,7 @@ WORDS = {
     "cache_steps": ("Steps in which the cache skipped most layers: {detail}. Of few steps it skips none.",
                     "缓存跳过大部分层的步数：{detail}。步数较少时不跳过。"),
     "error": ("Not possible", "无法生成"),
-    "bad_prompt": ("The prompt has {length} characters; 1 to {most} are accepted.",
-                   "提示词有 {length} 个字符，应有 1 到 {most} 个。"),
+    "no_prompt": ("The prompt is empty; describe the image.", "提示词为空，请写明要生成的内容。"),
     "bad_number": ("{field} {value} does not work; give a number from {least} to {most}.",
                    "{field} {value} 无效，请填 {least} 到 {most} 之间的数。"),
     "bad_multiple": ("{field} {value} does not work; give a multiple of {multiple}, such as {nearest}.",
@@ -100,8 +99,8 @@ WORDS = {
     "out_of_memory": ("There is not enough memory; generate a smaller image.", "内存不足，请减小图的尺寸。"),
     "broken": ("The image could not be generated; the reason is on the terminal that runs this page.",
                "无法生成，原因见运行本页的终端。"),
-    # fmt: on
 }
+# fmt: on
 # The package's own names and sentences, which the English page shows as they are.
 CHINESE = {
     "tome": "tome：相似的 token 取平均值，之后各自得到该组的结果",

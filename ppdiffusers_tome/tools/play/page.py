@@ -137,7 +137,7 @@ class Page:
         running = generate.click(self._prepare, [language, photo, *form], [request, *buttons], **_HIDDEN).success(
             self._generate, [language, request, comparison], [result, comparison], show_api=False, concurrency_limit=1
         )
-        running.then(partial(_set_buttons, is_running=False), None, buttons, **_HIDDEN)
+        running.then(lambda: [gr.update(interactive=True), gr.update(interactive=False)], None, buttons, **_HIDDEN)
         cancel.click(_cancel, request, None, **_HIDDEN)
         self.blocks.unload(self._forget)
 
@@ -175,7 +175,7 @@ class Page:
     def _prepare(self, language: str, photo: Any, *values: Any) -> list[Any]:
         with _errors_in_words(language):
             request = self._studio.prepare(dict(zip(self._form, values, strict=True)), photo)
-        return [request, *_set_buttons(is_running=True)]
+        return [request, gr.update(interactive=False), gr.update(interactive=True)]
 
     def _generate(
         self, language: str, request: Request, previous: Comparison | None,
@@ -207,13 +207,9 @@ def _cancel(request: Request | None) -> None:
         request.cancelled.set()
 
 
-def _set_buttons(*, is_running: bool) -> list[Any]:
-    return [gr.update(interactive=not is_running), gr.update(interactive=is_running)]
-
-
 @contextmanager
 def _errors_in_words(language: str) -> Iterator[None]:
-    """Show all errors in the user's language; one that nobody foresaw goes to the terminal."""
+    """Show errors in the user's language, and unforeseen ones on the terminal."""
     try:
         yield
     except Exception as error:

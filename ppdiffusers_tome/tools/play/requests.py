@@ -21,7 +21,6 @@ MAX_STEPS = 200  # or one user could keep all others waiting for hours
 MIN_RATIO, MAX_CACHE = 0.05, 0.7
 MAX_BYTES = 20 * 2**20
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # some others that Pillow reads run programs
-_MAX_PROMPT = 2000  # characters
 _MAX_SIDE = 2048  # of a photo
 
 
@@ -36,14 +35,6 @@ class RefusedError(Exception):
     def __init__(self, reason: str, **values: Any) -> None:
         super().__init__(reason, values)
         self.reason, self.values = reason, values
-
-
-def check_prompt(text: Any) -> str:
-    """Return a prompt without surrounding space; an empty or long one is a ``RefusedError``."""
-    prompt = str(text or "").strip()
-    if not 0 < len(prompt) <= _MAX_PROMPT:
-        raise RefusedError("bad_prompt", length=len(prompt), most=_MAX_PROMPT)
-    return prompt
 
 
 def check_number(form: Mapping[str, Any], field: str, least: float, most: float, multiple: int | None = None) -> float:

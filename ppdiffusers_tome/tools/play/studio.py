@@ -28,7 +28,7 @@ from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, make_warm_up_config
 from ppdiffusers_tome.tools.play import requests
-from ppdiffusers_tome.tools.play.requests import RefusedError, check_number, check_prompt, check_tome
+from ppdiffusers_tome.tools.play.requests import RefusedError, check_number, check_tome
 
 _MAP_CALLS, _MAP_PIXELS = 12, 512  # of a map, each of whose calls is an image to send
 Report = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
@@ -36,7 +36,7 @@ Report = Callable[[str, int, int], None]  # the stage, and how many of how many 
 
 @dataclass(frozen=True)
 class Request:
-    """An image by its pipeline, prompt and edges, how its tokens merge, and whether the user cancelled it."""
+    """An image, and how its tokens merge; ``cancelled`` ends it."""
 
     loaded: loaded_pipeline.LoadedPipeline
     prompt: str
@@ -133,12 +133,15 @@ class Studio:
         settings = replace(
             base.settings, seed=int(check_number(form, "seed", 0, requests.MAX_SEED, 1)),
             steps=int(check_number(form, "steps", 1, requests.MAX_STEPS, 1)), height=height, width=width,
-            guidance_scale=check_number(form, "guidance", 0, 100), controlnet_scale=check_number(form, "strength", 0, 10),
+            guidance_scale=check_number(form, "guidance", 0, 100),
+            controlnet_scale=check_number(form, "strength", 0, 10),
             negative_prompt=str(form["negative_prompt"] or "").strip() or None,
         )  # fmt: skip
-        loaded, prompt, tome = replace(base, settings=settings), check_prompt(form["prompt"]), check_tome(form)
+        loaded, prompt, tome = replace(base, settings=settings), str(form["prompt"] or "").strip(), check_tome(form)
+        if not prompt:
+            raise RefusedError("no_prompt")
         loaded.check(prompt)
-        replace(settings, tome=ToMeConfig(0.0)).check_memory(prefix="")
+        replace(settings, tome=ToMeConfig(0.0)).check_memory()
         edges = self.find_edges(photo, form) if base is self.guided and photo is not None else None
         return Request(loaded, prompt, edges, tome, form["preset"] == requests.OWN and bool(form["with_map"]))
 

@@ -22,12 +22,12 @@ MODEL = find_model("bundled").folder
 CASES = f"""
 generate | there is no prompt
 generate --prompt x --height 100 | --height 100 must be a multiple of 8
-generate --prompt x --height 100000 --width 100000 | --width 100000: the attention of the
+generate --prompt x --height 100000 --width 100000 | width 100000: the attention of the
 generate --prompt x --guidance-scale nan | --guidance-scale nan must be a finite number
 generate --prompt x --ratio 0.8 | ratio=0.8 must be at least 0 and below 0.75 for a 2x2 stride
 generate --prompt x --cache x | cache='x' must be the fraction of steps
 generate --prompt x --config balance | did you mean balanced?
-generate --prompt x --xformers --chunked-attention | were both given; give --xformers on a GPU
+generate --prompt x --xformers --chunked-attention | --chunked-attention: not allowed with argument --xformers
 generate --prompt x --model ./nowhere | --model ./nowhere does not exist; give a pipeline's folder
 generate --prompt x --controlnet {MODEL} --image PHOTO | has no config.json
 generate --prompt x --controlnet bundled | --controlnet needs edges
@@ -37,6 +37,11 @@ generate --prompt x --output /proc/nowhere | --output /proc/nowhere cannot be wr
 generate --prompt x --batch-size 2 | --batch-size 2 is for files of prompts
 generate --prompts nowhere.jsonl | nowhere.jsonl cannot be read
 generate --prompts FILE --batch-size 0 | --batch-size 0 must be 1 or more
+play --host 203.0.113.7 | --host 203.0.113.7 --port 7860 cannot be used
+play --port 70000 | --port 70000 cannot be used
+play --prompt a --prompt b | 2 prompts were given
+play --steps 201 | --steps 201 exceeds
+play --allow-host play.* | --allow-host play.* must be a name
 doctor --model bundled --height 100000 --width 100000 | alone takes at least
 doctor --environment --model bundled | --model: not allowed with argument --environment
 export --tolerance 0 | --tolerance 0.0 must be above 0
@@ -66,7 +71,7 @@ def test_bad_input_is_refused_in_one_line(case, capsys, tmp_path, photo, monkeyp
     line, sentence = case.split(" | ")
     files = {"PHOTO": str(photo), "FILE": str(tmp_path / "prompts.txt")}
     arguments = [files.get(argument, argument) for argument in shlex.split(line)]
-    if "--output" not in arguments and arguments[0] != "doctor":
+    if "--output" not in arguments and arguments[0] not in ("doctor", "play"):
         arguments += ["--output", str(tmp_path / "outputs")]
     assert sentence in get_error(arguments, capsys)
     assert not (tmp_path / "outputs").exists() or not list((tmp_path / "outputs").iterdir())

@@ -59,17 +59,11 @@ def test_prompts_name_classes_by_name_or_number(pipe: Any) -> None:
     assert [named.find_class(name) for name in ("Cardigan", "cardigan")] == [264, 474]
 
 
-@pytest.mark.parametrize(
-    ("labels", "prompt", "words"),
-    [
-        (ClassLabels({"cat": 0}, 10, SIDE), "cta", r"'cta' is not a class .*did you mean cat\?; its classes are cat;"),
-        (ClassLabels({}, 10, SIDE), "9" * 5000, "give a number from 0 to 9$"),
-        (ClassLabels({f"n{number}": number for number in range(40)}, 40, SIDE), "", r"n29 and 10 more; give one of"),
-    ],
-)  # fmt: skip
-def test_prompts_that_name_none_are_refused_with_the_names(labels: ClassLabels, prompt: str, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        labels.find_class(prompt)
+def test_prompts_that_name_none_are_refused_with_the_names() -> None:
+    with pytest.raises(UserError, match=r"'cta' is not a class .*did you mean cat\?; .* a name that it knows: 'cat'"):
+        ClassLabels({"cat": 0}, 10, SIDE).find_class("cta")
+    with pytest.raises(UserError, match="give a number from 0 to 39, or a name that it knows: none"):
+        ClassLabels({}, 40, SIDE).find_class("9" * 5000)
 
 
 @pytest.mark.parametrize("scheduler", ["ddim", "pndm"])
@@ -93,7 +87,7 @@ def test_generate_takes_classes_alone_and_from_a_file(
     run("generate", "--prompts", str(prompts), "--on-error", "skip", "--output", str(tmp_path / "many"))
     assert sorted(path.name for path in (tmp_path / "many").glob("*.png")) == ["000001-cat.png", "000004-7.png"]
     assert main(["generate", "--model", str(folder), "--prompt", "cat", "--scheduler", "euler"]) == 2
-    assert "scales the latents that the model is given" in capsys.readouterr().err
+    assert "it scales the latents" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

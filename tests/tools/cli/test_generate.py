@@ -49,13 +49,16 @@ def test_image_i_has_seed_plus_i_and_other_settings_are_another_image(generate):
         assert not np.array_equal(pixels_of(alone), pixels_of(other))
 
 
-def test_ratio_0_equals_the_plain_pipeline(generate):
+def test_ratio_0_equals_the_plain_pipeline_and_a_cache_needs_no_merging(generate):
     (file,) = generate("--ratio", "0", "--steps", "2")
     pipe = StableDiffusionPipeline.from_pretrained(str(find_model("bundled").folder))
     noise = sampling.make_initial_noise(pipe, 64, 64, seed=0)
     plain = pipe(PROMPT, height=64, width=64, num_inference_steps=2, guidance_scale=1.5, latents=noise).images[0]
     np.testing.assert_array_equal(pixels_of(file), np.asarray(plain))
     assert read_settings(file)["tome"] is None
+    given = ("--ratio", "0", "--steps", "10")
+    (computed,), (cached,) = generate(*given, folder="b"), generate(*given, "--cache", "0.5", folder="c")
+    assert not np.array_equal(pixels_of(computed), pixels_of(cached))
 
 
 def test_photo_guides_by_its_edges_and_edges_as_they_are(generate, photo, tmp_path):

@@ -115,7 +115,7 @@ def test_line_that_no_model_is_needed_to_refuse_stops_the_run_at_once(many, tmp_
 
 
 @pytest.mark.once
-def test_full_disk_stops_the_run_which_then_resumes(many, tmp_path, capsys):
+def test_full_disk_stops_the_run_which_then_resumes(many, tmp_path, capsys, monkeypatch):
     lines = [{"prompt": f"a photo of a {subject}", "negative_prompt": "red"} for subject in SUBJECTS[:4]]
     lines[3]["negative_prompt"] += " " * 20_000  # which its image holds: the second batch is half written
     command = ["generate", *SMALL, *to_arguments(tmp_path, lines), *TOGETHER]
@@ -130,21 +130,6 @@ def test_full_disk_stops_the_run_which_then_resumes(many, tmp_path, capsys):
     assert [path.name[:6] for path in sorted((tmp_path / "outputs").glob("*.png"))] == ["000001", "000002", "000003"]
     assert many(lines, *TOGETHER) == 0
     assert "1 generated now, 3 before" in capsys.readouterr().out
-
-
-@pytest.mark.once
-def test_lost_image_of_a_batch_comes_back_the_same(many, tmp_path, monkeypatch):
-    lines = [{"prompt": PROMPT}, {"prompt": ROCKET}]
-    assert many(lines, *TOGETHER) == 0
-    outputs = tmp_path / "outputs"
-    whole = contents(outputs)
-    second = outputs / read_lines(outputs / "manifest.jsonl")[1]["file"]
-    second.unlink()
-    assert many(lines, *TOGETHER) == 0
-    assert contents(outputs) == whole
-    # That says something only where an image alone is another.
-    assert many(lines, *TOGETHER, "--batch-size", "1", folder="alone") == 0
-    assert not np.array_equal(pixels_of(tmp_path / "alone" / second.name), pixels_of(second))
     # A finished run needs no model.
     monkeypatch.setattr(model_loader, "load_pipeline", lambda *_, **__: pytest.fail("work was started"))
     assert many(lines, *TOGETHER) == 0

@@ -34,19 +34,15 @@ def test_files_of_all_kinds_become_rgb_as_people_see_them(tmp_path):
     assert read_image(save(tmp_path / "a.jpg", GRAY, "CMYK")).mode == "RGB"
     palette = read_image(save(tmp_path / "p.png", GRAY, "P", transparency=0), background="black")
     assert palette.getextrema() == ((0, 250),) * 3
+    tags = Image.Exif()
+    tags[0x0112] = 6  # turned by the camera
+    turned = read_image(save(tmp_path / "a.png", NOISE, exif=tags))
+    np.testing.assert_array_equal(turned, np.rot90(NOISE, -1))
+
+
+def test_edges_are_of_the_middle_and_given_ones_are_left_as_they_are_on_black(tmp_path):
     wide = EdgeSource(save(tmp_path / "wide.png", np.pad(GRAY, ((0, 0), (32, 32))), "RGB")).load(64, 64)
     np.testing.assert_array_equal(wide, EdgeSource(save(tmp_path / "square.png", GRAY, "RGB")).load(64, 64))
-
-
-def test_photos_are_rotated_as_the_camera_says(tmp_path):
-    tags = Image.Exif()
-    tags[0x0112] = 6
-    pixels = np.repeat(np.arange(64, dtype=np.uint8)[None], 32, axis=0)
-    path = save(tmp_path / "a.png", pixels, exif=tags)
-    np.testing.assert_array_equal(np.asarray(read_image(path))[..., 0], np.rot90(pixels, -1))
-
-
-def test_given_edges_are_left_as_they_are_on_black(tmp_path):
     pixels = NOISE[:16, :16]
     np.testing.assert_array_equal(EdgeSource(save(tmp_path / "a.png", pixels), "--control-image").load(16, 16), pixels)
     white = save(tmp_path / "b.png", np.dstack([np.full((64, 64, 3), 255, np.uint8), ALPHA]))
@@ -66,8 +62,8 @@ def test_files_that_were_cut_off_are_detected(kind, tmp_path):
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        ("A red circle!", "a-red-circle"), ("../../etc/passwd", "etc-passwd"), ("crème brûlée", "creme-brulee"),
-        ("Ёлка й ガ 고양이 İÉ", "ёлка-й-ガ-고양이-ie"), ("قطة/كلب\u202e", "قطة-كلب"), ("🙂 \ud800", "image"),
+        ("A red circle!", "a-red-circle"), ("../../etc/passwd", "etc-passwd"), ("cre\u0300me", "crème"),
+        ("Ёлка й ガ 고양이", "ёлка-й-ガ-고양이"), ("قطة/كلب\u202e", "قطة-كلب"), ("🙂 \ud800", "image"),
         ("猫" * 100, "猫" * 40), ("con\0trol\n\\", "con-trol"),
     ],
 )  # fmt: skip
@@ -83,19 +79,6 @@ def test_settings_survive_the_file(tmp_path):
         read_settings(save(tmp_path / "b.png", GRAY))
 
 
-@pytest.mark.parametrize("fault", [OSError(28, "No space left"), RuntimeError("encoder"), KeyboardInterrupt()])
-def test_failed_write_leaves_the_old_file_alone(tmp_path, fault):
-    (tmp_path / "a.png").write_bytes(b"old")
-
-    def write(file):
-        file.write(b"half of it")
-        raise fault
-
-    with pytest.raises((UserError, RuntimeError, KeyboardInterrupt)):
-        write_atomically(tmp_path / "a.png", write, overwrite=True)
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.png", b"old")]
-
-
 def test_file_is_on_the_disk_before_it_gets_its_name_and_replaces_none(tmp_path, monkeypatch):
     path, synced, fsync = tmp_path / "a.json", [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(path.exists()), fsync(descriptor)))
@@ -103,3 +86,11 @@ def test_file_is_on_the_disk_before_it_gets_its_name_and_replaces_none(tmp_path,
     assert synced == [False]
     with pytest.raises(UserError, match="exists already"):
         write_json(path, {}, overwrite=False)
+
+    def write(file):
+        file.write(b"half of it")
+        raise OSError(28, "No space left")
+
+    with pytest.raises(UserError, match="No space left"):
+        write_atomically(path, write, overwrite=True)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b'{\n  "psnr_db": null\n}\n')]

@@ -14,13 +14,16 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.errors import ToMeError
+from ppdiffusers_tome.tools.play import i18n
+from ppdiffusers_tome.tools.play.requests import read_photo
 from ppdiffusers_tome.tools.play.studio import Studio
 from tools.cli.conftest import SMALL
 from tools.play.conftest import encode_image, make_form
@@ -102,10 +105,12 @@ def test_a_comparison_has_two_images_figures_and_a_map(user: Callable[..., User]
 @pytest.mark.parametrize(
     ("language", "fields", "words"),
     [
-        ("en", {"prompt": "  "}, "1 to 2000 are accepted"), ("zh", {"height": 104 + 1}, "高度 105 无效"),
-        ("zh", {"height": 60_000, "width": 60_000}, "无法生成：height 60000 and width 60000: "),
-        ("en", {"ratio": 0.75}, "could not be generated: ratio=0.75 must be"),
-        ("zh", {"has_photo": True}, "请重新选择"),
+        ("en", {"prompt": "  "}, "The prompt is empty"), ("zh", {"height": 105}, "高度 105 无效"),
+        ("en", {"width": 100}, "Width 100 does not work; give a multiple of 8, such as 96"),
+        ("zh", {"height": 60_000, "width": 60_000}, "height 60000 and width 60000"),
+        ("en", {"ratio": 0.75}, "could not be generated: ratio=0.75 must"), ("zh", {"has_photo": True}, "请重新选择"),
+        ("en", {"cache": 0.8}, "give a number from 0 to 0.7"),
+        *(("en", {"seed": seed}, "give a number from 0 to") for seed in (None, -1, 2**53)),
     ],
 )  # fmt: skip
 def test_refusals_are_in_the_users_language(
@@ -138,7 +143,20 @@ def test_a_photo_guides_its_user_alone(user: Callable[..., User], studio: Studio
     assert edges.max() == 255
     guided, free = (find_images(each.generate(seed=4))[1] for each in (me, you))
     assert not np.array_equal(guided, free)
-    assert "cannot be read; choose an image" in you.upload(b"text")
+    cut_off, too_large = encode_image(bright_square)[:-200], encode_image(Image.new("1", (13000, 13000)))
+    for content in (b"<svg/>", b"%!PS-Adobe-3.0 EPSF-3.0\n", cut_off, too_large):
+        assert "cannot be read; choose an image of at most 89 megapixels, of PNG" in you.upload(content)
+    assert read_photo(encode_image(Image.new("L", (4096, 1024)))).size == (2048, 512)
+
+
+def test_words_have_the_same_placeholders_in_both_languages_and_are_used() -> None:
+    source = "".join(path.read_text("utf-8") for path in Path(i18n.__file__).parents[1].rglob("*.py"))
+    for key, texts in i18n.WORDS.items():
+        english, chinese = ({name for _, name, _, _ in Formatter().parse(text) if name} for text in texts)
+        assert english == chinese, key
+        assert source.count(f'"{key}"') + source.count(f"'{key}'") > 1, f"{key} is used"
+    accepted = ("", "zh-CN,zh;q=0.9,en;q=0.8", "fr,zh-TW;q=0.7,en;q=0.2", "fr", "x" * 9**5)
+    assert list(map(i18n.choose_language, accepted)) == ["en", "zh", "zh", "en", "en"]
 
 
 def request(
@@ -154,28 +172,13 @@ def request(
         connection.close()
 
 
-def test_names_of_other_sites_lead_nowhere_and_files_are_not_served(address: str) -> None:
+def test_names_of_other_sites_lead_nowhere_and_files_are_not_served_or_read(address: str, studio: Studio) -> None:
     for host in ("localhost:8000", "127.0.0.1", "[::1]:7860", "play.example.org:80", "evil.example:7860"):
         assert request(address, "GET", "/config", Host=host)[0] == (400 if "evil" in host else 200)
     for path in ("/gradio_api/file=/etc/passwd", "/static/../../../../../etc/passwd"):
         assert request(address, "GET", path)[0] in (403, 404)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--host", "203.0.113.7"], "--host 203.0.113.7"), (["--port", "70000"], "--port 70000"),
-        (["--port", "IN USE"], "cannot be used"), (["--prompt", "a", "--prompt", "b"], "2 prompts were given"),
-        (["--steps", "201"], "--steps 201 exceeds"), (["--model", "./nowhere"], "does not exist"),
-        (["--allow-host", "play.*"], "--allow-host play.* must be a name"),
-    ],
-)  # fmt: skip
-def test_the_command_refuses_in_one_line(
-    arguments: list[str], words: str, address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    port = address.partition(":")[2]
-    assert main(["play", *(port if argument == "IN USE" else argument for argument in arguments)]) == 2
-    assert words in capsys.readouterr().err
+    with pytest.raises(ToMeError, match="there is no preset"):
+        studio.prepare(make_form(studio, preset=__file__), None)
 
 
 def test_the_command_serves_until_it_is_interrupted_and_leaves_no_file(tmp_path: Path) -> None:

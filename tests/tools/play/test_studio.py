@@ -20,12 +20,12 @@ from tools.play.conftest import make_form, make_studio, wait_until
 
 
 def compare(
-    studio: Studio, previous: Comparison | None = None, photo: Image.Image | None = None,
-    stages: list[Any] | None = None, cancelled: threading.Event | None = None, **fields: Any,
+    studio: Studio, photo: Image.Image | None = None, stages: list[Any] | None = None,
+    cancelled: threading.Event | None = None, **fields: Any,
 ) -> Comparison:  # fmt: skip
     request = studio.prepare(make_form(studio, **fields), photo)
     request = request if cancelled is None else replace(request, cancelled=cancelled)
-    return studio.compare(request, previous, lambda *report: None if stages is None else stages.append(report))
+    return studio.compare(request, None, lambda *report: None if stages is None else stages.append(report))
 
 
 def images_equal(first: Image.Image, second: Image.Image) -> bool:
@@ -45,29 +45,13 @@ def test_images_are_those_of_the_pipeline(studio: Studio) -> None:
     assert result.oddities["cache_steps"] == "5 / 10"
 
 
-def test_the_edges_of_a_photo_guide(studio: Studio, bright_square: Image.Image) -> None:
-    assert studio.guided is not None
-    assert studio.plain.pipe.unet is studio.guided.pipe.unet
-    free, guided, weak = compare(studio), compare(studio, photo=bright_square), None
-    assert not images_equal(free.merged.image, guided.merged.image)
-    weak = compare(studio, photo=bright_square, strength=0)
+def test_the_edges_of_a_photo_guide_and_a_lost_photo_is_asked_for(studio: Studio, bright_square: Image.Image) -> None:
+    free, weak = compare(studio), compare(studio, photo=bright_square, has_photo=True, strength=0)
     difference = np.asarray(weak.unmerged.image).astype(int) - np.asarray(free.unmerged.image)
     assert np.abs(difference).max() <= 1
     assert "no_edges" in compare(studio, photo=Image.new("RGB", (64, 64))).oddities
     with pytest.raises(RefusedError, match="lost_photo"):
         compare(studio, has_photo=True)
-
-
-def test_the_unmerged_image_is_reused_after_an_untimed_step_for_new_settings(studio: Studio) -> None:
-    first = compare(studio, seed=5)
-    stages: list[Any] = []
-    second = compare(studio, first, stages=stages, seed=5, ratio=0.21)
-    assert second.is_reused
-    assert second.unmerged is first.unmerged
-    assert stages == [
-        ("warm_up", 0, 1), ("warm_up", 1, 1), ("merged_image", 0, 1), ("merged_image", 1, 1)
-    ]  # fmt: skip
-    assert not compare(studio, first, seed=6).is_reused
 
 
 def test_the_map_shows_some_calls_and_the_average(studio: Studio) -> None:
@@ -81,7 +65,7 @@ def test_the_map_shows_some_calls_and_the_average(studio: Studio) -> None:
 def test_cancelling_ends_a_running_and_a_waiting_comparison(studio: Studio) -> None:
     with ThreadPoolExecutor(2) as users:
         events, stages = [threading.Event() for _ in range(2)], []
-        futures = [users.submit(compare, studio, None, None, stages, event, steps=200) for event in events]
+        futures = [users.submit(compare, studio, None, stages, event, steps=200) for event in events]
         wait_until(lambda: any(done > 0 for _, done, _ in stages))
         for event in events:
             event.set()

@@ -103,12 +103,9 @@ def _print_coverage(*, markdown: bool) -> None:
 def _print_estimates(args: argparse.Namespace) -> None:
     check_sizes(args)
     source, config = find_model(args.model), parse_tome_config(args, args.ratio)
-    if args.xformers and args.chunked_attention:
-        raise UserError("--xformers and --chunked-attention were both given; give one of them")
+    chunked = args.xformers or args.chunked_attention
+    check_memory(source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, chunked_attention=chunked)
     attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
-    check_memory(
-        source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, chunked_attention=attention != "plain"
-    )
     with quiet_libraries():
         from ppdiffusers_tome.api import apply_tome
         from ppdiffusers_tome.tools.doctor.estimate import compute_memory, estimate_merging, find_latent_size
