@@ -9,8 +9,8 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.bench.random_models import RANDOM_SD3, RANDOM_UNETS, random_model
 from ppdiffusers_tome.tools.bench.variants import find_denoiser
+from ppdiffusers_tome.tools.generation import model_loader
 from ppdiffusers_tome.tools.generation.device import check_device
-from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale
 
@@ -126,7 +126,8 @@ def _load_pipeline(case: Case) -> tuple[Any, Callable[[int], None]]:
     from ppdiffusers_tome.tools.generation.sampling import generate_batch
 
     source = find_model(case.model)
-    pipe, guidance_scale = load_pipeline(source, dtype=case.dtype), choose_guidance_scale(source, takes_classes=False)
+    pipe = model_loader.load_pipeline(source, dtype=case.dtype)
+    guidance_scale = choose_guidance_scale(source, takes_classes=False)
     pipe.set_progress_bar_config(disable=True)
 
     def run(steps: int) -> None:

@@ -21,6 +21,7 @@ from ppdiffusers_tome.tools.doctor.environment import (
     never_tested,
 )
 from ppdiffusers_tome.tools.doctor.imports import try_imports
+from ppdiffusers_tome.tools.generation import model_loader
 from ppdiffusers_tome.tools.generation.arguments import (
     add_precision_arguments,
     add_size_arguments,
@@ -28,7 +29,6 @@ from ppdiffusers_tome.tools.generation.arguments import (
 )
 from ppdiffusers_tome.tools.generation.device import check_device, get_device_name
 from ppdiffusers_tome.tools.generation.memory import check_memory
-from ppdiffusers_tome.tools.generation.model_loader import load_pipeline, set_attention
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
 from ppdiffusers_tome.tools.measure.units import format_bytes
@@ -111,9 +111,9 @@ def _print_estimates(args: argparse.Namespace) -> None:
         from ppdiffusers_tome.tools.doctor.estimate import compute_memory, estimate_merging, find_latent_size
 
         check_device(args.dtype, xformers=args.xformers)
-        pipe = load_pipeline(source, dtype=args.dtype, any_kind=True)
+        pipe = model_loader.load_pipeline(source, dtype=args.dtype, any_kind=True)
         pipe.set_progress_bar_config(disable=True)
-        set_attention(pipe, xformers=args.xformers, chunked=args.chunked_attention)
+        model_loader.set_attention(pipe, xformers=args.xformers, chunked=args.chunked_attention)
         latent, scale = find_latent_size(pipe, args.height, args.width)
         height, width = latent[0] * scale, latent[1] * scale
         levels = estimate_merging(pipe, config, *latent)

@@ -12,6 +12,7 @@ from ppdiffusers_tome.export.layout import require_folder
 from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.generation import model_loader
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_argument,
     add_model_argument,
@@ -19,7 +20,6 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_size_arguments,
     add_tome_arguments,
 )
-from ppdiffusers_tome.tools.generation.model_loader import load_pipeline
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource, find_controlnet, find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
 
@@ -93,7 +93,7 @@ def _export(args: argparse.Namespace, model: ModelSource, controlnet: ModelSourc
     from ppdiffusers_tome.export.pipelines import export_pipeline
     from ppdiffusers_tome.tools.generation.sampling import get_native_size
 
-    pipe = load_pipeline(model, controlnet)
+    pipe = model_loader.load_pipeline(model, controlnet)
     pipe.disable_xformers_memory_efficient_attention()  # its operators have no place in a program
     if config.ratio != 0:
         apply_tome(pipe, config)
