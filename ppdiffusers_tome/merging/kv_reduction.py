@@ -6,7 +6,6 @@ All tokens give queries, so nothing is restored. (Merged keys are a ``Matching``
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,10 +13,10 @@ import numpy as np
 import paddle
 
 from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.merging.grid import Grid, Layout, divide_evenly
+from ppdiffusers_tome.merging.grid import Layout, divide_evenly
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import MEAN
-from ppdiffusers_tome.merging.partition import draw_coefficients, hash_cells
+from ppdiffusers_tome.merging.partition import Partition
 from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.merging.tensor_ops import dim_size
 
@@ -63,116 +62,52 @@ class ChosenKeys(TokenReduction):
         return paddle.index_select(mask, self.kept, axis=mask.ndim - 1)
 
 
-@dataclass(frozen=True, eq=False)
-class KeyChoice:
-    """The choice of the tokens that give keys, the same in every image.
+def select_key_tokens(
+    partition: Partition, num_dropped: int, constants: Constants | None = None, *, frames: int = 1
+) -> paddle.Tensor:
+    """Select the tokens that give keys: destinations, evenly spread sources, and the prefix.
 
-    Key ``k`` of a grid is the sum over the parts of ``numbers[start + (hash + step) % size]``, with entry ``k`` of each
-    part. There is one part, of tokens cell by cell; or one a side of the grid, of the first tokens of rows and columns.
+    Sources in no cell give as large a share of the keys as of the tokens: with a stride of 3 the last of 64 columns has
+    no destination. With random destinations they are others at every timestep, too: errors that are the same in every
+    step add up in the image.
 
-    Attributes:
-        numbers: int64, tokens.
-        start, size, step: int64 ``[parts, keys]``.
-        coefficients: three of the hash, each int64 ``[parts, keys]``; none where it is 0.
-        grid: of one frame, or of all with a stride over frames.
-        layout: of all tokens; every frame gives the same keys.
+    Args:
+        partition: of the grid; its S sources are listed cell by cell.
+        num_dropped: how many sources give none, ``1 <= num_dropped <= S``.
+        constants: as in ``partition.random_partition``.
+        frames: how many such grids an image's tokens hold, one after the other; the same tokens of each give keys.
+
+    Returns:
+        int64 ``[tokens - num_dropped]``.
     """
-
-    numbers: np.ndarray
-    start: np.ndarray
-    size: np.ndarray
-    step: np.ndarray
-    coefficients: tuple[np.ndarray, ...]
-    grid: Grid
-    layout: Layout
-
-    @property
-    def num_left(self) -> int:
-        return self.start.shape[1] * (self.layout.grid.frames // self.grid.frames) + self.layout.prefix
-
-    def choose(self, timestep: paddle.Tensor | None, constants: Constants) -> paddle.Tensor:
-        """Choose the tokens, int64 ``[left]``, the prefix last; see ``partition.hash_cells``."""
-        step = constants(self.step)
-        if self.coefficients:
-            step = step + hash_cells(self.coefficients, timestep, constants)
-        index = step % constants(self.size) + constants(self.start)
-        kept, *more = (paddle.gather(constants(self.numbers), index[part]) for part in range(len(self.start)))
-        for numbers in more:
-            kept = kept + numbers
-        prefix, num_tokens = self.layout.prefix, self.grid.num_tokens
-        if self.layout.grid.frames > self.grid.frames:
-            frame_starts = paddle.arange(0, self.layout.grid.num_tokens, num_tokens, dtype="int64")
-            kept = (frame_starts.unsqueeze(1) + kept).flatten()
-        return paddle.concat([kept + prefix, paddle.arange(prefix, dtype="int64")]) if prefix else kept
+    constant, num_outside = constants or Constants(), partition.num_outside
+    num_sources, num_destinations = partition.sources.shape[0], partition.destinations.shape[0]
+    inside, outside = _choose_sources(num_sources - num_dropped, num_sources, num_destinations, num_outside)
+    parts = [partition.destinations]
+    if len(inside):
+        parts.append(paddle.gather(partition.sources, constant(inside)))
+    if len(outside):
+        index = constant(outside)
+        if partition.random_number is not None:
+            index = (index + partition.random_number) % num_outside
+        parts.append(paddle.gather(partition.sources, index + (num_sources - num_outside)))
+    if partition.prefix:
+        parts.append(paddle.arange(partition.prefix, dtype="int64"))
+    kept = paddle.concat(parts) if len(parts) > 1 else parts[0]
+    if frames == 1:
+        return kept
+    frame_tokens = num_sources + num_destinations
+    return (paddle.arange(0, frames * frame_tokens, frame_tokens, dtype="int64").unsqueeze(1) + kept).flatten()
 
 
 @lru_cache(maxsize=32)
-def plan_key_choice(
-    layout: Layout, num_dropped: int, stride: tuple[int, int, int], seed: int | None = None
-) -> KeyChoice:
-    """Plan keys of one token a cell, and of spare ones, evenly spread.
-
-    There are as many cells as in ``plan_pooling``, so no edge lacks keys where the stride does not divide the grid. A
-    random token is then of a cell that is a part of the grid in fractions of a token, so that all tokens give keys
-    equally often. Cells of whole tokens would differ in size, and the keys of small ones count too much.
-
-    Args:
-        layout, stride: as for ``plan_pooling``.
-        num_dropped: how many tokens of the grid give no key, or all but one of every cell.
-        seed: of the random choice; None chooses the top left token of every cell.
-
-    Example:
-        >>> plan = plan_key_choice(Layout(Grid(4, 5)), num_dropped=12, stride=(2, 2, 1))
-        >>> plan.choose(None, Constants()).tolist()
-        [0, 2, 4, 10, 12, 14, 1, 11]
-    """
-    sx, sy, st = stride
-    grid = layout.grid if st > 1 else layout.grid.single_frame
-    sides = (grid.frames, grid.height, grid.width)
-    counts = [-(-length // at_most) for length, at_most in zip(sides, (st, sy, sx), strict=True)]
-    num_spare = max(0, grid.num_tokens - num_dropped - math.prod(counts))
-    is_divided = sides == tuple(np.multiply(counts, (st, sy, sx)))
-    if seed is None or num_spare > 0 or is_divided:
-        numbers, start, size, step, cell = _list_whole_cells(grid, stride, num_spare)
-    else:
-        numbers, start, size = _list_fractional_cells(sides, counts)
-        step, cell = np.zeros_like(start), np.arange(start.size).reshape(start.shape)
-    coefficients = () if seed is None else draw_coefficients(grid, sx, sy, seed, st, cell.max() + 1)[:, cell]
-    return KeyChoice(numbers, start, size, step, tuple(coefficients), grid, layout)
-
-
-def _list_whole_cells(
-    grid: Grid, stride: tuple[int, int, int], num_spare: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """List the fields of a one-part ``KeyChoice``, and each key's cell."""
-    cell_of, _ = _cut_into_cells(grid, stride)
-    sizes = np.bincount(cell_of)
-    starts, cells = np.cumsum(sizes) - sizes, np.arange(len(sizes))
-    # The tokens of each cell but its destination, of which some give keys too.
-    spare_cell = np.repeat(cells, sizes - 1)
-    spare_step = 1 + np.arange(len(spare_cell)) - (starts - cells)[spare_cell]
-    spare = _spread_evenly(num_spare, len(spare_cell))
-    cell = np.concatenate([cells, spare_cell[spare]])[None]
-    step = np.concatenate([np.zeros_like(cells), spare_step[spare]])[None]
-    return np.argsort(cell_of, kind="stable"), starts[cell], sizes[cell], step, cell
-
-
-def _list_fractional_cells(sides: Sequence[int], counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """List the fields of a ``KeyChoice`` with a part for each side.
-
-    Cell ``i`` of a side has the entries from ``i * length`` of ``length`` that number the rows it overlaps, each as
-    often as it overlaps it.
-    """
-    token_strides = (sides[1] * sides[2], sides[2], 1)
-    index = np.indices(counts).reshape(3, -1)
-    numbers = [
-        np.arange(count * length) // count * token_stride
-        for length, count, token_stride in zip(sides, counts, token_strides, strict=True)
-    ]
-    size = np.broadcast_to(np.array(sides)[:, None], index.shape)
-    first = np.cumsum([0, *map(len, numbers[:-1])])[:, None]
-    shown = [axis for axis, length in enumerate(sides) if length > 1]
-    return np.concatenate(numbers), (index * size + first)[shown], size[shown]
+def _choose_sources(
+    count: int, num_sources: int, num_destinations: int, num_outside: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose sources in cells and, counted from the first, in no cell; int64, ``count`` in total."""
+    share = (num_destinations + count) / (num_destinations + num_sources)
+    outside = min(count, round(num_outside * share))
+    return _spread_evenly(count - outside, num_sources - num_outside), _spread_evenly(outside, num_outside)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +153,7 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
 
     Example, one of the four cells of a 4x4 grid, of which the token 5 in the middle has the position:
 
+        >>> from ppdiffusers_tome.merging.grid import Grid
         >>> pooling = plan_pooling(Layout(Grid(4, 4)), num_dropped=3, stride=(2, 2, 1))
         >>> pooling.owner.reshape(4, 4).tolist(), pooling.num_left
         ([[0, 0, 1, 2], [0, 0, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]], 13)
@@ -225,7 +161,14 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
         [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
     """
     grid = layout.grid if stride[2] > 1 else layout.grid.single_frame
-    cell_of, middle_of = _cut_into_cells(grid, stride)
+    (frame_cell, frame_middle), (row_cell, row_middle), (column_cell, column_middle) = (
+        _cut_side(length, at_most)
+        for length, at_most in zip((grid.frames, grid.height, grid.width), reversed(stride), strict=True)
+    )
+    cells_shape = (len(frame_middle), len(row_middle), len(column_middle))
+    cell_of = np.ravel_multi_index(np.ix_(frame_cell, row_cell, column_cell), cells_shape).ravel()
+    shape = (grid.frames, grid.height, grid.width)
+    middle_of = np.ravel_multi_index(np.ix_(frame_middle, row_middle, column_middle), shape).ravel()
     num_cells = len(middle_of)
     droppable = grid.num_tokens - num_cells
     num_pooled = max(1, round(num_cells * min(1, num_dropped / droppable)) if droppable else num_cells)
@@ -246,14 +189,6 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
     kept = np.concatenate([*middles, alone])
     dropped = np.setdiff1d(np.arange(layout.num_tokens), kept)
     return Pooling(owner, inverse_count, np.concatenate([dropped, kept]), uniform_groups=len(alone) == 0)
-
-
-def _cut_into_cells(grid: Grid, stride: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return each token's cell, and the token in each cell's middle."""
-    sides = (grid.frames, grid.height, grid.width)
-    cells, middles = zip(*map(_cut_side, sides, reversed(stride)), strict=True)
-    cell_of = np.ravel_multi_index(np.ix_(*cells), tuple(map(len, middles))).ravel()
-    return cell_of, np.ravel_multi_index(np.ix_(*middles), sides).ravel()
 
 
 def _cut_side(length: int, at_most: int) -> tuple[np.ndarray, np.ndarray]:

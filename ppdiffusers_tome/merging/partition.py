@@ -7,8 +7,7 @@ part of the graph when a model is exported. (tomesd's forked generator gives up 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,18 +29,24 @@ class Partition:
     Attributes:
         sources: int64 ``[S]``, cell by cell, then those in no cell.
         destinations: int64 ``[D]``, one a cell, in the order of the cells.
+        num_outside: how many sources are in no cell, past the last whole one.
         prefix: how many tokens precede those of the grid; they are neither.
+        random_number: int64 ``[1]``, another at every timestep; None where nothing is chosen at random.
     """
 
     sources: paddle.Tensor
     destinations: paddle.Tensor
+    num_outside: int = 0
     prefix: int = 0
+    random_number: paddle.Tensor | None = None
 
     def shift(self, prefix: int) -> Partition:
         """Move the grid behind ``prefix`` more tokens."""
         if prefix == 0:
             return self
-        return Partition(self.sources + prefix, self.destinations + prefix, self.prefix + prefix)
+        return replace(
+            self, sources=self.sources + prefix, destinations=self.destinations + prefix, prefix=self.prefix + prefix
+        )
 
 
 def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None = None, *, st: int = 1) -> Partition:
@@ -53,7 +58,8 @@ def regular_partition(grid: Grid, sx: int, sy: int, constants: Constants | None 
         ([0, 2], [1, 4, 5, 3, 6, 7])
     """
     sources, destinations = map(constants or Constants(), _list_regular(grid, sx, sy, st))
-    return Partition(sources, destinations)
+    num_inside = grid.num_cells(sx, sy, st) * sx * sy * st
+    return Partition(sources, destinations, grid.num_tokens - num_inside)
 
 
 def random_partition(
@@ -79,27 +85,8 @@ def random_partition(
     """
     constant = constants or Constants()
     arrays = _list_random(grid, sx, sy, seed, st)
-    hashed = hash_cells(arrays.coefficients, timestep, constant)
-    chosen = hashed % (st * sx * sy)
-    corner = constant(arrays.corner)
-    destinations = paddle.gather(constant(arrays.offsets), chosen) + corner
-    sources = (paddle.gather(constant(arrays.source_offsets), chosen) + corner.unsqueeze(1)).flatten()
-    if len(arrays.rest):
-        sources = paddle.concat([sources, constant(arrays.rest)])
-    return Partition(sources, destinations)
-
-
-def hash_cells(
-    coefficients: Sequence[np.ndarray], timestep: paddle.Tensor | None, constants: Constants
-) -> paddle.Tensor:
-    """Compute a random number of every cell, int64 ``[cells]``, 0 or more.
-
-    Args:
-        coefficients: of the cells, as ``draw_coefficients`` returns them.
-        timestep, constants: as in ``random_partition``.
-    """
     # A tensor: Paddle 2.6 rounds a Python number this large to float32, that is, to 2**31.
-    prime = constants(_PRIME_ARRAY)
+    prime = constant(_PRIME_ARRAY)
     if timestep is None:
         key = paddle.zeros([1], dtype="int64")
     else:
@@ -107,17 +94,16 @@ def hash_cells(
         key = (timestep.reshape([-1])[:1].astype("float32") * 1024.0).astype("int64") % prime
     # A quadratic in the key (mod p) with random coefficients a cell: a hash by which cells are independent and so
     # are any three timesteps. (A line would let the evenly spaced steps of a schedule fall into a short cycle.)
-    hashed, *lower = map(constants, coefficients)
+    hashed, *lower = map(constant, arrays.coefficients)
     for coefficient in lower:
         hashed = (hashed * key + coefficient) % prime
-    return hashed
-
-
-def draw_coefficients(grid: Grid, sx: int, sy: int, seed: int, st: int, num_cells: int) -> np.ndarray:
-    """Draw the coefficients of the hash of every cell, int64 ``[3, num_cells]``."""
-    over_frames = [grid.frames, st] if st > 1 else []
-    draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy, *over_frames])
-    return draw.integers(0, _PRIME, (3, num_cells), dtype=np.int64)
+    chosen = hashed % (st * sx * sy)
+    corner = constant(arrays.corner)
+    destinations = paddle.gather(constant(arrays.offsets), chosen) + corner
+    sources = (paddle.gather(constant(arrays.source_offsets), chosen) + corner.unsqueeze(1)).flatten()
+    if len(arrays.rest):
+        sources = paddle.concat([sources, constant(arrays.rest)])
+    return Partition(sources, destinations, len(arrays.rest), random_number=hashed[:1])
 
 
 class _RandomArrays(NamedTuple):
@@ -141,5 +127,7 @@ def _list_random(grid: Grid, sx: int, sy: int, seed: int, st: int) -> _RandomArr
     cells, rest = grid.cells(sx, sy, st)
     offsets = cells[0] - cells[0, 0]
     source_offsets = np.stack([np.roll(offsets, -chosen)[1:] for chosen in range(len(offsets))])
-    coefficients = tuple(draw_coefficients(grid, sx, sy, seed, st, len(cells)))
+    over_frames = [grid.frames, st] if st > 1 else []
+    draw = np.random.default_rng([seed, grid.height, grid.width, sx, sy, *over_frames])
+    coefficients = tuple(draw.integers(0, _PRIME, (3, len(cells)), dtype=np.int64))
     return _RandomArrays(cells[:, 0], offsets, source_offsets, rest, coefficients)

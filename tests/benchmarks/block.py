@@ -80,11 +80,10 @@ def run_todo(
     case: BlockCase, x: paddle.Tensor, timestep: paddle.Tensor, *, stride: tuple[int, int] = (2, 2)
 ) -> Iterator[str]:
     """Choose the tokens of keys and values; nothing is restored."""
-    from ppdiffusers_tome.merging.constants import Constants
-    from ppdiffusers_tome.merging.grid import Layout
-    from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, plan_key_choice
+    from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
+    from ppdiffusers_tome.merging.partition import random_partition
 
-    chosen = plan_key_choice(Layout(case.grid), case.num_merged, (*stride, 1), 0).choose(timestep, Constants())
+    chosen = select_key_tokens(random_partition(case.grid, *stride, seed=0, timestep=timestep), case.num_merged)
     yield PARTITION
     keys = ChosenKeys(chosen, x.shape[0], x.shape[1])
     yield MATCH

@@ -47,12 +47,12 @@ def test_two_sizes_in_turns_make_nothing_again() -> None:
 
 
 def test_a_hundred_sizes_in_turns_keep_what_is_in_use() -> None:
-    """The caches of arrays hold 32 sizes, each of up to 23 arrays."""
+    """The caches of arrays hold 32 sizes, each of about ten arrays."""
     constants = Constants()
     for side in (*range(4, 104), *range(4, 104)):
         for method in ("tome", "pool", "todo"):
             reduce_at(constants, side, method)
-    assert len(constants._kept) <= 32 * 23
+    assert len(constants._kept) <= 32 * 20
     assert sum(reference() is None for reference, _ in constants._kept.values()) <= 20
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import paddle
 import pytest
 
 import tiny
-from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, plan_key_choice
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.matchers import build_matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES
-from ppdiffusers_tome.merging.partition import random_partition
+from ppdiffusers_tome.merging.partition import random_partition, regular_partition
 from ppdiffusers_tome.merging.tiles import cut_into_tiles
 
 FRAME = Grid(4, 6)
@@ -81,19 +78,15 @@ def test_tiles_of_frames_are_one_cell_deep() -> None:
     assert not tiles.rank_penalty.any()
 
 
-def choose_keys(layout: Layout) -> paddle.Tensor:
-    return plan_key_choice(layout, 18, (2, 2, 1), None).choose(None, Constants())
-
-
 def test_the_same_tokens_of_every_frame_give_keys() -> None:
-    kept = choose_keys(Layout(replace(FRAME, frames=3)))
+    kept = select_key_tokens(regular_partition(FRAME, 2, 2), 18, frames=3)
     first = kept[:6].numpy()
     assert first.tolist() == [0, 2, 4, 12, 14, 16]
     assert kept.tolist() == [*first, *(first + 24), *(first + 48)]
 
 
 def test_keys_stand_for_what_was_dropped_and_a_text_for_itself() -> None:
-    kept = choose_keys(Layout(FRAME, prefix=5))
+    kept = select_key_tokens(regular_partition(FRAME, 2, 2).shift(5), 18)
     downsampling = ChosenKeys(kept, batch=2, num_tokens=29, prefix=5)
     assert np.abs(np.exp(downsampling.log_group_sizes.numpy()) - [[4] * 6 + [1] * 5]).max() <= 1e-5
     assert downsampling.positions.tolist() == [[5, 7, 9, 17, 19, 21, 0, 1, 2, 3, 4]]

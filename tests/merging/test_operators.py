@@ -73,7 +73,7 @@ BOUNDS = {
     "tome in tiles": (dict(ratio=0.5, tile=8), (18, 37, 4)),
     "keys": (dict(ratio=0.5, method="keys"), (16, 35, 3)),
     "pool": (dict(ratio=0.7, method="pool"), (0, 7, 3)),
-    "todo": (dict(ratio=0.7, method="todo"), (15, 0, 1)),
+    "todo": (dict(ratio=0.7, method="todo"), (18, 0, 1)),
 }
 
 

@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from patching.contract import groups
-from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, plan_key_choice, plan_pooling
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, select_key_tokens
 from ppdiffusers_tome.merging.matchers import build_matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, KEEP, METHODS, NORM
@@ -278,28 +277,14 @@ def spoilt(case: Case, harsh: list[float], dtype: str) -> paddle.Tensor:
 
 class TestKeys:
     @PROPERTY
-    @given(cases(), st.sampled_from(ALL_TYPES), st.none() | st.integers(0, 2**63 - 1))
-    def test_every_cell_gives_a_key(self, case: Case, dtype: str, seed: int | None) -> None:
-        y, grid, sx, sy = case.tokens(dtype), case.grid, case.sx, case.sy
-        plan = plan_key_choice(Layout(grid, case.prefix), case.num_merged, (sx, sy, 1), seed)
-        keys = ChosenKeys(plan.choose(paddle.to_tensor([7]), Constants()), case.batch, case.num_tokens, case.prefix)
+    @given(cases(), st.sampled_from(ALL_TYPES))
+    def test_keys_are_tokens_and_among_them_all_destinations(self, case: Case, dtype: str) -> None:
+        y = case.tokens(dtype)
+        keys = ChosenKeys(select_key_tokens(case.partition, case.num_merged), case.batch, case.num_tokens)
         chosen = keys.kept.numpy()
-        num_rows, num_columns = -(-grid.height // sy), -(-grid.width // sx)
-        num_cells, num_left = num_rows * num_columns, case.num_tokens - case.num_merged
-        assert keys.num_left == plan.num_left == max(num_left, case.prefix + num_cells)
-        assert chosen[keys.num_left - case.prefix :].tolist() == list(range(case.prefix))
-        of_cells = chosen[:num_cells] - case.prefix
-        if len(plan.start) == 1:
-            cell_of = plan_pooling(Layout(grid), grid.num_tokens, (sx, sy, 1)).owner  # every cell is a group
-            assert cell_of[of_cells].tolist() == list(range(num_cells))
-            assert len(set(chosen)) == len(chosen)
-        else:  # a cell overlaps its first and last row in part
-            rows, columns = np.divmod(of_cells, grid.width)
-            for places, count, cell, length in (
-                (rows, num_rows, np.arange(num_cells) // num_columns, grid.height),
-                (columns, num_columns, np.arange(num_cells) % num_columns, grid.width),
-            ):
-                assert (((places + 1) * count > cell * length) & (places * count < (cell + 1) * length)).all()
+        assert len(set(chosen)) == len(chosen) == keys.num_left == case.num_tokens - case.num_merged
+        assert {*range(case.prefix), *case.partition.destinations.tolist()} <= set(chosen)
+        assert ((chosen >= 0) & (chosen < case.num_tokens)).all()
         whole = to_float(y).reshape([case.batch, case.num_tokens, -1])
         merged = to_float(keys.reduce(y)).reshape([case.batch, keys.num_left, -1])
         assert np.array_equal(merged, whole[:, chosen])

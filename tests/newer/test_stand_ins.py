@@ -20,9 +20,9 @@ from newer.stand_ins import (
 )  # fmt: skip
 from patching.contract import ToMeContract
 from ppdiffusers_tome import NothingToMergeError, apply_tome
-from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction import plan_key_choice
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
+from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.adapters.adapter import FIRST
 from ppdiffusers_tome.patching.recorder import record_merging
 from zoo.specimen import TEXT_TOKENS, Inputs
@@ -207,8 +207,8 @@ def test_the_output_is_that_of_merging_by_hand(family: Family, options: Any, set
 def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: float) -> None:
     model, reference = family.build(), family.build()
     grid = grid_of(family, ODD)
-    plan = plan_key_choice(Layout(grid), grid.single_frame.num_merged(ratio), (2, 2, 1), None)
-    kept = plan.choose(None, Constants()).numpy()
+    frame = grid.single_frame
+    kept = select_key_tokens(regular_partition(frame, 2, 2), frame.num_merged(ratio), frames=grid.frames).numpy()
     hidden = np.setdiff1d(np.arange(grid.num_tokens), kept)
     for block in blocks(reference):
         for attention in block.children():

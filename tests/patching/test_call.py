@@ -21,9 +21,8 @@ from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import
 import tiny
 from patching.contract import StumbledError, Tensors, attachment_of, failing_in, needs_recompute, watch_blocks
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome
-from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction import plan_key_choice
+from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
 from ppdiffusers_tome.merging.matchers import build_matcher, match_tokens
 from ppdiffusers_tome.merging.methods import COMBINE_MODES, METHODS
 from ppdiffusers_tome.merging.partition import regular_partition
@@ -423,7 +422,7 @@ class TestMasks:
 
     def test_todo_with_a_mask_equals_the_plain_model_with_those_keys_masked(self) -> None:
         unet, keep = tiny.unet(levels=1), tiny.keep_mask().numpy()
-        chosen = plan_key_choice(Layout(Grid(16, 16)), 192, (2, 2, 1), None).choose(None, Constants()).numpy()
+        chosen = select_key_tokens(regular_partition(Grid(16, 16), 2, 2), 192).numpy()
         both = np.zeros_like(keep)
         both[:, chosen] = keep[:, chosen]
         expected = tiny.run_unet(unet, attention_mask=paddle.to_tensor(both))

@@ -9,7 +9,7 @@ import paddle
 
 from ppdiffusers_tome.merging.constants import Constants
 from ppdiffusers_tome.merging.grid import Layout
-from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, Pooling, plan_key_choice, plan_pooling
+from ppdiffusers_tome.merging.kv_reduction import ChosenKeys, Pooling, plan_pooling, select_key_tokens
 from ppdiffusers_tome.merging.matchers import Matcher, build_matcher
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.methods import CHOSEN, MERGED, METHODS, POOLED
@@ -41,10 +41,6 @@ def build_reducer(
     step_constants = Constants() if config.is_ramp(layout.level) else constants
     if keys == POOLED:
         return partial(_pool_once, plan_pooling(layout, num_merged, stride), step_constants, {})
-    if keys == CHOSEN:
-        plan = plan_key_choice(layout, num_merged, stride, config.seed if config.use_rand else None)
-        with paddle.no_grad():
-            return partial(_choose_keys, plan.choose(timestep, step_constants), layout.prefix)
     with paddle.no_grad():
         if config.use_rand:
             partition = random_partition(
@@ -53,6 +49,9 @@ def build_reducer(
         else:
             partition = regular_partition(grid, config.sx, config.sy, constants, st=config.st)
     partition = partition.shift(layout.prefix)
+    if keys == CHOSEN:
+        kept = select_key_tokens(partition, num_merged, step_constants, frames=frames)
+        return partial(_choose_keys, kept, layout.prefix)
     match = build_matcher(
         partition, grid, num_merged, tile=config.tile, stride=stride, min_similarity=config.min_similarity,
         constants=constants, frames=frames,

@@ -13,8 +13,8 @@ import ppdiffusers
 from ppdiffusers_tome.api import apply_tome, remove_tome
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.merging.kv_reduction import plan_key_choice, plan_pooling
-from ppdiffusers_tome.merging.methods import CHOSEN, METHODS, POOLED
+from ppdiffusers_tome.merging.kv_reduction import plan_pooling
+from ppdiffusers_tome.merging.methods import METHODS, POOLED
 from ppdiffusers_tome.patching.apply import applied_tome
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, select_blocks
 from ppdiffusers_tome.patching.models import list_models
@@ -204,9 +204,8 @@ def _estimate_level(
     num_heads = max(getattr(layer, "heads", 0) for layer in blocks[0].block.sublayers(include_self=True))
     ratio = config.highest_ratio(level)
     num_merged = grid.num_merged(ratio)
-    if num_merged and METHODS[config.method].keys in (CHOSEN, POOLED):
-        plan: Any = plan_pooling if METHODS[config.method].keys == POOLED else plan_key_choice
-        num_merged = grid.num_tokens - plan(Layout(grid), num_merged, (config.sx, config.sy, 1)).num_left
+    if num_merged and METHODS[config.method].keys == POOLED:
+        num_merged = grid.num_tokens - plan_pooling(Layout(grid), num_merged, (config.sx, config.sy, 1)).num_left
     if not num_selected and config.levels is not None:
         reason = f"none: ratio names level {', '.join(map(str, config.levels))} only"
     elif not num_selected:

@@ -51,7 +51,7 @@ OPERATORS: Mapping[str, _Operator] = {
     "argsort": (lambda p, x: p.argsort(x, descending=True), lambda n, x: n.argsort(-x), _WIDE, _COMPARING),
     "cast": (lambda p, x: x.astype("float32"), lambda n, x: x, (*_HALF, *_INDEX), _ALL),
     "clip": (lambda p, x: p.clip(x, min=1.0), lambda n, x: n.maximum(x, 1.0), _WIDE, _TOFU),
-    "concat": (lambda p, x: p.concat([x, x]), lambda n, x: n.concatenate([x, x]), _INDEX, _COMPARING),
+    "concat": (lambda p, x: p.concat([x, x]), lambda n, x: n.concatenate([x, x]), _INDEX, _CHOOSING),
     "divide": (lambda p, x: x / (x + x), lambda n, x: x / (x + x), _WIDE, _TOFU),
     "expand": (lambda p, x: x[:1].expand([4, 6]), lambda n, x: n.stack(4 * [x[0]]), _INDEX, _ADDING),
     "gather of indices": (_gather, lambda n, x: x[_ROWS], _INDEX, _CHOOSING),
