@@ -86,7 +86,7 @@ def test_presets_files_of_settings_and_suites_are_read(tmp_path: Path) -> None:
     ):  # fmt: skip
         path.write_text(line)
         with pytest.raises(UserError, match=re.escape(words)):
-            parse("--suite", str(path), "--ratios")
+            parse("--suite", str(path))
     assert [(each.name, each.steps) for each in parse("--ratios", "--fewer-steps", "1", "9")[1:]] == [
         ("1 step", 1), ("9 steps", 9)
     ]  # fmt: skip

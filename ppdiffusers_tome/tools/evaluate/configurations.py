@@ -125,7 +125,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     except ToMeError as error:
         raise UserError(f"--configs {error}") from error  # which begins with the path
     compared += [each for path in args.suite for each in read_suite(path)]
-    ratios = args.ratios if args.ratios is not None else [] if compared else RATIOS
+    ratios = args.ratios if args.ratios is not None else [] if compared or args.suite else RATIOS
     merged = [parse_tome_config(args, ratio) for ratio in ratios]
     compared = [*(ours(tome) for tome in merged if not changes_nothing(tome)), *compared]
     for number in args.fewer_steps:
