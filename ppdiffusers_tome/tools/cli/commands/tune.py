@@ -132,7 +132,10 @@ def _tune(
 
 
 def _was_tried(settings_file: Path, ledger_path: Path) -> bool:
-    """Return whether a search tried the settings; other files, such as an export's, are not ours."""
+    """Return whether a search tried the settings in a file.
+
+    Another file, such as that of an export in the same folder, is the user's.
+    """
     with suppress(ToMeError):
         config = json.loads(ToMeConfig.load(settings_file).to_json())
         results = [line.get("result") for line in read_lines(ledger_path)]
