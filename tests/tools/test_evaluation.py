@@ -31,6 +31,7 @@ from ppdiffusers_tome.tools.evaluate.report import (
 )
 from ppdiffusers_tome.tools.evaluate.runner import find_merging_levels, time_blocks
 from ppdiffusers_tome.tools.evaluate.samples import Sample
+from ppdiffusers_tome.tools.generation.arguments import add_tome_arguments
 
 HALF, MOST = ours(ToMeConfig(ratio=0.5)), ours(ToMeConfig(ratio=0.7))
 
@@ -38,6 +39,7 @@ HALF, MOST = ours(ToMeConfig(ratio=0.5)), ours(ToMeConfig(ratio=0.7))
 def parse(*arguments: str) -> list[Configuration]:
     parser = argparse.ArgumentParser()
     configurations.add_compared_arguments(parser)
+    add_tome_arguments(parser)
     return parse_compared(parser.parse_args(arguments), steps=10)
 
 
@@ -84,10 +86,11 @@ def test_presets_files_of_settings_and_suites_are_read(tmp_path: Path) -> None:
     ):  # fmt: skip
         path.write_text(line)
         with pytest.raises(UserError, match=re.escape(words)):
-            parse("--suite", str(path), "--ratios")
+            parse("--suite", str(path))
     assert [(each.name, each.steps) for each in parse("--ratios", "--fewer-steps", "1", "9")[1:]] == [
         ("1 step", 1), ("9 steps", 9)
     ]  # fmt: skip
+    assert parse("--ratios", "0", "--cache", "0.5")[1:] == [ours(ToMeConfig(0.0, cache=0.5))]
     with pytest.raises(UserError, match="--fewer-steps 10 must be at least 1 and below 10"):
         parse("--fewer-steps", "10")
 

@@ -64,7 +64,7 @@ def test_a_torn_line_is_skipped_with_a_warning_and_costs_no_other(path: Path, to
         assert [ledger.get(["n", number]) for number in (1, 2, 3)] == [1, 2, None]
 
 
-@pytest.mark.parametrize("content", [b"", b'{"n": 1}\n{"n": 2}\n'])
+@pytest.mark.parametrize("content", [b"", b'{"n": 1}\n{"n": 2}\n', b'{"identity": 1}\n'])
 def test_a_file_of_the_users_is_not_touched(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(UserError, match="is no file of results of this program"):

@@ -96,6 +96,10 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "outputs" / RUN).rename(tmp_path / RUN)
     with pytest.raises(UserError, match=r"manifest\.jsonl exists already"):
         complete(tmp_path, LINES)
+    for foreign in ("null", "[1]", "{"):
+        (tmp_path / "outputs" / RUN).write_text(foreign)
+        with pytest.raises(UserError, match="holds images of another run"):
+            complete(tmp_path, LINES)
     (tmp_path / RUN).rename(tmp_path / "outputs" / RUN)
     assert contents(tmp_path / "outputs") == before
     assert complete(tmp_path, LINES, "--batch-size", "3", "--overwrite") == 5

@@ -27,7 +27,7 @@ def read(path: Path, content: str | bytes, *arguments: str) -> tuple[list[ImageS
         ("txt", "a red star\n \nein gelber Stern ⭐".encode("utf-16")),
         ("csv", f"{MARK}prompt,seed\na red star,\n,\nein gelber Stern ⭐,6\n"),
         ("csv", "Prompt;Negative Prompt\r\na red star;\r\n;\r\n\"ein gelber Stern ⭐\";\r\n"),
-        ("tsv", "\nPrompt\tseed\na red star\t5\n\t\nein gelber Stern ⭐\t6\n"),
+        ("tsv", " \nPrompt\tseed\na red star\t5\n\t\nein gelber Stern ⭐\t6\n"),
         ("jsonl", f'{{"prompt": "a red star", "seed": null}}\n\n{MARK}{{"prompt": "ein gelber Stern \\u2b50"}}\n'),
     ],
 )  # fmt: skip
@@ -106,6 +106,7 @@ def test_bad_rows_of_a_table_and_columns_that_are_not_used_are_named(
     ("name", "content", "words"),
     [
         ("a.yaml", "a", "must end in one of .jsonl, .csv, .tsv, .txt"), ("a.csv", "word " * 500, "'prompt'"),
+        ("a.csv", 'prompt,"seed\na,1\n', "must name its columns"),
         ("a.csv", "prompt,prompt\na,b\n", "two columns 'prompt'"), ("a.txt", " \n\n", "holds no prompt"),
         ("a.csv", "prompt,sead\na,1\n", "'sead', which is not known; did you mean seed"),
         ("a.txt", "一只猫在桌子上".encode("gbk"), "iconv -f GB18030 -t UTF-8"),

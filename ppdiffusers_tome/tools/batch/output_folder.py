@@ -97,7 +97,7 @@ class OutputFolder:
             prepare_folder(self.path, [RUN, MANIFEST, SKIPPED], overwrite=overwrite)
             return False
         before: dict[str, Any] = {}
-        with suppress(OSError, ValueError, RecursionError):
+        with suppress(OSError, ValueError, TypeError, RecursionError):
             before = dict(json.loads(path.read_text(encoding="utf-8")))
         if before == now or overwrite:
             return before == now

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def read_entries(path: Path) -> list[Entry]:
 def _read_table(path: Path, text: str) -> Iterator[Entry]:
     separator, columns = _read_header(path, text)
     rows = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
-    while not any(next(rows)):  # up to the names of the columns
+    while not any(map(str.strip, next(rows))):  # up to the names of the columns
         pass
     while True:
         line = rows.line_num + 1
@@ -74,8 +75,10 @@ def _read_header(path: Path, text: str) -> tuple[str, list[str]]:
     """Find the separator that gives a column ``prompt``; return it and all names."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     for separator in _SEPARATORS:
-        cells = next(csv.reader([first[:10_000]], delimiter=separator))
-        names = [cell.strip().lower().replace(" ", "_").replace("-", "_") for cell in cells]
+        names: list[str] = []
+        with suppress(csv.Error):  # such as of an open quotation mark
+            cells = next(csv.reader([first[:10_000]], delimiter=separator, strict=True))
+            names = [cell.strip().lower().replace(" ", "_").replace("-", "_") for cell in cells]
         if "prompt" in names:
             break
     else:

@@ -69,7 +69,8 @@ class ImageSpec(NamedTuple):
     def check(self) -> None:
         """Raise a ``UserError`` for what can be refused without a loaded model."""
         self.settings.check_memory()
-        if self.settings.edges is not None and (self.image or self.control_image):  # the run's own was checked
+        names_edges = self.image is not None or self.control_image is not None
+        if self.settings.edges is not None and names_edges:  # the run's own were checked
             self.settings.edges.check()
 
 

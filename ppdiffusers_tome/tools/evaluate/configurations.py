@@ -16,7 +16,7 @@ from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
 from ppdiffusers_tome.settings.types import truncated_repr
-from ppdiffusers_tome.tools.generation.settings import get_tome_overrides, parse_tome_config
+from ppdiffusers_tome.tools.generation.settings import changes_nothing, get_tome_overrides, parse_tome_config
 from ppdiffusers_tome.tools.measure.units import counted
 
 UNMERGED, PORT, OURS = "unmerged", "port", "ours"
@@ -125,8 +125,9 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     except ToMeError as error:
         raise UserError(f"--configs {error}") from error  # which begins with the path
     compared += [each for path in args.suite for each in read_suite(path)]
-    ratios = args.ratios if args.ratios is not None else [] if compared else RATIOS
-    compared = [ours(parse_tome_config(args, ratio)) for ratio in ratios if ratio != 0] + compared
+    ratios = args.ratios if args.ratios is not None else [] if compared or args.suite else RATIOS
+    merged = [parse_tome_config(args, ratio) for ratio in ratios]
+    compared = [*(ours(tome) for tome in merged if not changes_nothing(tome)), *compared]
     for number in args.fewer_steps:
         if not 1 <= number < steps:
             raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")

@@ -77,10 +77,16 @@ class Evaluation:
             self._generate_missing(cases, ledger)
             levels = find_merging_levels(self.loaded.pipe, self.configurations) if self.times_blocks else []
             families = list(dict.fromkeys(each.family for each in self.configurations))
-            rows = [
-                Row.from_samples(each, [Sample(**ledger[case.key(each.name)]) for case in cases], levels)
-                for each in sorted(self.configurations, key=lambda each: families.index(each.family))
-            ]
+            try:
+                rows = [
+                    Row.from_samples(each, [Sample(**ledger[case.key(each.name)]) for case in cases], levels)
+                    for each in sorted(self.configurations, key=lambda each: families.index(each.family))
+                ]
+            except (KeyError, TypeError) as error:
+                raise UserError(
+                    f"{ledger_path} holds results that this version did not write; give another --output, or "
+                    "--overwrite to start over"
+                ) from error
         run["prompts"] = list(dict.fromkeys(case.prompt for case in cases))
         run["seeds"] = list(dict.fromkeys(case.seed for case in cases))
         return Report(title, run, machine, rows, levels)

@@ -79,7 +79,7 @@ class Ledger:
         lines = [] if self._overwrite else read_lines(self.path)
         if self._overwrite or not self.path.exists():
             write_text(self.path, json.dumps({"identity": self._identity}) + "\n", overwrite=True)
-        elif not lines or "identity" not in lines[0]:
+        elif not lines or not isinstance(lines[0].get("identity"), dict):
             raise UserError(
                 f"{self.path} is no file of results of this program, or of another version; give another --output, "
                 "or --overwrite to start over"

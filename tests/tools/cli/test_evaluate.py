@@ -137,6 +137,10 @@ def test_results_of_other_settings_are_refused_and_overwritten_on_demand(
     assert evaluate(copy, *TWO, "--suite", str(suite)) == 2
     assert "another configuration called 'ratio 0.5'" in capsys.readouterr().err
     assert read_keys(copy) == read_keys(whole)
+    with (copy / "evaluate.jsonl").open("a") as file:
+        file.write(json.dumps({"key": ["unmerged", PROMPT, 0], "result": {"psnr": 1}}) + "\n")
+    assert evaluate(copy, *TWO, *BOTH) == 2
+    assert "holds results that this version did not write" in capsys.readouterr().err
     assert evaluate(copy, "--prompt", PROMPT, "--ratios", "0.5", "--steps", "2", "--overwrite") == 0
     assert read_keys(copy) == [("unmerged", PROMPT, 0), ("ratio 0.5", PROMPT, 0)]
     (reference,) = [path for path in (whole / "references").iterdir() if "cat" in path.name]

@@ -104,6 +104,7 @@ def test_line_that_no_model_is_needed_to_refuse_stops_the_run_at_once(many, tmp_
     for bad, words in (
         ({"prompt": ROCKET, "image": "cut.png"}, "cut.png cannot be read"),
         ({"prompt": ROCKET, "image": "/dev/zero"}, "/dev/zero is not a file"),
+        ({"prompt": ROCKET, "image": ""}, "is not a file"),
         ({"prompt": ROCKET, "height": 10**6, "width": 10**6}, "line 2: height 1000000 and width 1000000: "),
         ({"prompt": ""}, "line 2: it has no prompt"),
     ):

@@ -65,6 +65,11 @@ def test_a_stopped_search_resumes_and_another_target_adds_to_it(
     assert (tmp_path / "tune.jsonl").read_text().splitlines()[: len(results)] == list(map(json.dumps, results))
     assert not (tmp_path / "tome.json").exists()
     assert json.loads((tmp_path / "tune.json").read_text())["config"] is None
+    ToMeConfig(ratio=0.1234).save(tmp_path / "tome.json")  # as export does, too
+    before = (tmp_path / "tome.json").read_bytes()
+    assert main(["tune", *SMALL, "--target-psnr", "400", "--output", str(tmp_path)]) == 2
+    assert "tome.json exists already" in capsys.readouterr().err
+    assert (tmp_path / "tome.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(

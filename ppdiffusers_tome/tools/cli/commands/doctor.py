@@ -61,6 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.json and not args.environment:
+        raise UserError("--json is for --environment; give both, or neither")
     if args.environment:
         _print_environment(as_json=args.json)
     elif args.model is None:

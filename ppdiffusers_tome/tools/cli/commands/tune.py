@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.demo_model import PROMPTS
-from ppdiffusers_tome.tools.files import write_text
+from ppdiffusers_tome.tools.files import refuse_existing, write_text
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
     add_image_arguments,
@@ -24,6 +27,7 @@ from ppdiffusers_tome.tools.generation.arguments import (
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
 from ppdiffusers_tome.tools.generation.results import format_run
 from ppdiffusers_tome.tools.generation.settings import check_prompts, get_tome_overrides, parse_settings
+from ppdiffusers_tome.tools.measure.json_lines import read_lines
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
 from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
@@ -71,6 +75,7 @@ def run(args: argparse.Namespace) -> None:
     wanted = (args.target_psnr, args.target_speedup, args.max_memory)
     target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
     settings_file, *paths = prepare_results(args, "tune", "tome.json")
+    refuse_existing(settings_file, args.overwrite or _was_tried(settings_file, args.output / "tune.jsonl"))
     with quiet_libraries():
         loaded, prompts = load_for_prompts(settings, prompts, default=args.prompt is None)
         run = {**loaded.describe_run(), "kept": kept}
@@ -124,6 +129,18 @@ def _tune(
             loaded.pipe, [partial(generate, prompt, number) for number, prompt in enumerate(prompts)], target,
             steps=settings.steps, settings=run["kept"], on_trial=add, known_trials=known,
         )  # fmt: skip
+
+
+def _was_tried(settings_file: Path, ledger_path: Path) -> bool:
+    """Return whether a search tried the settings in a file.
+
+    Another file, such as that of an export in the same folder, is the user's.
+    """
+    with suppress(ToMeError):
+        config = json.loads(ToMeConfig.load(settings_file).to_json())
+        results = [line.get("result") for line in read_lines(ledger_path)]
+        return any(isinstance(result, dict) and result.get("config") == config for result in results)
+    return False
 
 
 def _to_dict(trial: Trial) -> dict[str, Any]:
