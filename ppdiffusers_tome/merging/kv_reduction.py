@@ -88,8 +88,8 @@ def select_key_tokens(
         parts.append(paddle.gather(partition.sources, constant(inside)))
     if len(outside):
         index = constant(outside)
-        if partition.random_number is not None:
-            index = (index + partition.random_number) % num_outside
+        if partition.random_numbers is not None:
+            index = (index + partition.random_numbers[:1]) % num_outside
         parts.append(paddle.gather(partition.sources, index + (num_sources - num_outside)))
     if partition.prefix:
         parts.append(paddle.arange(partition.prefix, dtype="int64"))

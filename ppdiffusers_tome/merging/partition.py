@@ -31,14 +31,14 @@ class Partition:
         destinations: int64 ``[D]``, one a cell, in the order of the cells.
         num_outside: how many sources are in no cell, past the last whole one.
         prefix: how many tokens precede those of the grid; they are neither.
-        random_number: int64 ``[1]``, another at every timestep; None where nothing is chosen at random.
+        random_numbers: int64 ``[D]``, others at every timestep; None where nothing is chosen at random.
     """
 
     sources: paddle.Tensor
     destinations: paddle.Tensor
     num_outside: int = 0
     prefix: int = 0
-    random_number: paddle.Tensor | None = None
+    random_numbers: paddle.Tensor | None = None
 
     def shift(self, prefix: int) -> Partition:
         """Move the grid behind ``prefix`` more tokens."""
@@ -103,7 +103,7 @@ def random_partition(
     sources = (paddle.gather(constant(arrays.source_offsets), chosen) + corner.unsqueeze(1)).flatten()
     if len(arrays.rest):
         sources = paddle.concat([sources, constant(arrays.rest)])
-    return Partition(sources, destinations, len(arrays.rest), random_number=hashed[:1])
+    return Partition(sources, destinations, len(arrays.rest), random_numbers=hashed)
 
 
 class _RandomArrays(NamedTuple):
