@@ -30,7 +30,7 @@ from choices import subtract_psnr
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import FOLDER
 
-MIN_GAINS = {"quality": 6.0, "balanced": 1.0, "fast": -2.0}  # dB above the reference
+MIN_GAINS = {"quality": 6.0, "balanced": 2.0, "fast": -2.0}  # dB above the reference
 MODEL = "bundled"
 REFERENCE = "tome 0.5"
 METHODS_WITHOUT_MATCHING = ("todo", "pool")
