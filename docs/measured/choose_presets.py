@@ -11,9 +11,11 @@ that of the whole image. The results on other models are printed beside it.
 Only settings that compute no similarities are candidates: by the estimate for GPUs (docs/en/results/gpu-estimate.md) a
 matching in every block costs more there than it saves. And only those that merge in every step: merging in some of the
 steps cannot be exported, and needs a model that reports its timestep. Users can add ``end`` to any preset. ``balanced``
-with ``end=0.9`` would be a faster ``quality`` on the UNet (blocks 2.19x instead of 1.99x, -0.3 to +3.1 dB), but on the
-transformer it is no faster and loses 4.8 dB (2.4 to 6.2), so presets have no ``end``. Run this from the repository,
-with the package installed.
+with ``end=0.9`` would be a faster ``quality`` on the UNet (blocks 2.19x instead of 1.99x, +0.3 to +3.4 dB), but on the
+transformer it is no faster and keeps less (-4.3 to +0.4 dB), so presets have no ``end``.
+
+``balanced`` must gain 2 dB. With 1 dB it would be 3x3 at two levels, blocks 2.86x instead of 2.47x and 1.3 dB less;
+2 dB keeps the preset that the other pages have measured. Run this from the repository, with the package installed.
 """
 
 from __future__ import annotations

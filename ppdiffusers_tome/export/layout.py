@@ -1,4 +1,4 @@
-"""Files of an exported pipeline, and which of them an export may replace. Imports no Paddle.
+"""The files of an exported pipeline, and their replacement. Imports no Paddle.
 
 ``export.json`` lists the files of its export. Only those are replaced or removed; all other files in a folder stay, and
 an export that would replace one of them is refused.
@@ -21,10 +21,11 @@ PROGRAMS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
 DENOISERS = ("unet", "controlnet")
 INDEX, EXPORT = "model_index.json", "export.json"
 SETTINGS, DENOISER_SETTINGS = "tome.json", {name: f"tome.{name}.json" for name in DENOISERS}
-_KNOWN_BEFORE = (INDEX, EXPORT, SETTINGS, *DENOISER_SETTINGS.values(), *(f"{name}/{PROGRAM}" for name in PROGRAMS))
+# The files that are known before anything is traced, and the folders.
+_EARLY_NAMES = (INDEX, EXPORT, SETTINGS, *DENOISER_SETTINGS.values(), *(f"{name}/{PROGRAM}" for name in PROGRAMS))
 
 
-def require_folder(folder: Path, names: Iterable[str] = _KNOWN_BEFORE, *, overwrite: bool) -> None:
+def require_folder(folder: Path, names: Iterable[str] = _EARLY_NAMES, *, overwrite: bool) -> None:
     """Make sure that an export can be written without losing other files.
 
     Args:
@@ -49,12 +50,14 @@ def require_folder(folder: Path, names: Iterable[str] = _KNOWN_BEFORE, *, overwr
             raise ToMeValueError(
                 f"{parent} is a link or a file, where an export writes a folder; remove it, or choose another folder"
             )
-        if os.path.lexists(path) and path.relative_to(folder).as_posix() not in exported:
+        if not os.path.lexists(path):
+            continue
+        if path.relative_to(folder).as_posix() not in exported:
             raise ToMeValueError(
                 f"{path} belongs to no export, so not even overwrite=True replaces it; choose another folder, or move "
                 "it away"
             )
-        if os.path.lexists(path) and not overwrite:
+        if not overwrite:
             raise ToMeValueError(f"{path} exists already; choose another folder, or replace it with overwrite=True")
 
 

@@ -104,7 +104,11 @@ def select_key_tokens(
 def _choose_sources(
     count: int, num_sources: int, num_destinations: int, num_outside: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose sources in cells and, counted from the first, in no cell; int64, ``count`` in total."""
+    """Choose ``count`` sources, spread evenly.
+
+    Returns:
+        int64, the indices of those in cells, and of those in no cell, counted from the first of these.
+    """
     share = (num_destinations + count) / (num_destinations + num_sources)
     outside = min(count, round(num_outside * share))
     return _spread_evenly(count - outside, num_sources - num_outside), _spread_evenly(outside, num_outside)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import log
+from ppdiffusers_tome.tools.generation.class_labels import PIPELINE
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource
 from ppdiffusers_tome.tools.generation.weights import explain_weights, is_torch
 
@@ -45,7 +46,7 @@ def load_pipeline(
         )
     # A part is a library and a class of it; without either, the pipeline lacks it.
     parts = {name for name, value in index.items() if isinstance(value, list | tuple) and any(value)}
-    if not (any_kind or {"unet", "vae"} <= parts or (class_labels and kind == ppdiffusers.DiTPipeline.__name__)):
+    if not (any_kind or {"unet", "vae"} <= parts or (class_labels and kind == PIPELINE)):
         raise UserError(
             f"--model {model.name} is a {kind} without a unet and a vae; give a text-to-image pipeline such as Stable "
             "Diffusion"

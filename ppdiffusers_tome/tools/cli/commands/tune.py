@@ -1,4 +1,4 @@
-"""``ppdiffusers-tome tune``: try settings on this machine with this model, and save the best for a target."""
+"""``ppdiffusers-tome tune``: try settings here, and save the best."""
 
 from __future__ import annotations
 
