@@ -87,9 +87,10 @@ def _draw_frontier(axes: Axes, rows: Sequence[Row], speed_up: str) -> None:
     )  # fmt: skip
     axes.plot([x for x, *_ in points], [y for _, y, _ in points], "o--", color=INK, markersize=10,
               markerfacecolor="none", linewidth=1)  # fmt: skip
+    middle = sum(axes.get_xlim()) / 2
     for number, (x, y, name) in enumerate(points):
-        is_above = number % 2 == 0
+        is_above, is_left = number % 2 == 0, x < middle  # on the right a name would leave the panel
         axes.annotate(
-            textwrap.fill(name, _MAX_NAME_LINE), (x, y), (8, 8) if is_above else (-8, -8),
-            textcoords="offset points", size=8, ha="left" if is_above else "right", va="bottom" if is_above else "top",
+            textwrap.fill(name, _MAX_NAME_LINE), (x, y), (8 if is_left else -8, 8 if is_above else -8),
+            textcoords="offset points", size=8, ha="left" if is_left else "right", va="bottom" if is_above else "top",
         ).set_in_layout(False)  # fmt: skip
