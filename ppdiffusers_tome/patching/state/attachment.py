@@ -107,7 +107,7 @@ class Attachment:
             return denoising
         if not hasattr(self._without_pipeline, "denoising"):
             tracker = TimestepTracker(self.max_timestep)
-            self._without_pipeline.denoising = Denoising(tracker, self.config.reuse_steps)
+            self._without_pipeline.denoising = Denoising(tracker, self.config.reuse_steps, is_of_pipeline=False)
         return self._without_pipeline.denoising
 
     def warn_once(self, topic: str, message: str) -> None:

@@ -6,8 +6,7 @@ those layers added in the computed steps before it, extrapolated linearly (Taylo
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,45 +18,45 @@ class History:
     """The value of a layer in the computed steps, extrapolated to others.
 
     Attributes:
-        step: the last computed one.
+        order: of the extrapolation, 0 or 1.
+        time: of the last computed step, see ``Step.time``.
         value: a tensor, or tuples, lists and mappings of tensors.
-        slope: its change per step between the last two computed steps; None before the second, or with order 0.
+        slope: its change over time between the last two computed times; None before the second, or with order 0.
         is_repeated: True where the layer ran several times in one call, so that it cannot be predicted.
     """
 
     order: int
-    step: int = -1
+    time: int | None = None
     value: Any = None
     slope: Any = None
     is_repeated: bool = False
 
-    def add(self, step: int, value: Any) -> None:
+    def add(self, time: int, value: Any) -> None:
         """Store the value of a computed step, of the same shapes as before."""
-        if step == self.step:
-            self.is_repeated = True  # a layer that runs several times in a call has no one value
-            return
-        if self.order > 0 and self.step >= 0:
-            distance = step - self.step
+        # Two steps of one timestep, as of Heun, have no distance: the slope stays that of the steps before.
+        if self.order > 0 and self.time is not None and time != self.time:
+            distance = time - self.time
             self.slope = map_tensors(lambda new, old: (new - old) / distance, value, self.value)
-        self.step, self.value = step, value
+        self.time, self.value = time, value
 
-    def predict(self, step: int) -> Any:
+    def predict(self, time: int) -> Any:
         """Return the value that a skipped step uses."""
-        if self.slope is None:
+        if self.slope is None or self.time is None or time == self.time:
             return self.value
-        distance = step - self.step
+        distance = time - self.time
         return map_tensors(lambda value, slope: value + slope * distance, self.value, self.slope)
-
-    @property
-    def num_bytes(self) -> int:
-        """The memory of the stored tensors."""
-        sizes: list[int] = []
-        for stored in (self.value, self.slope):
-            map_tensors(lambda tensor: sizes.append(math.prod(tensor.shape) * tensor.element_size()), stored)
-        return sum(sizes)
 
 
 Histories = dict[Hashable, History]
+
+
+def count_bytes(histories: Iterable[History]) -> int:
+    """Count the memory of the stored tensors, each once."""
+    sizes: dict[int, int] = {}
+    for history in histories:
+        for stored in (history.value, history.slope):
+            map_tensors(lambda tensor: sizes.update({id(tensor): tensor.size * tensor.element_size()}), stored)
+    return sum(sizes.values())
 
 
 @dataclass
@@ -65,7 +64,7 @@ class StepReport:
     """The calls of a denoiser in one image, one a step or, with guidance in calls of its own, two.
 
     Attributes:
-        num_computed, num_skipped: calls with all layers, and calls of the cache over steps that skipped most.
+        num_computed, num_skipped: calls that ran all layers, and calls in which the cache over steps skipped most.
         cache_bytes: the memory of the cache over steps at the end of the image.
     """
 
@@ -73,10 +72,10 @@ class StepReport:
     num_skipped: int = 0
     cache_bytes: int = 0
 
-    def count(self, is_computed: bool) -> None:
-        """Count a call."""
-        self.num_computed += is_computed
-        self.num_skipped += not is_computed
+    def count(self, *, is_skipped: bool) -> None:
+        """Count a call that ended."""
+        self.num_computed += not is_skipped
+        self.num_skipped += is_skipped
 
     def __add__(self, report: StepReport) -> StepReport:
         return StepReport(
@@ -90,18 +89,23 @@ class CachedStep:
     """One call of a denoiser with a cache over steps.
 
     Attributes:
-        step: its number in the denoising.
-        is_computed: True in a step that runs all layers and stores their values.
+        time: see ``Step.time``.
+        is_computed: True in a step that runs all layers.
+        is_kept: True in a computed step whose values a later step will use.
         order: of the extrapolation, 0 or 1.
         histories: of the layers in the calls of the steps before that belong to this one.
         stacks: the inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
+        has_skipped: True once a layer was skipped.
     """
 
-    step: int
+    time: int
     is_computed: bool
+    is_kept: bool
     order: int
     histories: Histories
     stacks: dict[Hashable, Sequence[Any]] = field(default_factory=dict)
+    has_skipped: bool = False
+    _stored: set[Hashable] = field(default_factory=set)
 
     def skips(self, key: Hashable) -> bool:
         """Return whether a layer is skipped, for which an earlier step is necessary."""
@@ -110,11 +114,16 @@ class CachedStep:
     def store(self, key: Hashable, value: Any, *, order: int | None = None) -> None:
         """Store the value of a layer in a computed step."""
         history = self.histories.setdefault(key, History(self.order if order is None else order))
-        history.add(self.step, value)
+        if key in self._stored:
+            history.is_repeated = True  # a layer that runs several times in a call has no one value
+        else:
+            self._stored.add(key)
+            history.add(self.time, value)
 
     def predict(self, key: Hashable) -> Any:
         """Return the value of a layer in a skipped step."""
-        return self.histories[key].predict(self.step)
+        self.has_skipped = True
+        return self.histories[key].predict(self.time)
 
 
 def map_tensors(function: Callable[..., Any], *values: Any) -> Any:

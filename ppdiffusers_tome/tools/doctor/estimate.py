@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import paddle
@@ -101,7 +101,8 @@ def time_denoiser(pipe: Any, part: str, config: ToMeConfig, height: int, width: 
     """
     denoiser = dict(list_models(pipe))[part]
     unmerged = min(_time_call(pipe, denoiser, height, width) for _ in range(_REPEATS))
-    apply_tome(pipe, config=config)
+    # Only what a later step uses is kept, so one follows that does.
+    apply_tome(pipe, config=replace(config, cache=(0, 2)) if config.cache else config)
     try:
         merged = min(_time_call(pipe, denoiser, height, width) for _ in range(_REPEATS))
         applied = applied_tome(denoiser)
