@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 MIN_STEPS = 9  # with fewer, no step is skipped
 
 # The kinds of denoisers whose early and late steps matter differently.
-FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER, VIDEO_TRANSFORMER = (
-    "UNet", "class-conditional transformer", "text-to-image transformer", "video transformer",
+FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
+    "UNet", "class-conditional transformer", "transformer of images or videos from text",
 )  # fmt: skip
 # How densely steps are computed over the denoising, as points of progress (0 to 1) and density, interpolated linearly.
 # UNet: chosen by the worst regime of docs/en/results/step-caches.md. The others: by the errors that others measured on
 # DiT-XL/2, FLUX.1-dev and Wan2.1 (arXiv 2512.23258), which that page names, too.
 _DENSITIES: dict[str, tuple[tuple[float, float], ...]] = {
-    UNET: ((0.0, 1.0), (1.0, 1.0)),
-    CLASS_TRANSFORMER: ((0.0, 0.35), (0.5, 0.5), (0.8, 0.8), (1.0, 2.0)),
+    UNET: ((0.0, 0.35), (0.2, 0.5), (0.3, 1.0), (1.0, 0.8)),
+    CLASS_TRANSFORMER: ((0.0, 0.5), (0.2, 0.5), (0.3, 1.0), (0.85, 1.0), (0.9, 2.0), (1.0, 2.0)),
     TEXT_TRANSFORMER: ((0.0, 1.0), (0.34, 1.0), (0.38, 0.25), (0.85, 0.25), (0.95, 1.0), (1.0, 1.0)),
-    VIDEO_TRANSFORMER: ((0.0, 1.0), (0.34, 1.0), (0.38, 0.25), (0.85, 0.25), (0.95, 1.0), (1.0, 1.0)),
 }
 
 
@@ -28,34 +28,46 @@ def choose_computed_steps(
 ) -> frozenset[int]:
     """Choose the steps of a denoising that are computed.
 
-    The first two are always computed, as they give the extrapolation its slope, and the last one, as nothing corrects
-    its error. The steps between are spread by the density of the family.
+    The first is always computed, and the last two, as nothing corrects their errors. The steps between are spread by
+    the density of the family.
 
     Args:
         num_steps: of the denoising.
-        cache: the fraction of steps to skip, or the computed steps themselves, counted from 0; those after the last one
-            are computed too.
+        cache: the fraction of steps to skip, or the computed steps themselves, counted from 0. Without ``cache_steps``
+            those after the last one are computed, too.
         family: one of ``FAMILIES``, for a fraction.
         cache_steps: the steps of the denoising that a list is for. In one of another length the listed steps keep their
             places, as fractions of the denoising, and the fraction of skipped steps stays.
 
     Example:
         >>> sorted(choose_computed_steps(20, 0.3))
-        [0, 1, 3, 4, 5, 7, 8, 10, 11, 12, 14, 15, 17, 19]
+        [0, 2, 5, 6, 7, 8, 10, 11, 12, 14, 15, 17, 18, 19]
         >>> sorted(choose_computed_steps(10, (0, 1, 2, 6, 14, 18, 19), cache_steps=20))
         [0, 1, 7, 9]
     """
     if isinstance(cache, tuple):
-        computed = frozenset(cache) | frozenset(range(cache[-1], cache_steps or num_steps))
-        if cache_steps in (None, num_steps):
-            return computed & frozenset(range(num_steps))
-        return _move_steps(sorted(computed), cache_steps or num_steps, num_steps)
-    count = max(num_steps - round(cache * num_steps), 4)
-    if num_steps < MIN_STEPS or count >= num_steps:
+        if cache_steps is None:
+            return frozenset(step for step in range(num_steps) if step in cache or step >= cache[-1])
+        return frozenset(cache) if cache_steps == num_steps else _move_steps(cache, cache_steps, num_steps)
+    count = count_computed_steps(num_steps, cache)
+    if count >= num_steps:
         return frozenset(range(num_steps))
     points = _DENSITIES[family]
-    between = [_interpolate(points, step / (num_steps - 1)) for step in range(2, num_steps - 1)]
-    return frozenset([0, 1, num_steps - 1, *(step + 2 for step in _spread(count - 3, between))])
+    between = [_interpolate(points, step / (num_steps - 1)) for step in range(1, num_steps - 2)]
+    return frozenset([0, num_steps - 2, num_steps - 1, *(step + 1 for step in _spread(count - 3, between))])
+
+
+def count_computed_steps(num_steps: int, cache: float) -> int:
+    """Count the steps that are computed where a fraction of them is skipped."""
+    return num_steps if num_steps < MIN_STEPS else min(num_steps, max(num_steps - round(cache * num_steps), 4))
+
+
+def spread_slopes(num_steps: int, slope: float | Sequence[float]) -> tuple[float, ...]:
+    """Return each step's share of the slope, from one for all or from those of another number of steps."""
+    if not isinstance(slope, Sequence):
+        return (slope,) * num_steps
+    last = max(1, num_steps - 1)
+    return tuple(slope[round(step * (len(slope) - 1) / last)] for step in range(num_steps))
 
 
 def _spread(count: int, densities: Sequence[float]) -> list[int]:
@@ -65,7 +77,8 @@ def _spread(count: int, densities: Sequence[float]) -> list[int]:
         middle = (low + high) / 2
         is_less = sum(min(1.0, middle * density) for density in densities) < count
         low, high = (middle, high) if is_less else (low, middle)
-    places, owed = [], 0.5
+    places: list[int] = []
+    owed = 0.5
     for place, density in enumerate(densities):
         owed += min(1.0, high * density)
         if owed >= 1 and len(places) < count:
@@ -91,7 +104,7 @@ def _move_steps(computed: Sequence[int], num_steps: int, new_num_steps: int) -> 
 
 def _interpolate(points: Sequence[tuple[float, float]], place: float) -> float:
     """Return the value at a place of the lines between points."""
-    for (left, low), (right, high) in zip(points, points[1:], strict=False):
+    for (left, low), (right, high) in pairwise(points):
         if place <= right:
             return low + (high - low) * (place - left) / (right - left)
     return points[-1][1]

@@ -83,7 +83,7 @@ class CoarseForward(ForwardOverride):
             if self.is_used:
                 cached.store(self, map_tensors(paddle.clone, output))
             else:
-                cached.store(self, output, order=0)
+                cached.store(self, output, is_used=False)
         return output
 
 

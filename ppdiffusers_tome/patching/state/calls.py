@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -64,6 +65,7 @@ class DenoiserCall:
         self.timestep: paddle.Tensor | None = None
         self.timestep_argument: paddle.Tensor | None = None
         self.cached_step: CachedStep | None = None
+        self._step_number: int | None = None
         self.foreign_forward = ""
         self.is_stored = False
         self.progress: float | None = None
@@ -112,6 +114,7 @@ class DenoiserCall:
                     f"{_CALLS_DIFFER}, so reuse_steps has no effect here; reuse_blocks has",
                 )
         if self._config.cache:
+            self._step_number = step.number
             obstacle = self._find_cache_obstacle(denoising, step, value)
             if obstacle is None:
                 self.cached_step = self._begin_cached_step(denoising, step)
@@ -130,9 +133,8 @@ class DenoiserCall:
             return
         if self.timestep is None:
             self._warn_of_missing_timestep()
-        self.attachment.denoising().report.count(
-            is_skipped=self.cached_step is not None and self.cached_step.has_skipped
-        )
+        is_skipped = self.cached_step is not None and self.cached_step.has_skipped
+        self.attachment.denoising().report.count(self._step_number, is_skipped=is_skipped)
 
     def _find_cache_obstacle(self, denoising: Denoising, step: Step, timestep: float) -> tuple[str, str] | None:
         """Return the warning why a call cannot use the cache over steps, or None."""
@@ -151,6 +153,7 @@ class DenoiserCall:
             if not step.continues:
                 denoising.plan_steps(step, self._config)
                 self._warn_of_useless_cache(denoising)
+                self._warn_of_another_schedule(denoising)
         if self.foreign_forward:
             return "two caches", (
                 f"other code replaced the forward of {self.foreign_forward}, as TeaCache and TaylorSeer do to skip "
@@ -180,14 +183,16 @@ class DenoiserCall:
             return None
         number = step.number or 0
         is_planned = number in denoising.computed_steps or number >= denoising.num_steps
+        is_kept = denoising.keeps(number) or self.attachment.record is not None
         return CachedStep(
-            step.time, is_planned or not histories, denoising.keeps(number), self._config.cache_order, histories
-        )
+            step.time, is_planned or not histories, is_kept, denoising.slope_at(number), denoising.has_slope, histories,
+            record=None if self.attachment.record is None else partial(self.attachment.record, number),
+        )  # fmt: skip
 
     def _warn_of_useless_cache(self, denoising: Denoising) -> None:
         """Warn if no step of a run is to be skipped."""
         cache, num_steps = self._config.cache, denoising.num_steps
-        if len(denoising.computed_steps) < num_steps:
+        if len(denoising.computed_steps) < num_steps or self.attachment.record is not None:
             return
         if isinstance(cache, tuple):
             remedy = "list fewer steps"
@@ -200,6 +205,23 @@ class DenoiserCall:
             f"cache={format_setting(cache)} leaves nothing to skip in a denoising of {num_steps} steps, so they are "
             f"computed; {remedy}",
         )
+
+    def _warn_of_another_schedule(self, denoising: Denoising) -> None:
+        """Warn if a list of computed steps was chosen for other steps."""
+        steps, scheduler = self._config.cache_steps, self._config.cache_scheduler
+        if steps is not None and steps != denoising.num_steps:
+            self.attachment.warn_once(
+                "other steps",
+                f"the list in cache is for {steps} steps and this denoising has {denoising.num_steps}, so its steps "
+                "keep their places as fractions of the denoising; choose them again for so many "
+                "(ppdiffusers_tome.tune)",
+            )
+        if scheduler is not None and scheduler != denoising.scheduler:
+            self.attachment.warn_once(
+                "other scheduler",
+                f"the list in cache was chosen with {scheduler} and this pipeline has {denoising.scheduler}, with "
+                "which other steps may matter; choose them again with it (ppdiffusers_tome.tune)",
+            )
 
     def set_layout(self, parent: object, layout: Layout) -> None:
         """Set the layout of the blocks of a parent layer."""

@@ -22,7 +22,7 @@ from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker, Step, TimestepTracker
 from ppdiffusers_tome.patching.state.reuse import CallMemory
 from ppdiffusers_tome.patching.state.step_cache import StepReport, count_bytes
-from ppdiffusers_tome.settings.step_schedule import choose_computed_steps
+from ppdiffusers_tome.settings.step_schedule import UNET, choose_computed_steps, spread_slopes
 
 if TYPE_CHECKING:
     import paddle
@@ -46,13 +46,17 @@ class Denoising:
         grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
         has_merged: whether tokens merged in a block that ran; None before.
         progress: of all steps of a pipeline that ran, where a setting needs it.
+        family: the denoiser's, see ``FAMILIES``.
+        scheduler: the class name of the pipeline's main scheduler, or "".
         num_steps, computed_steps: of the run of steps that the cache over steps is in, and those that are computed.
     """
 
     def __init__(
-        self, tracker: SchedulerTracker | TimestepTracker, reuse_steps: int, *, is_of_pipeline: bool = True
-    ) -> None:
+        self, tracker: SchedulerTracker | TimestepTracker, reuse_steps: int, *, is_of_pipeline: bool = True,
+        family: str = UNET, scheduler: str = "",
+    ) -> None:  # fmt: skip
         self.tracker, self.is_of_pipeline = tracker, is_of_pipeline
+        self.family, self.scheduler = family, scheduler
         self.matchings = CallMemory(reuse_steps, _are_equal)
         self.histories = CallMemory(math.inf, _are_equal)
         self.report = StepReport()
@@ -61,7 +65,7 @@ class Denoising:
         self.progress: set[float] = set()
         self.num_steps = 0
         self.computed_steps: frozenset[int] = frozenset()
-        self._cache_order = 1
+        self._slopes: Sequence[float] = ()
 
     @property
     def has_schedule(self) -> bool:
@@ -75,16 +79,26 @@ class Denoising:
 
     def plan_steps(self, step: Step, config: ToMeConfig) -> None:
         """Choose the computed steps of the run that a step begins."""
-        self.num_steps, self._cache_order = step.num_steps or 1, config.cache_order
-        self.computed_steps = choose_computed_steps(self.num_steps, config.cache)
+        self.num_steps = step.num_steps or 1
+        self.computed_steps = choose_computed_steps(self.num_steps, config.cache, self.family, config.cache_steps)
+        self._slopes = spread_slopes(self.num_steps, config.cache_slope)
 
     def keeps(self, number: int) -> bool:
         """Return whether a skipped step will use what is computed in a step.
 
         The last computed step before each skipped one is used and, for its slope, the one before that.
         """
-        later = range(number + 1, min(number + self._cache_order + 2, self.num_steps))
+        later = range(number + 1, min(number + self.has_slope + 2, self.num_steps))
         return any(step not in self.computed_steps for step in later)
+
+    @property
+    def has_slope(self) -> bool:
+        """True where any step follows the slope between the last two computed steps."""
+        return any(self._slopes)
+
+    def slope_at(self, number: int) -> float:
+        """Return the share of the slope that a skipped step follows."""
+        return self._slopes[min(number, len(self._slopes) - 1)]
 
     def explain_bounds(self, config: ToMeConfig) -> str | None:
         """Explain a ``start`` or ``end`` that suits no step; None otherwise."""
@@ -133,7 +147,10 @@ class PipelineCall:
                     SchedulerTracker(schedules, self._count_steps) if schedules()
                     else TimestepTracker(attachment.max_timestep)
                 )  # fmt: skip
-                denoising = Denoising(tracker, attachment.config.reuse_steps)
+                scheduler = type(getattr(self._pipe, "scheduler", None)).__name__
+                denoising = Denoising(
+                    tracker, attachment.config.reuse_steps, family=attachment.family, scheduler=scheduler
+                )
             self._denoisings[attachment] = denoising
         return self._denoisings[attachment]
 

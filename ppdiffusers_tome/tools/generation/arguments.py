@@ -120,7 +120,10 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _parse_value(text: str) -> Any:
     """Return the value that a text stands for; ``ToMeConfig`` says which it accepts."""
-    for parse in (int, float, lambda steps: tuple(map(int, steps.split(",")))):
+    for kind in (int, float):
         with suppress(ValueError):
-            return parse(text)
+            return kind(text)
+    for kind in (int, float):
+        with suppress(ValueError):
+            return tuple(map(kind, text.split(",")))
     return {"none": None, "yes": True, "no": False}.get(text, text)
