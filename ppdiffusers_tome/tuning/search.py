@@ -88,8 +88,8 @@ def tune(
         >>> tuned = tune(pipe, {"prompt": "a cat"}, psnr=30, max_downsample=2)  # doctest: +SKIP
         >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
     """
-    calls: list[Any] = [call] if isinstance(call, Mapping) or not isinstance(call, Sequence) else list(call)
-    for each in calls or [call]:
+    calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
+    for each in calls:
         _check_call(each)
     has_target = not (psnr is None and speedup is None and memory is None)
     target = Target(psnr if has_target else 30.0, speedup, memory)

@@ -22,6 +22,7 @@ from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.state.step_cache import map_tensors
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
 from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage
 
 _MAX_NUMBERS = 65536  # of one layer's value at one step; more are thinned out evenly
@@ -90,7 +91,7 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
 
     Raises:
         NothingToMergeError: the pipeline has no block that a skipped step could omit.
-        ToMeValueError: no value was stored, or not one for each step.
+        ToMeValueError: the denoiser does not run once for each step of one denoising, or there are too few steps.
     """
     whole = ToMeConfig(0.0, cache=tuple(range(1000)))
     try:
@@ -100,12 +101,13 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
             attachment.record = _make_recorder(values, attachment)
         reference = generate().pixels
         products = tuple(_multiply(by_step) for by_step in values.values())
-        if not products or len({len(product) for product in products}) > 1:
+        counts = {len(product) for product in products}
+        if len(counts) != 1 or min(counts) < MIN_STEPS:
             raise ToMeValueError(
                 "the computed steps cannot be chosen for this call, as its denoiser does not run once for each step of "
-                "one denoising; give a fraction or a list as cache"
+                f"one denoising with {MIN_STEPS} steps or more; give a fraction or a list as cache"
             )
-        num_steps = len(products[0])
+        (num_steps,) = counts
         probes = _list_probes(num_steps)
         errors = []
         for probe in probes:
