@@ -20,7 +20,8 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
-from ppdiffusers_tome.patching.overrides.step_cache import CoarseForward, StackForward
+from ppdiffusers_tome.patching.layer_class import list_overrides
+from ppdiffusers_tome.patching.overrides.step_cache import CoarseOverride, StackOverride
 from ppdiffusers_tome.patching.state.step_cache import History, count_bytes
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
 from zoo import specimens
@@ -333,6 +334,49 @@ class TestReports:
         assert (report.num_computed, report.num_skipped) == (STEPS, 0)
 
 
+class TestRemoval:
+    """ToMe taken off a part between two steps of an image."""
+
+    @pytest.mark.parametrize("path", ["transformer_blocks.0", "transformer_blocks.2", "transformer_blocks.1.attn1"])
+    def test_of_a_block_ends_the_cache_of_the_denoiser(self, path: str) -> None:
+        model = tiny.dit(num_layers=3)
+        pipe, part = Sampler(model, tiny.scheduler()), dict(model.named_sublayers())[path]
+
+        def run(model: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            if number == 3:
+                remove_tome(part)
+            return tiny.run_dit(model, timestep=timestep)
+
+        plain = pipe(run)
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        assert equal_steps(plain, pipe(run)) == list(range(STEPS))
+        (entry,) = pipe.tome.entries
+        assert entry.config.cache == 0
+        assert len(entry.paths) == 2
+        assert remove_tome(pipe).tome is None
+
+    def test_of_a_coarse_level_ends_it_too(self) -> None:
+        pipe = sampler()
+
+        def run(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            if number == 3:
+                remove_tome(unet.up_blocks[0])
+            return call(unet, number, timestep)
+
+        plain = pipe(run)
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        assert equal_steps(plain, pipe(run)) == list(range(STEPS))
+        assert pipe.tome.config.cache == 0
+
+    def test_of_a_layer_that_serves_other_blocks_changes_nothing(self) -> None:
+        unet = apply_tome(tiny.unet(), ratio=0.5, end=0.6)
+        before, output = unet.tome, tiny.run_unet(unet)
+        for part in (unet.time_proj, unet.conv_in):
+            remove_tome(part)
+        assert unet.tome == before
+        assert np.array_equal(tiny.run_unet(unet), output)
+
+
 class TestLayers:
     """Models that ignore their timestep, so that a skipped step predicts what a computed one returns."""
 
@@ -391,8 +435,8 @@ class TestLayers:
                               up_block_types=("AttnUpBlock2D",) * 3)  # fmt: skip
         apply_tome(unet, ratio=0, cache=0.5)
         levels = (unet.down_blocks[0], unet.up_blocks[-1])
-        stacks = [vars(attention)["forward"] for level in levels for attention in level.attentions]
-        assert {type(forward) for forward in stacks} == {StackForward}
+        stacks = [list_overrides(attention)[0] for level in levels for attention in level.attentions]
+        assert {type(forward) for forward in stacks} == {StackOverride}
         assert all(forward.is_first and forward.is_last for forward in stacks)
 
 
@@ -543,5 +587,5 @@ class TestRefusals:
 
 def test_left_out_nothing_is_put_on_the_model() -> None:
     unet = apply_tome(tiny.unet(), ratio=0.5)
-    found = [type(vars(layer).get("forward")) for layer in unet.sublayers(include_self=True)]
-    assert not {StackForward, CoarseForward} & set(found)
+    found = [type(override) for layer in unet.sublayers(include_self=True) for override in list_overrides(layer)]
+    assert not {StackOverride, CoarseOverride} & set(found)
