@@ -9,7 +9,7 @@ of the slope that each skipped step follows (L2P, arXiv 2604.26365).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,8 +97,8 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
     try:
         apply_config(pipe, whole)
         values: dict[Hashable, dict[int, list[np.ndarray]]] = {}
-        for attachment in _list_attachments(pipe):
-            attachment.record = _make_recorder(values, attachment)
+        for state in _list_states(pipe):
+            state.record = _make_recorder(values, state)
         reference = generate().pixels
         products = tuple(_multiply(by_step) for by_step in values.values())
         counts = {len(product) for product in products}
@@ -195,11 +195,10 @@ def _list_probes(num_steps: int) -> list[int]:
     return sorted({*map(int, spread.round()), num_steps - 1})
 
 
-def _list_attachments(pipe: Any) -> Iterator[Any]:
-    found = {
-        override.attachment: None for _, model in list_models(pipe) for _, _, override in list_attached_blocks(model)
-    }
-    yield from found
+def _list_states(pipe: Any) -> list[Any]:
+    """List the states of all denoisers with ToMe, each once."""
+    overrides = [override for _, model in list_models(pipe) for _, _, override in list_attached_blocks(model)]
+    return list(dict.fromkeys(override.state for override in overrides))
 
 
 def _make_recorder(

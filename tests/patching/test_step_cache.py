@@ -22,7 +22,8 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
-from ppdiffusers_tome.patching.overrides.step_cache import CoarseForward, StackForward
+from ppdiffusers_tome.patching.layer_class import list_overrides
+from ppdiffusers_tome.patching.overrides.step_cache import CoarseOverride, StackOverride
 from ppdiffusers_tome.patching.state.step_cache import History, count_bytes
 from ppdiffusers_tome.settings.step_schedule import (
     CLASS_TRANSFORMER,
@@ -292,6 +293,63 @@ class TestRuns:
         assert used == bytes_after((0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11)) > 0
 
 
+class TestListsOfOtherSteps:
+    """A list that was chosen for some steps and one scheduler."""
+
+    CHOSEN = dict(cache=(0, 2, 5, 8, 11), cache_slope=[0.0, 0.0, 0.0, 1.0] + [0.5] * 8, cache_steps=STEPS)
+
+    def test_it_is_taken_as_it_is_for_its_own_steps_without_a_word(self, recwarn: pytest.WarningsRecorder) -> None:
+        pipe = sampler()
+        plain = pipe(call)
+        apply_tome(pipe, 0, **self.CHOSEN, cache_scheduler="DDIMScheduler")
+        assert equal_steps(plain, pipe(call)) == [0, 2, 5, 8, 11]
+        assert pipe.tome.entries[0].last_image.computed_steps == (0, 2, 5, 8, 11)
+        assert not [warning for warning in recwarn if "ToMe" in str(warning.message)]
+
+    def test_of_another_number_it_keeps_its_places_and_that_is_logged(self) -> None:
+        pipe = sampler()
+        plain = pipe(call, 24)
+        apply_tome(pipe, 0, **self.CHOSEN)
+        with pytest.warns(UserWarning, match="list in cache is for 12 steps and this denoising has 24.*choose them again"):
+            cached = pipe(call, 24)
+        expected = sorted(choose_computed_steps(24, self.CHOSEN["cache"], cache_steps=STEPS))
+        assert equal_steps(plain, cached) == expected
+        assert len(expected) == 10
+
+    def test_another_scheduler_is_logged(self) -> None:
+        pipe = apply_tome(sampler(), 0, **self.CHOSEN, cache_scheduler="PNDMScheduler")
+        with pytest.warns(UserWarning, match="was chosen with PNDMScheduler and this pipeline has DDIMScheduler"):
+            pipe(call)
+
+    def test_each_step_follows_its_own_share_of_the_slope(self) -> None:
+        def run(slope: Any) -> list[np.ndarray]:
+            return apply_tome(sampler(), 0, **{**self.CHOSEN, "cache_slope": slope})(call)
+
+        reused, linear = run(0.0), run(1.0)
+        mixed = run([0.0] * 6 + [1.0] * 6)
+        assert equal_steps(mixed[:6], reused[:6]) == list(range(6))
+        assert equal_steps(mixed[6:], linear[6:]) == list(range(6))
+        assert not np.array_equal(reused[6], linear[6])
+
+    @pytest.mark.parametrize(
+        ("given", "error", "words"),
+        [
+            (dict(cache=0.5, cache_steps=12), ToMeValueError, "cache_steps=12 has no effect with cache=0.5.*list the steps"),
+            (dict(cache_scheduler="DDIMScheduler"), ToMeValueError, "cache_scheduler='DDIMScheduler' has no effect"),
+            (dict(cache=(0, 12), cache_steps=12), ToMeValueError, "lists step 12, and cache_steps=12 has steps 0 to 11"),
+            (dict(cache=(0, 5), cache_slope=[0.5, 1]), ToMeValueError, "one number for each of cache_steps=None steps; got 2"),
+            (dict(cache=0.5, cache_slope=3), ToMeValueError, "cache_slope=3 must be how much of the slope"),
+            (dict(cache=0.5, cache_slope="all"), ToMeTypeError, "cache_slope='all' must be how much of the slope"),
+            (dict(cache=(0, 5), cache_scheduler=7), ToMeTypeError, "cache_scheduler=7 must be the name of a scheduler's class"),
+        ],
+    )  # fmt: skip
+    def test_settings_that_do_not_fit_are_refused(
+        self, given: dict[str, Any], error: type[Exception], words: str
+    ) -> None:
+        with pytest.raises(error, match=words):
+            ToMeConfig(0, **given)
+
+
 class TestReports:
     """Of every call, whatever it was decided: those that ran all layers, and those that did not."""
 
@@ -369,6 +427,49 @@ class TestReports:
         assert (report.num_computed, report.num_skipped) == (STEPS, 0)
 
 
+class TestRemoval:
+    """ToMe taken off a part between two steps of an image."""
+
+    @pytest.mark.parametrize("path", ["transformer_blocks.0", "transformer_blocks.2", "transformer_blocks.1.attn1"])
+    def test_of_a_block_ends_the_cache_of_the_denoiser(self, path: str) -> None:
+        model = tiny.dit(num_layers=3)
+        pipe, part = Sampler(model, tiny.scheduler()), dict(model.named_sublayers())[path]
+
+        def run(model: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            if number == 3:
+                remove_tome(part)
+            return tiny.run_dit(model, timestep=timestep)
+
+        plain = pipe(run)
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        assert equal_steps(plain, pipe(run)) == list(range(STEPS))
+        (entry,) = pipe.tome.entries
+        assert entry.config.cache == 0
+        assert len(entry.paths) == 2
+        assert remove_tome(pipe).tome is None
+
+    def test_of_a_coarse_level_ends_it_too(self) -> None:
+        pipe = sampler()
+
+        def run(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            if number == 3:
+                remove_tome(unet.up_blocks[0])
+            return call(unet, number, timestep)
+
+        plain = pipe(run)
+        apply_tome(pipe, ratio=0, cache=CACHE)
+        assert equal_steps(plain, pipe(run)) == list(range(STEPS))
+        assert pipe.tome.config.cache == 0
+
+    def test_of_a_layer_that_serves_other_blocks_changes_nothing(self) -> None:
+        unet = apply_tome(tiny.unet(), ratio=0.5, end=0.6)
+        before, output = unet.tome, tiny.run_unet(unet)
+        for part in (unet.time_proj, unet.conv_in):
+            remove_tome(part)
+        assert unet.tome == before
+        assert np.array_equal(tiny.run_unet(unet), output)
+
+
 class TestLayers:
     """Models that ignore their timestep, so that a skipped step predicts what a computed one returns."""
 
@@ -427,8 +528,8 @@ class TestLayers:
                               up_block_types=("AttnUpBlock2D",) * 3)  # fmt: skip
         apply_tome(unet, ratio=0, cache=0.5)
         levels = (unet.down_blocks[0], unet.up_blocks[-1])
-        stacks = [vars(attention)["forward"] for level in levels for attention in level.attentions]
-        assert {type(forward) for forward in stacks} == {StackForward}
+        stacks = [list_overrides(attention)[0] for level in levels for attention in level.attentions]
+        assert {type(forward) for forward in stacks} == {StackOverride}
         assert all(forward.is_first and forward.is_last for forward in stacks)
 
 
@@ -579,5 +680,5 @@ class TestRefusals:
 
 def test_left_out_nothing_is_put_on_the_model() -> None:
     unet = apply_tome(tiny.unet(), ratio=0.5)
-    found = [type(vars(layer).get("forward")) for layer in unet.sublayers(include_self=True)]
-    assert not {StackForward, CoarseForward} & set(found)
+    found = [type(override) for layer in unet.sublayers(include_self=True) for override in list_overrides(layer)]
+    assert not {StackOverride, CoarseOverride} & set(found)

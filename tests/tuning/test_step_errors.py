@@ -104,17 +104,18 @@ TEXTS = dict(prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.text(1) * 0
 PICTURE = tiny.array((1, 3, 64, 64)).clip(0, 1)
 
 
+def image_to_image() -> Any:
+    return tiny.pipeline(ppdiffusers.StableDiffusionImg2ImgPipeline)
+
+
 @pytest.mark.once
 class TestMeasuring:
     @pytest.mark.parametrize(
         ("make", "call", "steps"),
         [
             (tiny.pipeline, dict(TEXTS, height=64, width=64), STEPS),
-            (
-                lambda: tiny.pipeline(ppdiffusers.StableDiffusionImg2ImgPipeline),
-                dict(TEXTS, num_inference_steps=15, image=PICTURE, strength=0.6), 9,
-            ),
-        ],  # fmt: skip
+            (image_to_image, dict(TEXTS, num_inference_steps=15, image=PICTURE, strength=0.6), 9),
+        ],
         ids=["text to image", "image to image"],
     )
     def test_every_step_has_its_values_and_the_pipeline_is_as_before(

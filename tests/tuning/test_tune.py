@@ -150,8 +150,9 @@ class TestOnAPipeline:
     def test_fewer_steps_are_returned_where_they_keep_more(self, num_steps: int) -> None:
         best = Trial("a", replace(MILD, cache=0.5), 2.0, 33.8, None)
         fewer = [
-            Trial("fewer steps", MILD, 2.1, 47.0, None, num_steps), Trial("fewer steps", ToMeConfig(0), 1.5, 60.0, None, 8)
-        ]  # fmt: skip
+            Trial("fewer steps", MILD, 2.1, 47.0, None, num_steps),
+            Trial("fewer steps", ToMeConfig(0), 1.5, 60.0, None, 8),
+        ]
         assert _choose_over_fewer_steps(best, fewer, Target(psnr=30)) is fewer[0]
         assert _choose_over_fewer_steps(best, fewer, Target(psnr=50)) is best
         assert _choose_over_fewer_steps(best, fewer[1:], Target(psnr=30)) is best
