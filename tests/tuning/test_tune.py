@@ -138,7 +138,7 @@ class TestOnAPipeline:
         )  # fmt: skip
         assert found.pays
         ((num_images, seconds),) = begun
-        assert num_images == 3 + NUM_CHOOSING * count_images(12)
+        assert num_images == 13 + NUM_CHOOSING * count_images(12)
         assert seconds > 0
         _, unmerged, merged = found.trials
         assert (unmerged.config, merged.config) == (ToMeConfig(0.0), MILD)
