@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
@@ -110,6 +112,7 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
         for part in layer.sublayers(include_self=True):
             require_whole_graph(vars(part).get("forward"))
     _check_settings([block for _, chosen in plan for block in chosen], config)
+    _log_advice(config, [block for _, chosen in plan for block in chosen])
     # Nothing was touched before this line and nothing can fail after it.
     with CHANGES:
         remove_tome(model_or_pipe)
@@ -193,6 +196,26 @@ def _check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
             f"st={config.st} merges tokens of several frames, and the attention of {type(single.block).__name__} "
             f"({single.name or 'the block itself'}) is within one image or frame; leave st at 1"
         )
+
+
+def _log_advice(config: ToMeConfig, blocks: list[MergeableBlock]) -> None:
+    """Log once where a strong preset meets a transformer that is given classes, or text among its tokens."""
+    if (preset := config.preset_name) not in ("balanced", "fast"):
+        return
+    for block in blocks:
+        settings = getattr(block.parent, "config", {})
+        takes_classes = block.stage is None and getattr(settings, "norm_type", "") == "ada_norm_zero"
+        if takes_classes or any(point.text for _, point in block.points(config)):
+            _log_once(
+                f"the preset {preset!r} is not advised for {type(block.parent).__name__}: fewer steps keep more of its "
+                "images in the same time; 'quality' is milder, and docs/en/guides/settings.md says what is advised"
+            )
+            return
+
+
+@cache
+def _log_once(message: str) -> None:
+    logging.getLogger("ppdiffusers_tome").warning("ToMe: %s", message)
 
 
 def _accepts_group_sizes(block: MergeableBlock, point: MergePoint, config: ToMeConfig) -> bool:

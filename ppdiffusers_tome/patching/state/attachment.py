@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 import warnings
@@ -22,8 +24,10 @@ from ppdiffusers_tome.patching.state.recompute import find_stored_call
 from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 
-# A warning names the first line outside of these folders.
-_LIBRARIES = (str(Path(__file__).parents[2]), str(Path(sys.modules["paddle"].__file__ or "").parent))
+# A warning names the first line outside of these files: the user's.
+_SITE = Path(sys.modules["paddle"].__file__ or "").parents[1]
+_FOLDERS = (Path(__file__).parents[2], _SITE / "paddle", _SITE / "ppdiffusers", _SITE / "paddlenlp")
+_LIBRARIES = (*(f"{folder}{os.sep}" for folder in _FOLDERS), contextlib.__file__)
 
 
 class Attachment:

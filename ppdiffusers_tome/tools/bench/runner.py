@@ -16,6 +16,7 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.bench.variants import NONE, VARIANTS, label_variants, split_label, variant_applied
 from ppdiffusers_tome.tools.bench.workloads import ATTENTIONS, PLAIN, Case, load_workload
 from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
+from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
@@ -97,8 +98,14 @@ def run_sweep(args: argparse.Namespace, name: str, title: str, *, steps: int) ->
     """Measure every combination of ``add_sweep_arguments`` with ``args.model``; see ``run_benchmark``."""
     for ratio in args.ratios:
         ToMeConfig(ratio=ratio)  # checks its range
+    if not any(VARIANTS[name].takes_ratio for name in args.variants):
+        refuse_options(args, ["--ratios"], f"has no effect on {_join(args.variants)}; add another of --variants")
+    if "--repeats" in args.given and len(args.repeats) > len(args.sizes):
+        raise UserError(f"--repeats has {len(args.repeats)} numbers for {len(args.sizes)} --sizes; give one a size")
+    trusts_code = getattr(args, "trust_model_code", False)  # of a model that is loaded
     repeats = {
-        Case(args.model, args.dtype, attention, size, batch, steps): args.repeats[min(number, len(args.repeats) - 1)]
+        Case(args.model, args.dtype, attention, size, batch, steps, trusts_code):
+        args.repeats[min(number, len(args.repeats) - 1)]
         for (number, size), batch, attention in product(enumerate(args.sizes), args.batches, args.attention)
     }
     run_benchmark(args, name, title, repeats, label_variants(args.variants, args.ratios))

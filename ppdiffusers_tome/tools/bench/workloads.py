@@ -31,6 +31,7 @@ class Case:
         size: height and width of the image in pixels.
         batch: rows of the denoiser's batch, or images of one pipeline call.
         steps: denoising steps of one timed run.
+        trusts_code: run Python files of the model.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Case:
     size: int
     batch: int
     steps: int
+    trusts_code: bool = False
 
     @property
     def is_pipeline(self) -> bool:
@@ -47,7 +49,8 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.model}, {self.dtype}, {self.size}x{self.size}, batch {self.batch}, {self.attention} attention"
+        model = find_model(self.model).label if self.is_pipeline else self.model
+        return f"{model}, {self.dtype}, {self.size}x{self.size}, batch {self.batch}, {self.attention} attention"
 
     def key(self, kind: str, name: int | str) -> list[Any]:
         """Return the ledger's key of a result.
@@ -125,7 +128,7 @@ def _make_conditions(case: Case, config: Any, make_normal: Callable[..., Any]) -
 def _load_pipeline(case: Case) -> tuple[Any, Callable[[int], None]]:
     from ppdiffusers_tome.tools.generation.sampling import generate_batch
 
-    source = find_model(case.model)
+    source = find_model(case.model, trusts_code=case.trusts_code)
     pipe = model_loader.load_pipeline(source, dtype=case.dtype)
     guidance_scale = choose_guidance_scale(source, takes_classes=False)
     pipe.set_progress_bar_config(disable=True)

@@ -19,5 +19,5 @@ def require_extra(extra: str, command: str) -> None:
     if missing:
         raise UserError(
             f"{command} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
-            f'pip install "ppdiffusers-tome[{extra}]"'
+            f'pip install ".[{extra}]" in a clone of the repository'
         )

@@ -157,7 +157,7 @@ class Page:
         for field in ("preset", "method"):
             component = self._form[field]
             updates[component]["choices"] = [(names.get(name, name), name) for _, name in component.choices]
-        header = words("header", model=settings.model.name, device=get_device_name(), dtype=settings.dtype)
+        header = words("header", model=settings.model.label, device=get_device_name(), dtype=settings.dtype)
         first = f"<p>{words('first')}</p>"
         return [language, header, first, *(gr.update(**update) for update in updates.values())]
 

@@ -26,7 +26,7 @@ from ppdiffusers_tome.tools.generation import loaded_pipeline
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, make_warm_up_config
+from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, check_text, make_warm_up_config
 from ppdiffusers_tome.tools.play import requests
 from ppdiffusers_tome.tools.play.requests import RefusedError, check_number, check_tome
 
@@ -140,6 +140,8 @@ class Studio:
         loaded, prompt, tome = replace(base, settings=settings), str(form["prompt"] or "").strip(), check_tome(form)
         if not prompt:
             raise RefusedError("no_prompt")
+        for text in (prompt, settings.negative_prompt or ""):
+            check_text("prompt", text)
         loaded.check(prompt)
         replace(settings, tome=ToMeConfig(0.0)).check_memory()
         edges = self.find_edges(photo, form) if base is self.guided and photo is not None else None

@@ -64,7 +64,7 @@ def test_transformer_is_counted_in_latents_at_its_own_size(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A DiTPipeline does not tell the scale between pixels and latents, and ignores a size."""
-    monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_denoiser", lambda *_: (1.0, 0.1, 0))
+    monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_denoiser", lambda *_, **__: (1.0, 0.1, 0))
     monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_decoding", lambda *_: 5.0)
     assert main(["doctor", "--model", "bundled-dit", "--height", "512", "--config", "quality"]) == 0
     output = capsys.readouterr().out

@@ -101,7 +101,7 @@ def test_missing_packages_are_named_with_their_extra_before_any_work(monkeypatch
     for arguments, extra in ((GENERATE, "cli"), (["doctor"], "cli"), (["play"], "play")):
         assert main(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.endswith(f'pip install "ppdiffusers-tome[{extra}]"')
+        assert line.endswith(f'pip install ".[{extra}]" in a clone of the repository')
 
 
 def test_faults_show_and_missing_memory_is_one_line(monkeypatch, capsys):

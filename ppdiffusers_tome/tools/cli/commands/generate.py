@@ -79,3 +79,4 @@ def run(args: argparse.Namespace) -> None:
             f"{seconds:.2f} s per image (median of {len(images)}) on {get_device_name()}; peak memory {denoising} "
             f"while denoising, {peak} with decoding ({explain_peak()})"
         )
+        print_line(loaded.describe_merging())

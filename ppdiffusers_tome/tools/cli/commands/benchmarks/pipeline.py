@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ppdiffusers_tome.tools.bench.runner import add_sweep_arguments, parse_count, run_sweep
+from ppdiffusers_tome.tools.generation.arguments import add_trust_argument
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, find_model
 
 HELP = "Measure whole images: unmerged, with the port, with this package, and with tokens dropped at no cost."
@@ -22,11 +23,13 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=BUNDLED, metavar="MODEL",
                         help=f"a pipeline's folder or a hub name (default: {BUNDLED})")
+    add_trust_argument(parser)
     parser.add_argument("--steps", type=parse_count, metavar="N",
                         help="denoising steps (default: 20; bundled model: 10)")
     add_sweep_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    steps = args.steps or (10 if find_model(args.model).bundled else 20)
+    model = find_model(args.model, trusts_code=args.trust_model_code)
+    steps = args.steps or (10 if model.bundled else 20)
     run_sweep(args, "pipeline", "A pipeline with token merging", steps=steps)
