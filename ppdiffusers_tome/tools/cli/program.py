@@ -20,7 +20,6 @@ from ppdiffusers_tome.tools.console.output import shorten_warnings
 from ppdiffusers_tome.tools.console.parsing import Parser, add_commands, parse
 from ppdiffusers_tome.tools.console.process import prepare_process
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
-from ppdiffusers_tome.tools.ranks import exit_process
 from ppdiffusers_tome.version import __version__
 
 PROGRAM = "ppdiffusers-tome"
@@ -98,5 +97,4 @@ def program() -> NoReturn:
     """Run the program and end the process."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may have letters that a terminal lacks
-    code = main()
-    exit_process(code)
+    sys.exit(main())

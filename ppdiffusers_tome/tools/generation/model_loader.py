@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,7 +39,11 @@ def load_pipeline(
 
     log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
     with _explain_faults("--model", model):
-        index = ppdiffusers.DiffusionPipeline.load_config(str(model.folder or model.name))
+        # Of a folder not with ppdiffusers, which cannot read an index that names a pipeline's own file.
+        index = (
+            ppdiffusers.DiffusionPipeline.load_config(model.name) if model.folder is None
+            else json.loads((model.folder / "model_index.json").read_bytes())
+        )  # fmt: skip
     code = find_code(index, model.folder, ppdiffusers.pipelines)
     if code is not None and not model.trusts_code:
         raise UserError(
