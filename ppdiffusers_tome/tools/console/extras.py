@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from ppdiffusers_tome.errors import UserError
 
 _CLI = (
-    "filelock", "flip_evaluator", "matplotlib", "packaging", "PIL", "psutil", "rich", "scipy",
+    "flip_evaluator", "matplotlib", "packaging", "PIL", "psutil", "rich", "scipy",
     "skimage", "tqdm",
 )  # fmt: skip
 MODULES = {"cli": _CLI, "play": ("gradio", *_CLI)}

@@ -53,6 +53,14 @@ def render_comparison(translate: Translate, comparison: Comparison) -> str:
     )
 
 
+def render_unmerged(translate: Translate, image: Image.Image) -> str:
+    """Render the unmerged image, which is ready before the merged one."""
+    style = f"max-width:{max(image.width, 640)}px"
+    return f'<div class="tome-first" style="{style}">{_img(image, translate("unmerged"))}</div>' + _notes(
+        translate("merged_follows")
+    )
+
+
 def render_photo(translate: Translate, photo: Image.Image, edges: Image.Image) -> str:
     """Render an uploaded image beside its edges."""
     return f'<div class="tome-photo">{_img(photo, translate("guide"))}{_img(edges, translate("edges"))}</div>'

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from PIL import Image
 
@@ -30,6 +30,7 @@ from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, 
 from ppdiffusers_tome.tools.play import requests
 from ppdiffusers_tome.tools.play.requests import RefusedError, check_number, check_tome
 
+T = TypeVar("T")
 _MAP_CALLS, _MAP_PIXELS = 12, 512  # of a map, each of whose calls is an image to send
 Report = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
 
@@ -147,8 +148,10 @@ class Studio:
         edges = self.find_edges(photo, form) if base is self.guided and photo is not None else None
         return Request(loaded, prompt, edges, tome, form["preset"] == requests.OWN and bool(form["with_map"]))
 
-    def compare(self, request: Request, previous: Comparison | None, report: Report) -> Comparison:
-        """Generate both images, or the merged one alone where ``previous`` has the unmerged one.
+    def generate_unmerged(
+        self, request: Request, previous: Comparison | None, report: Report
+    ) -> tuple[GeneratedImage, bool]:
+        """Generate the unmerged image; return it, and whether it is that of ``previous``.
 
         Args:
             request: from ``prepare``.
@@ -158,21 +161,31 @@ class Studio:
         Raises:
             CancelledError: the request was cancelled, or the studio closed; a running step ends before.
         """
+        last = None if previous is None else previous.request
+        if previous and last and (last.loaded, last.prompt, last.edges) == (
+            request.loaded, request.prompt, request.edges
+        ):  # fmt: skip
+            return previous.unmerged, True
+        return self._run(self._generate, request, None, self._stop_if_cancelled(request, report)), False
 
+    def compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: Report) -> Comparison:
+        """Generate the merged image beside the unmerged one; see ``generate_unmerged``."""
+        report_or_cancel = self._stop_if_cancelled(request, report)
+        return self._run(self._compare, request, unmerged, is_reused, report_or_cancel)
+
+    def _stop_if_cancelled(self, request: Request, report: Report) -> Report:
         def report_or_cancel(stage: str, done: int, calls: int) -> None:
             if request.cancelled.is_set() or self._is_closed:
                 raise CancelledError
             report(stage, done, calls)
 
-        context = copy_context()  # where Gradio looks for the user of a progress bar
-        return self._worker.submit(context.run, self._compare, request, previous, report_or_cancel).result()
+        return report_or_cancel
 
-    def _compare(self, request: Request, previous: Comparison | None, report: Report) -> Comparison:
-        last = None if previous is None else previous.request
-        is_reused = last is not None and (last.loaded, last.prompt, last.edges) == (
-            request.loaded, request.prompt, request.edges
-        )  # fmt: skip
-        unmerged = previous.unmerged if previous and is_reused else self._generate(request, None, report)
+    def _run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Work on the one thread, in the context where Gradio looks for the user of a progress bar."""
+        return self._worker.submit(copy_context().run, work, *arguments).result()
+
+    def _compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: Report) -> Comparison:
         merged = self._generate(request, request.tome, report).compare_with(unmerged.image)
         oddities = request.loaded.describe_oddities(request.prompt)
         if request.edges is not None and request.edges.getbbox() is None:

@@ -25,7 +25,12 @@ def compare(
 ) -> Comparison:  # fmt: skip
     request = studio.prepare(make_form(studio, **fields), photo)
     request = request if cancelled is None else replace(request, cancelled=cancelled)
-    return studio.compare(request, None, lambda *report: None if stages is None else stages.append(report))
+
+    def report(*stage: Any) -> None:
+        if stages is not None:
+            stages.append(stage)
+
+    return studio.compare(request, *studio.generate_unmerged(request, None, report), report)
 
 
 def images_equal(first: Image.Image, second: Image.Image) -> bool:
@@ -33,9 +38,10 @@ def images_equal(first: Image.Image, second: Image.Image) -> bool:
 
 
 def test_images_are_those_of_the_pipeline(studio: Studio) -> None:
-    result = compare(studio, seed=3, steps=10, cache=0.5)
+    result = compare(studio, seed=3, steps=10, cache=0.5, end=0.8)
     loaded = replace(studio.plain, settings=replace(studio.plain.settings, seed=3))
-    for tome, image in ((None, result.unmerged.image), (ToMeConfig(ratio=0.5, cache=0.5), result.merged.image)):
+    merging = ToMeConfig(ratio=0.5, cache=0.5, end=0.8)
+    for tome, image in ((None, result.unmerged.image), (merging, result.merged.image)):
         loaded.apply(tome)
         assert images_equal(image, loaded.generate(studio.prompt, 0, None, steps=10).image)
     assert result.merged.similarity is not None
