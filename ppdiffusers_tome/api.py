@@ -66,7 +66,9 @@ def apply_tome(
     st: int = UNSET,
     proportional: bool | None = UNSET,
     cache: float | Sequence[int] = UNSET,
-    cache_order: int = UNSET,
+    cache_slope: float | Sequence[float] = UNSET,
+    cache_steps: int | None = UNSET,
+    cache_scheduler: str | None = UNSET,
     config: ToMeConfig | str | Path | None = None,
 ) -> T:
     """Merge redundant tokens in a model, or every denoiser of a pipeline.
@@ -111,10 +113,18 @@ def apply_tome(
             logarithm of the size is added to the scores. None (default): only with ``keys`` and ``pool``.
         cache: fraction of the denoising steps that skip most layers and predict what they add from the computed steps
             before, ``0 <= cache < 1`` (default 0: every step is computed); or the list of computed steps, from 0, such
-            as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)``. With a fraction, the first two and the last step are computed,
-            and gaps between computed steps shrink towards the end. It needs a pipeline, which knows the number of
-            steps, and 9 steps or more.
-        cache_order: of the extrapolation: 1 (default) is linear in the last two computed steps, 0 reuses the last one.
+            as ``(0, 1, 5, 8, 11, 13, 15, 17, 18, 19)``. With a fraction, the first and the last two steps are computed,
+            and those between are spread by the model's family: fewer at the beginning in a UNet, still fewer in a
+            class-conditional transformer, most at the beginning in one with a text. It needs a pipeline, which knows
+            the number of steps, and 9 steps or more.
+        cache_slope: the share of the slope between the last two computed steps that a skipped step follows, 0 to 2
+            (default 0.75): 1 extrapolates linearly, 0 reuses the last computed step; or a list of one share for each of
+            ``cache_steps`` steps.
+        cache_steps: the number of denoising steps that the list in ``cache`` is for. In a denoising of another length,
+            listed steps keep their places as fractions of it, and that is logged. With None (default) the list is taken
+            as it is, and steps after its last are computed.
+        cache_scheduler: the class name of the scheduler that the list was chosen with (default None: any); another one
+            is logged.
         config: a ``ToMeConfig``, the name of a preset (``"quality"``, ``"balanced"`` or ``"fast"``), or a JSON file
             that ``ToMeConfig.save`` wrote; the source of every setting that you do not pass, the ratio included.
 

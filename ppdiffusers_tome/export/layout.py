@@ -43,7 +43,7 @@ def require_folder(folder: Path, names: Iterable[str] = _EARLY_NAMES, *, overwri
         raise ToMeValueError(f"{folder} is a file; choose another folder") from error
     with tempfile.TemporaryFile(dir=folder):
         pass  # else the folder cannot be written
-    exported = _list_exported(folder)
+    exported = list_exported(folder)
     for path in (folder / name for name in names):
         parent = path.parent
         if parent != folder and (parent.is_symlink() or parent.is_file()):
@@ -82,7 +82,7 @@ def publish(work: Path, folder: Path, description: dict[str, Any], *, overwrite:
     try:
         (folder / INDEX).unlink(missing_ok=True)
         # A program of the other Paddle would be loaded in place of the new one, and settings would be out of date.
-        for name in _list_exported(folder).intersection(_list_files(folder)) - {EXPORT}:
+        for name in list_exported(folder).intersection(_list_files(folder)) - {EXPORT}:
             (folder / name).unlink()
         for name in [EXPORT, *(name for name in names if name != INDEX), INDEX]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def read_export(folder: Path) -> dict[str, Any] | None:
     return export if isinstance(export, dict) and isinstance(export.get("files"), list) else None
 
 
-def _list_exported(folder: Path) -> set[str]:
+def list_exported(folder: Path) -> set[str]:
     """List the files that ``export.json`` names, itself included."""
     export = read_export(folder)
     return set() if export is None else {str(name) for name in export["files"]}

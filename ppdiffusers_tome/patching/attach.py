@@ -14,6 +14,7 @@ from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
     accepts_key_bias,
     execution_order,
+    find_family,
     find_layer,
     find_timestep_layer,
     is_a,
@@ -96,7 +97,7 @@ def _reset(model: Layer) -> None:
 
 def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     denoiser, method = blocks[0].denoiser, METHODS[config.method]
-    attachment = Attachment(config, max_timestep=blocks[0].adapter.max_timestep)
+    attachment = Attachment(config, max_timestep=blocks[0].adapter.max_timestep, family=find_family(denoiser))
     parents: dict[tuple[int, str], tuple[ParentForward, Layer]] = {}
     for number, block in enumerate(blocks):
         depth = number / max(1, len(blocks) - 1)

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters import adapters
-from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, ROLES, BlockAdapter, MergePoint, UNetParts
+from ppdiffusers_tome.patching.adapters.adapter import (
+    CROSS_ATTENTION,
+    ROLES,
+    UNETS,
+    BlockAdapter,
+    MergePoint,
+    UNetParts,
+)
 from ppdiffusers_tome.patching.unsupported import find_refusal
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, TEXT_TRANSFORMER, UNET
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -145,6 +153,14 @@ def find_timestep_layer(denoiser: Layer) -> Any | None:
             if name == "time_proj" or is_a(layer, "Timesteps"):
                 return layer
     return None
+
+
+def find_family(denoiser: Layer) -> str:
+    """Return which of ``FAMILIES`` a denoiser, or a ControlNet of one, belongs to."""
+    if any(getattr(denoiser, parts.down, None) is not None for parts in UNETS):
+        return UNET
+    is_class_conditional = getattr(getattr(denoiser, "config", None), "norm_type", None) == "ada_norm_zero"
+    return CLASS_TRANSFORMER if is_class_conditional or is_a(denoiser, "DiTLLaMA2DModel") else TEXT_TRANSFORMER
 
 
 @lru_cache(maxsize=1024)

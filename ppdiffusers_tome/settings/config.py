@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,9 @@ class ToMeConfig:
     st: int = 1
     proportional: bool | None = None
     cache: float | Sequence[int] = 0.0
-    cache_order: int = 1
+    cache_slope: float | Sequence[float] = 0.75
+    cache_steps: int | None = None
+    cache_scheduler: str | None = None
 
     def __new__(cls, *_: Any, **settings: Any) -> ToMeConfig:
         check_names(settings)  # with a suggestion, which Python's own error lacks
@@ -136,6 +138,12 @@ class ToMeConfig:
         return self.reuse_steps > 1 or bool(self.cache)
 
     @property
+    def without_cache(self) -> ToMeConfig:
+        """The same settings with every step computed."""
+        defaults: dict[str, Any] = {each.name: each.default for each in fields(self) if each.name.startswith("cache")}
+        return replace(self, **defaults)
+
+    @property
     def levels(self) -> tuple[int, ...] | None:
         """The levels that ``ratio`` names, finest first; None for all."""
         return tuple(self.ratio) if isinstance(self.ratio, Mapping) else None
@@ -145,6 +153,8 @@ class ToMeConfig:
         """The ratio and all other changed settings: ``ratio 0.7, tile 16``."""
         defaults = ToMeConfig().to_dict()
         changes = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != defaults[name]}
+        if isinstance(changes.get("cache_slope"), list):
+            changes["cache_slope"] = "by step"
         text = ", ".join(f"{name} {format_setting(value)}" for name, value in changes.items())
         preset = self.preset_name
         return text if preset is None or ToMeConfig.preset(preset) != self else f"preset {preset} ({text})"
@@ -161,7 +171,10 @@ class ToMeConfig:
         ratio: Any = self.ratio
         if isinstance(ratio, Mapping):
             ratio = {str(level): _to_list(ramp) for level, ramp in ratio.items()}
-        return {**vars(self), "ratio": _to_list(ratio), "cache": _to_list(self.cache)}
+        return {
+            **vars(self), "ratio": _to_list(ratio), "cache": _to_list(self.cache),
+            "cache_slope": _to_list(self.cache_slope),
+        }  # fmt: skip
 
     def to_json(self) -> str:
         """Return the text of a file that ``load`` reads."""

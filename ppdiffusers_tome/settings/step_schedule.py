@@ -2,42 +2,109 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 MIN_STEPS = 9  # with fewer, no step is skipped
-_GROWTH = 1.2  # 0 spaces the computed steps evenly; more moves them to the end
+
+# The kinds of denoisers whose early and late steps matter differently.
+FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
+    "UNet", "class-conditional transformer", "transformer of images or videos from text",
+)  # fmt: skip
+# How densely steps are computed over the denoising, as points of progress (0 to 1) and density, interpolated linearly.
+# UNet: chosen by the worst regime of docs/en/results/step-caches.md. The others: by the errors that others measured on
+# DiT-XL/2, FLUX.1-dev and Wan2.1 (arXiv 2512.23258), which that page names, too.
+_DENSITIES: dict[str, tuple[tuple[float, float], ...]] = {
+    UNET: ((0.0, 0.35), (0.2, 0.5), (0.3, 1.0), (1.0, 0.8)),
+    CLASS_TRANSFORMER: ((0.0, 0.5), (0.2, 0.5), (0.3, 1.0), (0.85, 1.0), (0.9, 2.0), (1.0, 2.0)),
+    TEXT_TRANSFORMER: ((0.0, 1.0), (0.34, 1.0), (0.38, 0.25), (0.85, 0.25), (0.95, 1.0), (1.0, 1.0)),
+}
 
 
 @lru_cache(maxsize=64)
-def choose_computed_steps(num_steps: int, cache: float | tuple[int, ...]) -> frozenset[int]:
+def choose_computed_steps(
+    num_steps: int, cache: float | tuple[int, ...], family: str = UNET, cache_steps: int | None = None
+) -> frozenset[int]:
     """Choose the steps of a denoising that are computed.
 
-    The first two give the extrapolation its slope. From there to the last step the gaps shrink exponentially: later
-    steps correct the errors of early ones, and nothing corrects those of the last. The growth was chosen by measuring,
-    see docs/en/results/fidelity.md.
+    The first is always computed, and the last two, as nothing corrects their errors. The steps between are spread by
+    the density of the family.
 
     Args:
         num_steps: of the denoising.
-        cache: the fraction of steps to skip, or the computed steps themselves, counted from 0; those after the last one
-            are computed too.
+        cache: the fraction of steps to skip, or the computed steps themselves, counted from 0. Without ``cache_steps``
+            those after the last one are computed, too.
+        family: one of ``FAMILIES``, for a fraction.
+        cache_steps: the steps of the denoising that a list is for. In one of another length the listed steps keep their
+            places, as fractions of the denoising, and the fraction of skipped steps stays.
 
     Example:
-        >>> sorted(choose_computed_steps(20, 0.5))
-        [0, 1, 5, 8, 11, 13, 15, 17, 18, 19]
+        >>> sorted(choose_computed_steps(20, 0.3))
+        [0, 2, 5, 6, 7, 8, 10, 11, 12, 14, 15, 17, 18, 19]
+        >>> sorted(choose_computed_steps(10, (0, 1, 2, 6, 14, 18, 19), cache_steps=20))
+        [0, 1, 7, 9]
     """
     if isinstance(cache, tuple):
-        return (frozenset(cache) | frozenset(range(cache[-1], num_steps))) & frozenset(range(num_steps))
-    count = max(num_steps - round(cache * num_steps), 4)
-    if num_steps < MIN_STEPS or count >= num_steps:
+        if cache_steps is None:
+            return frozenset(step for step in range(num_steps) if step in cache or step >= cache[-1])
+        return frozenset(cache) if cache_steps == num_steps else _move_steps(cache, cache_steps, num_steps)
+    count = count_computed_steps(num_steps, cache)
+    if count >= num_steps:
         return frozenset(range(num_steps))
-    distance, num_gaps = num_steps - 2, count - 2  # from the second step to the last
-    places = [
-        round(distance * math.log1p(number / num_gaps * math.expm1(_GROWTH)) / _GROWTH)
-        for number in range(num_gaps + 1)
-    ]
-    gaps = [max(1, later - earlier) for earlier, later in pairwise(places)]
-    while sum(gaps) > distance:
-        gaps[gaps.index(max(gaps))] -= 1
-    return frozenset([0, *accumulate(sorted(gaps, reverse=True), initial=1)])
+    points = _DENSITIES[family]
+    between = [_interpolate(points, step / (num_steps - 1)) for step in range(1, num_steps - 2)]
+    return frozenset([0, num_steps - 2, num_steps - 1, *(step + 1 for step in _spread(count - 3, between))])
+
+
+def count_computed_steps(num_steps: int, cache: float) -> int:
+    """Count the steps that are computed where a fraction of them is skipped."""
+    return num_steps if num_steps < MIN_STEPS else min(num_steps, max(num_steps - round(cache * num_steps), 4))
+
+
+def spread_slopes(num_steps: int, slope: float | Sequence[float]) -> tuple[float, ...]:
+    """Return each step's share of the slope, from one for all or from those of another number of steps."""
+    if not isinstance(slope, Sequence):
+        return (slope,) * num_steps
+    last = max(1, num_steps - 1)
+    return tuple(slope[round(step * (len(slope) - 1) / last)] for step in range(num_steps))
+
+
+def _spread(count: int, densities: Sequence[float]) -> list[int]:
+    """Choose so many places, the closer together the higher the density there."""
+    low, high = 0.0, count / min(densities)
+    for _ in range(60):  # bisect the factor with which the densities, each at most 1, add up to the count
+        middle = (low + high) / 2
+        is_less = sum(min(1.0, middle * density) for density in densities) < count
+        low, high = (middle, high) if is_less else (low, middle)
+    places: list[int] = []
+    owed = 0.5
+    for place, density in enumerate(densities):
+        owed += min(1.0, high * density)
+        if owed >= 1 and len(places) < count:
+            places.append(place)
+            owed -= 1
+    return places
+
+
+def _move_steps(computed: Sequence[int], num_steps: int, new_num_steps: int) -> frozenset[int]:
+    """Return as large a part of another denoising's steps, at the same fractions of it."""
+    count = max(2, round(len(computed) / num_steps * new_num_steps))
+    scale = (new_num_steps - 1) / (num_steps - 1)
+    moved: list[int] = []
+    for number in range(count):
+        place = number * (len(computed) - 1) / (count - 1)
+        left, share = int(place), place - int(place)
+        step = computed[left] if share == 0 else computed[left] + share * (computed[left + 1] - computed[left])
+        moved.append(max(round(step * scale), moved[-1] + 1 if moved else 0))
+    for number in range(count - 1, -1, -1):
+        moved[number] = min(moved[number], new_num_steps - count + number)
+    return frozenset(moved)
+
+
+def _interpolate(points: Sequence[tuple[float, float]], place: float) -> float:
+    """Return the value at a place of the lines between points."""
+    for (left, low), (right, high) in pairwise(points):
+        if place <= right:
+            return low + (high - low) * (place - left) / (right - left)
+    return points[-1][1]

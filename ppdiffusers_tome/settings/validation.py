@@ -27,7 +27,7 @@ _INTEGERS = {
     "max_downsample": (1, 8, "1, 2, 4, 8 or None (the finest level of the model)"),
     "seed": (0, 2**63 - 1, "a whole number from 0 to 2**63 - 1"),
     "tile": (1, math.inf, "a whole number of tokens, such as 16, or None (compare all with all)"),
-    "cache_order": (0, 1, "0 (reuse) or 1 (extrapolate linearly)"),
+    "cache_steps": (2, math.inf, "the number of denoising steps that the list in cache is for, or None (any)"),
     "reuse_steps": (1, math.inf, "a whole number of denoising steps, 1 (no reuse) or more, such as 4"),
 }
 _FLOATS = {
@@ -56,6 +56,7 @@ def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
             raise ToMeValueError(f"{name}={truncated_repr(value)} must be {accepted}")
         values[name] = int(value) if name in _INTEGERS else float(value)
     values["cache"] = _validate_cache(values["cache"])
+    _validate_cache_list(values)
     method = values["method"]
     if not isinstance(method, str) or method not in METHODS:
         suggestion = did_you_mean(method, METHODS) if isinstance(method, str) else ""
@@ -90,6 +91,49 @@ def _validate_cache(cache: Any) -> float | tuple[int, ...]:
     if not 0 <= cache < 1:
         raise ToMeValueError(f"cache={truncated_repr(cache)} must be the fraction of steps to skip, 0 <= cache < 1")
     return float(cache)
+
+
+def _validate_cache_list(values: dict[str, Any]) -> None:
+    """Check the settings that belong to a list of computed steps."""
+    names = ("cache", "cache_steps", "cache_slope", "cache_scheduler")
+    cache, steps, slope, scheduler = (values[name] for name in names)
+    accepted = "how much of the slope a skipped step follows, 0 (reuse) to 2, such as 0.75, or one for each step"
+    if _is_sequence(slope):
+        slopes = [to_python(each) for each in slope]
+        if len(slopes) != steps:
+            raise ToMeValueError(
+                f"cache_slope={truncated_repr(slope)} must have one number for each of cache_steps={steps} steps; got "
+                f"{len(slopes)}",
+                settings=("cache_slope", "cache_steps"),
+            )
+        values["cache_slope"] = tuple(_check_slope(each, accepted) for each in slopes)
+    else:
+        values["cache_slope"] = _check_slope(slope, accepted)
+    if scheduler is not None and not isinstance(scheduler, str):
+        raise ToMeTypeError(
+            f"cache_scheduler={truncated_repr(scheduler)} must be the name of a scheduler's class, such as "
+            f"'DDIMScheduler', or None; got {describe_type(scheduler)}"
+        )
+    for name in ("cache_steps", "cache_scheduler"):
+        if values[name] is not None and not isinstance(cache, tuple):
+            raise ToMeValueError(
+                f"{name}={truncated_repr(values[name])} has no effect with cache={cache:g}, as it is for a list of "
+                "computed steps; leave it at None, or list the steps",
+                settings=(name, "cache"),
+            )
+    if steps is not None and cache[-1] >= steps:
+        raise ToMeValueError(
+            f"cache={truncated_repr(cache)} lists step {cache[-1]}, and cache_steps={steps} has steps 0 to "
+            f"{steps - 1}; raise cache_steps, or end the list earlier",
+            settings=("cache", "cache_steps"),
+        )
+
+
+def _check_slope(slope: Any, accepted: str) -> float:
+    check_type(slope, Real, accepted, "cache_slope=")
+    if not 0 <= slope <= 2:
+        raise ToMeValueError(f"cache_slope={truncated_repr(slope)} must be {accepted}")
+    return float(slope)
 
 
 def _check_conflicts(values: Mapping[str, Any]) -> None:

@@ -11,16 +11,17 @@ from ppdiffusers_tome.errors import ToMeValueError
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
 from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, count_computed_steps
 from ppdiffusers_tome.settings.types import LEVELS, truncated_repr
+from ppdiffusers_tome.tuning.results import ChosenSteps
 
 # The most similar images at their speed (docs/en/results/fidelity.md) come from the presets in a UNet, from
 # proportional attention and "keys" in a transformer, and in both from unmerged last steps. Plain merging also works
 # where blocks have no layers for keys and attention takes no mask. A cache over steps goes with the best of each model
 # (docs/en/results/step-caches.md).
-_CACHES = (0.3, 0.5, 0.6, 0.7)
+_CACHES = (0.2, 0.3, 0.5, 0.6)
 _CACHED = (
-    ToMeConfig(0.0), replace(ToMeConfig.preset("balanced"), end=0.8), ToMeConfig.preset("balanced"),
+    ToMeConfig(0.0), replace(ToMeConfig.preset("balanced"), end=0.9), ToMeConfig.preset("balanced"),
     ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
 )  # fmt: skip
 CANDIDATES = (
@@ -92,6 +93,33 @@ def common_settings(
         return settings
     values = vars(apply_overrides(config, {"ratio": 0.0, **settings}))
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}
+
+
+def fit_cache(
+    families: Mapping[str, Sequence[ToMeConfig]], chosen: Mapping[int, ChosenSteps], scheduler: str | None
+) -> dict[str, list[ToMeConfig]]:  # fmt: skip
+    """Replace each fraction of skipped steps by the steps that were chosen for it.
+
+    Args:
+        families: candidates, as of ``list_candidates``.
+        chosen: the steps to compute by their number; without any, all candidates stay as they are.
+        scheduler: the class name of the scheduler that they were chosen with.
+    """
+    def fit(config: ToMeConfig) -> ToMeConfig:
+        num_steps = len(next(iter(chosen.values())).slopes) if chosen else 0
+        steps = chosen.get(count_computed_steps(num_steps, config.cache)) if isinstance(config.cache, float) else None
+        return config if not config.cache or steps is None else steps.apply_to(config, scheduler)
+
+    return {name: [fit(config) for config in configs] for name, configs in families.items()}
+
+
+def list_counts(families: Mapping[str, Sequence[ToMeConfig]], num_steps: int) -> list[int]:
+    """List how many steps the candidates compute that skip a fraction of them, in rising order."""
+    counts = {
+        count_computed_steps(num_steps, config.cache) for configs in families.values() for config in configs
+        if config.cache and isinstance(config.cache, float)
+    }  # fmt: skip
+    return sorted(count for count in counts if count < num_steps)
 
 
 def _strength(config: ToMeConfig) -> tuple[float, ...]:

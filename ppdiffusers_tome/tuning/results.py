@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import describe_type, to_python, truncated_repr
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Trial:
         speed_up: unmerged seconds divided by merged seconds, median over the images.
         psnr: the least over the images, in dB; infinite for identical images.
         peak_bytes: the most memory in use; None if it could not be measured.
-        steps: of the denoising, if there were fewer than in the call; such a trial is for comparison and never chosen.
+        steps: of the denoising, if there were fewer than in the call.
     """
 
     family: str
@@ -80,11 +84,14 @@ class Tuned:
     """Result of tuning.
 
     Attributes:
-        config: the settings to apply; if ``pays`` is False, the settings to keep with ratio 0, which merges nothing.
+        config: the settings to apply; if ``pays`` is False, the settings to keep with ratio 0 and every step computed,
+            which change nothing.
         pays: whether ``config`` meets the target and is worth using.
         trials: all trials in their order.
         verdict: a sentence about the result, with the reason if ``pays`` is False.
         unmerged_seconds, unmerged_peak_bytes: median and maximum over the unmerged images.
+        steps: of the denoising, where fewer of them with ``config`` keep more than all else in the same time; None for
+            the steps of the call.
     """
 
     config: ToMeConfig
@@ -93,3 +100,34 @@ class Tuned:
     verdict: str
     unmerged_seconds: float
     unmerged_peak_bytes: int | None
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredImage:
+    """An image and the cost of its call."""
+
+    pixels: np.ndarray  # uint8 [height, width, 3]
+    seconds: float
+    peak_bytes: int | None  # None if it could not be measured
+
+
+@dataclass(frozen=True)
+class ChosenSteps:
+    """Computed steps that fit a model.
+
+    Attributes:
+        steps: those that are computed, from 0.
+        slopes: the share of the slope that each step of the denoising follows if it is skipped.
+        psnr: of the image as expected from single errors, in dB.
+    """
+
+    steps: tuple[int, ...]
+    slopes: tuple[float, ...]
+    psnr: float
+
+    def apply_to(self, config: ToMeConfig, scheduler: str | None) -> ToMeConfig:
+        """Return settings with these steps, chosen with a scheduler of that class."""
+        return replace(
+            config, cache=self.steps, cache_slope=self.slopes, cache_steps=len(self.slopes), cache_scheduler=scheduler
+        )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import statistics
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -22,23 +24,16 @@ from ppdiffusers_tome.patching.apply import apply_config, remove_tome
 from ppdiffusers_tome.patching.shared_copy import shared_copy
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.types import describe_type, truncated_repr
-from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
+from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_counts
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
 from ppdiffusers_tome.tuning.measurement import Meter
 from ppdiffusers_tome.tuning.random_state import generator_states, untouched_random_state
-from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
+from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage, Target, Trial, Tuned
+from ppdiffusers_tome.tuning.step_errors import choose_steps, count_images, measure_step_errors
 
+NUM_CHOOSING = 2  # images by which the computed steps of a cache are chosen
 _LEAST_SPEED_UP = 1.03  # two runs of the same settings differ by less
-
-
-@dataclass(frozen=True)
-class MeasuredImage:
-    """An image and the cost of its call."""
-
-    pixels: np.ndarray  # uint8 [height, width, 3]
-    seconds: float
-    peak_bytes: int | None  # None if it could not be measured
 
 
 # With a number it generates in so many steps, otherwise in those of the call.
@@ -46,34 +41,42 @@ Generator = Callable[..., MeasuredImage]
 
 
 def tune(
-    pipe: Any, call: Mapping[str, Any], *,
+    pipe: Any, call: Mapping[str, Any] | Sequence[Mapping[str, Any]], *,
     psnr: float | None = None, speedup: float | None = None, memory: int | None = None,
     config: ToMeConfig | str | Path | None = None, families: Mapping[str, Sequence[ToMeConfig]] | None = None,
+    on_begin: Callable[[int, float], None] = lambda num_images, seconds: None,
     on_trial: Callable[[Trial], None] = lambda trial: None, **settings: Any,
 ) -> Tuned:  # fmt: skip
     """Find settings by trying them on ``pipe(**call)``.
 
-    It generates about thirty images, all with seed 0, on a shared copy of the pipeline (``shared_copy``). The
+    It generates about 60 images on a shared copy of the pipeline (``shared_copy``), more with several calls. The
     pipeline itself stays as it is, with its ToMe or without, and the global random generators are restored. The copy
     takes the pipeline's place as an argument in ``call``, as the owner of a method there, and as the first argument of
     ``callback_on_step_end``; a function in ``call`` that reaches the pipeline otherwise sees the idle original.
 
-    Candidates merge tokens, skip steps (``cache``), or do both. If the best skips steps, the simplest way to be as fast
-    is measured too, fewer steps of denoising, unmerged and merged; the verdict says where that keeps more.
+    Candidates merge tokens, skip steps (``cache``), or do both. The steps that a cache computes are chosen to fit the
+    model, by two images of seeds 1 and 2 that judge nothing. All candidates are judged by the images of seed 0. A call
+    that fixes its noise by ``latents`` or ``generator`` is judged by the image that its steps were chosen by.
+
+    The best is compared with fewer steps of denoising in the same time, unmerged and merged. Where those keep more,
+    they are what is returned.
 
     Args:
         pipe: any ppdiffusers pipeline whose calls return images.
-        call: the arguments of its call by name, ``{"prompt": "a cat", "height": 768, "width": 768}``.
+        call: the arguments of its call by name, ``{"prompt": "a cat", "height": 768, "width": 768}``; or several calls,
+            for settings that hold for all of them.
         psnr, speedup, memory: the requirements, see ``Target``; a PSNR of 30 dB by default. With a PSNR, the fastest
             settings that meet them are chosen; without one, those with the images most similar to the unmerged ones.
         config: settings to keep, as for ``apply_tome``, except the ratio, which is searched.
         families: candidates to try in place of the default ones, by family from mild to strong.
+        on_begin: called once before the search with the number of images at most and the seconds that they take, both
+            estimated.
         on_trial: called with each trial after it.
         settings: settings to keep by name, as for ``apply_tome``; they replace those of ``config``. Candidates that
             they make impossible are omitted.
 
     Returns:
-        The settings to apply, and all trials. If no settings pay, they merge nothing, and ``pays`` is False.
+        The settings to apply, and all trials. If no settings pay, they change nothing, and ``pays`` is False.
 
     Raises:
         ToMeTypeError: an argument is of the wrong type, a setting is unknown, or the call returns no images.
@@ -85,13 +88,9 @@ def tune(
         >>> tuned = tune(pipe, {"prompt": "a cat"}, psnr=30, max_downsample=2)  # doctest: +SKIP
         >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
     """
-    if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
-        raise ToMeTypeError(
-            f"call={truncated_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
-            f"call={{'prompt': 'a cat'}}; got {describe_type(call)}"
-        )
-    if isinstance(call.get("output_type"), str) and call["output_type"] == "latent":
-        raise ToMeTypeError("tune compares images, and output_type='latent' returns none; omit output_type in call")
+    calls: list[Any] = [call] if isinstance(call, Mapping) or not isinstance(call, Sequence) else list(call)
+    for each in calls or [call]:
+        _check_call(each)
     has_target = not (psnr is None and speedup is None and memory is None)
     target = Target(psnr if has_target else 30.0, speedup, memory)
     list_candidates(config, settings, families)  # before the copy, which takes time
@@ -99,12 +98,11 @@ def tune(
         copied_pipe = shared_copy(pipe)
     except ToMeValueError as error:
         raise ToMeValueError(f"tune generates with a shared copy of the pipeline; {error}") from error
-    arguments = {name: _replace_pipeline(value, pipe, copied_pipe) for name, value in call.items()}
     states = dict(generator_states())
 
-    def generate(fewer_steps: int | None = None) -> MeasuredImage:
-        paddle.seed(0)
-        np.random.seed(0)
+    def generate(arguments: Mapping[str, Any], seed: int, fewer_steps: int | None = None) -> MeasuredImage:
+        paddle.seed(seed)
+        np.random.seed(seed)
         generator_states().update(states)
         changes = {} if fewer_steps is None else {"num_inference_steps": fewer_steps}
         meter = Meter()
@@ -112,18 +110,36 @@ def tune(
         seconds, peak_bytes = meter.seconds(), meter.peak_bytes()
         return MeasuredImage(read_first_image(output), seconds, peak_bytes)
 
+    arguments = [{name: _replace_pipeline(value, pipe, copied_pipe) for name, value in each.items()} for each in calls]
+    choosing = (arguments * NUM_CHOOSING)[:NUM_CHOOSING]
     with untouched_random_state():
         return tune_images(
-            copied_pipe, [generate], target, steps=_find_num_steps(copied_pipe, call), config=config, settings=settings,
-            families=families, on_trial=on_trial,
+            copied_pipe, [partial(generate, each, 0) for each in arguments], target,
+            choosing=[partial(generate, each, seed) for seed, each in enumerate(choosing, 1)],
+            steps=_find_num_steps(copied_pipe, calls[0]), config=config, settings=settings,
+            families=families, on_begin=on_begin, on_trial=on_trial,
         )  # fmt: skip
 
 
+def _check_call(call: Any) -> None:
+    """Check the arguments of a call of the pipeline."""
+    if not isinstance(call, Mapping) or not all(isinstance(name, str) for name in call):
+        raise ToMeTypeError(
+            f"call={truncated_repr(call)} must be the arguments that the pipeline is called with, by name, as in "
+            f"call={{'prompt': 'a cat'}}, or a list of such; got {describe_type(call)}"
+        )
+    if isinstance(call.get("output_type"), str) and call["output_type"] == "latent":
+        raise ToMeTypeError("tune compares images, and output_type='latent' returns none; omit output_type in call")
+
+
 def tune_images(
-    pipe: Any, generators: Sequence[Generator], target: Target, *, steps: int | None = None,
-    config: ToMeConfig | str | Path | None = None, settings: Mapping[str, Any] | None = None,
-    families: Mapping[str, Sequence[ToMeConfig]] | None = None, on_trial: Callable[[Trial], None] = lambda trial: None,
-    known_trials: Iterable[Trial] = (),
+    pipe: Any, generators: Sequence[Generator], target: Target, *, choosing: Sequence[Generator] = (),
+    steps: int | None = None, config: ToMeConfig | str | Path | None = None,
+    settings: Mapping[str, Any] | None = None, families: Mapping[str, Sequence[ToMeConfig]] | None = None,
+    on_begin: Callable[[int, float], None] = lambda num_images, seconds: None,
+    on_steps: Callable[[Mapping[int, ChosenSteps]], None] = lambda chosen: None,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
+    known_steps: Mapping[int, ChosenSteps] | None = None, known_trials: Iterable[Trial] = (),
 ) -> Tuned:  # fmt: skip
     """Find settings by several images, generated by the caller's functions.
 
@@ -132,33 +148,68 @@ def tune_images(
         generators: functions that each generate and measure one image, the same one at every call, with fewer steps
             if they are given a number.
         target: the requirements.
+        choosing: functions of other images, by which the computed steps of a cache are chosen; without any, the
+            families' rule chooses them.
         steps: of the denoising; None if unknown, then fewer steps are not tried.
-        config, settings, families, on_trial: as for ``tune``.
-        known_trials: of an earlier, interrupted search with the same images, which are not repeated.
+        config, settings, families, on_begin, on_trial: as for ``tune``.
+        on_steps: called once with the chosen steps, by their number.
+        known_steps, known_trials: of an earlier, interrupted search with the same images, which are not repeated.
     """
     by_family = list_candidates(config, settings, families, steps=steps)
-    unmerged_config = ToMeConfig(**{**common_settings(config, settings), "ratio": 0.0})
-    speed_up = 0.0
+    unmerged_config = ToMeConfig(**{**common_settings(config, settings), "ratio": 0.0}).without_cache
+    known = list(known_trials)
     try:
         remove_tome(pipe)
         generators[0]()  # the first call is slower, as kernels are set up
         unmerged = [generate() for generate in generators]
-        trials = _try_candidates(pipe, generators, unmerged, by_family, target, on_trial, known_trials)
+        seconds = statistics.median(image.seconds for image in unmerged)
+        num_trials = sum(map(len, by_family.values())) - len(known) + 2
+        num_chosen = 0 if steps is None or known_steps is not None else len(choosing) * count_images(steps)
+        num_images = len(generators) * num_trials + num_chosen
+        on_begin(num_images, num_images * seconds)
+        chosen = known_steps
+        if chosen is None:
+            chosen = _choose_steps(pipe, choosing, by_family)
+            on_steps(chosen)
+        fitted = fit_cache(by_family, chosen, type(getattr(pipe, "scheduler", None)).__name__)
+        trials = _try_candidates(pipe, generators, unmerged, fitted, target, on_trial, known)
         best = _choose([trial for trial in trials if trial.meets(target)], target)
         if best is not None:
-            speed_up = _measure_side_by_side(pipe, best.config, generators)
-        if best is not None and best.config.cache and steps is not None:
-            for trial in _try_fewer_steps(pipe, generators, unmerged, best.config, steps, speed_up):
+            best = replace(best, speed_up=_measure_side_by_side(pipe, best.config, generators))
+        if best is not None and steps is not None and steps > 1:
+            fewer = _try_fewer_steps(pipe, generators, unmerged, best, trials, target, steps)
+            for trial in fewer:
                 trials.append(trial)
                 on_trial(trial)
+            best = _choose_over_fewer_steps(best, fewer, target)
     finally:
         remove_tome(pipe)
-    pays = best is not None and (speed_up >= _LEAST_SPEED_UP or target.memory is not None)
+    pays = best is not None and (best.speed_up >= _LEAST_SPEED_UP or target.memory is not None)
     return Tuned(
         best.config if best is not None and pays else unmerged_config, pays, tuple(trials),
-        _describe_result(best, speed_up, pays, trials),
-        statistics.median(image.seconds for image in unmerged), _max_peak(unmerged),
+        _describe_result(best, pays, trials), statistics.median(image.seconds for image in unmerged),
+        _max_peak(unmerged), best.steps if best is not None and pays else None,
     )  # fmt: skip
+
+
+def _choose_steps(
+    pipe: Any, choosing: Sequence[Generator], families: Mapping[str, Sequence[ToMeConfig]]
+) -> dict[int, ChosenSteps]:
+    """Choose the computed steps for each number of them that a candidate has.
+
+    Returns:
+        Nothing where no candidate skips a fraction of the steps, or these calls cannot tell which to choose.
+    """
+    if not choosing or not list_counts(families, 1000):
+        return {}
+    try:
+        errors = [measure_step_errors(pipe, generate) for generate in choosing]
+    except (NothingToMergeError, ToMeValueError) as error:
+        warnings.warn(f"ToMe: {error}; tune goes on with the rule of the model's family", stacklevel=2)
+        return {}
+    if len({len(each.damage) for each in errors}) > 1:
+        return {}
+    return {count: choose_steps(errors, count) for count in list_counts(families, len(errors[0].damage))}
 
 
 def _find_num_steps(pipe: Any, call: Mapping[str, Any]) -> int | None:
@@ -209,18 +260,33 @@ def _try_candidates(
 
 
 def _try_fewer_steps(
-    pipe: Any, generators: Sequence[Generator], unmerged: Sequence[MeasuredImage], config: ToMeConfig, steps: int,
-    speed_up: float,
+    pipe: Any, generators: Sequence[Generator], unmerged: Sequence[MeasuredImage], best: Trial, trials: Sequence[Trial],
+    target: Target, steps: int,
 ) -> list[Trial]:  # fmt: skip
-    """Try fewer steps in the same time, unmerged and with the same merging."""
-    trials, merged = [], replace(config, cache=0.0)
-    for candidate in [ToMeConfig(0.0)] + [merged] * (merged.ratio != 0):
-        apply_config(pipe, candidate)
-        per_step = 1.0 if candidate.ratio == 0 else _speed_up(unmerged, [generate() for generate in generators])
-        fewer = min(steps - 1, max(1, round(steps * per_step / speed_up)))
-        images = [generate(fewer) for generate in generators]
-        trials.append(_make_trial("fewer steps", candidate, unmerged, images, fewer))
-    return trials
+    """Try fewer steps in the time of the best trial: unmerged, with its merging, and with the best merging alone."""
+    merging = [trial for trial in trials if not trial.config.cache and trial.config.ratio != 0 and trial.meets(target)]
+    alone = _choose(merging, target)
+    configs = [ToMeConfig(0.0), best.config.without_cache, *([] if alone is None else [alone.config])]
+    fewer = []
+    for config in dict.fromkeys(configs):
+        if config == best.config:
+            continue
+        if config.ratio != 0 or config.cache:
+            apply_config(pipe, config)
+            per_step = _speed_up(unmerged, [generate() for generate in generators])
+        else:
+            remove_tome(pipe)
+            per_step = 1.0
+        number = min(steps - 1, max(1, round(steps * per_step / best.speed_up)))
+        images = [generate(number) for generate in generators]
+        fewer.append(_make_trial("fewer steps", config, unmerged, images, number))
+    return fewer
+
+
+def _choose_over_fewer_steps(best: Trial, fewer: Sequence[Trial], target: Target) -> Trial:
+    """Return fewer steps in place of the best where they keep more in the same time."""
+    as_fast = [trial for trial in fewer if trial.meets(target) and trial.speed_up * _LEAST_SPEED_UP >= best.speed_up]
+    return max([best, *as_fast], key=lambda trial: trial.psnr)
 
 
 def _make_trial(
@@ -265,7 +331,7 @@ def _measure_side_by_side(
     return statistics.median(ratios)
 
 
-def _describe_result(best: Trial | None, speed_up: float, pays: bool, trials: Sequence[Trial]) -> str:
+def _describe_result(best: Trial | None, pays: bool, trials: Sequence[Trial]) -> str:
     if best is None:
         fastest = max(trials, key=lambda trial: trial.speed_up)
         most_similar = max(trials, key=lambda trial: trial.psnr)
@@ -273,23 +339,26 @@ def _describe_result(best: Trial | None, speed_up: float, pays: bool, trials: Se
             f"No settings reach the target here. The fastest tried were {fastest.speed_up:.2f}x with a PSNR of "
             f"{fastest.psnr:.1f} dB, the most similar {most_similar.psnr:.1f} dB with {most_similar.speed_up:.2f}x"
         )
-    timing = f"timed again side by side with the unmerged image ({best.speed_up:.2f}x when they were tried)"
-    summary = f"{best.config.summary}, run at {speed_up:.2f}x the speed, {timing}"
+    result = f"{best.speed_up:.2f}x the speed, timed side by side with the unmerged image"
     if not pays:
         return (
-            f"No settings give a speed-up on this machine at this size: the best that reach the target, {summary}. "
-            "Attention takes too small a part of the time; a larger image has a larger speed-up"
+            f"No settings give a speed-up on this machine at this size: the best that reach the target, "
+            f"{best.config.summary}, run at {result}. Attention takes too small a part of the time; a larger image has "
+            "a larger speed-up"
         )
-    return f"The chosen settings, {summary}, with a PSNR of {best.psnr:.1f} dB{_compare_fewer_steps(best, trials)}"
-
-
-def _compare_fewer_steps(best: Trial, trials: Sequence[Trial]) -> str:
-    """Describe fewer steps in the same time, if they were tried."""
-    control = max((trial for trial in trials if trial.steps is not None), key=lambda trial: trial.psnr, default=None)
-    if control is None:
-        return ""
-    settings = "nothing merged" if control.config.ratio == 0 else control.config.summary
-    result = f"{control.steps} steps with {settings} have {control.psnr:.1f} dB at {control.speed_up:.2f}x"
-    if control.psnr > best.psnr and control.speed_up > best.speed_up * (2 - _LEAST_SPEED_UP):
-        return f". Fewer steps are better here: {result}"
-    return f"; in about the same time, {result}"
+    if best.steps is not None:
+        settings = "nothing merged" if best.config.ratio == 0 else best.config.summary
+        whole = [trial for trial in trials if trial.steps is None]
+        as_fast = [trial for trial in whole if trial.speed_up * _LEAST_SPEED_UP >= best.speed_up]
+        other = max(as_fast, key=lambda trial: trial.psnr, default=None)
+        beside = "" if other is None else f"; the best in that time, {other.config.summary}, has {other.psnr:.1f} dB"
+        return (
+            f"Fewer steps are best here: {best.steps} with {settings}, {best.speed_up:.2f}x the speed at a PSNR of "
+            f"{best.psnr:.1f} dB{beside}"
+        )
+    fewer = max((trial for trial in trials if trial.steps is not None), key=lambda trial: trial.psnr, default=None)
+    beside = ""
+    if fewer is not None:
+        settings = "nothing merged" if fewer.config.ratio == 0 else fewer.config.summary
+        beside = f"; in about the same time, {fewer.steps} steps with {settings} have {fewer.psnr:.1f} dB"
+    return f"The chosen settings, {best.config.summary}, run at {result}, with a PSNR of {best.psnr:.1f} dB{beside}"

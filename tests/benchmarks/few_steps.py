@@ -44,7 +44,7 @@ def list_variants(steps: int) -> list[Variant]:
     for name, config in SETTINGS.items():
         computed = choose_computed_steps(steps, config.cache) if config.cache else frozenset(range(steps))
         kinds = tuple(config.ratio_at(1, step / steps) if step in computed else None for step in range(steps))
-        tokens = replace(config, start=0.0, end=1.0, cache=0.0).summary
+        tokens = replace(config.without_cache, start=0.0, end=1.0).summary
         if (tokens, kinds) not in seen and any(kind != 0 for kind in kinds):
             variants.append(Variant(name, "few steps", config, steps))
         seen.add((tokens, kinds))

@@ -85,7 +85,7 @@ def list_variants(model: str, steps: int) -> list[Variant]:
         name, config = f"every {interval}", replace(whole, cache=(*computed[:-1], max(computed[-1], steps - 1)))
         variants.append(Variant(name, "fixed interval", config, steps))
         if model == "bundled":
-            variants.append(Variant(f"{DEEPCACHE}, {name}", DEEPCACHE, replace(config, cache_order=0), steps, True))
+            variants.append(Variant(f"{DEEPCACHE}, {name}", DEEPCACHE, replace(config, cache_slope=0.0), steps, True))
     for name, computed in _list_placements(steps).items():
         variants.append(Variant(f"cache 0.5, {name}", "placement", replace(whole, cache=computed), steps))
     for fraction in (0.8, 0.6, 0.5, 0.4, 0.3):
@@ -184,7 +184,7 @@ def _count_kinds(variant: Variant) -> dict[str, int]:
     computed = choose_computed_steps(steps, config.cache) if config.cache else frozenset(range(steps))
     merged = sum(config.ratio_at(1, step / steps) > 0 for step in computed)
     skipped = "coarse levels skipped" if variant.coarse_only else "skipped"
-    tokens = replace(config, cache=0.0, cache_order=1, start=0.0, end=1.0).summary
+    tokens = replace(config.without_cache, start=0.0, end=1.0).summary
     kinds = {"whole": len(computed) - merged, tokens: merged, skipped: steps - len(computed)}
     return {kind: count for kind, count in kinds.items() if count}
 

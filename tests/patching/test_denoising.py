@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
+import ppdiffusers
 import pytest
 
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker, Step, TimestepTracker
@@ -91,7 +93,8 @@ def test_steps_of_second_order() -> None:
     """Lists of second order name a timestep twice, once for each of two calls."""
     steps = SchedulerTracker(Scheduler([9.0, 5.0, 5.0, 1.0]))
     assert [steps.step_at(timestep) for timestep in (9, 5, 5, 1)] == [
-        Step(place / 4, is_new_step=True, continues=place > 0, number=place, num_steps=4) for place in range(4)
+        Step(place / 4, is_new_step=True, continues=place > 0, number=place, num_steps=4, time=time)
+        for place, time in enumerate((0, 1, 1, 2))
     ]
 
 
@@ -143,6 +146,95 @@ def test_a_thread_that_sets_the_same_timesteps_disturbs_nobody() -> None:
     steps.step_at(DOWN[0])
     scheduler.set_timesteps(DOWN)
     assert steps.step_at(DOWN[1])[:3] == (0.25, True, True)
+
+
+def build_schedules() -> dict[str, tuple[list[float], int]]:
+    """Return ten steps' timesteps, and the order, of every scheduler that can be built without arguments."""
+    found = {}
+    for name in sorted(dir(ppdiffusers)):
+        if not name.endswith("Scheduler") or name.startswith("Flax"):
+            continue
+        try:
+            scheduler = getattr(ppdiffusers, name)()
+            scheduler.set_timesteps(10)
+        except (TypeError, ValueError):  # of the consistency decoder, VQ diffusion and the base class
+            continue
+        timesteps = [float(timestep) for timestep in np.asarray(scheduler.timesteps).reshape(-1)]
+        order = getattr(scheduler, "order", 1) if len(timesteps) > 11 else 1  # LMS says 4, and lists each step once
+        found[name] = timesteps, order
+    return found
+
+
+SCHEDULES = build_schedules()
+
+
+def test_the_schedulers_are_there() -> None:
+    assert len(SCHEDULES) >= 30
+
+
+@pytest.mark.parametrize("begins", [0, 3])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_scheduler_of_ppdiffusers_is_one_run_from_wherever_it_begins(name: str, begins: int) -> None:
+    schedule, order = SCHEDULES[name]
+    called = schedule[begins * order :]
+    steps = SchedulerTracker(Scheduler(schedule))
+    found = [steps.step_at(timestep) for timestep in called]
+    assert [step.continues for step in found] == [False] + [True] * (len(found) - 1)
+    assert all(step.is_new_step for step in found)
+    assert [step.number for step in found] == list(range(len(called)))
+    assert {step.num_steps for step in found} == {len(called)}
+    different = [abs(later - earlier) > 1e-3 * abs(earlier) for earlier, later in pairwise(called)]
+    assert [later.time - earlier.time for earlier, later in pairwise(found)] == different
+
+
+def test_a_jump_back_to_more_noise_begins_another_run() -> None:
+    scheduler = ppdiffusers.RePaintScheduler()
+    scheduler.set_timesteps(40, jump_length=10, jump_n_sample=2)
+    schedule = [float(timestep) for timestep in scheduler.timesteps]
+    called = [after for before, after in zip([np.inf, *schedule], schedule, strict=False) if after < before]
+    steps = SchedulerTracker(Scheduler(schedule))
+    found = [steps.step_at(timestep) for timestep in called]
+    begins = [number for number, step in enumerate(found) if not step.continues]
+    rises = [number for number in range(1, len(called)) if called[number] > called[number - 1]]
+    assert begins == [0, *rises]
+    assert rises
+    for first, end in zip(begins, [*rises, len(found)], strict=True):
+        assert [step.number for step in found[first:end]] == list(range(end - first))
+        assert {step.num_steps for step in found[first:end]} == {end - first}
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_missing_timestep_begins_another_run(missing: int) -> None:
+    """Whoever skipped its call knows nothing of what this keeps."""
+    steps = SchedulerTracker(Scheduler(DOWN))
+    found = [steps.step_at(timestep) for number, timestep in enumerate(DOWN) if number != missing]
+    assert [step.continues for step in found] == [False] + [number + 1 != missing + 1 for number in range(1, 3)]
+
+
+def test_a_list_that_the_pipeline_cuts_ends_there() -> None:
+    """``denoising_end`` of SDXL."""
+    steps = SchedulerTracker(Scheduler(DOWN), lambda: 3)
+    assert [steps.step_at(timestep).num_steps for timestep in DOWN[:3]] == [3, 3, 3]
+    assert SchedulerTracker(Scheduler(DOWN), lambda: 2).step_at(DOWN[2]).num_steps == 2
+
+
+def test_a_scheduler_that_is_copied_for_every_call_is_one_run() -> None:
+    """As that of Panorama for each view, two calls a step."""
+    scheduler = Scheduler(DOWN)
+    steps, found = SchedulerTracker(scheduler), []
+    for timestep in (timestep for timestep in DOWN for _ in range(2)):
+        scheduler.set_timesteps(DOWN)
+        found.append(steps.step_at(timestep))
+    assert [step.is_new_step for step in found] == [True, False] * 4
+    assert [step.number for step in found[::2]] == [0, 1, 2, 3]
+    assert all(step.continues for step in found[1:])
+
+
+def test_a_timestep_on_no_schedule_has_no_number() -> None:
+    steps = SchedulerTracker(Scheduler([999, 666, 333, 0]))
+    assert [steps.step_at(timestep).number for timestep in (0.67, 0.2, -0.1)] == [None] * 3
+    steps = SchedulerTracker(Scheduler(DOWN))
+    assert [steps.step_at(timestep).number for timestep in (DOWN[0], 900.0, 800.0, DOWN[1])] == [0, None, None, 1]
 
 
 class TestGuessed:

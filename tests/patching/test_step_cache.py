@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import weakref
 from itertools import pairwise
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.overrides.step_cache import CoarseForward, StackForward
-from ppdiffusers_tome.patching.state.step_cache import History
+from ppdiffusers_tome.patching.state.step_cache import History, count_bytes
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
 from zoo import specimens
 
@@ -74,7 +76,7 @@ class TestHistory:
         value, nothing = history.predict(6)
         assert nothing is None
         assert value.tolist() == [18.0, 18.0] if order else [12.0, 12.0]
-        assert history.num_bytes == (16 if order else 8)
+        assert count_bytes([history, history]) == (16 if order else 8)
 
 
 class TestSteps:
@@ -189,6 +191,146 @@ class TestSteps:
             return call(unet, number, timestep)
 
         assert equal_steps(expected, pipe(call_with_interruption)) == list(range(STEPS))
+
+
+class TestRuns:
+    """Time that goes back, stands still, or is missing; the latents are the same in every call."""
+
+    def errors(self, scheduler: Any, order: int, **settings: Any) -> tuple[list[float], Any]:
+        def call_with_tensor(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            return call(unet, number, paddle.to_tensor([timestep], dtype="float32"))  # the UNet truncates a number
+
+        pipe = sampler(scheduler=scheduler)
+        plain = pipe(call_with_tensor, **settings)
+        apply_tome(pipe, ratio=0, cache=0.5, cache_order=order)
+        cached = pipe(call_with_tensor, **settings)
+        return [float(np.abs(a - b).max()) for a, b in zip(plain, cached, strict=True)], pipe.tome.entries[0].last_image
+
+    @pytest.mark.parametrize("name", ["HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "PNDMScheduler"])
+    def test_at_the_timestep_of_the_last_computed_step_the_prediction_is_its_value(self, name: str) -> None:
+        (linear, report), (reused, _) = (self.errors(getattr(ppdiffusers, name)(), order, steps=12) for order in (1, 0))
+        assert report.num_skipped > 0
+        same = [step for step, error in enumerate(reused) if error < 1e-2]  # some list two that differ by a rounding
+        assert len(same) > report.num_computed
+        assert max(linear[step] for step in same) < 1e-2
+
+    def test_a_call_that_another_cache_leaves_out_begins_anew(self) -> None:
+        """As a function around ours that calls it in some steps alone."""
+        pipe = apply_tome(sampler(), ratio=0, cache=(0, 1, 4, 5, 8, 11))
+        plain = sampler()(call)
+        cached = pipe(lambda unet, number, timestep: call(unet, number, timestep) if number not in (3, 7) else None)
+        # 4 and 8 are the first of a run; so is 0.
+        computed = [number for number, output in enumerate(cached)
+                    if output is not None and np.array_equal(output, plain[number])]  # fmt: skip
+        assert computed == [0, 1, 4, 5, 8, 9]
+
+    def test_panorama_copies_its_scheduler_for_every_view(self) -> None:
+        pipe = tiny.pipeline(ppdiffusers.StableDiffusionPanoramaPipeline).apply_tome(0, cache=0.5)
+        given = dict(tiny.PROMPT, latents=tiny.latent(1, 8, 80), height=64, width=640, output_type="latent")
+        pipe(view_batch_size=2, num_inference_steps=STEPS, **given)  # four latents and two
+        report = pipe.tome.entries[0].last_image
+        assert (report.num_computed, report.num_skipped) == (2 * 6, 2 * 6)
+
+    def test_the_end_of_a_list_that_the_pipeline_cuts_is_computed(self) -> None:
+        class Cut(tiny.Sampler):
+            def __call__(self, call: Any, steps: int) -> list[np.ndarray]:
+                self._num_timesteps = steps - 4
+                return super().__call__(lambda unet, n, t: call(unet, n, t) if n < steps - 4 else None, steps)
+
+        pipe = Cut(tiny.unet(), tiny.scheduler())
+        plain = pipe(call, 20)[:16]
+        cached = apply_tome(pipe, ratio=0, cache=0.5)(call, 20)[:16]
+        assert equal_steps(plain, cached) == sorted(choose_computed_steps(16, 0.5))
+
+    @pytest.mark.parametrize("order", [0, 1])
+    def test_what_no_later_step_uses_is_not_kept(self, order: int) -> None:
+        """Of computed steps that are followed by computed ones, and of the last."""
+
+        def bytes_after(cache: tuple[int, ...]) -> int:
+            pipe = apply_tome(sampler(), ratio=0, cache=cache, cache_order=order)
+            pipe(call)
+            return pipe.tome.entries[0].last_image.cache_bytes
+
+        assert bytes_after(tuple(range(STEPS))) == 0
+        used = bytes_after((0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11))
+        assert used == bytes_after((0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11)) > 0
+
+
+class TestReports:
+    """Of every call, whatever it was decided: those that ran all layers, and those that did not."""
+
+    def report(self, pipe: Any, calls: Any = call, times: int = 1) -> Any:
+        runs: list[int] = []
+        block = next(each for each in pipe.unet.sublayers() if type(each).__name__ == "BasicTransformerBlock")
+        hook = block.attn1.register_forward_pre_hook(lambda *_: runs.append(1))
+        pipe(calls)
+        hook.remove()
+        (report,) = [entry.last_image for entry in pipe.tome.entries]
+        assert report.num_computed == len(runs)
+        assert report.num_computed + report.num_skipped == times * STEPS
+        return report
+
+    def test_of_usual_calls(self) -> None:
+        assert self.report(apply_tome(sampler(), 0, cache=CACHE)).num_skipped == STEPS - len(CACHE)
+
+    @pytest.mark.filterwarnings("ignore:ToMe")
+    def test_of_calls_with_gradients(self) -> None:
+        def both(unet: tiny.Model, number: int, timestep: float) -> np.ndarray:
+            with paddle.enable_grad():
+                unet(tiny.latent(), timestep, tiny.text())
+            return call(unet, number, timestep)
+
+        report = self.report(apply_tome(sampler(), 0, cache=CACHE), both, times=2)
+        assert report.num_skipped == STEPS - len(CACHE)
+
+    @pytest.mark.filterwarnings("ignore:ToMe")
+    def test_of_calls_that_cannot_be_told_apart(self) -> None:
+        pipe = apply_tome(sampler(), 0, cache=CACHE)
+        assert self.report(pipe, lambda *given: (call(*given), call(*given))[1], times=2).num_skipped == 0
+
+    def test_of_timesteps_on_no_list(self) -> None:
+        pipe = apply_tome(sampler(), 0, cache=CACHE)
+        with pytest.warns(UserWarning, match="is on no list of its pipeline's scheduler.* such calls are computed"):
+            report = self.report(pipe, lambda unet, number, timestep: call(unet, number, timestep + 40 * (number > 3)))
+        assert report.num_skipped == 1
+
+    @pytest.mark.filterwarnings("ignore:ToMe")
+    @pytest.mark.parametrize("place", ["class", "wraps", "instance"])
+    def test_of_calls_beside_another_cache(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        own, pipe = ppdiffusers.UNet2DConditionModel.forward, sampler()
+
+        def forward(self: tiny.Model, *args: Any, **kwargs: Any) -> Any:
+            return own(self, *args, **kwargs)
+
+        if place == "instance":
+            pipe.unet.forward = MethodType(forward, pipe.unet)
+        else:
+            put = forward if place == "class" else functools.wraps(own)(forward)
+            monkeypatch.setattr(ppdiffusers.UNet2DConditionModel, "forward", put)
+        with pytest.warns(UserWarning, match="replaced the forward of UNet2DConditionModel"):
+            assert self.report(apply_tome(pipe, 0, cache=CACHE)).num_skipped == 0
+
+    def test_of_a_pipeline_that_is_called_without_its_scheduler(self) -> None:
+        class Bare(ppdiffusers.DiffusionPipeline):
+            def __init__(self, unet: tiny.Model) -> None:
+                super().__init__()
+                self.register_modules(unet=unet)
+
+            def __call__(self, call: Any) -> None:
+                for number in range(STEPS):
+                    call(self.unet, number, 900 - 50 * number)
+
+        with pytest.warns(UserWarning, match="only a pipeline with a scheduler knows.*; this pipeline shows none"):
+            assert self.report(apply_tome(Bare(tiny.unet()), 0, cache=CACHE)).num_skipped == 0
+
+    def test_of_a_part_which_says_that_it_has_no_effect(self) -> None:
+        pipe = sampler()
+        plain = pipe(call)
+        pipe.unet.down_blocks[0].apply_tome(0, cache=CACHE)
+        with pytest.warns(UserWarning, match="does not report its timestep.* the cache over steps has no effect here"):
+            assert equal_steps(plain, pipe(call)) == list(range(STEPS))
+        report = pipe.tome.entries[0].last_image
+        assert (report.num_computed, report.num_skipped) == (STEPS, 0)
 
 
 class TestLayers:
@@ -333,8 +475,17 @@ class TestOnPipelines:
         pipe = tiny.pipeline()
         plain = tiny.run_pipeline(pipe, steps=6)
         apply_tome(pipe, ratio=0, cache=0.5)
-        with pytest.warns(UserWarning, match="cache=0.5 leaves nothing to skip in a denoising of 6 steps"):
+        with pytest.warns(UserWarning, match="cache=0.5 leaves nothing to skip in .* of 6 steps.* of 9 or more"):
             assert np.array_equal(tiny.run_pipeline(pipe, steps=6), plain)
+        assert pipe.tome.entries[0].last_image.cache_bytes == 0
+
+    @pytest.mark.parametrize(
+        ("cache", "remedy"), [(0.04, "give a greater fraction"), (tuple(range(10)), "list fewer steps")], ids=str
+    )
+    def test_what_leaves_nothing_to_skip_has_its_own_remedy(self, cache: Any, remedy: str) -> None:
+        pipe = apply_tome(tiny.pipeline(), ratio=0, cache=cache)
+        with pytest.warns(UserWarning, match=f"nothing to skip in a denoising of 10 steps.*; {remedy}"):
+            tiny.run_pipeline(pipe, steps=10)
 
 
 class TestRefusals:
@@ -353,7 +504,7 @@ class TestRefusals:
         plain = pipe(call)
         apply_tome(pipe, ratio=0, cache=CACHE)
         monkeypatch.setattr(ppdiffusers.UNet2DConditionModel, "forward", lambda *args, **kwargs: own(*args, **kwargs))
-        with pytest.warns(UserWarning, match="replaced the forward of this model's class, as TeaCache"):
+        with pytest.warns(UserWarning, match="replaced the forward of UNet2DConditionModel, as TeaCache"):
             assert equal_steps(plain, pipe(call)) == list(range(STEPS))
 
     def test_steps_with_gradients_are_computed_and_that_is_logged(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -68,6 +69,7 @@ class DenoiserForward(ForwardOverride):
         with self.attachment.make_current(call):
             store_call(self.attachment, call)
             output = self.call_original(*args, **kwargs)
+            call.end()
         # A cache over steps skips them all in some steps, never in the first one.
         self.attachment.has_run_blocks |= call.num_blocks > 0
         # A call around this one is that of a later ToMe, and a user's function in ``forward`` holds this.
@@ -98,7 +100,8 @@ class DenoiserForward(ForwardOverride):
             training=self.layer.training,
             denoiser=self.layer,
         )
-        call.has_foreign_forward = _has_foreign_forward(type(self.layer))
+        if _has_foreign_forward(self):
+            call.foreign_forward = type(self.layer).__name__
         if timesteps and _is_tensor(timesteps[0]):
             call.timestep_argument = timesteps[0]
         timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
@@ -137,10 +140,21 @@ def read_timestep(call: DenoiserCall, layer: Layer, args: tuple[Any, ...], kwarg
         call.set_timestep(timestep)
 
 
-def _has_foreign_forward(cls: type) -> bool:
-    """Return whether another module's function has replaced the ``forward`` of a class."""
-    owner = next(base for base in cls.__mro__ if "forward" in vars(base))
-    return getattr(vars(owner)["forward"], "__module__", owner.__module__) != owner.__module__
+def _has_foreign_forward(override: DenoiserForward) -> bool:
+    """Return whether a function of another file replaced the ``forward`` of a denoiser or of its class.
+
+    Its file, as ``functools.wraps`` copies the name of the module. A function around ours is outside of this: where it
+    skips a call, the run of steps ends.
+    """
+    owner = next(base for base in type(override.layer).__mro__ if "forward" in vars(base))
+    functions, replaced = [vars(owner)["forward"]], override.previous
+    while isinstance(replaced, ForwardOverride):
+        replaced = replaced.previous
+    if replaced is not None and not is_static_function(replaced):
+        functions.append(getattr(replaced, "__func__", replaced))
+    own_file = getattr(sys.modules.get(owner.__module__), "__file__", None)
+    codes = [getattr(function, "__code__", None) for function in functions]
+    return any(code is None or code.co_filename != own_file for code in codes)
 
 
 def _is_tensor(value: Any) -> bool:

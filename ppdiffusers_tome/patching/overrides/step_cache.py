@@ -52,7 +52,7 @@ class StackForward(ForwardOverride):
             cached.stacks[self.stack] = inputs
         output = self.call_original(*args, **kwargs)
         entered = cached.stacks.pop(self.stack, None) if self.is_last else None
-        if entered is not None and cached.is_computed:
+        if entered is not None and cached.is_kept:
             outputs = output if isinstance(output, (list, tuple)) else (output,)
             cached.store(
                 self.stack,
@@ -79,11 +79,11 @@ class CoarseForward(ForwardOverride):
             predicted = cached.predict(self)
             return map_tensors(paddle.clone, predicted) if self.is_used else predicted
         output = self.call_original(*args, **kwargs)
-        if cached is not None and cached.is_computed:
+        if cached is not None and cached.is_kept:
             if self.is_used:
                 cached.store(self, map_tensors(paddle.clone, output))
             else:
-                cached.store(self, output, order=0)
+                cached.store(self, output, is_used=False)
         return output
 
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ppdiffusers_tome.patching.state.progress import TimestepTracker
 from ppdiffusers_tome.patching.state.recompute import find_stored_call
 from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import UNET
 
 # A warning names the first line outside of these files: the user's.
 _SITE = Path(sys.modules["paddle"].__file__ or "").parents[1]
@@ -39,15 +40,19 @@ class Attachment:
         constants: of the denoiser's partitions, freed with this.
         last_image: the steps of the last image with a cache over steps.
         has_run_blocks: True once any block ran in which tokens may merge.
+        family: of the denoiser, see ``FAMILIES``.
+        record: called with the step, key and value of each layer that the cache over steps stores; None except in
+            tuning.
         watch: called with every ``BlockCall`` in which tokens merge; None for no overhead.
     """
 
-    def __init__(self, config: ToMeConfig, max_timestep: float = 1000) -> None:
-        self.config, self.max_timestep = config, max_timestep
+    def __init__(self, config: ToMeConfig, max_timestep: float = 1000, family: str = UNET) -> None:
+        self.config, self.max_timestep, self.family = config, max_timestep, family
         self.constants = Constants()
         self.last_image: StepReport | None = None
         self.has_run_blocks = False
         self.watch: Callable[[BlockCall], None] | None = None
+        self.record: Callable[[int, Hashable, Any], None] | None = None
         self._warned: set[str] = set()
         # The steps of a denoiser without a pipeline, by thread.
         self._without_pipeline = threading.local()
@@ -57,7 +62,7 @@ class Attachment:
         self._traced: tuple[Any, DenoiserCall] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"config": self.config, "max_timestep": self.max_timestep}
+        return {"config": self.config, "max_timestep": self.max_timestep, "family": self.family}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -111,7 +116,7 @@ class Attachment:
             return denoising
         if not hasattr(self._without_pipeline, "denoising"):
             tracker = TimestepTracker(self.max_timestep)
-            self._without_pipeline.denoising = Denoising(tracker, self.config.reuse_steps)
+            self._without_pipeline.denoising = Denoising(tracker, self.config.reuse_steps, is_of_pipeline=False)
         return self._without_pipeline.denoising
 
     def warn_once(self, topic: str, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -13,7 +14,7 @@ from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.blocks import stores_attention_maps
 from ppdiffusers_tome.patching.state.reducer import Reducer, build_reducer
 from ppdiffusers_tome.patching.state.step_cache import CachedStep
-from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, choose_computed_steps
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
 from ppdiffusers_tome.settings.types import format_setting
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class DenoiserCall:
         denoiser: the layer that is called.
         timestep_argument: of the denoiser's call, for models that embed it inside their first block.
         cached_step: of the cache over steps; None where all layers run.
-        has_foreign_forward: True where other code replaced the ``forward`` of the denoiser's class.
+        foreign_forward: the name of the denoiser's class where other code replaced its ``forward``, else "".
         in_graph: True if gradients may be computed, so that checkpointing may run parts of it again.
         is_stored: True once a backward pass is to run parts of it again.
         num_blocks: the number of blocks that ran.
@@ -64,7 +65,9 @@ class DenoiserCall:
         self.timestep: paddle.Tensor | None = None
         self.timestep_argument: paddle.Tensor | None = None
         self.cached_step: CachedStep | None = None
-        self.has_foreign_forward = self.is_stored = False
+        self._step_number: int | None = None
+        self.foreign_forward = ""
+        self.is_stored = False
         self.progress: float | None = None
         self.layouts: dict[object, Layout] = {}
         self.block: BlockCall | None = None
@@ -92,14 +95,14 @@ class DenoiserCall:
         denoising = self.attachment.denoising()
         step = denoising.tracker.step_at(value)
         self.progress = step.progress
-        if step.progress is not None:
+        if denoising.is_of_pipeline and step.progress is not None:
             denoising.progress.add(step.progress)
         if step.progress is None and self._config.uses_progress:
             self.attachment.warn_once(
                 "progress",
                 f"a timestep of {value:g} is outside 0 to {self.attachment.max_timestep:g}, so the progress of the "
-                "denoising is unknown, and the model runs unmerged; call it through its pipeline, whose scheduler "
-                "knows the progress, or give one ratio for the whole denoising",
+                f"denoising is unknown, and the model runs unmerged; {denoising.advice}, or give one ratio for the "
+                "whole denoising",
             )
         if self._shares_steps:
             if step.is_new_step:
@@ -111,7 +114,12 @@ class DenoiserCall:
                     f"{_CALLS_DIFFER}, so reuse_steps has no effect here; reuse_blocks has",
                 )
         if self._config.cache:
-            self.cached_step = self._begin_cached_step(denoising, step)
+            self._step_number = step.number
+            obstacle = self._find_cache_obstacle(denoising, step, value)
+            if obstacle is None:
+                self.cached_step = self._begin_cached_step(denoising, step)
+            else:
+                self.attachment.warn_once(*obstacle)
 
     def find_cached_step(self) -> CachedStep | None:
         """Return the step of the cache; None where all layers run."""
@@ -119,41 +127,52 @@ class DenoiserCall:
             self.set_timestep(self.timestep_argument)
         return self.cached_step
 
-    def _begin_cached_step(self, denoising: Denoising, step: Step) -> CachedStep | None:
-        """Return the state of the cache over steps, or None with the reason logged."""
-        if step.number is None or step.num_steps is None:
-            self.attachment.warn_once(
-                "cache without schedule",
+    def end(self) -> None:
+        """Count a call that ran to its end, for the report of its image."""
+        if not self._config.cache:
+            return
+        if self.timestep is None:
+            self._warn_of_missing_timestep()
+        is_skipped = self.cached_step is not None and self.cached_step.has_skipped
+        self.attachment.denoising().report.count(self._step_number, is_skipped=is_skipped)
+
+    def _find_cache_obstacle(self, denoising: Denoising, step: Step, timestep: float) -> tuple[str, str] | None:
+        """Return the warning why a call cannot use the cache over steps, or None."""
+        if step.number is None:
+            if denoising.has_schedule:
+                return "cache off schedule", (
+                    f"a timestep of {timestep:g} is on no list of its pipeline's scheduler, so the cache over steps "
+                    "cannot tell its step, and such calls are computed"
+                )
+            return "cache without schedule", (
                 "the cache over steps needs the number of steps, which only a pipeline with a scheduler knows, so all "
-                "steps are computed; call the model through its pipeline",
+                f"steps are computed; {denoising.advice}"
             )
-            return None
-        if self.has_foreign_forward:
-            self.attachment.warn_once(
-                "two caches",
-                "other code replaced the forward of this model's class, as TeaCache and TaylorSeer do to skip blocks "
-                "by themselves, so the cache over steps has no effect here; use one of the two",
-            )
-            return None
         if step.is_new_step:
             denoising.histories.next_step(continues=step.continues)
+            if not step.continues:
+                denoising.plan_steps(step, self._config)
+                self._warn_of_useless_cache(denoising)
+                self._warn_of_another_schedule(denoising)
+        if self.foreign_forward:
+            return "two caches", (
+                f"other code replaced the forward of {self.foreign_forward}, as TeaCache and TaylorSeer do to skip "
+                "blocks by themselves, so the cache over steps has no effect here; use one of the two"
+            )
         if self.in_graph:
-            self.attachment.warn_once(
-                "cache with gradients",
+            return "cache with gradients", (
                 "the cache over steps is for generating images, so steps that record gradients, as in training, are "
-                "computed; call the model under paddle.no_grad()",
+                "computed; call the model under paddle.no_grad()"
             )
-            return None
-        computed_steps = choose_computed_steps(step.num_steps, self._config.cache)
-        if len(computed_steps) >= step.num_steps:
-            self.attachment.warn_once(
-                "nothing to skip",
-                f"cache={format_setting(self._config.cache)} leaves nothing to skip in a denoising of {step.num_steps} "
-                f"steps, so all are computed; a fraction skips some of {MIN_STEPS} steps or more",
-            )
+        return None
+
+    def _begin_cached_step(self, denoising: Denoising, step: Step) -> CachedStep | None:
+        """Return the state of the cache over steps, or None with the reason logged."""
         histories = denoising.histories.lookup(self._latent_shape, self._conditioning)
         if denoising.histories.never_matches:
-            self.attachment.warn_once("cache never matches", f"{_CALLS_DIFFER}, so the cache over steps has no effect")
+            self.attachment.warn_once(
+                "cache never matches", f"{_CALLS_DIFFER}, so the cache over steps has no effect on them"
+            )
             return None
         if not histories and self.denoiser is not None and stores_attention_maps(self.denoiser):
             self.attachment.warn_once(
@@ -162,9 +181,47 @@ class DenoiserCall:
                 "has no effect here",
             )
             return None
-        is_computed = step.number in computed_steps or not histories
-        denoising.report.count(is_computed)
-        return CachedStep(step.number, is_computed, self._config.cache_order, histories)
+        number = step.number or 0
+        is_planned = number in denoising.computed_steps or number >= denoising.num_steps
+        is_kept = denoising.keeps(number) or self.attachment.record is not None
+        return CachedStep(
+            step.time, is_planned or not histories, is_kept, denoising.slope_at(number), denoising.has_slope, histories,
+            record=None if self.attachment.record is None else partial(self.attachment.record, number),
+        )  # fmt: skip
+
+    def _warn_of_useless_cache(self, denoising: Denoising) -> None:
+        """Warn if no step of a run is to be skipped."""
+        cache, num_steps = self._config.cache, denoising.num_steps
+        if len(denoising.computed_steps) < num_steps or self.attachment.record is not None:
+            return
+        if isinstance(cache, tuple):
+            remedy = "list fewer steps"
+        elif num_steps < MIN_STEPS:
+            remedy = f"a fraction skips steps of {MIN_STEPS} or more that follow one another; list the computed steps"
+        else:
+            remedy = "give a greater fraction"
+        self.attachment.warn_once(
+            "nothing to skip",
+            f"cache={format_setting(cache)} leaves nothing to skip in a denoising of {num_steps} steps, so they are "
+            f"computed; {remedy}",
+        )
+
+    def _warn_of_another_schedule(self, denoising: Denoising) -> None:
+        """Warn if a list of computed steps was chosen for other steps."""
+        steps, scheduler = self._config.cache_steps, self._config.cache_scheduler
+        if steps is not None and steps != denoising.num_steps:
+            self.attachment.warn_once(
+                "other steps",
+                f"the list in cache is for {steps} steps and this denoising has {denoising.num_steps}, so its steps "
+                "keep their places as fractions of the denoising; choose them again for so many "
+                "(ppdiffusers_tome.tune)",
+            )
+        if scheduler is not None and scheduler != denoising.scheduler:
+            self.attachment.warn_once(
+                "other scheduler",
+                f"the list in cache was chosen with {scheduler} and this pipeline has {denoising.scheduler}, with "
+                "which other steps may matter; choose them again with it (ppdiffusers_tome.tune)",
+            )
 
     def set_layout(self, parent: object, layout: Layout) -> None:
         """Set the layout of the blocks of a parent layer."""
@@ -210,6 +267,8 @@ class DenoiserCall:
     def _warn_of_missing_timestep(self) -> None:
         if self._config.uses_progress:
             effect = "it runs unmerged, as its ratio changes over the denoising; give one ratio for all of it"
+        elif self._config.cache:
+            effect = "the cache over steps has no effect here; apply it to the whole model or its pipeline"
         elif self._shares_steps and paddle.in_dynamic_mode():
             effect = "reuse_steps has no effect here; reuse_blocks has"
         else:

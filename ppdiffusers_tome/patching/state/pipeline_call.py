@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.overrides.method import list_overrides, reset_step_caches
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
-from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
+from ppdiffusers_tome.patching.state.progress import SchedulerTracker, Step, TimestepTracker
 from ppdiffusers_tome.patching.state.reuse import CallMemory
-from ppdiffusers_tome.patching.state.step_cache import StepReport
+from ppdiffusers_tome.patching.state.step_cache import StepReport, count_bytes
+from ppdiffusers_tome.settings.step_schedule import UNET, choose_computed_steps, spread_slopes
 
 if TYPE_CHECKING:
     import paddle
@@ -37,22 +39,66 @@ class Denoising:
 
     Attributes:
         tracker: of the steps.
+        is_of_pipeline: False for calls of a denoiser by itself.
         matchings: the reductions that steps share.
         histories: the values of layers in earlier steps, for the cache over steps.
         report: of the cache over steps.
         grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
         has_merged: whether tokens merged in a block that ran; None before.
-        progress: of all steps that ran, where a setting needs it.
+        progress: of all steps of a pipeline that ran, where a setting needs it.
+        family: the denoiser's, see ``FAMILIES``.
+        scheduler: the class name of the pipeline's main scheduler, or "".
+        num_steps, computed_steps: of the run of steps that the cache over steps is in, and those that are computed.
     """
 
-    def __init__(self, tracker: SchedulerTracker | TimestepTracker, reuse_steps: int) -> None:
-        self.tracker = tracker
+    def __init__(
+        self, tracker: SchedulerTracker | TimestepTracker, reuse_steps: int, *, is_of_pipeline: bool = True,
+        family: str = UNET, scheduler: str = "",
+    ) -> None:  # fmt: skip
+        self.tracker, self.is_of_pipeline = tracker, is_of_pipeline
+        self.family, self.scheduler = family, scheduler
         self.matchings = CallMemory(reuse_steps, _are_equal)
         self.histories = CallMemory(math.inf, _are_equal)
         self.report = StepReport()
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.has_merged: bool | None = None
         self.progress: set[float] = set()
+        self.num_steps = 0
+        self.computed_steps: frozenset[int] = frozenset()
+        self._slopes: Sequence[float] = ()
+
+    @property
+    def has_schedule(self) -> bool:
+        """True where the pipeline has a scheduler."""
+        return isinstance(self.tracker, SchedulerTracker)
+
+    @property
+    def advice(self) -> str:
+        """What to do where no schedule tells the steps."""
+        return "this pipeline shows none" if self.is_of_pipeline else "call the model through its pipeline"
+
+    def plan_steps(self, step: Step, config: ToMeConfig) -> None:
+        """Choose the computed steps of the run that a step begins."""
+        self.num_steps = step.num_steps or 1
+        self.computed_steps = choose_computed_steps(self.num_steps, config.cache, self.family, config.cache_steps)
+        self._slopes = spread_slopes(self.num_steps, config.cache_slope)
+
+    def keeps(self, number: int) -> bool:
+        """Return whether a skipped step will use what is computed in a step.
+
+        The last computed step before each skipped one is used and, for its slope, the one before that.
+        """
+        later = range(number + 1, min(number + self.has_slope + 2, self.num_steps))
+        return any(step not in self.computed_steps for step in later)
+
+    @property
+    def has_slope(self) -> bool:
+        """True where any step follows the slope between the last two computed steps."""
+        return any(self._slopes)
+
+    def slope_at(self, number: int) -> float:
+        """Return the share of the slope that a skipped step follows."""
+        return self._slopes[min(number, len(self._slopes) - 1)]
 
     def explain_bounds(self, config: ToMeConfig) -> str | None:
         """Explain a ``start`` or ``end`` that suits no step; None otherwise."""
@@ -97,8 +143,14 @@ class PipelineCall:
             name, denoising = next(names, None), None
             if name is not None:
                 schedules = functools.partial(self._list_schedules, name)
-                tracker = SchedulerTracker(schedules) if schedules() else TimestepTracker(attachment.max_timestep)
-                denoising = Denoising(tracker, attachment.config.reuse_steps)
+                tracker = (
+                    SchedulerTracker(schedules, self._count_steps) if schedules()
+                    else TimestepTracker(attachment.max_timestep)
+                )  # fmt: skip
+                scheduler = type(getattr(self._pipe, "scheduler", None)).__name__
+                denoising = Denoising(
+                    tracker, attachment.config.reuse_steps, family=attachment.family, scheduler=scheduler
+                )
             self._denoisings[attachment] = denoising
         return self._denoisings[attachment]
 
@@ -107,13 +159,20 @@ class PipelineCall:
         denoisings, self._denoisings = self._denoisings, {}
         for attachment, denoising in denoisings.items():
             if denoising is not None and attachment.config.cache:
-                histories = [history for entry in denoising.histories.entries for history in entry.values()]
-                denoising.report.cache_bytes = sum(history.num_bytes for history in histories)
+                entries = denoising.histories.entries
+                denoising.report.cache_bytes = count_bytes(chain.from_iterable(entry.values() for entry in entries))
                 attachment.last_image = denoising.report
             if is_complete and denoising is not None:
                 message = denoising.explain_bounds(attachment.config)
                 if message is not None:
                     attachment.warn_once("start and end", message)
+
+    def _count_steps(self) -> int | None:
+        """Return how many of the schedule's steps the pipeline runs, where it says so.
+
+        Pipelines with ``denoising_end`` cut their list, which their scheduler does not know.
+        """
+        return vars(self._pipe).get("_num_timesteps")
 
     def _list_schedules(self, denoiser: str) -> Sequence[Sequence[float]]:
         """List the timesteps of all schedulers that the pipeline has now.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import paddle
@@ -102,13 +102,15 @@ def time_denoiser(
     """
     denoiser = dict(list_models(pipe))[part]
     unmerged = min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
-    apply_tome(pipe, config=config)
+    # Only what a later step uses is kept, so one follows that does.
+    apply_tome(pipe, config=replace(config.without_cache, cache=(0, 2)) if config.cache else config)
     try:
         merged = min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
         applied = applied_tome(denoiser)
         reports = [entry.last_image for entry in applied.entries] if applied else []
         # One step was computed; after two there may be a slope for each value.
-        cache_bytes = (1 + config.cache_order) * sum(report.cache_bytes for report in reports if report is not None)
+        num_stored = 1 if config.cache_slope == 0 else 2
+        cache_bytes = num_stored * sum(report.cache_bytes for report in reports if report is not None)
         return unmerged, merged, cache_bytes
     finally:
         remove_tome(pipe)

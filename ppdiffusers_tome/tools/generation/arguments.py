@@ -35,7 +35,7 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool 
     add_model_argument(group, class_labels=True)
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled models: 10)")
     group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; classes 4; bundled models 1.5")
-    group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=", ".join(SCHEDULERS))
+    group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=" ".join(SCHEDULERS))
     add_size_arguments(group)
     if several_seeds:
         group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="of all prompts (default: 0)")
@@ -113,7 +113,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) 
             option, dest="tome_seed" if field.name == "seed" else field.name, default=argparse.SUPPRESS,
             help=_HELP.get(field.name, argparse.SUPPRESS), **settings,
         )  # fmt: skip
-    more = f"token merging, also {' '.join(listed)}, --[no-]... {' '.join(flags)}; see help(apply_tome)"
+    more = f"token merging, also {' '.join(listed)}, --[no-]... {' '.join(flags)}"
     group.title = textwrap.fill(more, 76, break_on_hyphens=False)
     return group
 
@@ -131,7 +131,10 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _parse_value(text: str) -> Any:
     """Return the value that a text stands for; ``ToMeConfig`` says which it accepts."""
-    for parse in (int, float, lambda steps: tuple(map(int, steps.split(",")))):
+    for kind in (int, float):
         with suppress(ValueError):
-            return parse(text)
+            return kind(text)
+    for kind in (int, float):
+        with suppress(ValueError):
+            return tuple(map(kind, text.split(",")))
     return {"none": None, "yes": True, "no": False}.get(text, text)

@@ -26,7 +26,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another enco
 
 def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
     """Return settings that merge in a warm-up of one step, without a warning."""
-    return tome and replace(tome, start=0.0, end=1.0, cache=0.0, cache_order=1)
+    return tome and replace(tome.without_cache, start=0.0, end=1.0)
 
 
 def changes_nothing(tome: ToMeConfig) -> bool:

@@ -62,7 +62,7 @@ VALUES = {
     "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--port-ratios": "0.25", "--method": "tofu",
     "--cache": "0,1,3", "--min-similarity": "0.5", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
     "--sx": "4", "--sy": "4", "--reuse-steps": "2", "--variants": "port", "--sizes": "192", "--batches": "2",
-    "--seeds": "3", "--max-downsample": "2", "--cache-order": "0", "--fewer-steps": "2", "--scheduler": "euler",
+    "--seeds": "3", "--max-downsample": "2", "--cache-slope": "0", "--fewer-steps": "2", "--scheduler": "euler",
     "--guidance-scale": "2.5", "--canny-low": "50", "--canny-high": "150", "--controlnet-scale": "0.5",
 }  # fmt: skip
 SKIPPED = ("args", "parser", "stack", "frame", "context", "parent")

@@ -85,7 +85,7 @@ def test_every_setting_is_an_option():
     given = (
         "--max-downsample none --sx 3 --sy 4 --no-rand --no-merge-attn --merge-crossattn --merge-mlp --tome-seed 5 "
         "--tile 16 --reuse-steps 2 --reuse-blocks --method tofu --min-similarity 0.5 --start 0.1 --end 0.9 --st 2 "
-        "--proportional --cache 0.5 --cache-order 0"
+        "--proportional --cache 0.5 --cache-slope 0 --cache-steps 20 --cache-scheduler ddim"
     )
     overrides = get_tome_overrides(parser.parse_args(given.split()))
     assert overrides.keys() == {*vars(ToMeConfig())} - {"ratio"}

@@ -167,7 +167,7 @@ def _describe_gain(pipe: Any, part: str, config: ToMeConfig, height: int, width:
     times = f"a whole call of {part} takes {merged:.3f} s for an image instead of {unmerged:.3f} s"
     cache = ""
     if config.cache:
-        num_skipped = steps - len(choose_computed_steps(steps, config.cache))
+        num_skipped = steps - len(choose_computed_steps(steps, config.cache, cache_steps=config.cache_steps))
         cache = (
             f" The cache over steps skips most layers in {num_skipped} of the {steps} calls, which is not in these "
             f"numbers; it keeps at most {format_bytes(cache_bytes)} for an image, twice that with guidance."

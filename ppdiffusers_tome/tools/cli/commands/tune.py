@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError
+from ppdiffusers_tome.export.layout import list_exported
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Page, Table
@@ -34,8 +37,8 @@ from ppdiffusers_tome.tools.measure.similarity import format_psnr
 from ppdiffusers_tome.tools.measure.stats import find_frontier
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import format_bytes, parse_bytes
-from ppdiffusers_tome.tuning.candidates import common_settings, list_candidates
-from ppdiffusers_tome.tuning.results import Target, Trial, Tuned
+from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates
+from ppdiffusers_tome.tuning.results import ChosenSteps, Target, Trial, Tuned
 
 HELP = "Try settings of token merging on this machine and model, and save the best for a target."
 EXAMPLES = """writes tome.json (the settings: for --config, and ToMeConfig.load in Python), tune.md and tune.json (all
@@ -43,11 +46,12 @@ trials), and tune.jsonl trial by trial: stopped, the same command resumes. The d
 a PSNR it chooses the fastest settings that meet the target; without one, those with the images most similar to the
 unmerged ones. If none give a speed-up, it says so and writes no tome.json.
 
-All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched, and
-the cache over steps without --config. If the best skips steps, fewer steps in the same time are measured beside it.
+The steps that a cache computes are chosen by images of other seeds than those that judge. Fewer steps in the time of
+the best are measured, too; where they keep more, it says how many, and tome.json has what goes with them.
 
-examples:
-  ppdiffusers-tome tune
+All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched, and
+the cache over steps without --config.
+
   ppdiffusers-tome tune --target-speedup 1.5 --prompt "a photo of a rocket"
   ppdiffusers-tome tune --method tofu --tile 16
   ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompt "a cat" --max-memory 8GiB
@@ -85,9 +89,9 @@ def run(args: argparse.Namespace) -> None:
             write_text(settings_file, tuned.config.to_json(), overwrite=True)
             paths.insert(0, settings_file)
         else:
-            settings_file.unlink(missing_ok=True)  # of an earlier target
+            _remove_earlier(settings_file, args.output / "tune.jsonl")
         results = {"run": run, "verdict": tuned.verdict, "trials": [_to_dict(trial) for trial in tuned.trials],
-                   "config": tuned.config.to_dict() if tuned.pays else None}  # fmt: skip
+                   "config": tuned.config.to_dict() if tuned.pays else None, "steps": tuned.steps}  # fmt: skip
         Page("Settings that were tried", _describe(run, tuned), [_make_table(tuned)]).write(paths, results)
 
 
@@ -99,12 +103,14 @@ def _tune(
     import numpy as np
     from tqdm import tqdm
 
-    from ppdiffusers_tome.tuning.search import MeasuredImage, tune_images
+    from ppdiffusers_tome.tuning.results import MeasuredImage
+    from ppdiffusers_tome.tuning.search import NUM_CHOOSING, tune_images
 
     settings = loaded.settings
     edges = None if settings.edges is None else loaded.load_edges(settings.edges)
 
     def generate(prompt: str, number: int, fewer_steps: int | None = None) -> MeasuredImage:
+        """Generate image ``number``, whose seed is as much above that of the run."""
         generated = loaded.generate(prompt, number, edges, steps=fewer_steps)
         return MeasuredImage(np.asarray(generated.image), generated.seconds, generated.peak_bytes)
 
@@ -113,22 +119,44 @@ def _tune(
         "edges": None if edges is None else zlib.crc32(edges.tobytes()), **describe_machine(),
     }  # fmt: skip
     candidates = list_candidates(settings=run["kept"], steps=settings.steps)
-    keys = [["trial", family, config.to_dict()] for family, configs in candidates.items() for config in configs]
+    choosing = (prompts * NUM_CHOOSING)[:NUM_CHOOSING]
     with (
         Ledger(ledger_path, identity, overwrite=overwrite) as ledger,
-        tqdm(total=len(keys), desc="settings", position=0, disable=None) as bar,
+        tqdm(desc="images", position=0, disable=None) as bar,
     ):
+        stored = ledger.get(["steps"])
+        known_steps = None if stored is None else {int(count): _restore_steps(each) for count, each in stored.items()}
+        fitted = fit_cache(candidates, known_steps or {}, type(loaded.pipe.scheduler).__name__)
+        keys = [["trial", family, config.to_dict()] for family, configs in fitted.items() for config in configs]
         known = [_restore(ledger[key]) for key in keys if key in ledger]
-        bar.update(len(known))
+
+        def begin(num_images: int, seconds: float) -> None:
+            bar.reset(total=num_images)
+            print(f"at most {num_images} images, about {max(1, round(seconds / 60))} min", file=sys.stderr, flush=True)
 
         def add(trial: Trial) -> None:
             ledger.add(["trial", trial.family, trial.config.to_dict()], _to_dict(trial))
+            if bar.disable:  # without a terminal
+                print(_format_trial(trial), file=sys.stderr, flush=True)
+
+        def measure(prompt: str, number: int, fewer_steps: int | None = None) -> MeasuredImage:
+            image = generate(prompt, number, fewer_steps)
             bar.update()
+            return image
 
         return tune_images(
-            loaded.pipe, [partial(generate, prompt, number) for number, prompt in enumerate(prompts)], target,
-            steps=settings.steps, settings=run["kept"], on_trial=add, known_trials=known,
+            loaded.pipe, [partial(measure, prompt, number) for number, prompt in enumerate(prompts)], target,
+            choosing=[partial(measure, prompt, number) for number, prompt in enumerate(choosing, len(prompts))],
+            steps=settings.steps, settings=run["kept"], on_begin=begin,
+            on_steps=lambda chosen: ledger.add(["steps"], {count: asdict(steps) for count, steps in chosen.items()}),
+            on_trial=add, known_steps=known_steps, known_trials=known,
         )  # fmt: skip
+
+
+def _remove_earlier(settings_file: Path, ledger_path: Path) -> None:
+    """Remove the settings of an earlier target, not those that an export lists as its own."""
+    if _was_tried(settings_file, ledger_path):
+        settings_file.unlink(missing_ok=True)
 
 
 def _was_tried(settings_file: Path, ledger_path: Path) -> bool:
@@ -136,6 +164,8 @@ def _was_tried(settings_file: Path, ledger_path: Path) -> bool:
 
     Another file, such as that of an export in the same folder, is the user's.
     """
+    if settings_file.name in list_exported(settings_file.parent):
+        return False
     with suppress(ToMeError):
         config = json.loads(ToMeConfig.load(settings_file).to_json())
         results = [line.get("result") for line in read_lines(ledger_path)]
@@ -155,6 +185,15 @@ def _restore(values: Mapping[str, Any]) -> Trial:
     return Trial(values["family"], config, values["speed_up"], psnr, values["peak_bytes"])
 
 
+def _restore_steps(values: Mapping[str, Any]) -> ChosenSteps:
+    return ChosenSteps(tuple(values["steps"]), tuple(values["slopes"]), values["psnr"])
+
+
+def _format_trial(trial: Trial) -> str:
+    fewer = "" if trial.steps is None else f"{trial.steps} steps, "
+    return f"{fewer}{trial.config.summary}: {trial.speed_up:.2f}x, {format_psnr(trial.psnr)} dB"
+
+
 def _describe(run: Mapping[str, Any], tuned: Tuned) -> list[str]:
     return [
         format_run(run),
@@ -169,7 +208,7 @@ def _make_table(tuned: Tuned) -> Table:
     table = Table(["settings", "", "speed-up when tried", "PSNR (dB), least", "peak memory"], left=2)
     frontier = find_frontier([(trial.speed_up, trial.psnr) for trial in tuned.trials])
     for trial, is_best in zip(tuned.trials, frontier, strict=True):
-        is_chosen = tuned.pays and trial.steps is None and trial.config == tuned.config
+        is_chosen = tuned.pays and trial.steps == tuned.steps and trial.config == tuned.config
         mark = "chosen" if is_chosen else "frontier" if is_best else ""
         speed_up, peak = f"{trial.speed_up:.2f}x", format_bytes(trial.peak_bytes)
         fewer = "" if trial.steps is None else f"{trial.steps} steps, "

@@ -1,0 +1,232 @@
+"""What skipping steps costs in a model, and the choice of the steps that it computes.
+
+One image with every step computed tells how well each layer's value at a step is predicted from any two earlier steps;
+images without one single step tell what an error there does to the image. Dynamic programming then finds the computed
+steps with the least expected error (DPCache, arXiv 2602.22654; LeMiCa, arXiv 2511.00090), and least squares the share
+of the slope that each skipped step follows (L2P, arXiv 2604.26365).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import paddle
+
+from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.patching.apply import apply_config, remove_tome
+from ppdiffusers_tome.patching.attach import list_attached_blocks
+from ppdiffusers_tome.patching.models import list_models
+from ppdiffusers_tome.patching.state.step_cache import map_tensors
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage
+
+_MAX_NUMBERS = 65536  # of one layer's value at one step; more are thinned out evenly
+_MAX_PROBES = 12  # images without one step; the errors of the steps between are interpolated
+_MAX_GAP = 12  # steps from one computed step to the next
+_MAX_SLOPE = 1.5  # more than a line's slope, as values may curve
+_SLOPE: Any = ToMeConfig().cache_slope
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class StepErrors:
+    """What skipping steps costs in one image.
+
+    Attributes:
+        products: of each layer that a skipped step predicts, the inner products of its values at any two steps, float64
+            ``[steps, steps]``.
+        damage: the mean squared error of the image, in 0 to 1, when a step alone is skipped, ``[steps]``; 0 for the
+            first one, which is always computed.
+    """
+
+    products: tuple[np.ndarray, ...]
+    damage: np.ndarray
+
+    def compute_error(self, first: int | None, last: int, step: int, slope: float) -> np.ndarray:
+        """Compute the squared error of predicting a step from two computed ones, ``[layers]``."""
+        change, line = self._list_weights(first, last, step)
+        weights = change - slope * line
+        return np.array([max(weights @ product @ weights, _TINY) for product in self.products])
+
+    def compute_baseline(self, step: int) -> np.ndarray:
+        """Compute the squared error of the prediction that ``damage`` is measured with, ``[layers]``."""
+        return self.compute_error(step - 2 if step > 1 else None, step - 1, step, _SLOPE)
+
+    def compute_fit(self, first: int, last: int, step: int) -> tuple[float, float]:
+        """Compute both sums of the least-squares share of the slope, weighted by what an error costs."""
+        change, line = self._list_weights(first, last, step)
+        costs = self.damage[step] / self.compute_baseline(step)
+        pairs = [(change @ product @ line, line @ product @ line) for product in self.products]
+        return (
+            float(sum(cost * above for cost, (above, _) in zip(costs, pairs, strict=True))),
+            float(sum(cost * below for cost, (_, below) in zip(costs, pairs, strict=True))),
+        )
+
+    def _list_weights(self, first: int | None, last: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return, as weights of the steps, the change since the last computed step, and what the slope says of it."""
+        change, line = np.zeros(len(self.damage)), np.zeros(len(self.damage))
+        change[step], change[last] = 1, -1
+        if first is not None:
+            line[last] = (step - last) / (last - first)
+            line[first] = -line[last]
+        return change, line
+
+
+def count_images(num_steps: int) -> int:
+    """Count the images that ``measure_step_errors`` generates."""
+    return 1 + len(_list_probes(num_steps))
+
+
+def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> StepErrors:
+    """Measure what skipping steps costs in one image.
+
+    Args:
+        pipe: the pipeline, which has no ToMe afterwards.
+        generate: generates an image with it, the same at every call.
+
+    Raises:
+        NothingToMergeError: the pipeline has no block that a skipped step could omit.
+        ToMeValueError: no value was stored, or not one for each step.
+    """
+    whole = ToMeConfig(0.0, cache=tuple(range(1000)))
+    try:
+        apply_config(pipe, whole)
+        values: dict[Hashable, dict[int, list[np.ndarray]]] = {}
+        for attachment in _list_attachments(pipe):
+            attachment.record = _make_recorder(values, attachment)
+        reference = generate().pixels
+        products = tuple(_multiply(by_step) for by_step in values.values())
+        if not products or len({len(product) for product in products}) > 1:
+            raise ToMeValueError(
+                "the computed steps cannot be chosen for this call, as its denoiser does not run once for each step of "
+                "one denoising; give a fraction or a list as cache"
+            )
+        num_steps = len(products[0])
+        probes = _list_probes(num_steps)
+        errors = []
+        for probe in probes:
+            others = tuple(step for step in range(num_steps) if step != probe)
+            apply_config(pipe, replace(whole, cache=others, cache_steps=num_steps))
+            errors.append(_compute_squared_error(reference, generate().pixels))
+    finally:
+        remove_tome(pipe)
+    damage = np.exp(np.interp(np.arange(num_steps), probes, np.log(np.maximum(errors, _TINY))))
+    damage[0] = 0
+    return StepErrors(products, damage)
+
+
+def choose_steps(errors: Sequence[StepErrors], count: int) -> ChosenSteps:
+    """Choose so many computed steps with the least expected error over several images.
+
+    Args:
+        errors: of images with equally many steps.
+        count: of computed steps, 2 or more and at most all.
+    """
+    plan = _Plan(errors)
+    num_steps = plan.num_steps
+    # The least error with so many computed steps, by the last two of them.
+    best: dict[tuple[int | None, int], tuple[float, tuple[int, ...]]] = {(None, 0): (0.0, (0,))}
+    for number in range(1, count):
+        longer: dict[tuple[int | None, int], tuple[float, tuple[int, ...]]] = {}
+        for (first, last), (error, steps) in best.items():
+            remaining = count - number - 1
+            for step in range(last + 1, min(num_steps - remaining, last + _MAX_GAP + 1)):
+                total = error + plan.compute_gap(first, last, step)
+                if (last, step) not in longer or total < longer[last, step][0]:
+                    longer[last, step] = total, (*steps, step)
+        best = longer
+    error, steps = min(
+        (error + plan.compute_gap(first, last, num_steps), steps) for (first, last), (error, steps) in best.items()
+    )
+    slopes = [0.0] * num_steps
+    for first, last, end in zip((None, *steps), steps, (*steps[1:], num_steps), strict=False):
+        for step in range(last + 1, end):
+            slopes[step] = round(plan.fit_slope(first, last, step), 2)
+    return ChosenSteps(steps, tuple(slopes), -10 * math.log10(max(error, _TINY)))
+
+
+class _Plan:
+    """The expected errors of gaps between computed steps, computed once each."""
+
+    def __init__(self, errors: Sequence[StepErrors]) -> None:
+        self.num_steps = len(errors[0].damage)
+        self._errors = errors
+        self._baselines = [
+            [each.compute_baseline(step) if step else None for step in range(self.num_steps)] for each in errors
+        ]
+        self._slopes: dict[tuple[int, int, int], float] = {}
+        self._steps: dict[tuple[int | None, int, int], float] = {}
+
+    def fit_slope(self, first: int | None, last: int, step: int) -> float:
+        """Fit the share of the slope by which a step is predicted best."""
+        if first is None:
+            return 0.0
+        key = first, last, step
+        if key not in self._slopes:
+            above, below = np.sum([each.compute_fit(first, last, step) for each in self._errors], axis=0)
+            self._slopes[key] = float(np.clip(above / max(below, _TINY), 0, _MAX_SLOPE))
+        return self._slopes[key]
+
+    def compute_gap(self, first: int | None, last: int, end: int) -> float:
+        """Compute the expected error of skipping the steps between two computed ones."""
+        return sum(self._compute_step(first, last, step) for step in range(last + 1, end))
+
+    def _compute_step(self, first: int | None, last: int, step: int) -> float:
+        key = first, last, step
+        if key not in self._steps:
+            slope = self.fit_slope(first, last, step)
+            ratios = [
+                each.damage[step] * float(np.mean(each.compute_error(first, last, step, slope) / baselines[step]))
+                for each, baselines in zip(self._errors, self._baselines, strict=True)
+            ]
+            self._steps[key] = sum(ratios) / len(ratios)
+        return self._steps[key]
+
+
+def _list_probes(num_steps: int) -> list[int]:
+    """List the steps that are skipped alone, evenly spread, with the last two, whose errors stay."""
+    spread = np.linspace(1, num_steps - 2, min(_MAX_PROBES - 1, math.ceil(num_steps / 2)))
+    return sorted({*map(int, spread.round()), num_steps - 1})
+
+
+def _list_attachments(pipe: Any) -> Iterator[Any]:
+    found = {
+        override.attachment: None for _, model in list_models(pipe) for _, _, override in list_attached_blocks(model)
+    }
+    yield from found
+
+
+def _make_recorder(
+    values: dict[Hashable, dict[int, list[np.ndarray]]], owner: Hashable
+) -> Callable[[int, Hashable, Any], None]:
+    """Return a function that stores part of each layer's value by step, several calls of one step together."""
+
+    def record(step: int, key: Hashable, value: Any) -> None:
+        by_step = values.setdefault((owner, key), {})
+        numbers: list[np.ndarray] = []
+        map_tensors(lambda tensor: numbers.append(_thin_out(tensor)), value)
+        by_step.setdefault(step, []).extend(numbers)
+
+    return record
+
+
+def _thin_out(tensor: paddle.Tensor) -> np.ndarray:
+    flat = tensor.flatten()
+    return flat[:: math.ceil(flat.shape[0] / _MAX_NUMBERS)].astype("float32").numpy()
+
+
+def _multiply(by_step: dict[int, list[np.ndarray]]) -> np.ndarray:
+    """Return the inner products of all pairs of steps; an empty array where steps differ in size or are missing."""
+    rows = [np.concatenate(by_step.get(step, [np.zeros(0, np.float32)])) for step in range(max(by_step) + 1)]
+    if len({len(row) for row in rows}) > 1:
+        return np.zeros((0, 0))
+    matrix = np.stack(rows).astype(np.float64)
+    return matrix @ matrix.T
+
+
+def _compute_squared_error(reference: np.ndarray, pixels: np.ndarray) -> float:
+    return float(np.mean(np.square((reference.astype(np.float64) - pixels) / 255)))
