@@ -92,7 +92,6 @@ class Page:
         with gr.Column(visible=False, elem_id="tome-own") as own:  # a group would cut off the list of methods
             self._add(gr.Dropdown([*METHODS], value=usual.method), "method", label="method")
             self._add(gr.Slider(MIN_RATIO, 0.75, usual.ratio, step=0.05), "ratio", label="ratio", info="ratio_info")
-            self._add(gr.Checkbox(True), "with_map", label="with_map")
         self._add(gr.Slider(0, MAX_CACHE, 0, step=0.1), "cache", label="cache", info="cache_info")
         self._add(gr.Slider(0.1, 1, 1, step=0.1), "end", label="end", info="end_info")
         preset.change(None, preset, own, js=_SHOW_OWN)

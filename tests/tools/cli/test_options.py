@@ -45,9 +45,8 @@ CASES = {
     "doctor --markdown": (),
     "doctor --environment": (),
     "doctor --model bundled": (),
-    "bench pipeline": (),
-    "bench pipeline --variants preset-fast": ("--ratios",),
     "bench results": (),
+    "bench results --variants preset-fast": ("--ratios",),
     "bench gpu --on-cpu-as-a-check": (),
 }  # fmt: skip
 # Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.

@@ -68,7 +68,7 @@ def test_mistyped_arguments_are_one_line(arguments, sentence, capsys):
     assert sentence in line
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "bench gpu", "bench pipeline", "bench results"])
+@pytest.mark.parametrize("command", [*COMMANDS, "bench gpu", "bench results"])
 def test_help_has_60_lines_and_lists_every_option(command, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert main([*command.split(), "--help"]) == 0

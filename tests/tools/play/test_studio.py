@@ -60,14 +60,6 @@ def test_the_edges_of_a_photo_guide_and_a_lost_photo_is_asked_for(studio: Studio
         compare(studio, has_photo=True)
 
 
-def test_the_map_shows_some_calls_and_the_average(studio: Studio) -> None:
-    images = compare(studio, steps=14, with_map=True).map_images
-    assert [image.call for image in images] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14, 0]
-    assert all(image.num_merged == image.num_tokens // 2 for image in images)
-    assert 2 < len(compare(studio, steps=14, with_map=True, cache=0.5).map_images) < len(images)
-    assert compare(studio, method="pool", with_map=True).map_images == []
-
-
 def test_cancelling_ends_a_running_and_a_waiting_comparison(studio: Studio) -> None:
     with ThreadPoolExecutor(2) as users:
         events, stages = [threading.Event() for _ in range(2)], []
@@ -93,8 +85,7 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
     cancelled.set()
     with pytest.raises(CancelledError):
         compare(studio, cancelled=cancelled)
-    result = compare(studio, prompt="coffee", seed=3, steps=2, with_map=True)
-    assert {image.call for image in result.map_images} == {0, 1, 2}
+    result = compare(studio, prompt="coffee", seed=3, steps=2)
     loaded = replace(studio.plain, settings=replace(studio.plain.settings, seed=3))
     loaded.apply(ToMeConfig(ratio=0.5))
     assert images_equal(result.merged.image, loaded.generate("1", 0, None).image)

@@ -10,7 +10,6 @@ from ppdiffusers_tome.errors import NothingToMergeError, UserError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import choose_computed_steps
-from ppdiffusers_tome.tools.bench.gpu_estimate import DEVICES, FOOTNOTE, estimate_table, presets_by_strength
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.console.process import get_original_environment
@@ -37,8 +36,7 @@ from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_c
 from ppdiffusers_tome.tools.measure.units import format_bytes
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
-EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, and an estimate of what presets save
-on a GPU.
+EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports.
 with --model: the tokens at every level, how many merge, the memory that an image needs, computed from shapes, and a
 call of the denoiser timed on this machine, merged and unmerged.
 with --environment: versions, devices, threads and memory, for a bug report, and the operators of a merge run on the
@@ -100,13 +98,6 @@ def _print_coverage(*, markdown: bool) -> None:
         table.print()
         if warning := never_tested(ppdiffusers.__version__):
             print_line(f"\n{warning}")
-    print_line(
-        "\nWhat presets save on a GPU: an estimate, not a measurement. Speed-up over no merging, for one call of the "
-        f"denoiser on an {DEVICES[0]} in half precision with flash attention, everything at peak rates. In every cell: "
-        f"{', '.join(presets_by_strength())}.\n"
-    )
-    estimate_table(DEVICES[0]).print()
-    print_line(f"{FOOTNOTE}\nmeasure it on your GPU: ppdiffusers-tome bench gpu")
 
 
 def _print_estimates(args: argparse.Namespace) -> None:
