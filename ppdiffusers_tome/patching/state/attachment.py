@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,8 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import UNET
 
 # A warning names the first line outside of these files: the user's.
-_SITE = Path(sys.modules["paddle"].__file__ or "").parents[1]
-_FOLDERS = (Path(__file__).parents[2], _SITE / "paddle", _SITE / "ppdiffusers", _SITE / "paddlenlp")
-_LIBRARIES = (*(f"{folder}{os.sep}" for folder in _FOLDERS), contextlib.__file__)
+_SPECS = map(find_spec, ("ppdiffusers_tome", "paddle", "ppdiffusers", "paddlenlp"))
+_LIBRARIES = (*(f"{Path(spec.origin).parent}{os.sep}" for spec in _SPECS if spec and spec.origin), contextlib.__file__)
 
 
 class Attachment:

@@ -20,6 +20,7 @@ from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, w
 from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
+from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
 from ppdiffusers_tome.tools.generation.settings import (
     Settings,
     changes_nothing,
@@ -66,8 +67,10 @@ class ImageSpec(NamedTuple):
         wanted = {
             "prompt": self.prompt, "seed": settings.seed, "model": settings.model.label, "steps": settings.steps,
             "tome": None if changes_nothing(settings.tome) else settings.tome.to_dict(), "dtype": settings.dtype,
-            "negative_prompt": settings.negative_prompt,
+            "negative_prompt": settings.negative_prompt, "controlnet": settings.describe_control(),
         }  # fmt: skip
+        if settings.scheduler is not None:
+            wanted["scheduler"] = SCHEDULERS[settings.scheduler]
         wanted |= {name: value for name in ("height", "width", "guidance_scale")
                    if (value := getattr(settings, name)) is not None}  # fmt: skip
         for name, value in wanted.items():
@@ -94,21 +97,17 @@ def generate_from_file(args: argparse.Namespace) -> None:
     specs = specs[rank::ranks]
     prepare_folder(args.output, [], overwrite=True)
     missing = [spec for spec in specs if args.overwrite or not spec.is_finished()]
-    done, seconds = 0, time.perf_counter()
-    with quiet_libraries():
-        from tqdm import tqdm
-
-        with tqdm(total=len(missing), desc="images", position=0, disable=None) as bar:
-            # A ControlNet makes another pipeline, so those without come first, and one is in memory at a time.
-            for guided in (False, True):
-                chosen = [spec for spec in missing if (spec.settings.edges is not None) == guided]
-                done += _generate(chosen, batch_size, args.overwrite, bar.update)
-    seconds = (time.perf_counter() - seconds) / max(1, done)
+    # A ControlNet makes another pipeline, so images without come first, and one is in memory at a time.
+    done = 0
+    for guided in (False, True):
+        chosen = [spec for spec in missing if (spec.settings.edges is not None) == guided]
+        if chosen:
+            with quiet_libraries():
+                done += _generate(chosen, batch_size, args.overwrite)
     skipped = num_bad + len(missing) - done
     print_line(
         f"{len(specs) - len(missing) + done} images of {args.prompts} are in {args.output}: {done} generated now, "
-        f"{seconds:.2f} s each, {len(specs) - len(missing)} before"
-        f"{f'; {skipped} lines skipped, as the warnings say' if skipped else ''}"
+        f"{len(specs) - len(missing)} before{f'; {skipped} lines skipped, as the warnings say' if skipped else ''}"
     )
 
 
@@ -193,13 +192,14 @@ def _parse_number(name: str, value: Any, kind: Callable[[str], Any]) -> Any:
         raise UserError(f"{name} {truncated_repr(value)} must be {accepted}") from None
 
 
-def _generate(specs: Sequence[ImageSpec], batch_size: int, overwrite: bool, update: Callable[[int], Any]) -> int:
+def _generate(specs: Sequence[ImageSpec], batch_size: int, overwrite: bool) -> int:
     """Generate images that one pipeline can; return how many."""
+    from tqdm import tqdm
+
     from ppdiffusers_tome.tools.generation.sampling import generate_batch
 
-    if not specs:
-        return 0
     loaded, done, said = load_from_settings(specs[0].settings), 0, ""
+    bar = tqdm(total=len(specs), desc="images", position=0, disable=None)
     for batch in _form_batches(loaded, specs, batch_size):
         started, edges = time.perf_counter(), [image for _, image in batch if image is not None]
         own = [replace(loaded, settings=spec.settings) for spec, _ in batch]
@@ -217,7 +217,8 @@ def _generate(specs: Sequence[ImageSpec], batch_size: int, overwrite: bool, upda
             said = loaded.describe_merging()
             print_line(said)
         done += len(batch)
-        update(len(batch))
+        bar.update(len(batch))
+    bar.close()
     return done
 
 

@@ -83,7 +83,7 @@ def _explain(error: Exception, args: Any) -> str | None:
         if error.filename is None:
             _drop_output()
         place = error.filename or "standard output"
-        return f"{place} cannot be written ({error.strerror}); make room there, or send it elsewhere"
+        return f"{place} cannot be used ({error.strerror}); make room there, or take another place"
     return None
 
 

@@ -112,7 +112,7 @@ def find_fault(control_image: Image.Image) -> str | None:
     if light.max() < 0.1:
         return "is black all over, where transparent parts are black too, so it guides nothing; draw the edges in white"
     if light.mean() > 0.5:
-        return "is mostly white, and edges must be white on black: invert it, or give a photo as --image"
+        return "is mostly white, and edges for a ControlNet are white on black: invert it, or give a photo as --image"
     if ((light > 0.1) & (light < 0.9)).mean() > 0.5:
-        return "is mostly gray, and edges must be white on black: give a photo as --image, which finds its edges"
+        return "is mostly gray, and edges for a ControlNet are white on black: give a photo as --image"
     return None

@@ -185,12 +185,9 @@ class LoadedPipeline:
 
         from ppdiffusers_tome.version import __version__
 
-        (height, width), settings, control = self.size, self.settings, None
-        if settings.controlnet is not None:
-            edges = None if settings.edges is None else settings.edges.to_dict()
-            control = {"model": settings.controlnet.label, "scale": settings.controlnet_scale, "edges": edges}
+        (height, width), settings = self.size, self.settings
         return {
-            "model": settings.model.label, "controlnet": control, "height": height, "width": width,
+            "model": settings.model.label, "controlnet": settings.describe_control(), "height": height, "width": width,
             "steps": settings.steps, "guidance_scale": self.guidance_scale,
             "scheduler": type(self.pipe.scheduler).__name__, "dtype": settings.dtype, "xformers": settings.xformers,
             "chunked_attention": settings.chunked_attention, "versions": {

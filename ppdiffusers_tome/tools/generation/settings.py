@@ -72,6 +72,13 @@ class Settings:
         chunked = self.chunked_attention or self.xformers
         check_memory(self.model.folder, self.tome, self.height, self.width, rows=rows, chunked_attention=chunked)
 
+    def describe_control(self) -> dict[str, Any] | None:
+        """Return the ControlNet and what guides it as plain values; None without one."""
+        if self.controlnet is None:
+            return None
+        edges = None if self.edges is None else self.edges.to_dict()
+        return {"model": self.controlnet.label, "scale": self.controlnet_scale, "edges": edges}
+
     def guide(self, photo: Path | None, edges: Path | None, low: float, high: float) -> Settings:
         """Add the edges of a photo, or edges, and a ControlNet."""
         if photo is not None and edges is not None:

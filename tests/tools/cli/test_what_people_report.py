@@ -153,7 +153,7 @@ def test_prompt_of_other_bytes_is_refused(text, option, tmp_path, capsys):
     ("redirected", "environment", "code", "words"),
     [
         (">&-", {}, 0, ""),
-        (">/dev/full", {}, 2, "standard output cannot be written (No space left on device)"),
+        (">/dev/full", {}, 2, "standard output cannot be used (No space left on device)"),
         ("", {"HOME": "/proc/nowhere"}, 2, "set HOME to a folder that you may write to"),
     ],
 )
