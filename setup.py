@@ -13,7 +13,6 @@ REPOSITORY = ""
 
 # What the tools import.
 CLI = [
-    "filelock>=3.32",  # earlier ones cannot be told to do without where a file system has no locks
     "flip-evaluator>=1.6,<2",
     "matplotlib>=3.8,<4",
     "packaging",

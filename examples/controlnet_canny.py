@@ -12,6 +12,7 @@ from pathlib import Path
 import paddle
 from ppdiffusers import ControlNetModel, StableDiffusionControlNetPipeline
 
+from ppdiffusers_tome import prepare_cpu
 from ppdiffusers_tome.tools import demo_model
 from ppdiffusers_tome.tools.demo_model.photographs import square_image, subject_of
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
@@ -26,8 +27,14 @@ parser.add_argument("--size", type=int, default=512, help="height and width in p
 parser.add_argument("--steps", type=int, default=20)
 args = parser.parse_args()
 
+if args.size < 8 or args.size % 8:
+    parser.error(f"--size {args.size} must be a multiple of 8 above 0, such as {max(8, round(args.size / 8) * 8)}")
+
 if args.image:
-    photo = fit_image(read_image(args.image), args.size, args.size)  # a square crop of its middle
+    try:
+        photo = fit_image(read_image(args.image), args.size, args.size)  # a square crop of its middle
+    except (OSError, ValueError) as error:
+        parser.error(f"--image {args.image} cannot be read ({getattr(error, 'strerror', None) or error})")
 else:
     photo = square_image(subject_of("cat"), args.size)  # of scikit-image
 edges = detect_edges(photo, low=100, high=200)  # white on black
@@ -48,6 +55,8 @@ except OSError as error:
     raise SystemExit(f"{error}\nWithout a network, run this with --offline") from None
 if on_gpu:
     pipe.enable_xformers_memory_efficient_attention()  # before or after apply_tome, both work
+else:
+    prepare_cpu()  # all cores, and what makes a CPU faster
 
 pipe.apply_tome("balanced")  # merges in the UNet and the ControlNet; ratio=0.5 for tomesd's result
 paddle.seed(0)

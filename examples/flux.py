@@ -22,6 +22,8 @@ parser.add_argument("--steps", type=int, default=4)
 parser.add_argument("--guidance", type=float, default=0.0)
 args = parser.parse_args()
 
+if args.size < 16 or args.size % 16:
+    parser.error(f"--size {args.size} must be a multiple of 16 above 0, such as {max(16, round(args.size / 16) * 16)}")
 if not hasattr(ppdiffusers, "FluxPipeline"):
     parser.error(
         f"ppdiffusers {ppdiffusers.__version__} has no FLUX; install it from PaddleMIX's source "

@@ -11,6 +11,7 @@ from pathlib import Path
 import paddle
 from ppdiffusers import StableDiffusionPipeline
 
+from ppdiffusers_tome import prepare_cpu
 from ppdiffusers_tome.tools import demo_model
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -19,6 +20,9 @@ parser.add_argument("--output", type=Path, default=Path("stable_diffusion.png"))
 parser.add_argument("--size", type=int, default=512, help="height and width in pixels, a multiple of 8")
 parser.add_argument("--steps", type=int, default=20)
 args = parser.parse_args()
+
+if args.size < 8 or args.size % 8:
+    parser.error(f"--size {args.size} must be a multiple of 8 above 0, such as {max(8, round(args.size / 8) * 8)}")
 
 if args.offline:
     model = demo_model.MODEL
@@ -36,6 +40,8 @@ except OSError as error:
     raise SystemExit(f"{error}\nWithout a network, run this with --offline") from None
 if on_gpu:
     pipe.enable_xformers_memory_efficient_attention()  # before or after apply_tome, both work
+else:
+    prepare_cpu()  # all cores, and what makes a CPU faster
 
 pipe.apply_tome("balanced")  # or "quality", "fast"; or ratio=0.5 for tomesd's result
 paddle.seed(0)

@@ -8,18 +8,12 @@ steps (--merged-part), and merged throughout. The held-out loss is always that o
 results.json, written at every evaluation, and a LoRA of each training for load_lora_weights.
 """
 
-# ruff: noqa: E402
 import argparse
 import json
 import statistics
 import time
 import zlib  # noqa: F401  (before Paddle 2.6, whose own zlib would break Python's)
 from pathlib import Path
-
-import ppdiffusers_tome
-
-ppdiffusers_tome.keep_freed_memory()  # both speed up a CPU, and must run before Paddle is imported
-ppdiffusers_tome.let_mkl_use_avx2()
 
 import numpy as np
 import paddle
@@ -28,6 +22,7 @@ from ppdiffusers import DDPMScheduler, StableDiffusionPipeline
 from ppdiffusers.models.attention_processor import Attention
 from ppdiffusers.models.lora import LoRALinearLayer
 
+import ppdiffusers_tome
 from ppdiffusers_tome.tools import demo_model
 from ppdiffusers_tome.tools.demo_model.photographs import photograph
 from ppdiffusers_tome.tools.images import read_image
@@ -57,6 +52,10 @@ def parse_arguments(argv=None):
     args = parser.parse_args(argv)
     if args.steps < 2:
         parser.error("--steps must be 2 or more, as the first step is not timed")
+    if args.size is not None and (args.size < 8 or args.size % 8):
+        parser.error(f"--size {args.size} must be a multiple of 8 above 0, such as 256")
+    if args.images and not args.images.is_dir():
+        parser.error(f"--images {args.images} is no folder")
     suffixes = Image.registered_extensions()
     paths = sorted(args.images.iterdir()) if args.images else []
     args.paths = [path for path in paths if path.suffix.lower() in suffixes]
@@ -130,6 +129,7 @@ def compute_loss(unet, scheduler, latents, texts, noise, timesteps):
 
 def main(argv=None):
     args = parse_arguments(argv)
+    ppdiffusers_tome.prepare_cpu()
     pipe = StableDiffusionPipeline.from_pretrained(args.model)
     unet, scheduler = pipe.unet, DDPMScheduler.from_config(pipe.scheduler.config)
     for parameter in unet.parameters():

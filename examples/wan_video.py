@@ -24,6 +24,8 @@ parser.add_argument("--frames", type=int, default=81, help="a multiple of 4, plu
 parser.add_argument("--over-frames", type=int, default=1, metavar="N", help="the stride over frames (default: 1)")
 args = parser.parse_args()
 
+if args.height % 16 or args.width % 16 or args.frames % 4 != 1:
+    parser.error("--height and --width must be multiples of 16, and --frames one of 4 plus 1, such as 480, 832 and 81")
 if not hasattr(ppdiffusers, "WanPipeline"):
     parser.error(
         f"ppdiffusers {ppdiffusers.__version__} has no Wan; install it from PaddleMIX's source "

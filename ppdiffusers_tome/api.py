@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,17 +14,24 @@ from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_con
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
+from ppdiffusers_tome.settings.suggestions import did_you_mean
 from ppdiffusers_tome.settings.types import UNSET, truncated_repr
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _refuse_second_ratio(function: Function) -> Function:
-    """Raise an error that names the remedy where the ratio is passed twice."""
+def _explain_arguments(function: Function) -> Function:
+    """Raise an error that names the remedy for a misspelled setting, or a second ratio."""
+    known = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def call(*args: Any, **settings: Any) -> Any:
+        for name in settings.keys() - known.keys():
+            suggestion = did_you_mean(name, known)
+            if name in ("preset", "settings"):
+                suggestion = f"; give it as config={truncated_repr(settings[name])}, or in place of the ratio"
+            raise ToMeTypeError(f"{function.__name__} has no argument {name!r}{suggestion}")
         if len(args) > 1 and "ratio" in settings:
             first, ratio = truncated_repr(args[1]), truncated_repr(settings["ratio"])
             raise ToMeTypeError(
@@ -35,7 +43,7 @@ def _refuse_second_ratio(function: Function) -> Function:
     return cast(Function, call)
 
 
-@_refuse_second_ratio
+@_explain_arguments
 def apply_tome(
     model_or_pipe: T,
     ratio: Ratio | str | ToMeConfig = UNSET,
@@ -181,6 +189,7 @@ def use_tome(model_or_pipe: T, *args: Any, **settings: Any) -> Iterator[T]:
         yield apply_tome(model_or_pipe, *args, **settings)
 
 
+@_explain_arguments
 def apply_patch(
     model: T,
     ratio: float = 0.5,

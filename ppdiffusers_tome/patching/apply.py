@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
@@ -21,6 +23,7 @@ from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
     accepts_key_bias,
     find_blocks,
+    find_family,
     find_layer,
     select_blocks,
 )
@@ -33,6 +36,7 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -117,6 +121,7 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
         for part in layer.sublayers(include_self=True):
             require_whole_graph(vars(part).get("forward"))
     _check_settings([block for _, chosen in plan for block in chosen], config)
+    _log_advice(config, [block for _, chosen in plan for block in chosen])
     with CHANGES:
         for _, layer in denoisers:
             require_unused(layer)
@@ -208,6 +213,28 @@ def _check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
             f"st={config.st} merges tokens of several frames, and the attention of {type(single.block).__name__} "
             f"({single.name or 'the block itself'}) is within one image or frame; leave st at 1"
         )
+
+
+def _log_advice(config: ToMeConfig, blocks: list[MergeableBlock]) -> None:
+    """Log once where settings keep less than fewer steps do, by docs/en/results/step-caches.md."""
+    for block in blocks:
+        family, name = find_family(block.denoiser), type(block.denoiser).__name__
+        if family != UNET and config.preset_name in ("balanced", "fast"):
+            _log_once(
+                f"the preset {config.preset_name!r} is not advised for {name}, a {family}: fewer steps keep more of "
+                "its images in the same time; 'quality' is milder, and docs/en/guides/settings.md says what is advised"
+            )
+        if isinstance(config.cache, float) and config.cache > HIGHEST_SHARE:
+            _log_once(
+                f"cache={config.cache:g} skips more than {HIGHEST_SHARE:g} of the steps of {name}, a {family}: at that, "
+                "some images keep less than with fewer steps; a smaller fraction keeps more, and ppdiffusers_tome.tune "
+                "chooses the steps that this model needs"
+            )
+
+
+@cache
+def _log_once(message: str) -> None:
+    logging.getLogger("ppdiffusers_tome").warning("ToMe: %s", message)
 
 
 def _accepts_group_sizes(block: MergeableBlock, point: MergePoint, config: ToMeConfig) -> bool:

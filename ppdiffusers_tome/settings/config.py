@@ -65,6 +65,10 @@ class ToMeConfig:
     cache_steps: int | None = None
     cache_scheduler: str | None = None
 
+    def __new__(cls, *_: Any, **settings: Any) -> ToMeConfig:
+        check_names(settings)  # with a suggestion, which Python's own error lacks
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         defaults = {field.name: field.default for field in fields(self)}
         for name, value in validate(vars(self), defaults).items():
@@ -153,8 +157,15 @@ class ToMeConfig:
             changes = {name: value for name, value in changes.items() if not name.startswith("cache")}
             changes["cache"] = f"{len(self.cache)} of {self.cache_steps} steps computed"
         text = ", ".join(f"{name} {format_setting(value)}" for name, value in changes.items())
-        preset = next((name for name in presets() if ToMeConfig.preset(name) == self), None)
-        return text if preset is None else f"preset {preset} ({text})"
+        preset = self.preset_name
+        return text if preset is None or ToMeConfig.preset(preset) != self else f"preset {preset} ({text})"
+
+    @property
+    def preset_name(self) -> str | None:
+        """The preset that decides what merges, whatever else is set; None without one."""
+        merging = ("ratio", "method", "sx", "sy")
+        return next((name for name in presets()
+                     if all(getattr(ToMeConfig.preset(name), each) == getattr(self, each) for each in merging)), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, fit for JSON."""

@@ -218,6 +218,8 @@ def _validate_fraction(name: str, ratio: Any, values: Mapping[str, Any]) -> floa
     limit = 1 - 1 / math.prod(stride)
     # Where every query stays, the destinations alone may remain as keys.
     may_reach_limit = METHODS[values["method"]].keeps_queries
+    if may_reach_limit and 0 <= ratio < 1 and f"{ratio:.4g}" == f"{limit:.4g}":  # as a summary shows it
+        ratio = limit
     if 0 <= ratio < limit or (ratio == limit and may_reach_limit):
         return float(ratio)
     remedy = "raise the ratio to 0 or more" if ratio < 0 else "lower the ratio or enlarge the stride"

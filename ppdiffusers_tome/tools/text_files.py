@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from ppdiffusers_tome.errors import ToMeValueError
@@ -22,6 +23,8 @@ def read_text(path: str | Path) -> str:
         encoding = json.detect_encoding(content)
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
+        if content.startswith(b"PK\x03\x04"):
+            raise ToMeValueError(f"{path}: it is an Excel workbook or an archive; save the table as CSV") from error
         raise ToMeValueError(
             f"{path}: it is not text in {encoding.upper()}; save it as UTF-8, or convert it, such as Chinese text of "
             "Windows (GBK) with iconv -f GB18030 -t UTF-8 OLD > NEW"
@@ -32,3 +35,27 @@ def read_text(path: str | Path) -> str:
     if "\0" in text:
         raise ToMeValueError(f"{path}: it has a null character, which no text has; save it as UTF-8")
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def doubt_encoding(text: str) -> str | None:
+    """Explain why a text that was read as UTF-8 may be Chinese in GB18030; None if it is not.
+
+    Every common Chinese character of GB18030, and of GBK and GB2312 inside it, has two bytes, which now and then are
+    valid in UTF-8, too: a letter of another script. In UTF-8, letters with accents stand beside plain ones.
+    """
+    if not any("\x80" <= letter < "\u0800" for letter in text) or max(text) >= "\u0800":
+        return None
+    try:
+        chinese = text.encode().decode("gb2312")
+    except UnicodeDecodeError:
+        return None
+    if re.search(r"[A-Za-z][\u4e00-\u9fff]|[\u4e00-\u9fff][A-Za-z]", chinese):
+        return None
+    found = re.search("[\u4e00-\u9fff]+", chinese)
+    if found is None:
+        return None
+    return (
+        f"may be GB18030 (GBK) and not UTF-8: its first words are {found[0]!r} then, and "
+        f"{found[0].encode('gb2312').decode()!r} as it is read now; if so, convert it with iconv -f GB18030 -t UTF-8 "
+        "OLD > NEW"
+    )

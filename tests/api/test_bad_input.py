@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import math
 import pickle
 import re
@@ -26,12 +27,14 @@ from ppdiffusers_tome import (
     ToMeTypeError,
     ToMeValueError,
     applied_tome,
+    apply_patch,
     apply_tome,
     disable_chunked_attention,
     enable_chunked_attention,
     remove_tome,
     shared_copy,
 )
+from ppdiffusers_tome.patching import apply
 from ppdiffusers_tome.settings.types import truncated_repr
 from zoo.prior_transformer import SPECIMEN as PRIOR
 
@@ -342,3 +345,38 @@ def test_a_conflict_names_its_settings(tmp_path: Path) -> None:
             apply_tome(unet(), **settings)
         assert raised.value.settings == names
         assert pickle.loads(pickle.dumps(raised.value)).settings == names
+
+
+def test_misspelled_arguments_are_answered_with_the_right_ones():
+    pipe = tiny.pipeline()
+    for call, words in (
+        (lambda: pipe.apply_tome("balanced", raito=1), "apply_tome has no argument 'raito'; did you mean ratio?"),
+        (lambda: pipe.apply_tome(preset="balanced"), "give it as config='balanced', or in place of the ratio"),
+        (lambda: apply_patch(pipe, raito=0.5), "apply_patch has no argument 'raito'; did you mean ratio?"),
+        (lambda: ToMeConfig(raito=0.5), "unknown setting 'raito'.*did you mean ratio?"),
+    ):
+        with pytest.raises(ToMeTypeError, match=words):
+            call()
+    assert pipe.tome is None
+
+
+def test_ratio_as_a_summary_shows_it_is_the_limit_of_a_preset():
+    balanced = ToMeConfig.preset("balanced")
+    assert ToMeConfig(ratio=0.8889, sx=3, sy=3, method="todo") == balanced
+    with pytest.raises(ToMeValueError):
+        ToMeConfig(ratio=0.8889, sx=3, sy=3)
+    with pytest.raises(ToMeValueError):
+        replace(balanced, ratio=0.889)
+
+
+def test_preset_that_a_transformer_should_not_have_is_logged_once(monkeypatch):
+    said = []
+    logger = logging.getLogger("ppdiffusers_tome")
+    monkeypatch.setattr(logger, "warning", lambda *words: said.append(words[0] % words[1:]))
+    apply._log_once.cache_clear()
+    for config in ("balanced", "balanced", "quality"):
+        apply_tome(tiny.dit(), config)
+        apply_tome(tiny.unet(), config)
+    apply_tome(tiny.dit(), "balanced", cache=0.5)
+    (line,) = said
+    assert "'balanced' is not advised for Transformer2DModel" in line

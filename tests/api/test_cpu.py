@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ppdiffusers_tome.cpu import process as cpu
+from ppdiffusers_tome.errors import ToMeValueError
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 RESIDENT = "int(open('/proc/self/statm').read().split()[1]) * 4096"
@@ -114,3 +115,25 @@ def test_cores_are_those_that_this_process_may_use(tmp_path: Path, monkeypatch: 
     cpu._CPU_QUOTA.unlink()
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert cpu.usable_cores() == 1
+
+
+@LINUX
+def test_one_call_prepares_a_process_before_and_after_paddle_is_imported() -> None:
+    code = """
+import os, sys
+{before}
+from ppdiffusers_tome import prepare_cpu
+from ppdiffusers_tome.cpu.process import keeps_freed_memory
+print(prepare_cpu({given}), os.environ["OMP_NUM_THREADS"], keeps_freed_memory(), "paddle" in sys.modules)
+import paddle
+x = paddle.randn([512, 512]) @ paddle.randn([512, 512])
+"""
+    cores = cpu.usable_cores()
+    environment = {"OMP_NUM_THREADS": ""}
+    assert run(code.format(before="", given=""), **environment).split()[:2] == [str(cores)] * 2
+    assert run(code.format(before="import paddle", given=""), **environment).split()[::3] == [str(cores), "True"]
+    assert run(code.format(before="", given="3, keep_memory=False"), **environment).split()[::2] == ["3", "False"]
+    for before in ("", "import paddle"):  # a number that the user asked for stays
+        assert run(code.format(before=before, given=""), OMP_NUM_THREADS="1").split()[0] == "1"
+    with pytest.raises(ToMeValueError, match="threads=0 must be 1 or more"):
+        cpu.prepare_cpu(0)

@@ -24,17 +24,23 @@ from benchmarks.gpu_joint import JointTransformer
 from benchmarks.gpu_roofline import costs_of
 from benchmarks.gpu_trace import trace
 from benchmarks.gpu_unet import Attentions, UNet
-from benchmarks.pages import replace_between
+from benchmarks.pages import presets_by_strength, replace_between
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.methods import CHOSEN, METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.bench.gpu_estimate import FILE, FOOTNOTE, SIZES, estimate_table
+from ppdiffusers_tome.tools.bench.gpu_estimate import FILE, SIZES, load_estimates
+from ppdiffusers_tome.tools.console.tables import Table
 
 BEGIN, END = (
     "<!-- what follows is made by benchmarks.gpu_presets -->",
     "<!-- what benchmarks.gpu_presets makes ends here -->",
 )
+TITLES = {
+    "sd15": "Stable Diffusion 1.5", "sdxl": "SDXL", "sd3": "SD3 medium", "sd35-medium": "SD3.5 medium*",
+    "sd35-large": "SD3.5 large*", "flux": "FLUX.1 dev*",
+}  # fmt: skip
+FOOTNOTE = "* needs ppdiffusers 0.29.1 or newer, from PaddleMIX's source"
 _SD3_TEXT_TOKENS = 77 + 77  # CLIP's and T5's in ppdiffusers 0.29; T5 has more since SD3.5
 _POOLED = 768 + 1280  # channels of both CLIP encoders
 
@@ -131,6 +137,16 @@ def _milliseconds(seconds: float) -> float:
 def to_json(rows: Sequence[dict[str, Any]]) -> str:
     """Format the estimates as ``gpu_estimate.json``, one per line."""
     return "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n"
+
+
+def estimate_table(device: str) -> Table:
+    """Return the speed-ups of all presets by family and size, the mildest preset first."""
+    names = presets_by_strength()
+    table = Table(["model", *(f"{size}x{size}" for size in SIZES)])
+    for family, title in TITLES.items():
+        found = [load_estimates()[family, size, device] for size in SIZES]
+        table.add(title, *(" ".join(f"{each[name]:.2f}x" for name in names) for each in found))
+    return table
 
 
 def page() -> str:

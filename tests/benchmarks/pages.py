@@ -11,6 +11,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.console.tables import Table
 
 
@@ -83,3 +85,8 @@ def replace_between(path: Path, begin: str, end: str, text: str) -> None:
     """Replace what a page has between two lines, each of which it has once."""
     before, rest = path.read_text(encoding="utf-8").split(begin)
     path.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+
+
+def presets_by_strength() -> list[str]:
+    """Return the presets, from the one that saves least."""
+    return sorted(presets(), key=lambda name: ToMeConfig.preset(name).highest_ratio(1))

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import describe, replace_between, table
+from benchmarks.pages import describe, presets_by_strength, replace_between, table
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.bench.gpu_estimate import presets_by_strength
 from ppdiffusers_tome.tools.bench.variants import FREE, NONE, OURS, PORT, PRESETS, TILE, split_label
 from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_seconds
 

@@ -47,6 +47,17 @@ def test_examples_run_offline_and_read_photos_as_people_see_them(tmp_path, photo
     np.testing.assert_array_equal(*images[1:])
 
 
+def test_examples_refuse_what_they_cannot_use_in_a_sentence(tmp_path):
+    for name, arguments, words in (
+        ("stable_diffusion", ["--size", "300"], "--size 300 must be a multiple of 8 above 0, such as 304"),
+        ("controlnet_canny", ["--image", "nosuch.png"], "--image nosuch.png cannot be read (No such file"),
+        ("train_lora", ["--images", "nosuch"], "--images nosuch is no folder"),
+    ):
+        done = run_example(name, tmp_path, *([] if name == "train_lora" else ["--offline"]), *arguments)
+        assert done.returncode == 2
+        assert words in done.stderr.splitlines()[-1]
+
+
 def test_a_lora_trains_with_merging_and_loads(tmp_path, photo):
     """Three trainings in turns that begin equal; the last step of the second one is whole."""
     arguments = ["--size", "64", "--steps", "2", "--merged-part", "0.5", "--crops", "1", "--evaluations", "2"]

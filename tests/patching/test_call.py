@@ -171,7 +171,11 @@ def test_a_warning_names_the_line_of_the_user() -> None:
     with pytest.warns(UserWarning, match="smaller than one cell") as caught, paddle.no_grad():
         unet(tiny.latent(), 500, tiny.text())
     (warning,) = [each for each in caught if "ToMe" in str(each.message)]
-    assert "ppdiffusers_tome" not in warning.filename
+    assert warning.filename == __file__
+    pipe = tiny.pipeline().apply_tome(0, cache=0.5)
+    with pytest.warns(UserWarning, match="ToMe") as caught:  # not of ppdiffusers, which calls the denoiser
+        tiny.run_pipeline(pipe, steps=3)
+    assert {each.filename for each in caught if "ToMe" in str(each.message)} == {tiny.__file__}
 
 
 @pytest.mark.parametrize("forward", [False, True], ids=["called", "forward"])

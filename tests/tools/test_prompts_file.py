@@ -1,23 +1,27 @@
 """Files of prompts: every format is read where it is clear, every line is checked, and nothing in one is trusted."""
 
+# ruff: noqa: RUF001
+
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec, form_batches, read_specs
-from tools.batch_options import make_options
+from ppdiffusers_tome.tools.batch.run import ImageSpec, _read_specs
+from ppdiffusers_tome.tools.cli.commands import generate
 
 MARK = "\ufeff"
 
 
-def read(path: Path, content: str | bytes, *arguments: str) -> tuple[list[ImageSpec], list[BadLine]]:
+def read(path: Path, content: str | bytes, *arguments: str) -> list[ImageSpec]:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return read_specs(make_options(path, *arguments))
+    parser = argparse.ArgumentParser()
+    generate.add_arguments(parser)
+    return _read_specs(parser.parse_args(["--prompts", str(path), *arguments]))[0]
 
 
 @pytest.mark.parametrize(
@@ -32,31 +36,28 @@ def read(path: Path, content: str | bytes, *arguments: str) -> tuple[list[ImageS
     ],
 )  # fmt: skip
 def test_all_formats_are_read_alike(tmp_path: Path, ending: str, content: str | bytes) -> None:
-    specs, bad = read(tmp_path / f"a.{ending}", content, "--seed", "5")
+    specs = read(tmp_path / f"a.{ending}", content, "--seed", "5")
     first = {"txt": 1, "jsonl": 1, "csv": 2, "tsv": 3}[ending]
-    assert [(spec.number, spec.line, spec.prompt, spec.settings.seed, spec.file) for spec in specs] == [
-        (1, first, "a red star", 5, "000001-a-red-star.png"),
-        (2, first + 2, "ein gelber Stern ⭐", 6, "000002-ein-gelber-stern.png"),
+    assert [(spec.line, spec.prompt, spec.settings.seed, spec.path.name) for spec in specs] == [
+        (first, "a red star", 5, "000001-a-red-star.png"),
+        (first + 2, "ein gelber Stern ⭐", 6, "000002-ein-gelber-stern.png"),
     ]
-    assert not bad
 
 
 def test_lines_override_the_command_line(tmp_path: Path) -> None:
-    values = dict(prompt="p", negative_prompt="n", seed=2**62, height=64, width=128, ratio=0.25, image=None,
+    values = dict(prompt="p", negative_prompt="n", seed=2**62, height=64, width=128, ratio=0.25,
                   control_image="edges.png", output="a.png")  # fmt: skip
     given = ("--height", "32", "--negative-prompt", "m")
-    (by_json,), _ = read(tmp_path / "a.jsonl", json.dumps(values), *given)
-    cells = ("" if value is None else str(value) for value in values.values())
-    (by_csv,), _ = read(tmp_path / "a.csv", ",".join(values) + "\n" + ",".join(cells), *given)
-    assert by_csv.checksum == by_json.checksum
-    assert by_json.values == {"number": 1, "file": values.pop("output"), **values}
-    assert by_json.settings.edges is not None
-    assert (by_json.settings.edges.path, by_json.settings.edges.is_photo) == (tmp_path / "edges.png", False)
-    (default,), _ = read(tmp_path / "c.txt", "p", *given)
-    assert default.values == {
-        "number": 1, "file": "000001-p.png", "prompt": "p", "negative_prompt": "m", "seed": 0, "height": 32,
-        "width": None, "ratio": 0.5, "image": None, "control_image": None,
-    }  # fmt: skip
+    (by_json,) = read(tmp_path / "a.jsonl", json.dumps(values), *given)
+    cells = map(str, values.values())
+    assert read(tmp_path / "a.csv", ",".join(values) + "\n" + ",".join(cells), *given) == [by_json._replace(line=2)]
+    settings = by_json.settings
+    assert (settings.seed, settings.height, settings.width, settings.negative_prompt) == (2**62, 64, 128, "n")
+    assert (settings.tome.ratio, by_json.path.name) == (0.25, "a.png")
+    assert settings.edges is not None
+    assert (settings.edges.path, settings.edges.is_photo) == (tmp_path / "edges.png", False)
+    (default,) = read(tmp_path / "c.txt", "p", *given)
+    assert (default.settings.height, default.settings.negative_prompt, default.settings.edges) == (32, "m", None)
 
 
 BAD_LINES = {
@@ -69,37 +70,42 @@ BAD_LINES = {
     '{"prompt": "a", "seed": 4611686018427387905}': "from 0 to 2**62",
     '{"prompt": "a", "seed": true}': "whole number",
     '{"prompt": "a", "height": 100}': "multiple of 8",
+    '{"prompt": "a", "height": 1000000, "width": 1000000}': "alone takes at least",
     '{"prompt": "a", "ratio": 1' + "0" * 400 + "}": "must be",
     '{"prompt": "a", "image": "a.jsonl", "control_image": "a.jsonl"}': "not both",
 }
 NAMES = ("../a.png", "/etc/a.png", "a/b.png", "a\\b.png", ".a.png", "a.jpg", " a.png", "a.png.", "a\n.png", "C:a.png",
-         "x" * 197 + ".png", "\u00e9" * 99 + ".png", "manifest.jsonl")  # fmt: skip
+         "x" * 197 + ".png", "\u00e9" * 99 + ".png")  # fmt: skip
 BAD_LINES |= {json.dumps({"prompt": "a", "output": name}): "output " for name in NAMES}
 # Some file systems do not distinguish these.
 TWINS = ("A b-1.png", "a B-1.PNG", "\u00e9.png", "e\u0301.png")
 
 
-def test_bad_line_is_named_and_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_bad_line_is_skipped_and_named_and_takes_no_other_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good = [json.dumps({"prompt": "good", "output": name}) for name in TWINS]
-    specs, bad = read(tmp_path / "a.jsonl", "\n".join([*good[:3], *BAD_LINES, good[3]]))
-    assert [(spec.number, spec.line) for spec in specs] == [(1, 1), (3, 3)]
-    assert [line.line for line in bad] == [2, *range(4, len(BAD_LINES) + 5)]
-    twin = "is that of line"
-    for line, words in zip(bad, (twin, *BAD_LINES.values(), twin), strict=True):
-        assert words in line.error
-        assert "\n" not in line.error
-        assert len(line.error) < 500
+    specs = read(tmp_path / "a.jsonl", "\n".join([*good[:3], *BAD_LINES, good[3]]))
+    assert [spec.line for spec in specs] == [1, 3]
+    twin, said = "is that of line", capsys.readouterr().err.splitlines()
+    numbers = (2, *range(4, len(BAD_LINES) + 5))
+    for line, number, words in zip(said, numbers, (twin, *BAD_LINES.values(), twin), strict=True):
+        assert line.startswith(f"warning: line {number} is skipped: ")
+        assert words in line
+        assert len(line) < 600
 
 
 def test_bad_rows_of_a_table_and_columns_that_are_not_used_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = 'prompt,seed,Category\n"two\nlines",1,Animals\na,b,c,d\na,x\ngood,4\n"open,1\nmore'
-    specs, bad = read(tmp_path / "a.csv", content)
-    assert [(spec.number, spec.line, spec.prompt) for spec in specs] == [(1, 2, "two\nlines"), (4, 6, "good")]
-    for line, (number, words) in zip(bad, ((4, "4 cells for 3"), (5, "whole number"), (7, "close every")), strict=True):
-        assert (line.line, words in line.error) == (number, True)
-    assert "not used: 'category'" in capsys.readouterr().err
+    specs = read(tmp_path / "a.csv", content)
+    assert [(spec.line, spec.prompt) for spec in specs] == [(2, "two\nlines"), (6, "good")]
+    unused, *said = capsys.readouterr().err.splitlines()
+    assert "not used: 'category'" in unused
+    expected = ((4, "4 cells for 3"), (5, "whole number"), (7, "close every"))
+    for line, (number, words) in zip(said, expected, strict=True):
+        assert (f"line {number} " in line, words in line) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +116,12 @@ def test_bad_rows_of_a_table_and_columns_that_are_not_used_are_named(
         ("a.csv", "prompt,prompt\na,b\n", "two columns 'prompt'"), ("a.txt", " \n\n", "holds no prompt"),
         ("a.csv", "prompt,sead\na,1\n", "'sead', which is not known; did you mean seed"),
         ("a.txt", "一只猫在桌子上".encode("gbk"), "iconv -f GB18030 -t UTF-8"),
+        # A table, or JSON, under another name.
+        ("a.txt", "prompt,seed\na cat,1\n", "rename it to end in .csv"),
+        ("a.txt", "seed\tprompt\n1\ta cat\n", "rename it to end in .csv"),
+        ("a.txt", '{"prompt": "a cat"}\n', "rename it to end in .jsonl"),
+        ("a.csv", b"PK\x03\x04\x14\x00\xff\xfe", "it is an Excel workbook"),
+        ("a.jsonl", '["a cat"]\n', "holds no prompt that can be used"),
     ],
 )  # fmt: skip
 def test_file_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
@@ -119,10 +131,25 @@ def test_file_that_cannot_be_used_is_refused(tmp_path: Path, name: str, content:
     assert len(str(raised.value)) < 600
 
 
-def test_batches_follow_from_the_file_alone(tmp_path: Path) -> None:
-    Image.new("RGB", (8, 8)).save(tmp_path / "e.png")
-    tall = {"height": 128}
-    values = [{"image": "e.png"}, {}, tall, {}, {}, tall, {"negative_prompt": "n"}, {"ratio": 0.1}]
-    lines = [json.dumps({"prompt": "p", **each}) for each in values]
-    specs, _ = read(tmp_path / "a.jsonl", "\n".join(lines))
-    assert [[spec.number for spec in batch] for batch in form_batches(specs, 2)] == [[2, 4], [3, 6], [5], [7], [8], [1]]
+@pytest.mark.parametrize(
+    ("content", "is_doubted"),
+    [
+        ("prompt,seed\r\n一只猫,1\r\n".encode("gb18030"), True),
+        ("prompt\n猫\n女孩\n".encode("gb18030"), True),  # the second is no UTF-8
+        ("prompt\n猫\n一只\n".encode("gb18030"), True),
+        ("prompt\n一只猫\n".encode(), False),
+        ("prompt\nein größerer Löwe\nun café à Paris\n".encode(), False),
+        ("prompt\nкрасная звезда\n".encode(), False),
+        ("prompt\nένα κόκκινο αστέρι\n".encode(), False),
+        (b"prompt\na cat\n", False),
+    ],
+)
+def test_bytes_that_are_valid_in_the_wrong_encoding_are_named(
+    tmp_path: Path, content: bytes, is_doubted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        read(tmp_path / "a.csv", content)
+        said = capsys.readouterr().err
+    except UserError as error:
+        said = str(error)
+    assert ("iconv -f GB18030 -t UTF-8" in said) == is_doubted

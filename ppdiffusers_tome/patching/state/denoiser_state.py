@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -23,8 +26,9 @@ from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import UNET
 
-# A warning names the first line outside of these folders.
-_LIBRARIES = (str(Path(__file__).parents[2]), str(Path(sys.modules["paddle"].__file__ or "").parent))
+# A warning names the first line outside of these files: the user's.
+_SPECS = map(find_spec, ("ppdiffusers_tome", "paddle", "ppdiffusers", "paddlenlp"))
+_LIBRARIES = (*(f"{Path(spec.origin).parent}{os.sep}" for spec in _SPECS if spec and spec.origin), contextlib.__file__)
 
 
 class DenoiserState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ppdiffusers_tome.errors import ToMeValueError, UserError
 from ppdiffusers_tome.settings.suggestions import did_you_mean
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.console.output import warn
-from ppdiffusers_tome.tools.text_files import read_text
+from ppdiffusers_tome.tools.text_files import doubt_encoding, read_text
 
 FIELDS = ("prompt", "negative_prompt", "seed", "height", "width", "ratio", "image", "control_image", "output")
 ENDINGS = (".jsonl", ".csv", ".tsv", ".txt")
@@ -41,12 +41,37 @@ def read_entries(path: Path) -> list[Entry]:
     except ToMeValueError as error:
         raise UserError(f"--prompts {error}; give a file of prompts") from error
     text = text.replace("\ufeff", "")  # which files that were put together have between them
+    _check_name(path, text)
+    if doubt := doubt_encoding(text):
+        warn(f"--prompts {path} {doubt}")
     if ending in (".csv", ".tsv"):
         return list(_read_table(path, text))
     entries = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if ending == ".txt":
         return [(number, {"prompt": line}) for number, line in entries]
     return [(number, _parse_object(line)) for number, line in entries]
+
+
+def check_names(values: Mapping[str, Any]) -> None:
+    """Raise a ``UserError`` for a key that a line may not have."""
+    unknown = next((name for name in values if name not in FIELDS), None)
+    if unknown is not None:
+        suggestion = did_you_mean(unknown, FIELDS) or f"; known are {', '.join(FIELDS)}"
+        raise UserError(f"{truncated_repr(unknown)} is not known{suggestion}")
+
+
+def _check_name(path: Path, text: str) -> None:
+    """Refuse a table, or lines of JSON, whose name says that each of their lines is a prompt."""
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    if path.suffix.lower() != ".txt":
+        return
+    with suppress(ValueError, RecursionError):
+        if isinstance(json.loads(first), dict | list):
+            raise UserError(f"--prompts {path} holds JSON, not a prompt a line; rename it to end in .jsonl")
+    for separator in _SEPARATORS:
+        names = [cell.strip(' "').lower() for cell in first.split(separator)]
+        if "prompt" in names and (len(names) > 1 or first.strip() == "prompt"):
+            raise UserError(f"--prompts {path} begins like a table, {truncated_repr(first)}; rename it to end in .csv")
 
 
 def _read_table(path: Path, text: str) -> Iterator[Entry]:

@@ -1,164 +1,251 @@
-"""The command ``generate --prompts``, which resumes where an earlier run was stopped."""
+"""The command ``generate --prompts``: an image a line, and what is there already stays."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import time
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.batch.generator import Generator
-from ppdiffusers_tome.tools.batch.options import STOP, BatchOptions
-from ppdiffusers_tome.tools.batch.output_folder import SKIPPED, OutputFolder
-from ppdiffusers_tome.tools.batch.specs import BadLine, ImageSpec, form_batches, read_specs
-from ppdiffusers_tome.tools.console.output import log, print_line, quiet_libraries, warn
-from ppdiffusers_tome.tools.measure.out_of_memory import free_memory, is_out_of_memory
-from ppdiffusers_tome.tools.ranks import Ranks
+from ppdiffusers_tome.errors import ToMeError, UserError
+from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.tools.batch.prompts_file import check_names, read_entries
+from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
+from ppdiffusers_tome.tools.console.parsing import refuse_options
+from ppdiffusers_tome.tools.files import prepare_folder
+from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_from_settings
+from ppdiffusers_tome.tools.generation.schedulers import SCHEDULERS
+from ppdiffusers_tome.tools.generation.settings import (
+    Settings,
+    changes_nothing,
+    check_seed,
+    check_size,
+    check_text,
+    parse_settings,
+)
+from ppdiffusers_tome.tools.images import read_settings, slugify, write_image
 
-if TYPE_CHECKING:
-    from PIL import Image
+_MAX_BYTES = 200  # of 255, as a temporary file has a longer name
+_FILE_NAME = re.compile(r'[^\s.<>:"/\\|?*\x00-\x1f\x7f][^<>:"/\\|?*\x00-\x1f\x7f]*\.png', re.IGNORECASE)
+
+
+class ImageSpec(NamedTuple):
+    """An image that a line asks for.
+
+    Attributes:
+        line: of the file, from 1.
+        path: of the image.
+        prompt: what to generate.
+        settings: those of the command with the changes of the line.
+    """
+
+    line: int
+    path: Path
+    prompt: str
+    settings: Settings
+
+    @property
+    def batch_key(self) -> tuple[Any, ...]:
+        """Everything that images generated at once have in common."""
+        settings = self.settings
+        return settings.height, settings.width, settings.tome, settings.negative_prompt is None
+
+    def is_finished(self) -> bool:
+        """Return whether the image is there; one with other settings is a ``UserError``."""
+        if not self.path.exists():
+            return False
+        kept: dict[str, Any] = {}
+        with suppress(Exception):  # whatever the file holds, it is no such image
+            kept = read_settings(self.path)
+        settings = self.settings
+        wanted = {
+            "prompt": self.prompt, "seed": settings.seed, "model": settings.model.label, "steps": settings.steps,
+            "tome": None if changes_nothing(settings.tome) else settings.tome.to_dict(), "dtype": settings.dtype,
+            "negative_prompt": settings.negative_prompt, "controlnet": settings.describe_control(),
+        }  # fmt: skip
+        if settings.scheduler is not None:
+            wanted["scheduler"] = SCHEDULERS[settings.scheduler]
+        wanted |= {name: value for name in ("height", "width", "guidance_scale")
+                   if (value := getattr(settings, name)) is not None}  # fmt: skip
+        for name, value in wanted.items():
+            if kept.get(name) != value:
+                raise UserError(
+                    f"{self.path} is there with {name} {truncated_repr(kept.get(name))}, and line {self.line} has "
+                    f"{truncated_repr(value)}; give another --output, or replace it with --overwrite"
+                )
+        return True
 
 
 def generate_from_file(args: argparse.Namespace) -> None:
-    """Generate the images of a file of prompts that are not finished yet."""
-    options, ranks = BatchOptions.from_arguments(args), Ranks.from_environment()
-    log(f"checking the lines of {options.prompts} ...")
-    specs, bad = read_specs(options)
-    worker = Worker(options, ranks, specs)
-    if not ranks.is_first:
-        with quiet_libraries():
-            worker.run()
-        return
-    _report_bad_lines(options, specs, bad)
-    folder = OutputFolder(options)
-    with folder.lock():
-        folder.prepare(specs)
-        num_before = len(folder.read_finished())
-        num_lines = len(specs) + len(bad)
-        if ranks.size > 1 or num_before < len(specs):
+    """Generate the images of a file of prompts that are not there yet.
+
+    Of processes that ``paddle.distributed.launch`` started, each takes every n-th line.
+    """
+    if args.prompt:
+        raise UserError("--prompt and --prompts were both given; write all prompts into the file")
+    batch_size = 1 if args.batch_size is None else args.batch_size
+    if batch_size < 1:
+        raise UserError(f"--batch-size {batch_size} must be 1 or more")
+    rank, ranks = _read_rank()
+    specs, num_bad = _read_specs(args)
+    specs = specs[rank::ranks]
+    prepare_folder(args.output, [], overwrite=True)
+    missing = [spec for spec in specs if args.overwrite or not spec.is_finished()]
+    # A ControlNet makes another pipeline, so images without come first, and one is in memory at a time.
+    done = 0
+    for guided in (False, True):
+        chosen = [spec for spec in missing if (spec.settings.edges is not None) == guided]
+        if chosen:
             with quiet_libraries():
-                bad += worker.run()
-        num_finished = folder.finish(specs, bad)
-    skipped = f"; {len(bad)} skipped, see {options.output / SKIPPED}" if bad else ""
+                done += _generate(chosen, batch_size, args.overwrite)
+    skipped = num_bad + len(missing) - done
     print_line(
-        f"{num_finished} of {num_lines} images are in {options.output}: {num_finished - num_before} generated now, "
-        f"{num_before} before{skipped}"
+        f"{len(specs) - len(missing) + done} images of {args.prompts} are in {args.output}: {done} generated now, "
+        f"{len(specs) - len(missing)} before{f'; {skipped} lines skipped, as the warnings say' if skipped else ''}"
     )
 
 
-@dataclass
-class Worker:
-    """One rank at work on its part of all images."""
-
-    options: BatchOptions
-    ranks: Ranks
-    specs: Sequence[ImageSpec]
-    _generator: Generator = field(default_factory=Generator)
-    _skipped: list[BadLine] = field(default_factory=list)
-    _too_many: dict[tuple[Any, ...], int] = field(default_factory=dict)  # images at once, by batch_key
-
-    def run(self) -> list[BadLine]:
-        """Generate this rank's part; return the lines that all ranks skipped."""
-        from tqdm import tqdm
-
-        self.ranks.exchange(None, "prepared")
-        finished = OutputFolder(self.options).read_finished()
-        batches = form_batches(self.specs, self.options.batch_size)
-        left = [batch for batch in batches if any(spec.number not in finished for spec in batch)]
-        for batch in tqdm(left[self.ranks.rank :: self.ranks.size], desc="batches", position=0, disable=None):
-            self.ranks.check_first_is_alive()
-            self._generator.load(batch[0])  # a model that cannot be loaded is no line's fault
-            self._generate([spec for spec in batch if self._can_be_generated(spec, finished)], finished)
-        skipped = self.ranks.exchange(self._skipped, "finished")
-        self.ranks.leave()
-        return [BadLine(*bad) for found in skipped for bad in found]
-
-    def _can_be_generated(self, spec: ImageSpec, finished: Container[int]) -> bool:
-        try:
-            self._generator.check(spec)
-        except UserError as error:
-            if spec.number not in finished:
-                self._skip(spec, str(error))
-            return False
-        return True
-
-    def _skip(self, spec: ImageSpec, error: str) -> None:
-        bad = BadLine(spec.number, spec.line, error)
-        if self.options.on_error == STOP:
-            raise _make_stop(self.options, [bad])
-        _warn_of_skipping(self.options, bad)
-        self._skipped.append(bad)
-
-    def _generate(self, specs: Sequence[ImageSpec], finished: Container[int]) -> None:
-        """Generate specs together, or in halves where memory is short, and write them.
-
-        The halves are the same whether memory fell short just now or is known to, so that a run that resumes generates
-        what one that was never stopped would have.
-        """
-        if all(spec.number in finished for spec in specs):
-            return
-        images, began = None, time.perf_counter()
-        if len(specs) < self._too_many.get(specs[0].batch_key, len(specs) + 1):
-            images = self._try_to_generate(specs)
-        if images is not None:
-            seconds, numbers = (time.perf_counter() - began) / len(specs), [spec.number for spec in specs]
-            for spec, image in zip(specs, images, strict=True):
-                if spec.number not in finished:
-                    description = self._generator.load(spec).describe(spec.prompt, 0)
-                    path = OutputFolder(self.options).write(spec, image, description, numbers)
-                    print_line(f"{path}  {seconds:.2f} s")
-        elif len(specs) == 1:
-            self._skip(specs[0], "the device has not enough memory for this one image; make it smaller")
-        else:
-            half = (len(specs) + 1) // 2
-            self._generate(specs[:half], finished)
-            self._generate(specs[half:], finished)
-
-    def _try_to_generate(self, specs: Sequence[ImageSpec]) -> list[Image.Image] | None:
-        """Return the images, or None after freeing memory where they do not fit."""
-        try:
-            return self._generator.generate(specs)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-        self._too_many[specs[0].batch_key] = len(specs)
-        free_memory()
-        if len(specs) > 1:
-            warn(f"out of memory with {len(specs)} images at once; continuing with {(len(specs) + 1) // 2}")
-        return None
-
-
-def _report_bad_lines(options: BatchOptions, specs: Sequence[ImageSpec], bad: Sequence[BadLine]) -> None:
-    """Warn of bad lines, or stop at the first, before a model is loaded."""
-    if specs and options.settings.controlnet is not None and all(spec.settings.edges is None for spec in specs):
+def _read_rank() -> tuple[int, int]:
+    """Return this process's place among those of Paddle's launcher, and their number."""
+    rank, ranks = os.environ.get("PADDLE_TRAINER_ID", "0"), os.environ.get("PADDLE_TRAINERS_NUM", "1")
+    if not (rank.isdecimal() and ranks.isdecimal()) or int(rank) >= int(ranks):
         raise UserError(
-            "--controlnet needs edges; give lines an image or control_image, or all of them one with --image or "
-            "--control-image"
+            f"PADDLE_TRAINER_ID={rank} and PADDLE_TRAINERS_NUM={ranks} name no process; start many with python -m "
+            "paddle.distributed.launch, and one without these variables"
         )
-    if options.on_error != STOP:
-        for line in bad:
-            _warn_of_skipping(options, line)
-        return
-    found = list(bad)
-    for spec in specs:
+    return int(rank), int(ranks)
+
+
+def _read_specs(args: argparse.Namespace) -> tuple[list[ImageSpec], int]:
+    """Read the images that lines ask for; a line that cannot be used is a warning, and counted."""
+    settings = parse_settings(args, args.ratio, provides_edges=True)
+    specs: list[ImageSpec] = []
+    lines: dict[str, int] = {}
+    num_bad = 0
+    for number, (line, values) in enumerate(read_entries(args.prompts), start=1):
         try:
-            spec.check()
+            if isinstance(values, UserError):
+                raise values
+            spec = _make_spec(args, settings, values, number, line)
+            # Some file systems ignore case, and the way accents are composed.
+            first = lines.setdefault(unicodedata.normalize("NFC", spec.path.name).casefold(), line)
+            if first != line:
+                raise UserError(f"output {spec.path.name!r} is that of line {first} already; give each line its own")
+            specs.append(spec)
+        except ToMeError as error:
+            num_bad += 1
+            _warn_of_skipping(line, error)
+    if not specs:
+        raise UserError(f"--prompts {args.prompts} holds no prompt that can be used; write one per line")
+    if all(spec.settings.edges is None for spec in specs):
+        options = ("--controlnet", "--controlnet-scale", "--canny-low", "--canny-high")
+        refuse_options(args, options, "needs edges; give lines an image or control_image, or all of them --image")
+    return specs, num_bad
+
+
+def _make_spec(
+    args: argparse.Namespace, settings: Settings, values: Mapping[str, Any], number: int, line: int
+) -> ImageSpec:
+    """Check the values of a line; those of a table are all texts."""
+    check_names(values)
+    for name in ("prompt", "negative_prompt", "image", "control_image", "output"):
+        if name in values:
+            check_text(name, values[name])
+    prompt = values.get("prompt", "")
+    if not prompt.strip():
+        raise UserError("it has no prompt; say what to generate")
+    kinds: dict[str, Callable[[str], Any]] = {"seed": int, "height": int, "width": int, "ratio": float}
+    numbers = {name: _parse_number(name, values[name], kind) for name, kind in kinds.items() if name in values}
+    seed = numbers.get("seed", settings.seed + number - 1)
+    check_seed("seed", seed)
+    for name in ("height", "width"):
+        check_size(name, numbers.get(name))
+    photo, edges = (args.prompts.parent / values[key] if key in values else None for key in ("image", "control_image"))
+    settings = settings.guide(photo, edges, args.canny_low, args.canny_high)
+    settings = replace(
+        settings, seed=seed, height=numbers.get("height", settings.height), width=numbers.get("width", settings.width),
+        negative_prompt=values.get("negative_prompt", settings.negative_prompt),
+        tome=replace(settings.tome, ratio=numbers["ratio"]) if "ratio" in numbers else settings.tome,
+        controlnet=settings.controlnet if settings.edges else None,
+    )  # fmt: skip
+    settings.check_memory()
+    name = values.get("output", f"{number:06d}-{slugify(prompt)}.png")
+    if not _FILE_NAME.fullmatch(name) or len(name.encode()) > _MAX_BYTES:
+        raise UserError(
+            f"output {truncated_repr(name)} must be the name of a file alone that ends in .png, such as star.png: "
+            f'not hidden, without <>:"/\\|?* and control characters, at most {_MAX_BYTES} bytes'
+        )
+    return ImageSpec(line, args.output / name, prompt, settings)
+
+
+def _parse_number(name: str, value: Any, kind: Callable[[str], Any]) -> Any:
+    try:
+        return kind(str(value))  # so that True is no number, and 0.5 no whole one
+    except ValueError:
+        accepted = "a whole number" if kind is int else "a number such as 0.5"
+        raise UserError(f"{name} {truncated_repr(value)} must be {accepted}") from None
+
+
+def _generate(specs: Sequence[ImageSpec], batch_size: int, overwrite: bool) -> int:
+    """Generate images that one pipeline can; return how many."""
+    from tqdm import tqdm
+
+    from ppdiffusers_tome.tools.generation.sampling import generate_batch
+
+    loaded, done, said = load_from_settings(specs[0].settings), 0, ""
+    bar = tqdm(total=len(specs), desc="images", position=0, disable=None)
+    for batch in _form_batches(loaded, specs, batch_size):
+        started, edges = time.perf_counter(), [image for _, image in batch if image is not None]
+        own = [replace(loaded, settings=spec.settings) for spec, _ in batch]
+        own[0].apply(own[0].settings.tome)
+        negative_prompts = [each.settings.negative_prompt for each in own if each.settings.negative_prompt is not None]
+        images = generate_batch(
+            loaded.pipe, [spec.prompt for spec, _ in batch], seeds=[each.settings.seed for each in own],
+            negative_prompts=negative_prompts or None, edges=edges or None, **own[0].batch_arguments,
+        )  # fmt: skip
+        seconds = (time.perf_counter() - started) / len(batch)
+        for each, (spec, _), image in zip(own, batch, images, strict=True):
+            write_image(spec.path, image, each.describe(spec.prompt, 0), overwrite=overwrite)
+            print_line(f"{spec.path}  {seconds:.2f} s")
+        if said != loaded.describe_merging():  # lines may have ratios of their own
+            said = loaded.describe_merging()
+            print_line(said)
+        done += len(batch)
+        bar.update(len(batch))
+    bar.close()
+    return done
+
+
+def _form_batches(
+    loaded: LoadedPipeline, specs: Sequence[ImageSpec], size: int
+) -> Iterator[list[tuple[ImageSpec, Any]]]:
+    """Yield images that can be generated at once, with their edges; skip what this pipeline cannot do."""
+    warned: set[str] = set()
+    batches: dict[tuple[Any, ...], list[tuple[ImageSpec, Any]]] = {}
+    for spec in specs:
+        own = replace(loaded, settings=spec.settings)
+        try:
+            own.check(spec.prompt)
+            edges = None if spec.settings.edges is None else own.load_edges(spec.settings.edges)
         except UserError as error:
-            found.append(BadLine(spec.number, spec.line, str(error)))
-    if found:
-        raise _make_stop(options, found)
+            _warn_of_skipping(spec.line, error)
+            continue
+        for name, oddity in own.describe_oddities(spec.prompt).items():
+            if name not in warned:
+                warned.add(name)
+                warn(f"line {spec.line}: {oddity} (later lines of which the same is true are not reported)")
+        batch = batches.setdefault(spec.batch_key, [])
+        batch.append((spec, edges))
+        if len(batch) == size:
+            yield batches.pop(spec.batch_key)
+    yield from batches.values()
 
 
-def _make_stop(options: BatchOptions, found: Sequence[BadLine]) -> UserError:
-    """Make the error that stops a run, about the first bad line."""
-    first, more = min(found), f" ({len(found) - 1} more bad lines)" if len(found) > 1 else ""
-    return UserError(
-        f"--prompts {options.prompts}, line {first.line}: {first.error}; correct it and give the same command again, "
-        f"which resumes there, or omit such lines with --on-error skip{more}"
-    )
-
-
-def _warn_of_skipping(options: BatchOptions, bad: BadLine) -> None:
-    warn(f"--prompts {options.prompts}, line {bad.line} is skipped: {bad.error}")
+def _warn_of_skipping(line: int, error: ToMeError) -> None:
+    warn(f"line {line} is skipped: {' '.join(str(error).split())}")

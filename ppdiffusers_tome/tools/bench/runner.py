@@ -8,17 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from functools import partial
-from itertools import product
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.bench.variants import NONE, VARIANTS, label_variants, split_label, variant_applied
-from ppdiffusers_tome.tools.bench.workloads import ATTENTIONS, PLAIN, Case, load_workload
+from ppdiffusers_tome.tools.bench.variants import NONE, VARIANTS, split_label, variant_applied
+from ppdiffusers_tome.tools.bench.workloads import Case, load_workload
 from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
 from ppdiffusers_tome.tools.console.tables import Page, Table
-from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
-from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results, run_jobs
 from ppdiffusers_tome.tools.measure.out_of_memory import free_memory, is_out_of_memory
 from ppdiffusers_tome.tools.measure.stats import Spread
@@ -37,7 +33,7 @@ class Result:
     Attributes:
         case, variant: what was measured.
         rounds: how many rounds it was timed in.
-        seconds: of a denoiser call, or of an image; None where nothing was timed.
+        seconds: of a denoiser call; None where nothing was timed.
         speed_up: how many times as fast as the model without merging, from the rounds in which both ran.
         out_of_memory: it did not fit.
     """
@@ -64,44 +60,6 @@ def parse_size(text: str) -> int:
         nearest = max(SIZE_MULTIPLE, round(size / SIZE_MULTIPLE) * SIZE_MULTIPLE)
         raise argparse.ArgumentTypeError(f"{text!r} must be a multiple of {SIZE_MULTIPLE}; take {nearest}")
     return size
-
-
-def add_sweep_arguments(
-    parser: argparse.ArgumentParser,
-    *,
-    sizes: Sequence[int] = (512,),
-    repeats: Sequence[int] = (3,),
-    attention: str = PLAIN,
-    variants: Sequence[str] = tuple(VARIANTS),
-) -> None:
-    """Add what is compared, at which sizes, and how often."""
-    group = parser.add_argument_group("what is compared (every combination is measured)")
-    group.add_argument("--sizes", type=parse_size, nargs="+", default=sizes, metavar="PIXELS",
-                       help=f"heights and widths of square images (default: {_join(sizes)})")
-    group.add_argument("--batches", type=parse_count, nargs="+", default=[1], metavar="N",
-                       help="images of a call, or rows of a denoiser's batch, of which guidance takes two (default: 1)")
-    group.add_argument("--ratios", type=float, nargs="+", default=[0.5], metavar="X",
-                       help="fractions of the tokens to merge (default: 0.5)")
-    group.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=[attention], metavar="NAME",
-                       help=f"{', '.join(ATTENTIONS)} (default: {attention}; the last two need a GPU)")
-    group.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=variants, metavar="NAME",
-                       help=f"{', '.join(VARIANTS)} (default: {_join(variants)}; {NONE} always runs)")
-    group.add_argument("--repeats", type=parse_count, nargs="+", default=repeats, metavar="N",
-                       help="rounds at each of the sizes, in which the variants take turns; the last number counts for "
-                       f"all sizes that follow (default: {_join(repeats)})")
-    group.add_argument("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
-    add_output_arguments(parser)
-
-
-def run_sweep(args: argparse.Namespace, name: str, title: str, *, steps: int) -> None:
-    """Measure every combination of ``add_sweep_arguments`` with ``args.model``; see ``run_benchmark``."""
-    for ratio in args.ratios:
-        ToMeConfig(ratio=ratio)  # checks its range
-    repeats = {
-        Case(args.model, args.dtype, attention, size, batch, steps): args.repeats[min(number, len(args.repeats) - 1)]
-        for (number, size), batch, attention in product(enumerate(args.sizes), args.batches, args.attention)
-    }
-    run_benchmark(args, name, title, repeats, label_variants(args.variants, args.ratios))
 
 
 def run_benchmark(
@@ -163,21 +121,20 @@ def _measure_rounds(
     import paddle
 
     free_memory()  # of the case before
-    (model_or_pipe, run), fresh = load_workload(case), set(variants)
-    units = case.batch if case.is_pipeline else case.steps  # images, or denoiser calls, of a run
+    (model, run), fresh = load_workload(case), set(variants)
     fitting = [variant for variant in variants if case.key("too large", variant) not in ledger]
     for key in keys:
         seconds = {}
         for variant in rotate(fitting, key[-1]):
             try:
-                with variant_applied(model_or_pipe, variant):
+                with variant_applied(model, variant):
                     gc.collect()
                     # The first calls set things up: on a GPU each variant's kernels are chosen; on a CPU, where a call
                     # may take a minute, one call is enough.
                     if variant in fresh:
                         run(1)
                         fresh = fresh - {variant} if paddle.get_device() != "cpu" else set()
-                    seconds[variant] = measure_seconds(lambda: run(case.steps)) / units
+                    seconds[variant] = measure_seconds(lambda: run(case.steps)) / case.steps
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -204,11 +161,10 @@ def _summarize(case: Case, repeats: int, variant: str, ledger: Ledger) -> Result
 def _make_notes(results: Sequence[Result], machine: Mapping[str, Any]) -> list[str]:
     """Return notes that explain the numbers and how to repeat the run."""
     case = results[0].case
-    unit, divided = ("an image", ", divided by the batch") if case.is_pipeline else ("a denoiser call", "")
     names = dict.fromkeys(split_label(result.variant)[0] for result in results)
     return [
         ", ".join(f"{name}: {value}" for name, value in machine.items()),
-        f"seconds of {unit}: mean over the {case.steps} steps of a run{divided}; median of the rounds (lowest to "
+        f"seconds of a denoiser call: mean over the {case.steps} of a run; median of the rounds (lowest to "
         "highest), in each of which all variants take turns on the same inputs",
         f"speed-up: seconds of '{NONE}' / own seconds, median over the rounds",
         *(f"{name}: {VARIANTS[name].meaning}" for name in names),
@@ -226,7 +182,3 @@ def _make_table(results: Sequence[Result], estimate: Callable[[Case, str], str] 
         estimated = [estimate(result.case, result.variant)] if estimate else []
         table.add(result.case.name, result.variant, seconds, speed_up, *estimated)
     return table
-
-
-def _join(values: Sequence[object]) -> str:
-    return " ".join(map(str, values))

@@ -1,4 +1,4 @@
-"""The timed work: a denoiser over a short schedule, or a pipeline call."""
+"""The timed work: a denoiser over a short schedule."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.random_models import RANDOM_SD3, RANDOM_UNETS, random_model
-from ppdiffusers_tome.tools.bench.variants import find_denoiser
-from ppdiffusers_tome.tools.generation import model_loader
+from ppdiffusers_tome.tools.bench.random_models import RANDOM_SD3, random_model
 from ppdiffusers_tome.tools.generation.device import check_device
-from ppdiffusers_tome.tools.generation.model_sources import find_model
-from ppdiffusers_tome.tools.generation.settings import choose_guidance_scale
 
 PLAIN, CHUNKED, XFORMERS, FLASH = ATTENTIONS = ("plain", "chunked", "xformers", "flash")
 _PADDLE_NAMES = {XFORMERS: "cutlass", FLASH: "flash"}
 _TEXT_TOKENS, _SD3_TEXT_TOKENS = 77, 77 + 77
-_PROMPT = "a photo of a cat"
 
 
 @dataclass(frozen=True)
@@ -25,12 +20,12 @@ class Case:
     """One model at one size.
 
     Attributes:
-        model: a denoiser with random weights, or a pipeline's folder or name.
+        model: a denoiser with random weights.
         dtype: ``float32``, ``float16`` or ``bfloat16``.
         attention: of ``ATTENTIONS``.
         size: height and width of the image in pixels.
-        batch: rows of the denoiser's batch, or images of one pipeline call.
-        steps: denoising steps of one timed run.
+        batch: rows of the denoiser's batch.
+        steps: calls of one timed run.
     """
 
     model: str
@@ -39,11 +34,6 @@ class Case:
     size: int
     batch: int
     steps: int
-
-    @property
-    def is_pipeline(self) -> bool:
-        """True where whole images are generated."""
-        return self.model not in (*RANDOM_UNETS, RANDOM_SD3)
 
     @property
     def name(self) -> str:
@@ -58,10 +48,10 @@ class Case:
 
 
 def load_workload(case: Case) -> tuple[Any, Callable[[int], None]]:
-    """Return a case's model or pipeline, and a function that runs steps.
+    """Return a case's model, and a function that calls it for so many steps.
 
     Raises:
-        UserError: the model cannot be loaded, or this device cannot run it so.
+        UserError: this device cannot run it so.
     """
     import paddle
 
@@ -70,15 +60,14 @@ def load_workload(case: Case) -> tuple[Any, Callable[[int], None]]:
     check_device(case.dtype, xformers=False)
     if case.attention in _PADDLE_NAMES and not paddle.get_device().startswith("gpu"):
         raise UserError(f"--attention {case.attention} needs a GPU with paddlepaddle-gpu; use plain or chunked here")
-    model_or_pipe, run = _load_pipeline(case) if case.is_pipeline else _load_denoiser(case)
-    denoiser = find_denoiser(model_or_pipe)
+    denoiser, run = _load_denoiser(case)
     if case.model != RANDOM_SD3:  # which computes attention in its own way: in half precision, flash attention
         denoiser.set_default_attn_processor()
         if case.attention == CHUNKED:
             enable_chunked_attention(denoiser)
         elif case.attention in _PADDLE_NAMES:
             denoiser.enable_xformers_memory_efficient_attention(attention_op=_PADDLE_NAMES[case.attention])
-    return model_or_pipe, run
+    return denoiser, run
 
 
 def _load_denoiser(case: Case) -> tuple[Any, Callable[[int], None]]:
@@ -120,20 +109,3 @@ def _make_conditions(case: Case, config: Any, make_normal: Callable[..., Any]) -
         ids = paddle.to_tensor([[case.size, case.size, 0, 0, case.size, case.size]], dtype=pooled.dtype)
         conditions["added_cond_kwargs"] = {"text_embeds": pooled, "time_ids": ids.expand([case.batch, 6])}
     return conditions
-
-
-def _load_pipeline(case: Case) -> tuple[Any, Callable[[int], None]]:
-    from ppdiffusers_tome.tools.generation.sampling import generate_batch
-
-    source = find_model(case.model)
-    pipe = model_loader.load_pipeline(source, dtype=case.dtype)
-    guidance_scale = choose_guidance_scale(source, takes_classes=False)
-    pipe.set_progress_bar_config(disable=True)
-
-    def run(steps: int) -> None:
-        generate_batch(
-            pipe, [_PROMPT] * case.batch, height=case.size, width=case.size, seeds=range(case.batch), steps=steps,
-            guidance_scale=guidance_scale,
-        )  # fmt: skip
-
-    return pipe, run

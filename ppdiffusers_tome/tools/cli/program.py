@@ -5,25 +5,26 @@ Nothing here imports Paddle, which takes seconds: help and mistyped arguments ar
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.console.extras import require_extra
 from ppdiffusers_tome.tools.console.output import shorten_warnings
-from ppdiffusers_tome.tools.console.parsing import Parser
+from ppdiffusers_tome.tools.console.parsing import Parser, add_commands, parse
 from ppdiffusers_tome.tools.console.process import prepare_process
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
-from ppdiffusers_tome.tools.ranks import exit_process
 from ppdiffusers_tome.version import __version__
 
 PROGRAM = "ppdiffusers-tome"
 OK, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,47 +37,64 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0; 2 for input that cannot be used (one line on stderr); 130 after Ctrl-C; 141 when the output
         is a closed pipe.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # a service may have neither
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = Parser(prog=PROGRAM, description="Token merging for diffusion models on PaddlePaddle.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    known = commands()
-    parser.add_commands(known, "COMMAND")
+    add_commands(parser, commands(), "command")
     args = None
     try:
-        if not argv:
-            parser.error(f"no command was given; the commands are {', '.join(known)}")
-        args = parser.parse_args(argv)
+        args = parse(parser, argv)
         require_extra(getattr(args.command, "EXTRA", "cli"), argv[0])
         prepare_process(keep_memory=args.keep_memory)
         with shorten_warnings():
-            code = args.command.run(args) or OK
+            args.command.run(args)
         sys.stdout.flush()
-        return code
+        return OK
     except SystemExit as stop:  # --help and --version
         return int(stop.code or OK)
     except BrokenPipeError:  # as with `| head`; results are written before anything is printed
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         line = "\n" if sys.stderr.isatty() else ""  # after the terminal's ^C
         print(f"{line}{PROGRAM}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        message = " ".join(str(error).split())
-        if not isinstance(error, ToMeError):
-            if not is_out_of_memory(error):
-                raise
-            message = f"there is not enough memory ({message[:200] or type(error).__name__}); make images smaller"
-            if not getattr(args, "chunked_attention", True):  # the command may have no such option
-                message += ", or give --chunked-attention"
-        print(f"{PROGRAM}: error: {message}", file=sys.stderr)
+        message = _explain(error, args)
+        if message is None:
+            raise
+        print(f"{PROGRAM}: error: {' '.join(message.split())}", file=sys.stderr)
         return BAD_INPUT
+
+
+def _explain(error: Exception, args: Any) -> str | None:
+    """Return what is wrong and what to do; None for a fault of this program."""
+    if isinstance(error, ToMeError):
+        return str(error)
+    if is_out_of_memory(error):
+        chunked = "" if getattr(args, "chunked_attention", True) else ", or give --chunked-attention"
+        return (
+            f"there is not enough memory ({str(error)[:200] or type(error).__name__}); make images smaller{chunked}"
+        )
+    if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
+        if error.filename is None:
+            _drop_output()
+        place = error.filename or "standard output"
+        return f"{place} cannot be used ({error.strerror}); make room there, or take another place"
+    return None
+
+
+def _drop_output() -> None:
+    """Send what is left for standard output nowhere, or Python would fail as it ends."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def program() -> NoReturn:
     """Run the program and end the process."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may have letters that a terminal lacks
-    code = main()
-    exit_process(code)
+    sys.exit(main())

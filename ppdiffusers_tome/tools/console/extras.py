@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from ppdiffusers_tome.errors import UserError
 
 _CLI = (
-    "filelock", "flip_evaluator", "matplotlib", "packaging", "PIL", "psutil", "rich", "scipy",
+    "flip_evaluator", "matplotlib", "packaging", "PIL", "psutil", "rich", "scipy",
     "skimage", "tqdm",
 )  # fmt: skip
 MODULES = {"cli": _CLI, "play": ("gradio", *_CLI)}
@@ -19,5 +19,5 @@ def require_extra(extra: str, command: str) -> None:
     if missing:
         raise UserError(
             f"{command} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
-            f'pip install "ppdiffusers-tome[{extra}]"'
+            f'pip install ".[{extra}]" in a clone of the repository'
         )

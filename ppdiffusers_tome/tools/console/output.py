@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 
+from ppdiffusers_tome.errors import UserError
+
 # What the program reports itself, or what is intended.
 _KNOWN_MESSAGES = ("truncated because CLIP can only handle", "are not expected and will be ignored")
 
@@ -49,14 +51,20 @@ def quiet_libraries() -> Iterator[None]:
     """
     if "ppdiffusers" not in sys.modules:
         log("loading Paddle and ppdiffusers ...")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with redirect_stderr(io.StringIO()) as printed:
-            import paddle  # noqa: F401
-        lines = printed.getvalue().splitlines(keepends=True)
-        sys.stderr.writelines(line for line in lines if "OMP_NUM_THREADS" not in line)  # about more than one thread
-        from paddlenlp.utils.log import logger as paddlenlp_logger
-        from ppdiffusers.utils import logging as ppdiffusers_logging
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with redirect_stderr(io.StringIO()) as printed:
+                import paddle  # noqa: F401
+            lines = printed.getvalue().splitlines(keepends=True)
+            sys.stderr.writelines(line for line in lines if "OMP_NUM_THREADS" not in line)  # more than one thread
+            from paddlenlp.utils.log import logger as paddlenlp_logger
+            from ppdiffusers.utils import logging as ppdiffusers_logging
+    except OSError as error:  # they make folders as they are imported
+        raise UserError(
+            f"Paddle's libraries cannot be imported, as {error.filename} cannot be written ({error.strerror}); set "
+            "HOME to a folder that you may write to, such as HOME=/tmp"
+        ) from error
     ppdiffusers_logging.disable_progress_bar()
     paddlenlp_logger.set_level("ERROR")
     for handler in logging.getLogger("ppdiffusers").handlers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ppdiffusers_tome.cpu.process import keep_freed_memory, let_mkl_use_avx2, usable_cores
+from ppdiffusers_tome.cpu.process import prepare_cpu, usable_cores
 
 _original: dict[str, str | None] = {}  # variables that the program sets, with their values before
 
@@ -15,15 +15,13 @@ def prepare_process(*, keep_memory: bool) -> None:
     if "paddle" in sys.modules:
         return
     given = dict(os.environ)
-    if keep_memory:
-        keep_freed_memory()
-    let_mkl_use_avx2()
     os.environ.setdefault("GLOG_minloglevel", "2")  # errors
-    if not given.get("OMP_NUM_THREADS"):
-        threads = max(1, usable_cores() // int(given.get("PADDLE_LOCAL_SIZE") or 1))  # shared among ranks
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-        if threads > 1:
-            print(f"using {threads} threads, one per core; OMP_NUM_THREADS sets another number", file=sys.stderr)
+    # The cores are shared among the ranks of Paddle's launcher.
+    ranks = int(given.get("PADDLE_LOCAL_SIZE") or 1)
+    chooses = not given.get("OMP_NUM_THREADS")
+    threads = prepare_cpu(max(1, usable_cores() // ranks) if chooses else None, keep_memory=keep_memory)
+    if threads > 1 and chooses:
+        print(f"using {threads} threads, one per core; OMP_NUM_THREADS sets another number", file=sys.stderr)
     _original.update({name: given.get(name) for name, value in os.environ.items() if given.get(name) != value})
 
 

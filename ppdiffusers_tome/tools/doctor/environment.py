@@ -82,7 +82,10 @@ def find_problems(imports: Mapping[str, Mapping[str, str]]) -> list[str]:
             dependents = STEPS[STEPS.index(name) + 1 :]
             if dependents:
                 problems.append(f"so {' and '.join(dependents)} cannot either")
-            problems.append("the documentation (installation.md) says which versions work together")
+            remedy = "the documentation (installation.md) says which versions work together"
+            if "[Errno " in result["error"]:  # libraries make folders as they are imported
+                remedy = "set HOME to a folder that you may write to, such as HOME=/tmp"
+            problems.append(remedy)
     problems += explain_faults(imports.get("operators", {}))
     problems += _find_version_problems()
     untested = never_tested(imports.get("ppdiffusers", {}).get("version", ""))

@@ -25,7 +25,6 @@ from ppdiffusers_tome.tuning.measurement import DeviceClock
 from ppdiffusers_tome.tuning.random_state import untouched_random_state
 
 _REPEATS = 2
-_STEPS = 4  # of the schedule; the call ends with the first, and schedulers like PNDM refuse a schedule of one
 
 
 @dataclass(frozen=True)
@@ -93,18 +92,20 @@ def estimate_merging(model_or_pipe: Any, config: ToMeConfig, height: int, width:
     return made
 
 
-def time_denoiser(pipe: Any, part: str, config: ToMeConfig, height: int, width: int) -> tuple[float, float, int]:
+def time_denoiser(
+    pipe: Any, part: str, config: ToMeConfig, height: int, width: int, *, steps: int = 20
+) -> tuple[float, float, int]:
     """Time the first denoiser call of one image, unmerged and merged, in seconds.
 
     The pipeline has no ToMe, before and after; height and width are those of the image in pixels. The third number is
     the most memory that the cache over steps keeps for an image, in bytes.
     """
     denoiser = dict(list_models(pipe))[part]
-    unmerged = min(_time_call(pipe, denoiser, height, width) for _ in range(_REPEATS))
+    unmerged = min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
     # Only what a later step uses is kept, so one follows that does.
     apply_tome(pipe, config=replace(config.without_cache, cache=(0, 2)) if config.cache else config)
     try:
-        merged = min(_time_call(pipe, denoiser, height, width) for _ in range(_REPEATS))
+        merged = min(_time_call(pipe, denoiser, height, width, steps) for _ in range(_REPEATS))
         applied = applied_tome(denoiser)
         reports = [entry.last_image for entry in applied.entries] if applied else []
         # One step was computed; after two there may be a slope for each value.
@@ -169,10 +170,11 @@ class _TimedError(Exception):
     """Ends a pipeline's call after the first call of its denoiser."""
 
 
-def _time_call(pipe: Any, denoiser: Any, height: int, width: int) -> float:
+def _time_call(pipe: Any, denoiser: Any, height: int, width: int, steps: int) -> float:
+    """Time the first of the calls of an image, after which its pipeline is stopped."""
     takes = inspect.signature(pipe.__call__).parameters
     wanted = dict(
-        prompt="", class_labels=[0], height=height, width=width, num_inference_steps=_STEPS, guidance_scale=1.0
+        prompt="", class_labels=[0], height=height, width=width, num_inference_steps=max(3, steps), guidance_scale=1.0
     )
     clocks: list[DeviceClock] = []
     seconds: list[float] = []

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError, UserError
+from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.types import truncated_repr
+from ppdiffusers_tome.settings.types import format_setting, truncated_repr
+from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.settings import changes_nothing, get_tome_overrides, parse_tome_config
 from ppdiffusers_tome.tools.measure.units import counted
 
@@ -101,7 +103,7 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--port-ratios", type=float, nargs="+", default=[], metavar="X",
                        help="the same for ppdiffusers' own port of tomesd")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
-                       help="presets, or JSON files of settings")
+                       help="presets, or JSON files of settings, with the options of token merging")
     group.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE",
                        help="files with one configuration per line, as in docs/en/reference/file-formats.md")
     group.add_argument("--fewer-steps", type=int, nargs="+", default=[], metavar="N",
@@ -118,16 +120,17 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     Raises:
         UserError: a file cannot be read, two different configurations have the same name, or there are none.
     """
-    compared = [port(ratio, get_tome_overrides(args).get("max_downsample")) for ratio in args.port_ratios]
-    try:
-        compared += [ours(ToMeConfig.named(path), Path(path).stem, str(path) if is_preset(path) else None)
-                     for path in args.configs]  # fmt: skip
-    except ToMeError as error:
-        raise UserError(f"--configs {error}") from error  # which begins with the path
-    compared += [each for path in args.suite for each in read_suite(path)]
-    ratios = args.ratios if args.ratios is not None else [] if compared or args.suite else RATIOS
+    overrides = get_tome_overrides(args)
+    ratios: Sequence[float | None] | None = args.ratios
+    if ratios is None:
+        has_others = args.port_ratios or args.configs or args.suite
+        ratios = [None] if args.config is not None else [] if has_others else RATIOS  # None: that of --config
+    _refuse_unused(args, overrides, has_ratios=bool(ratios))
     merged = [parse_tome_config(args, ratio) for ratio in ratios]
-    compared = [*(ours(tome) for tome in merged if not changes_nothing(tome)), *compared]
+    compared = [ours(tome) for tome in merged if not changes_nothing(tome)]
+    compared += [port(ratio, overrides.get("max_downsample")) for ratio in args.port_ratios]
+    compared += [_read_config(path, overrides) for path in args.configs]
+    compared += [each for path in args.suite for each in read_suite(path)]
     for number in args.fewer_steps:
         if not 1 <= number < steps:
             raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")
@@ -142,6 +145,33 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
                 "--configs, or its name in --suite"
             )
     return list(by_name.values())
+
+
+def _refuse_unused(args: argparse.Namespace, overrides: Mapping[str, Any], *, has_ratios: bool) -> None:
+    """Refuse settings that nothing of what is compared would have."""
+    unused = set() if has_ratios or args.configs else {name_option(name) for name in overrides}
+    if args.port_ratios:
+        unused -= {name_option("max_downsample")}
+    if args.config is not None and not has_ratios:
+        unused.add("--config")
+    for option in sorted(unused):
+        raise UserError(
+            f"{option} has no effect on --port-ratios and --suite, whose lines name their own settings; give --ratios "
+            "or --configs, too, or omit it"
+        )
+
+
+def _read_config(path: str, overrides: Mapping[str, Any]) -> Configuration:
+    """Return a preset or a file of settings, with the command's own settings."""
+    try:
+        config = combine_settings(path, overrides)
+    except ToMeError as error:
+        raise UserError(f"--configs {error}") from error  # which names the path
+    family, changes = str(path) if is_preset(path) else None, ""
+    if overrides:
+        family, values = None, config.to_dict()
+        changes = "".join(f", {name} {format_setting(values[name])}" for name in overrides)
+    return ours(config, f"{Path(path).stem}{changes}", family)
 
 
 def read_suite(path: Path) -> Iterable[Configuration]:

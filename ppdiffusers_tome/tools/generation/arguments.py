@@ -35,7 +35,7 @@ def add_image_arguments(parser: argparse.ArgumentParser, *, several_seeds: bool 
     add_model_argument(group, class_labels=True)
     group.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20; bundled models: 10)")
     group.add_argument("--guidance-scale", type=float, metavar="X", help="default: 7.5; classes 4; bundled models 1.5")
-    group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=", ".join(SCHEDULERS))
+    group.add_argument("--scheduler", choices=list(SCHEDULERS), metavar="NAME", help=" ".join(SCHEDULERS))
     add_size_arguments(group)
     if several_seeds:
         group.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="of all prompts (default: 0)")
@@ -48,6 +48,12 @@ def add_model_argument(group: Any, *, class_labels: bool = False) -> None:
     """Add which pipeline to use; with ``class_labels`` DiTPipelines are accepted, too."""
     names = f"{BUNDLED} (default){f', {BUNDLED_DIT}' if class_labels else ''}"
     group.add_argument("--model", default=BUNDLED, metavar="MODEL", help=f"folder, hub name, {names}")
+    add_trust_argument(group)
+
+
+def add_trust_argument(group: Any) -> None:
+    """Add whether code of a model runs."""
+    group.add_argument("--trust-model-code", action="store_true", help="run Python files that the model's index names")
 
 
 def add_size_arguments(group: Any) -> None:
@@ -92,7 +98,7 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) 
         group.add_argument("--ratio", type=float, metavar="X", help="fraction of the tokens to merge (default: 0.5)")
     listed, flags = [], []
     for field in fields(ToMeConfig)[1:]:  # all but the ratio
-        option = "--" + _OPTION_NAMES.get(field.name, field.name).replace("_", "-")
+        option = name_option(field.name)
         settings: dict[str, Any] = {"type": _parse_value, "metavar": "X"}
         if field.name == "method":
             settings = {"choices": list(METHODS), "metavar": "NAME"}
@@ -107,9 +113,14 @@ def add_tome_arguments(parser: argparse.ArgumentParser, *, ratio: bool = False) 
             option, dest="tome_seed" if field.name == "seed" else field.name, default=argparse.SUPPRESS,
             help=_HELP.get(field.name, argparse.SUPPRESS), **settings,
         )  # fmt: skip
-    more = f"also {' '.join(listed)}, --[no-]... {' '.join(flags)}; see help(ppdiffusers_tome.apply_tome) in Python"
-    group.description = textwrap.fill(more, 76, break_on_hyphens=False)
+    more = f"token merging, also {' '.join(listed)}, --[no-]... {' '.join(flags)}"
+    group.title = textwrap.fill(more, 76, break_on_hyphens=False)
     return group
+
+
+def name_option(setting: str) -> str:
+    """Return the option of a setting of ``ToMeConfig``."""
+    return "--" + _OPTION_NAMES.get(setting, setting).replace("_", "-")
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:

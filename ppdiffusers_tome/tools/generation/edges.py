@@ -48,7 +48,11 @@ class EdgeSource:
     def load(self, height: int, width: int) -> Image.Image:
         """Return the edges as an image of that size, white on black."""
         image = fit_image(self._read(), height, width)
-        return detect_edges(image, self.low, self.high) if self.is_photo else image
+        if self.is_photo:
+            return detect_edges(image, self.low, self.high, name=f"{self.option} {self.path.name}")
+        if fault := find_fault(image):
+            warnings.warn(f"{self.option} {self.path.name} {fault}", stacklevel=2)
+        return image
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, with the name of the file alone."""
@@ -80,10 +84,35 @@ def fit_image(image: Image.Image, height: int, width: int) -> Image.Image:
     return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
 
 
-def detect_edges(image: Image.Image | np.ndarray, low: float = 100, high: float = 200) -> Image.Image:
-    """Detect the Canny edges of an image; they are white on black, in RGB."""
+def detect_edges(
+    image: Image.Image | np.ndarray, low: float = 100, high: float = 200, *, name: str = "the image"
+) -> Image.Image:
+    """Detect the Canny edges of an image; they are white on black, in RGB.
+
+    An image without any, which would guide nothing, is a warning that calls it ``name``.
+    """
     import cv2
     import numpy as np
     from PIL import Image
 
-    return Image.fromarray(cv2.Canny(np.asarray(image), low, high)).convert("RGB")
+    edges = cv2.Canny(np.asarray(image), low, high)
+    if not edges.any():
+        warnings.warn(
+            f"{name} has no edges with the thresholds {low:g} and {high:g}, so it guides nothing; give an image with "
+            "more contrast, or lower thresholds (--canny-low, --canny-high)", stacklevel=2,
+        )  # fmt: skip
+    return Image.fromarray(edges).convert("RGB")
+
+
+def find_fault(control_image: Image.Image) -> str | None:
+    """Explain why edges, which must be white on black, do not guide as they should; None if they do."""
+    import numpy as np
+
+    light = np.asarray(control_image.convert("L"), np.float32) / 255
+    if light.max() < 0.1:
+        return "is black all over, where transparent parts are black too, so it guides nothing; draw the edges in white"
+    if light.mean() > 0.5:
+        return "is mostly white, and edges for a ControlNet are white on black: invert it, or give a photo as --image"
+    if ((light > 0.1) & (light < 0.9)).mean() > 0.5:
+        return "is mostly gray, and edges for a ControlNet are white on black: give a photo as --image"
+    return None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
@@ -70,6 +71,17 @@ class LoadedPipeline:
         else:
             apply_tome(self.pipe, tome)
 
+    def describe_merging(self) -> str:
+        """Say what merges in the pipeline now, and what the last image skipped."""
+        from ppdiffusers_tome.api import applied_tome
+
+        applied = applied_tome(self.pipe)
+        if applied is None:
+            return "no token merging"
+        reports = [entry.last_image for entry in applied.entries if entry.last_image is not None]
+        skipped = [f"; {each.num_skipped} of {each.num_skipped + each.num_computed} calls skipped" for each in reports]
+        return f"token merging: {applied}{''.join(skipped)}"
+
     def count_calls(self) -> int:
         """Count the denoiser's calls for an image; Heun's scheduler makes two per step."""
         self.pipe.scheduler.set_timesteps(self.settings.steps)
@@ -116,7 +128,12 @@ class LoadedPipeline:
         return image, records
 
     def check(self, prompt: str) -> None:
-        """Raise a ``UserError`` for what a DiTPipeline does not take."""
+        """Raise a ``UserError`` for what this pipeline does not take."""
+        if self.settings.negative_prompt is not None and self.guidance_scale <= 1:
+            raise UserError(
+                f"--negative-prompt has no effect at guidance scale {self.guidance_scale:g}; give a --guidance-scale "
+                "above 1, or omit it"
+            )
         if self.labels is not None:
             settings, given = self.settings, {"--negative-prompt": self.settings.negative_prompt}
             self.labels.check_arguments(given, settings.height, settings.width, self.guidance_scale)
@@ -168,12 +185,9 @@ class LoadedPipeline:
 
         from ppdiffusers_tome.version import __version__
 
-        (height, width), settings, control = self.size, self.settings, None
-        if settings.controlnet is not None:
-            edges = None if settings.edges is None else settings.edges.to_dict()
-            control = {"model": settings.controlnet.name, "scale": settings.controlnet_scale, "edges": edges}
+        (height, width), settings = self.size, self.settings
         return {
-            "model": settings.model.name, "controlnet": control, "height": height, "width": width,
+            "model": settings.model.label, "controlnet": settings.describe_control(), "height": height, "width": width,
             "steps": settings.steps, "guidance_scale": self.guidance_scale,
             "scheduler": type(self.pipe.scheduler).__name__, "dtype": settings.dtype, "xformers": settings.xformers,
             "chunked_attention": settings.chunked_attention, "versions": {

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.console.output import log
+from ppdiffusers_tome.tools.console.output import log, warn
 from ppdiffusers_tome.tools.generation.class_labels import PIPELINE
 from ppdiffusers_tome.tools.generation.model_sources import ModelSource
-from ppdiffusers_tome.tools.generation.weights import explain_weights, is_torch
+from ppdiffusers_tome.tools.generation.weights import explain_weights, find_code, is_torch, list_pickles
 
+_PICKLES = "weights are pickles, which can run any code, so load them only from whom you trust"
 DTYPES = ("float32", "float16", "bfloat16")
 
 _CONTROLNET_PIPELINES = {
@@ -37,8 +39,19 @@ def load_pipeline(
 
     log(f"loading {' and '.join(source.name for source in (model, controlnet) if source)} ...")
     with _explain_faults("--model", model):
-        index = ppdiffusers.DiffusionPipeline.load_config(str(model.folder or model.name))
-    kind = str(index.get("_class_name"))
+        # Of a folder not with ppdiffusers, which cannot read an index that names a pipeline's own file.
+        index = (
+            ppdiffusers.DiffusionPipeline.load_config(model.name) if model.folder is None
+            else json.loads((model.folder / "model_index.json").read_bytes())
+        )  # fmt: skip
+    code = find_code(index, model.folder, ppdiffusers.pipelines)
+    if code is not None and not model.trusts_code:
+        raise UserError(
+            f"--model {model.name}: its model_index.json names Python code, {code}, which would run as you; read it, "
+            "and give --trust-model-code if you trust it"
+        )
+    kind = index.get("_class_name")
+    kind = str(kind[-1] if isinstance(kind, list) else kind)  # a list names a file and its class
     if kind.startswith("PaddleInfer"):
         raise UserError(
             f"--model {model.name} is an exported {kind}, whose settings are fixed; load it in Python with "
@@ -92,6 +105,10 @@ def _load(cls: Any, option: str, source: ModelSource, dtype: str, **keywords: An
 
     if source.folder is not None:  # of a hub's, FROM_DIFFUSERS decides
         keywords["from_diffusers"] = is_torch(source.folder)
+    if source.folder is None:
+        warn(f"{option} {source.name}: {_PICKLES} where its files are no safetensors")
+    elif pickles := list_pickles(source.folder):
+        warn(f"{option} {source.name}: {_PICKLES}: {', '.join(pickles)}")
     with _explain_faults(option, source):
         name = str(source.folder or source.name)
         return cls.from_pretrained(name, **keywords, paddle_dtype=getattr(paddle, dtype))

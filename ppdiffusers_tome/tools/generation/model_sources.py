@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ppdiffusers_tome.errors import UserError
@@ -24,21 +24,30 @@ class ModelSource:
     """The source of a model.
 
     Attributes:
-        name: as the user called it.
+        name: as the user called it; ``label`` is for what others may see.
         folder: its folder; None for a hub's model, which is downloaded.
         bundled: True for a model of this package.
         vae: the folder of its VAE where that is not inside its own folder.
+        trusts_code: run the Python files that its index names.
     """
 
     name: str
     folder: Path | None = None
     bundled: bool = False
     vae: Path | None = None
+    trusts_code: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name in images and tables: of a folder its last part, as the others may name the user."""
+        is_path = self.folder is not None and self.name not in (BUNDLED, BUNDLED_DIT)
+        return Path(os.path.abspath(os.path.expanduser(self.name))).name if is_path else self.name
 
 
-def find_model(name: str) -> ModelSource:
+def find_model(name: str, *, trusts_code: bool = False) -> ModelSource:
     """Find a pipeline: bundled, a folder, or a hub name such as ``runwayml/stable-diffusion-v1-5``."""
-    return _find(name, "--model", {BUNDLED: MODEL, BUNDLED_DIT: DIT}, "a pipeline's", "model_index.json")
+    source = _find(name, "--model", {BUNDLED: MODEL, BUNDLED_DIT: DIT}, "a pipeline's", "model_index.json")
+    return replace(source, trusts_code=trusts_code)
 
 
 def find_controlnet(name: str) -> ModelSource:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,13 +13,15 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.types import UNSET
+from ppdiffusers_tome.settings.types import UNSET, truncated_repr
+from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
 from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED, ModelSource, find_controlnet, find_model
 
 MAX_SEED = 2**62
 SIZE_MULTIPLE = 8
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # Python reads bytes of another encoding as halves of a character
 
 
 def make_warm_up_config(tome: ToMeConfig | None) -> ToMeConfig | None:
@@ -69,6 +72,13 @@ class Settings:
         chunked = self.chunked_attention or self.xformers
         check_memory(self.model.folder, self.tome, self.height, self.width, rows=rows, chunked_attention=chunked)
 
+    def describe_control(self) -> dict[str, Any] | None:
+        """Return the ControlNet and what guides it as plain values; None without one."""
+        if self.controlnet is None:
+            return None
+        edges = None if self.edges is None else self.edges.to_dict()
+        return {"model": self.controlnet.label, "scale": self.controlnet_scale, "edges": edges}
+
     def guide(self, photo: Path | None, edges: Path | None, low: float, high: float) -> Settings:
         """Add the edges of a photo, or edges, and a ControlNet."""
         if photo is not None and edges is not None:
@@ -90,28 +100,37 @@ def parse_settings(args: argparse.Namespace, ratio: float | None, *, provides_ed
 
     Args:
         args: of ``generation.arguments``.
-        ratio: fraction of the tokens to merge; None for that of ``--config``, or the default.
+        ratio: fraction of the tokens to merge; None for that of ``--config``, or the default. A command without
+            ``--ratio``, whose images have settings of their own, gives 0.
         provides_edges: True if edges for a ControlNet may come later.
     """
     check_sizes(args)
-    model = find_model(args.model)
+    model = find_model(args.model, trusts_code=args.trust_model_code)
     steps = args.steps if args.steps is not None else (10 if model.bundled else 20)
     if steps < 1:
         raise UserError(f"--steps {steps} must be 1 or more; 20 is usual")
     check_seed("--seed", args.seed)
+    if args.negative_prompt is not None:
+        check_text("--negative-prompt", args.negative_prompt)
     for name, scale, usual in (
         ("--controlnet-scale", args.controlnet_scale, "1"), ("--guidance-scale", args.guidance_scale, "7.5"),
     ):  # fmt: skip
         if scale is not None and not (math.isfinite(scale) and scale >= 0):
             raise UserError(f"{name} {scale} must be a finite number, 0 or more; {usual} is usual")
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
-    found = {"model": model, "controlnet": controlnet, "tome": parse_tome_config(args, ratio), "steps": steps}
+    tome = parse_tome_config(args, ratio) if hasattr(args, "ratio") else ToMeConfig(0.0)
+    found = {"model": model, "controlnet": controlnet, "tome": tome, "steps": steps}
     settings = Settings(**{field.name: getattr(args, field.name, None) for field in fields(Settings)} | found)
     settings = settings.guide(args.image, args.control_image, args.canny_low, args.canny_high)
     if settings.edges is not None:
         settings.edges.check()
     elif controlnet is not None and not provides_edges:
         raise UserError("--controlnet needs edges; give a photo with --image, or edges with --control-image")
+    if not provides_edges:
+        if settings.edges is None or not settings.edges.is_photo:
+            refuse_options(args, ("--canny-low", "--canny-high"), "is for a photo; give one with --image, or omit it")
+        if settings.controlnet is None:
+            refuse_options(args, ["--controlnet-scale"], "is for a ControlNet; give --image or --control-image, too")
     settings.check_memory()
     return settings
 
@@ -129,9 +148,19 @@ def check_prompts(prompts: Sequence[str] | None, default: Sequence[str] = ()) ->
     if not prompts:
         raise UserError("there is no prompt; give one with --prompt 'a photo of a cat'")
     for prompt in prompts:
+        check_text("--prompt", prompt)
         if not prompt.strip():
             raise UserError(f"--prompt {prompt!r} is empty; say what to generate")
     return prompts
+
+
+def check_text(name: str, text: Any) -> None:
+    """Check that a text is one; errors call it ``name``."""
+    if not isinstance(text, str) or _NO_TEXT.search(text):
+        raise UserError(
+            f"{name} {truncated_repr(text)} must be text, without characters that no text has; bytes in another "
+            "encoding than the terminal's become such: save a script as UTF-8"
+        )
 
 
 def parse_tome_config(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:

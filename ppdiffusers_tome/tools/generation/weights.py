@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _LFS_POINTER = b"version https://git-lfs"
 _SUFFIXES = (".safetensors", ".pdparams", ".bin", ".ckpt")
+_PICKLED = (".pdparams", ".bin", ".ckpt", ".pt", ".pth", ".pkl")
+_LIBRARIES = ("ppdiffusers", "paddlenlp", "diffusers", "diffusers_paddle", "transformers")
 _VARIANTS = ("fp16", "bf16", "non_ema")
 
 
@@ -33,6 +37,44 @@ def explain_weights(folder: Path) -> str | None:
                 f"{path} is of the variant {variant}, without which it does not exist; paddlenlp loads no variants, so "
                 f"rename such files without '.{variant}'"
             )
+    return None
+
+
+def list_pickles(folder: Path) -> list[str]:
+    """List the pickled weights of a model that ppdiffusers would load, for want of safetensors."""
+    safe = "diffusion_pytorch_model" if is_torch(folder) else "diffusion_paddle_model"
+    files = _list_files(folder)
+    safe_files = [path for path in files if path.suffix == ".safetensors" and path.name.startswith((safe, "model"))]
+    has_safe = {path.parent for path in safe_files}
+    pickles = [path for path in files if path.suffix in _PICKLED and path.parent not in has_safe]
+    return [str(path.relative_to(folder)) for path in pickles]
+
+
+def find_code(index: Mapping[str, Any], folder: Path | None, pipelines: Any) -> str | None:
+    """Find Python code that a pipeline's index names, and that loading the pipeline runs.
+
+    Args:
+        index: the content of ``model_index.json``.
+        folder: of the pipeline; None for a hub's.
+        pipelines: ppdiffusers' module of pipelines, whose own parts an index may name.
+
+    Returns:
+        A file of the folder, or a module that does not belong to ppdiffusers; None without such code.
+    """
+    if folder is not None and (folder / "None.py").is_file():
+        return "None.py"  # which ppdiffusers 0.29 takes for a pipeline's code
+    for part, value in index.items():
+        if not isinstance(value, list | tuple) or not value or not isinstance(value[0], str):
+            continue
+        library = value[0]
+        if part == "_class_name":
+            return f"{library}.py"
+        # By these names ppdiffusers knows them, and in a part's folder a file of that name comes first.
+        for name in (library, "ppdiffusers", "ppdiffusers.transformers"):
+            if folder is not None and (folder / part / f"{name}.py").is_file():
+                return f"{part}/{name}.py"
+        if library.split(".")[0] not in _LIBRARIES and not hasattr(pipelines, library):
+            return f"the module {library}"
     return None
 
 

@@ -1,30 +1,26 @@
-"""The file of a run's results, from which a stopped run resumes.
-
-Imports no Paddle.
-"""
+"""The file of a run's results, from which a stopped run resumes. Imports no Paddle."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.types import truncated_repr
-from ppdiffusers_tome.tools.files import prepare_folder, write_text
-from ppdiffusers_tome.tools.measure.json_lines import append_line, lock_file, read_lines
+from ppdiffusers_tome.tools.files import prepare_folder
+from ppdiffusers_tome.tools.measure.json_lines import read_lines
 
 Job = tuple[str, Sequence[Any], Callable[[Sequence[Any]], Iterator[tuple[Any, Any]]]]
 
 
 class Ledger:
-    """Results by their keys, on the disk and in memory.
+    """Results by their keys, on the disk and in memory, used in a ``with`` statement.
 
-    A key is any value that JSON can hold, such as ``["a cat", 0, "ratio 0.5"]``; so is a result. A ledger is used in a
-    ``with`` statement; meanwhile no other run can write its file.
+    A key is any value that JSON can hold, such as ``["a cat", 0, "ratio 0.5"]``; so is a result.
 
     Args:
         path: the file; created if it does not exist.
@@ -38,32 +34,42 @@ class Ledger:
         self._results: dict[str, Any] = {}
         self._identity = json.loads(json.dumps(identity))
         self._overwrite = overwrite
-        self._lock = ExitStack()
 
     def __enter__(self) -> Ledger:
-        """Lock and read the file.
+        """Read the file.
 
         Raises:
-            UserError: it has another identity or is no ledger, another run writes it, or it cannot be written.
+            UserError: it has another identity or is no ledger, or it cannot be written.
         """
-        with ExitStack() as lock:
-            lock.enter_context(lock_file(self.path.with_name(f".{self.path.name}.lock"), self.path))
-            self._read()
-            self._lock = lock.pop_all()
+        lines = [] if self._overwrite else read_lines(self.path)
+        if self._overwrite or not self.path.exists():
+            self._write("wb", {"identity": self._identity})
+        elif not lines or not isinstance(lines[0].get("identity"), dict):
+            raise UserError(
+                f"{self.path} is no file of results of this program, or of another version; give another --output, "
+                "or --overwrite to start over"
+            )
+        for name, value in self._identity.items() if lines else ():
+            if (old := lines[0]["identity"].get(name)) != value:
+                raise UserError(
+                    f"{self.path} was measured with {name}={truncated_repr(old)} and this run has "
+                    f"{truncated_repr(value)}; give the same arguments on the same machine to resume, another "
+                    "--output, or --overwrite to start over"
+                )
+        found = [line for line in lines[1:] if {"key", "result"} <= line.keys()]
+        self._results = {_encode(line["key"]): line["result"] for line in found}
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lock.close()
+        """Every result is on the disk."""
 
     def __contains__(self, key: Any) -> bool:
         return _encode(key) in self._results
 
     def __getitem__(self, key: Any) -> Any:
-        """Return the result of a key, the last if it has several."""
         return self._results[_encode(key)]
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the result of a key, or ``default``."""
         return self._results.get(_encode(key), default)
 
     def add(self, key: Any, result: Any) -> None:
@@ -72,29 +78,25 @@ class Ledger:
         Raises:
             UserError: it cannot be written.
         """
-        append_line(self.path, {"key": key, "result": result})
+        self._write("ab", {"key": key, "result": result})
         self._results[_encode(key)] = json.loads(json.dumps(result))
 
-    def _read(self) -> None:
-        lines = [] if self._overwrite else read_lines(self.path)
-        if self._overwrite or not self.path.exists():
-            write_text(self.path, json.dumps({"identity": self._identity}) + "\n", overwrite=True)
-        elif not lines or not isinstance(lines[0].get("identity"), dict):
+    def _write(self, mode: str, line: Mapping[str, Any]) -> None:
+        try:
+            with self.path.open(mode) as file:
+                _append(file, json.dumps(line).encode())
+        except OSError as error:
             raise UserError(
-                f"{self.path} is no file of results of this program, or of another version; give another --output, "
-                "or --overwrite to start over"
-            )
-        for name, value in self._identity.items() if lines else ():
-            old = lines[0]["identity"].get(name)
-            if old != value:
-                raise UserError(
-                    f"{self.path} was measured with {name}={truncated_repr(old)} and this run has "
-                    f"{truncated_repr(value)}; give the same arguments on the same machine to resume, another "
-                    "--output, or --overwrite to start over"
-                )
-        for line in lines[1:]:
-            if "key" in line and "result" in line:
-                self._results[_encode(line["key"])] = line["result"]
+                f"{self.path} cannot be written ({error.strerror}); make room and give the same command again, which "
+                "resumes from here"
+            ) from error
+
+
+def _append(file: IO[Any], line: bytes) -> None:
+    """Append a line to the disk, on a new one after an incomplete line."""
+    file.write((b"\n" if file.tell() else b"") + line)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def prepare_results(args: argparse.Namespace, name: str, *files: str) -> list[Path]:

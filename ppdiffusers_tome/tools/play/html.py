@@ -6,7 +6,6 @@ import base64
 import io
 from collections.abc import Callable
 from html import escape
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.tools.measure.similarity import format_psnr
@@ -20,11 +19,10 @@ if TYPE_CHECKING:
 Translate = Callable[..., str]  # from a key of ``WORDS`` and values to words of one language
 
 _SLIDE = "this.parentNode.style.setProperty('--at',this.value+'%')"
-_SHOW_CALL = "for(const s of this.parentNode.querySelectorAll('section'))s.hidden=s.dataset.at!==this.value"
 
 
 def render_comparison(translate: Translate, comparison: Comparison) -> str:
-    """Render both images under one slider, their figures, and the map of merged tokens."""
+    """Render both images under one slider, and their figures."""
     unmerged, merged, names = comparison.unmerged, comparison.merged, (translate("unmerged"), translate("merged"))
     similarity = merged.similarity
     assert similarity is not None
@@ -49,38 +47,21 @@ def render_comparison(translate: Translate, comparison: Comparison) -> str:
         f'<b>{names[0]}</b><b>{names[1]}</b><i></i><input type="range" min="0" max="100" step="0.5" value="50" '
         f'aria-label="{translate("slider")}" oninput="{_SLIDE}"></div>'
         f'<div class="tome-tiles">{"".join(f"<div><b>{value}</b>{name}</div>" for name, value in tiles.items())}</div>'
-        f"<table>{table}</table>{_notes(*notes)}{_map(translate, comparison)}"
+        f"<table>{table}</table>{_notes(*notes)}"
+    )
+
+
+def render_unmerged(translate: Translate, image: Image.Image) -> str:
+    """Render the unmerged image, which is ready before the merged one."""
+    style = f"max-width:{max(image.width, 640)}px"
+    return f'<div class="tome-first" style="{style}">{_img(image, translate("unmerged"))}</div>' + _notes(
+        translate("merged_follows")
     )
 
 
 def render_photo(translate: Translate, photo: Image.Image, edges: Image.Image) -> str:
     """Render an uploaded image beside its edges."""
     return f'<div class="tome-photo">{_img(photo, translate("guide"))}{_img(edges, translate("edges"))}</div>'
-
-
-def _map(translate: Translate, comparison: Comparison) -> str:
-    """Render a section for each call of the denoiser, then the average."""
-    if not comparison.request.with_map:
-        return ""
-    images, title = comparison.map_images, f"<h3>{translate('map_title')}</h3>"
-    if not images:
-        return f'<div class="tome-map">{title}{_notes(translate("map_none"))}</div>'
-    sections, calls = [], max(image.call for image in images)
-    in_order = sorted(images, key=lambda image: (image.call == 0, image.call))
-    for number, (call, group) in enumerate(groupby(in_order, lambda image: image.call)):
-        name = translate("map_step", call=call, calls=calls) if call else translate("map_average")
-        figures = ""
-        for each in group:
-            tokens = {"merged": f"{each.num_merged:,}", "tokens": f"{each.num_tokens:,}"}
-            caption = translate("map_caption", block=each.block, **tokens)
-            figures += f"<figure>{_img(each.image, caption)}<figcaption>{escape(caption)}</figcaption></figure>"
-        hidden = " hidden" if number else ""
-        sections.append(f'<section data-at="{number}"{hidden}><h4>{name}</h4>{figures}</section>')
-    return (
-        f'<div class="tome-map">{title}<input type="range" min="0" max="{len(sections) - 1}" value="0" '
-        f'aria-label="{translate("map_slider")}" oninput="{_SHOW_CALL}">{"".join(sections)}'
-        f"{_notes(translate('map_note'))}</div>"
-    )
 
 
 def _notes(*sentences: str) -> str:

@@ -17,10 +17,11 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 from ppdiffusers_tome.tools.generation.device import get_device_name
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
-from ppdiffusers_tome.tools.play.html import render_comparison, render_photo
+from ppdiffusers_tome.tools.play.html import render_comparison, render_photo, render_unmerged
 from ppdiffusers_tome.tools.play.i18n import CHINESE, LANGUAGES, choose_language, translate
 from ppdiffusers_tome.tools.play.requests import FORMATS, MAX_BYTES, MAX_CACHE, MIN_RATIO, OWN, RefusedError, read_photo
 from ppdiffusers_tome.tools.play.studio import Comparison, Request, Studio
@@ -88,11 +89,11 @@ class Page:
             self._add(gr.Dropdown(names, value=self._studio.prompt, allow_custom_value=True), "prompt", label="class")
         names = sorted(presets(), key=lambda name: ToMeConfig.named(name).highest_ratio(1))
         preset = self._add(gr.Radio([*names, OWN], value="balanced", elem_id="tome-preset"), "preset", label="merging")
-        with gr.Group(visible=False, elem_id="tome-own") as own:
+        with gr.Column(visible=False, elem_id="tome-own") as own:  # a group would cut off the list of methods
             self._add(gr.Dropdown([*METHODS], value=usual.method), "method", label="method")
             self._add(gr.Slider(MIN_RATIO, 0.75, usual.ratio, step=0.05), "ratio", label="ratio", info="ratio_info")
-            self._add(gr.Checkbox(True), "with_map", label="with_map")
         self._add(gr.Slider(0, MAX_CACHE, 0, step=0.1), "cache", label="cache", info="cache_info")
+        self._add(gr.Slider(0.1, 1, 1, step=0.1), "end", label="end", info="end_info")
         preset.change(None, preset, own, js=_SHOW_OWN)
         with self._add(gr.Accordion(open=False), label="options"):
             with gr.Row():
@@ -157,8 +158,10 @@ class Page:
         for field in ("preset", "method"):
             component = self._form[field]
             updates[component]["choices"] = [(names.get(name, name), name) for _, name in component.choices]
-        header = words("header", model=settings.model.name, device=get_device_name(), dtype=settings.dtype)
+        header = words("header", model=settings.model.label, device=get_device_name(), dtype=settings.dtype)
         first = f"<p>{words('first')}</p>"
+        if self._studio.plain.settings.model.bundled and self._studio.plain.labels is None:
+            first += f"<p>{words('known', subjects=', '.join(subject.words for subject in SUBJECTS))}</p>"
         return [language, header, first, *(gr.update(**update) for update in updates.values())]
 
     def _read_photo(self, language: str, content: bytes) -> Any:
@@ -180,7 +183,7 @@ class Page:
     def _generate(
         self, language: str, request: Request, previous: Comparison | None,
         progress: gr.Progress = gr.Progress(),  # noqa: B008  how Gradio finds it
-    ) -> list[Any]:  # fmt: skip
+    ) -> Iterator[list[Any]]:  # fmt: skip
         words = partial(translate, language)
 
         def report(stage: str, done: int, calls: int) -> None:
@@ -188,11 +191,14 @@ class Page:
 
         with _errors_in_words(language):
             try:
-                comparison = self._studio.compare(request, previous, report)
+                unmerged, is_reused = self._studio.generate_unmerged(request, previous, report)
+                yield [render_unmerged(words, unmerged.image), gr.skip()]
+                comparison = self._studio.compare(request, unmerged, is_reused, report)
             except CancelledError:
                 gr.Info(words("cancelled"))
-                return [gr.skip(), gr.skip()]
-        return [render_comparison(words, comparison), comparison]
+                yield [gr.skip(), gr.skip()]
+                return
+        yield [render_comparison(words, comparison), comparison]
 
     def _forget(self, user: gr.Request) -> None:
         """Cancel and drop what a closed page asked for; Gradio would keep it."""

@@ -64,7 +64,7 @@ def check_tome(form: Mapping[str, Any]) -> ToMeConfig:
         config = ToMeConfig(method=str(form["method"]), ratio=check_number(form, "ratio", MIN_RATIO, 1))
     else:
         config = ToMeConfig.preset(form["preset"])  # never named(), which reads files
-    return replace(config, cache=check_number(form, "cache", 0, MAX_CACHE))
+    return replace(config, cache=check_number(form, "cache", 0, MAX_CACHE), end=check_number(form, "end", 0.1, 1))
 
 
 def read_photo(content: bytes) -> Image.Image:

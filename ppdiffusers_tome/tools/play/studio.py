@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from PIL import Image
 
 from ppdiffusers_tome import applied_tome
-from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.patching.recorder import merging_blocks
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.figures.merging import (
-    compute_merge_frequency,
-    draw_groups,
-    draw_merge_frequency,
-    first_blocks_by_level,
-    spread_calls,
-)
 from ppdiffusers_tome.tools.generation import loaded_pipeline
 from ppdiffusers_tome.tools.generation.edges import detect_edges, fit_image
 from ppdiffusers_tome.tools.generation.model_loader import drop_controlnet
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
-from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, make_warm_up_config
+from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE, Settings, check_text, make_warm_up_config
 from ppdiffusers_tome.tools.play import requests
 from ppdiffusers_tome.tools.play.requests import RefusedError, check_number, check_tome
 
-_MAP_CALLS, _MAP_PIXELS = 12, 512  # of a map, each of whose calls is an image to send
+T = TypeVar("T")
 Report = Callable[[str, int, int], None]  # the stage, and how many of how many calls of the denoiser are done
 
 
@@ -42,18 +33,7 @@ class Request:
     prompt: str
     edges: Image.Image | None
     tome: ToMeConfig
-    with_map: bool
     cancelled: threading.Event = field(default_factory=threading.Event)
-
-
-class MapImage(NamedTuple):
-    """The merged tokens of one block; ``call`` 0 is the average."""
-
-    call: int
-    block: str
-    image: Image.Image
-    num_merged: int
-    num_tokens: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +44,6 @@ class Comparison:
         merged: with its similarity to the unmerged image.
         is_reused: whether an earlier comparison generated it.
         oddities: details of what a user should know, by keys of ``i18n.WORDS``.
-        map_images: which tokens merged; empty where no map was asked for or no tokens merge into groups.
     """
 
     request: Request
@@ -72,7 +51,6 @@ class Comparison:
     merged: GeneratedImage
     is_reused: bool
     oddities: dict[str, str]
-    map_images: list[MapImage]
 
 
 class Studio:
@@ -140,13 +118,17 @@ class Studio:
         loaded, prompt, tome = replace(base, settings=settings), str(form["prompt"] or "").strip(), check_tome(form)
         if not prompt:
             raise RefusedError("no_prompt")
+        for text in (prompt, settings.negative_prompt or ""):
+            check_text("prompt", text)
         loaded.check(prompt)
         replace(settings, tome=ToMeConfig(0.0)).check_memory()
         edges = self.find_edges(photo, form) if base is self.guided and photo is not None else None
-        return Request(loaded, prompt, edges, tome, form["preset"] == requests.OWN and bool(form["with_map"]))
+        return Request(loaded, prompt, edges, tome)
 
-    def compare(self, request: Request, previous: Comparison | None, report: Report) -> Comparison:
-        """Generate both images, or the merged one alone where ``previous`` has the unmerged one.
+    def generate_unmerged(
+        self, request: Request, previous: Comparison | None, report: Report
+    ) -> tuple[GeneratedImage, bool]:
+        """Generate the unmerged image; return it, and whether it is that of ``previous``.
 
         Args:
             request: from ``prepare``.
@@ -156,21 +138,31 @@ class Studio:
         Raises:
             CancelledError: the request was cancelled, or the studio closed; a running step ends before.
         """
+        last = None if previous is None else previous.request
+        if previous and last and (last.loaded, last.prompt, last.edges) == (
+            request.loaded, request.prompt, request.edges
+        ):  # fmt: skip
+            return previous.unmerged, True
+        return self._run(self._generate, request, None, self._stop_if_cancelled(request, report)), False
 
+    def compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: Report) -> Comparison:
+        """Generate the merged image beside the unmerged one; see ``generate_unmerged``."""
+        report_or_cancel = self._stop_if_cancelled(request, report)
+        return self._run(self._compare, request, unmerged, is_reused, report_or_cancel)
+
+    def _stop_if_cancelled(self, request: Request, report: Report) -> Report:
         def report_or_cancel(stage: str, done: int, calls: int) -> None:
             if request.cancelled.is_set() or self._is_closed:
                 raise CancelledError
             report(stage, done, calls)
 
-        context = copy_context()  # where Gradio looks for the user of a progress bar
-        return self._worker.submit(context.run, self._compare, request, previous, report_or_cancel).result()
+        return report_or_cancel
 
-    def _compare(self, request: Request, previous: Comparison | None, report: Report) -> Comparison:
-        last = None if previous is None else previous.request
-        is_reused = last is not None and (last.loaded, last.prompt, last.edges) == (
-            request.loaded, request.prompt, request.edges
-        )  # fmt: skip
-        unmerged = previous.unmerged if previous and is_reused else self._generate(request, None, report)
+    def _run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Work on the one thread, in the context where Gradio looks for the user of a progress bar."""
+        return self._worker.submit(copy_context().run, work, *arguments).result()
+
+    def _compare(self, request: Request, unmerged: GeneratedImage, is_reused: bool, report: Report) -> Comparison:
         merged = self._generate(request, request.tome, report).compare_with(unmerged.image)
         oddities = request.loaded.describe_oddities(request.prompt)
         if request.edges is not None and request.edges.getbbox() is None:
@@ -178,8 +170,7 @@ class Studio:
         applied = applied_tome(request.loaded.pipe)
         if request.tome.cache and applied is not None and (calls := applied.entries[0].last_image) is not None:
             oddities["cache_steps"] = f"{calls.num_skipped} / {calls.num_skipped + calls.num_computed}"
-        map_images = list(_trace(request, report)) if request.with_map else []
-        return Comparison(request, unmerged, merged, is_reused, oddities, map_images)
+        return Comparison(request, unmerged, merged, is_reused, oddities)
 
     def _generate(self, request: Request, tome: ToMeConfig | None, report: Report) -> GeneratedImage:
         """Generate and measure an image, after a warm-up for new settings."""
@@ -204,27 +195,3 @@ def _count_calls(report: Report, stage: str, calls: int) -> Callable[[], None]:
     numbers = iter(range(1, calls + 1))
     report(stage, 0, calls)
     return lambda: report(stage, next(numbers, calls), calls)
-
-
-def _trace(request: Request, report: Report) -> Iterator[MapImage]:
-    """Generate the merged image again, as tracing takes time."""
-    loaded = request.loaded
-    if not METHODS[request.tome.method].compares:
-        return
-    calls = loaded.count_calls()
-    report_call = _count_calls(report, "map", calls)
-    traced, records = loaded.generate_traced(request.prompt, 0, request.edges, after_call=report_call)
-    image = traced.image.copy()
-    image.thumbnail((_MAP_PIXELS, _MAP_PIXELS))
-    shown = spread_calls(calls, _MAP_CALLS)
-    for block in first_blocks_by_level(merging_blocks(loaded.pipe)):
-        own = [record for record in records if record.block == block]
-        name = f"{block.denoiser}, level {block.level}"
-        for record in own:
-            if record.call in shown:
-                tokens = record.grid.num_tokens
-                yield MapImage(record.call + 1, name, draw_groups(image, record), record.num_merged, tokens)
-        if own:
-            average = draw_merge_frequency(image, own[0].grid, compute_merge_frequency(own, calls))
-            num_merged = round(sum(record.num_merged for record in own) / calls)
-            yield MapImage(0, name, average, num_merged, own[0].grid.num_tokens)

@@ -34,7 +34,7 @@ generate --prompt x --controlnet bundled | --controlnet needs edges
 generate --prompt x --image {__file__} | cannot be read as an image; give a PNG or JPEG file
 generate --prompt x --model some/model --image PHOTO | --image needs a ControlNet that fits
 generate --prompt x --output /proc/nowhere | --output /proc/nowhere cannot be written
-generate --prompt x --batch-size 2 | --batch-size 2 is for files of prompts
+generate --prompt x --batch-size 2 | --batch-size is for files of prompts
 generate --prompts nowhere.jsonl | nowhere.jsonl cannot be read
 generate --prompts FILE --batch-size 0 | --batch-size 0 must be 1 or more
 play --host 203.0.113.7 | --host 203.0.113.7 --port 7860 cannot be used

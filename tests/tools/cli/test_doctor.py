@@ -26,17 +26,11 @@ from ppdiffusers_tome.tools.doctor.estimate import (
 
 def test_the_table_has_a_line_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
-    found, estimated = capsys.readouterr().out.split("\n\n", 1)
-    lines = found.splitlines()[2:]
+    lines = capsys.readouterr().out.splitlines()[2:]
     exported = {name for names in ppdiffusers.pipelines._import_structure.values() for name in names}
     exported = {name for name in exported if re.fullmatch(r".+Pipeline(Legacy|Safe)?", name)}
     assert exported - {"DiffusionPipeline"} <= {line.split()[0] for line in lines}
     assert {line.split()[1] for line in lines} == {"yes", "no"}
-    # An estimate is called one before any number, and says how to replace it.
-    words, table = estimated.split("\n\n", 1)
-    assert "an estimate, not a measurement" in words
-    assert re.search(r"^FLUX.1 dev\* +(\d\.\d\dx ?){3} +(\d\.\d\dx ?){3} +(\d\.\d\dx ?){3}$", table, re.MULTILINE)
-    assert table.endswith("measure it on your GPU: ppdiffusers-tome bench gpu\n")
 
 
 def test_pipeline_that_was_never_inspected_says_so() -> None:
@@ -64,7 +58,7 @@ def test_transformer_is_counted_in_latents_at_its_own_size(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A DiTPipeline does not tell the scale between pixels and latents, and ignores a size."""
-    monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_denoiser", lambda *_: (1.0, 0.1, 0))
+    monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_denoiser", lambda *_, **__: (1.0, 0.1, 0))
     monkeypatch.setattr("ppdiffusers_tome.tools.doctor.estimate.time_decoding", lambda *_: 5.0)
     assert main(["doctor", "--model", "bundled-dit", "--height", "512", "--config", "quality"]) == 0
     output = capsys.readouterr().out

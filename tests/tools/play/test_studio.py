@@ -25,7 +25,12 @@ def compare(
 ) -> Comparison:  # fmt: skip
     request = studio.prepare(make_form(studio, **fields), photo)
     request = request if cancelled is None else replace(request, cancelled=cancelled)
-    return studio.compare(request, None, lambda *report: None if stages is None else stages.append(report))
+
+    def report(*stage: Any) -> None:
+        if stages is not None:
+            stages.append(stage)
+
+    return studio.compare(request, *studio.generate_unmerged(request, None, report), report)
 
 
 def images_equal(first: Image.Image, second: Image.Image) -> bool:
@@ -33,9 +38,10 @@ def images_equal(first: Image.Image, second: Image.Image) -> bool:
 
 
 def test_images_are_those_of_the_pipeline(studio: Studio) -> None:
-    result = compare(studio, seed=3, steps=10, cache=0.5)
+    result = compare(studio, seed=3, steps=10, cache=0.5, end=0.8)
     loaded = replace(studio.plain, settings=replace(studio.plain.settings, seed=3))
-    for tome, image in ((None, result.unmerged.image), (ToMeConfig(ratio=0.5, cache=0.5), result.merged.image)):
+    merging = ToMeConfig(ratio=0.5, cache=0.5, end=0.8)
+    for tome, image in ((None, result.unmerged.image), (merging, result.merged.image)):
         loaded.apply(tome)
         assert images_equal(image, loaded.generate(studio.prompt, 0, None, steps=10).image)
     assert result.merged.similarity is not None
@@ -52,14 +58,6 @@ def test_the_edges_of_a_photo_guide_and_a_lost_photo_is_asked_for(studio: Studio
     assert "no_edges" in compare(studio, photo=Image.new("RGB", (64, 64))).oddities
     with pytest.raises(RefusedError, match="lost_photo"):
         compare(studio, has_photo=True)
-
-
-def test_the_map_shows_some_calls_and_the_average(studio: Studio) -> None:
-    images = compare(studio, steps=14, with_map=True).map_images
-    assert [image.call for image in images] == [1, 2, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14, 0]
-    assert all(image.num_merged == image.num_tokens // 2 for image in images)
-    assert 2 < len(compare(studio, steps=14, with_map=True, cache=0.5).map_images) < len(images)
-    assert compare(studio, method="pool", with_map=True).map_images == []
 
 
 def test_cancelling_ends_a_running_and_a_waiting_comparison(studio: Studio) -> None:
@@ -87,8 +85,7 @@ def test_a_dit_generates_classes_after_one_was_cancelled(tmp_path: Path) -> None
     cancelled.set()
     with pytest.raises(CancelledError):
         compare(studio, cancelled=cancelled)
-    result = compare(studio, prompt="coffee", seed=3, steps=2, with_map=True)
-    assert {image.call for image in result.map_images} == {0, 1, 2}
+    result = compare(studio, prompt="coffee", seed=3, steps=2)
     loaded = replace(studio.plain, settings=replace(studio.plain.settings, seed=3))
     loaded.apply(ToMeConfig(ratio=0.5))
     assert images_equal(result.merged.image, loaded.generate("1", 0, None).image)

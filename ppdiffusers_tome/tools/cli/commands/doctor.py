@@ -7,10 +7,11 @@ import json
 from typing import Any
 
 from ppdiffusers_tome.errors import NothingToMergeError, UserError
+from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import choose_computed_steps
-from ppdiffusers_tome.tools.bench.gpu_estimate import DEVICES, FOOTNOTE, estimate_table, presets_by_strength
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.console.process import get_original_environment
 from ppdiffusers_tome.tools.console.tables import Table
 from ppdiffusers_tome.tools.doctor.coverage import inspect_installed, make_table
@@ -26,6 +27,7 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_precision_arguments,
     add_size_arguments,
     add_tome_arguments,
+    add_trust_argument,
 )
 from ppdiffusers_tome.tools.generation.device import check_device, get_device_name
 from ppdiffusers_tome.tools.generation.memory import check_memory
@@ -34,8 +36,7 @@ from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_c
 from ppdiffusers_tome.tools.measure.units import format_bytes
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
-EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports, and an estimate of what presets save
-on a GPU.
+EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports.
 with --model: the tokens at every level, how many merge, the memory that an image needs, computed from shapes, and a
 call of the denoiser timed on this machine, merged and unmerged.
 with --environment: versions, devices, threads and memory, for a bug report, and the operators of a merge run on the
@@ -45,7 +46,6 @@ cannot be imported.
   ppdiffusers-tome doctor --model bundled --ratio 0.5
   ppdiffusers-tome doctor --model runwayml/stable-diffusion-v1-5 --height 768 --width 768 --dtype float16 --xformers
 """
-_STEPS = 20  # of the image whose time is estimated
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,14 +55,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--model", metavar="MODEL", help="a pipeline's folder, a hub name, or 'bundled'")
     parser.add_argument("--json", action="store_true", help="with --environment: as JSON")
     group = parser.add_argument_group("with --model")
+    add_trust_argument(group)
     add_size_arguments(group)
     add_precision_arguments(group)
+    group.add_argument("--steps", type=int, default=20, metavar="N", help="of the estimated image (default: 20)")
     add_tome_arguments(parser, ratio=True)
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.json and not args.environment:
-        raise UserError("--json is for --environment; give both, or neither")
+    if args.model is None:
+        others = args.given - {"--markdown", "--environment", "--json", "--no-keep-memory"}
+        refuse_options(args, sorted(others), "is for --model; name a model, such as --model bundled")
+    if not args.environment:
+        refuse_options(args, ["--json"], "is for --environment; give both, or neither")
     if args.environment:
         _print_environment(as_json=args.json)
     elif args.model is None:
@@ -93,18 +98,14 @@ def _print_coverage(*, markdown: bool) -> None:
         table.print()
         if warning := never_tested(ppdiffusers.__version__):
             print_line(f"\n{warning}")
-    print_line(
-        "\nWhat presets save on a GPU: an estimate, not a measurement. Speed-up over no merging, for one call of the "
-        f"denoiser on an {DEVICES[0]} in half precision with flash attention, everything at peak rates. In every cell: "
-        f"{', '.join(presets_by_strength())}.\n"
-    )
-    estimate_table(DEVICES[0]).print()
-    print_line(f"{FOOTNOTE}\nmeasure it on your GPU: ppdiffusers-tome bench gpu")
 
 
 def _print_estimates(args: argparse.Namespace) -> None:
     check_sizes(args)
-    source, config = find_model(args.model), parse_tome_config(args, args.ratio)
+    if args.steps < 2:
+        raise UserError(f"--steps {args.steps} must be 2 or more; 20 is usual")
+    source = find_model(args.model, trusts_code=args.trust_model_code)
+    config = parse_tome_config(args, args.ratio)
     chunked = args.xformers or args.chunked_attention
     check_memory(source.folder, ToMeConfig(0.0), args.height, args.width, rows=1, chunked_attention=chunked)
     attention = "xformers" if args.xformers else "chunked" if args.chunked_attention else "plain"
@@ -120,7 +121,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
         height, width = latent[0] * scale, latent[1] * scale
         levels = estimate_merging(pipe, config, *latent)
         print_line(
-            f"{source.name}: {type(pipe).__name__}, {height}x{width}, {config.summary}, {args.dtype}, {attention} "
+            f"{source.label}: {type(pipe).__name__}, {height}x{width}, {config.summary}, {args.dtype}, {attention} "
             f"attention, on {get_device_name()}"
         )
         if not levels:
@@ -141,35 +142,34 @@ def _print_estimates(args: argparse.Namespace) -> None:
         merging = [each for each in levels if each.reason is None]
         if merging:
             part = max(merging, key=lambda each: each.num_blocks).part
-            print_line(_describe_gain(pipe, part, config, height, width))
+            print_line(_describe_gain(pipe, part, config, height, width, args.steps))
         else:
             print_line("Nothing merges at this size and ratio; the table says why. A larger one has more to merge.")
 
 
-def _describe_gain(pipe: Any, part: str, config: ToMeConfig, height: int, width: int) -> str:
+def _describe_gain(pipe: Any, part: str, config: ToMeConfig, height: int, width: int, steps: int) -> str:
     """Time a denoiser call and the decoding, or explain why not."""
     from ppdiffusers_tome.tools.doctor.estimate import time_decoding, time_denoiser
 
     try:
-        unmerged, merged, cache_bytes = time_denoiser(pipe, part, config, height, width)
+        unmerged, merged, cache_bytes = time_denoiser(pipe, part, config, height, width, steps=steps)
     except UserError as error:
         return f"Tokens merge. The gain was not timed: {error}."
     times = f"a whole call of {part} takes {merged:.3f} s for an image instead of {unmerged:.3f} s"
     cache = ""
     if config.cache:
-        num_skipped = _STEPS - len(choose_computed_steps(_STEPS, config.cache))
+        num_skipped = steps - len(choose_computed_steps(steps, config.cache, cache_steps=config.cache_steps))
         cache = (
-            f" The cache over steps skips most layers in {num_skipped} of the {_STEPS} calls, which is not in these "
+            f" The cache over steps skips most layers in {num_skipped} of the {steps} calls, which is not in these "
             f"numbers; it keeps at most {format_bytes(cache_bytes)} for an image, twice that with guidance."
         )
     if merged >= unmerged:
-        return (
-            f"Expect no speed-up at this size: {times}. Generate larger images, or make matching cheaper with "
-            f"--tile 16 --reuse-steps 4 --reuse-blocks.{cache}"
-        )
-    before = _STEPS * unmerged + time_decoding(pipe, height, width)
-    after = before - _STEPS * (unmerged - merged)
+        cheaper = ", or make matching cheaper with --tile 16 --reuse-steps 4 --reuse-blocks"
+        remedy = cheaper if METHODS[config.method].compares else ""
+        return f"Expect no speed-up at this size: {times}. Generate larger images{remedy}.{cache}"
+    before = steps * unmerged + time_decoding(pipe, height, width)
+    after = before - steps * (unmerged - merged)
     return (
-        f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast. Of an image of {_STEPS} steps, with "
-        f"decoding, calls are {_STEPS * unmerged / before:.0%}, and it is {before / after:.2f} times as fast.{cache}"
+        f"Expect a speed-up: {times}, {unmerged / merged:.2f} times as fast. Of an image of {steps} steps, with "
+        f"decoding, calls are {steps * unmerged / before:.0%}, and it is {before / after:.2f} times as fast.{cache}"
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ppdiffusers_tome.errors import ToMeValueError, UserError
+from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.tools.batch.prompts_file import read_entries
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of
 from ppdiffusers_tome.tools.evaluate.configurations import add_compared_arguments, parse_compared
@@ -15,7 +16,6 @@ from ppdiffusers_tome.tools.generation.arguments import add_image_arguments, add
 from ppdiffusers_tome.tools.generation.loaded_pipeline import load_for_prompts
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, check_seed, parse_settings
 from ppdiffusers_tome.tools.measure.ledger import prepare_results
-from ppdiffusers_tome.tools.text_files import read_text
 
 HELP = "Generate many prompts with many settings; measure speed, memory and similarity, and plot them."
 EXAMPLES = """writes evaluate.md, evaluate.json and evaluate.png (similarity against speed-up), the unmerged images in
@@ -32,7 +32,7 @@ prompts, seeds or configurations adds to the results.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, several_seeds=True)
     parser.add_argument("--prompts", type=Path, metavar="FILE",
-                        help="one prompt per line (default: all of bundled models)")
+                        help="one prompt per line, or a table (default: all of bundled models)")
     add_compared_arguments(parser)
     add_tome_arguments(parser)
     add_output_arguments(parser)
@@ -65,13 +65,13 @@ def _parse_prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
     """Return every prompt once; without any, those of all subjects of a bundled model."""
     prompts = list(args.prompt or [])
     if args.prompts is not None:
-        try:
-            lines = [line.strip() for line in read_text(args.prompts).split("\n")]
-        except ToMeValueError as error:
-            raise UserError(f"--prompts {error}; give a text file with one prompt per line") from error
-        if not any(lines):
+        for line, values in read_entries(args.prompts):
+            if isinstance(values, UserError) or values.keys() != {"prompt"}:
+                fault = values if isinstance(values, UserError) else "it has more, or less, than a prompt"
+                raise UserError(f"--prompts {args.prompts}, line {line}: {fault}")
+            prompts.append(values["prompt"])
+        if not prompts:
             raise UserError(f"--prompts {args.prompts} holds no prompt; write one per line")
-        prompts += filter(None, lines)
     if not prompts and settings.model.bundled:
         prompts = [prompt_of(subject) for subject in SUBJECTS]
     return check_prompts(list(dict.fromkeys(prompts)))

@@ -12,6 +12,7 @@ from ppdiffusers_tome.export.layout import require_folder
 from ppdiffusers_tome.export.requirements import TOLERANCE, require_exportable, require_onnx
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation import model_loader
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_argument,
@@ -55,11 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     check_sizes(args)
+    refuse_options(args, ["--reuse-steps"], "has no effect in a program, which keeps nothing between calls; omit it")
     if args.rows is not None and args.rows < 1:
         raise UserError(f"--rows {args.rows} must be 1 or more; 2 is one image with guidance")
     if not args.tolerance > 0:
         raise UserError(f"--tolerance {args.tolerance} must be above 0; 0.0001 is usual")
-    model, config = find_model(args.model), parse_tome_config(args, args.ratio)
+    model = find_model(args.model, trusts_code=args.trust_model_code)
+    config = parse_tome_config(args, args.ratio)
     require_exportable(config)
     controlnet = None if args.controlnet is None else find_controlnet(args.controlnet)
     if args.onnx:
@@ -98,7 +101,7 @@ def _export(args: argparse.Namespace, model: ModelSource, controlnet: ModelSourc
     if config.ratio != 0:
         apply_tome(pipe, config)
     height, width = get_native_size(pipe)
-    metadata = {"model": model.name, "controlnet": None if controlnet is None else controlnet.name}
+    metadata = {"model": model.label, "controlnet": None if controlnet is None else controlnet.label}
     with tqdm(total=4, desc="programs", disable=None) as bar, _errors_name_options(args.output):
         exported = export_pipeline(
             pipe, args.output, height=args.height or height, width=args.width or width, rows=args.rows, onnx=args.onnx,

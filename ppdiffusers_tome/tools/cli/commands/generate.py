@@ -6,9 +6,8 @@ import argparse
 import statistics
 from pathlib import Path
 
-from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.batch.options import SKIP, STOP
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
+from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.files import prepare_folder
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
@@ -25,14 +24,13 @@ from ppdiffusers_tome.tools.measure.units import format_bytes
 
 HELP = "Generate images from prompts with token merging."
 EXAMPLES = """a line of --prompts may have its own seed, ratio, image, ...: docs/en/guides/many-prompts.md
-stopped at any moment, the same command resumes there.
+stopped at any moment, the same command generates what is missing; a line that cannot be used is skipped and named.
 
   ppdiffusers-tome generate --prompt "a photo of a cat" --image photo.png
   ppdiffusers-tome generate --model runwayml/stable-diffusion-v1-5 --dtype float16 --xformers --prompt "a black cat"
-  ppdiffusers-tome generate --prompts prompts.jsonl --batch-size 4 --on-error skip --output outputs/many
+  ppdiffusers-tome generate --prompts prompts.jsonl --batch-size 4 --output outputs/many
   python -m paddle.distributed.launch --nproc_per_node 2 ppdiffusers-tome generate --prompts prompts.csv
 """
-_ONLY_FOR_FILES = ("batch_size", "on_error")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("many images")
     group.add_argument("--prompts", type=Path, metavar="FILE", help="one image per line: .txt, .csv, .tsv or .jsonl")
     group.add_argument("--batch-size", type=int, metavar="N", help="generate N at once (default: 1)")
-    group.add_argument("--on-error", choices=(STOP, SKIP), help=f"at a line that cannot be used (default: {STOP})")
     add_output_arguments(parser)
 
 
@@ -52,9 +49,7 @@ def run(args: argparse.Namespace) -> None:
 
         generate_from_file(args)
         return
-    for name in _ONLY_FOR_FILES:
-        if (value := getattr(args, name)) is not None:
-            raise UserError(f"--{name.replace('_', '-')} {value} is for files of prompts; give one with --prompts")
+    refuse_options(args, ["--batch-size"], "is for files of prompts; give one with --prompts")
     prompts = check_prompts(args.prompt)
     settings = parse_settings(args, args.ratio)
     names = [f"{number:04d}-{slugify(prompt)}.png" for number, prompt in enumerate(prompts, start=1)]
@@ -79,3 +74,4 @@ def run(args: argparse.Namespace) -> None:
             f"{seconds:.2f} s per image (median of {len(images)}) on {get_device_name()}; peak memory {denoising} "
             f"while denoising, {peak} with decoding ({explain_peak()})"
         )
+        print_line(loaded.describe_merging())

@@ -19,7 +19,7 @@ from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, 
 HELP = "Serve a page for the browser: the same image without and with token merging, under one slider."
 EXTRA = "play"
 EXAMPLES = """prints the address of the page. Prompt, seed, size, steps and guidance are what the page begins with.
-It needs the packages of: pip install "ppdiffusers-tome[play]"
+It needs the packages of: pip install ".[play]" in a clone
 
 examples:
   ppdiffusers-tome play

@@ -52,8 +52,6 @@ the best are measured, too; where they keep more, it says how many, and tome.jso
 All trials keep the options of "token merging" and the settings of --config, except the ratio, which is searched, and
 the cache over steps without --config.
 
-examples:
-  ppdiffusers-tome tune
   ppdiffusers-tome tune --target-speedup 1.5 --prompt "a photo of a rocket"
   ppdiffusers-tome tune --method tofu --tile 16
   ppdiffusers-tome tune --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompt "a cat" --max-memory 8GiB

@@ -11,6 +11,7 @@ from ppdiffusers_tome.tools.bench.runner import parse_count, parse_size, run_ben
 from ppdiffusers_tome.tools.bench.variants import NONE, PRESETS
 from ppdiffusers_tome.tools.bench.workloads import FLASH, PLAIN, XFORMERS, Case
 from ppdiffusers_tome.tools.console.output import quiet_libraries
+from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 
 HELP = "Measure on this machine's GPU what each preset saves, compared with the estimate of docs/en/guides/gpu.md."
@@ -30,7 +31,7 @@ BATCH = 2  # one image with guidance
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--families", nargs="+", choices=list(MODELS), default=list(MODELS), metavar="NAME",
+    parser.add_argument("--families", nargs="+", choices=list(MODELS), metavar="NAME",
                         help=f"{', '.join(MODELS)} (default: all)")
     parser.add_argument("--sizes", type=parse_size, nargs="+", default=SIZES, metavar="PIXELS",
                         help="heights and widths of square images (default: 512 1024 2048)")
@@ -59,22 +60,25 @@ def _list_cases(args: argparse.Namespace) -> list[Case]:
     """List a case for every family, dtype, kind of attention and size.
 
     Raises:
-        UserError: only SD3 was chosen, and not as it runs.
+        UserError: SD3 was chosen, and not as it runs; or a model that the check on a CPU lacks.
     """
     if args.on_cpu_as_a_check:
+        refuse_options(args, ("--sizes", "--dtypes", "--attention"), "is of a GPU; omit --on-cpu-as-a-check")
         models, dtypes, attentions, sizes = TINY_MODELS, ("float32",), (PLAIN,), (128,)
     else:
         models, dtypes, attentions, sizes = MODELS, args.dtypes, args.attention, args.sizes
-    cases = [
+    families = args.families or list(models)
+    if not models.keys() >= {*families}:
+        raise UserError(f"--families: the check on a CPU has {', '.join(models)} alone; give some of these")
+    if args.families and "sd3" in families and FLASH not in attentions:
+        raise UserError(f"SD3 runs with {FLASH} attention alone; add {FLASH} to --attention, or give other --families")
+    return [
         Case(models[family], dtype, attention, size, BATCH, args.steps)
-        for family in args.families if family in models
+        for family in families
         for dtype in dtypes
         for attention in attentions if family != "sd3" or attention == FLASH
         for size in sizes
     ]  # fmt: skip
-    if not cases:
-        raise UserError(f"SD3 runs with {FLASH} attention on a GPU only; add {FLASH} to --attention, or other families")
-    return cases
 
 
 def _require_gpu() -> str:

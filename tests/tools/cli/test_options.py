@@ -1,0 +1,157 @@
+"""Every option of every command is used or refused.
+
+A command is stopped where it loads its model. What it has made of its arguments by then, the variables of its
+functions, must differ from what it makes without the option; otherwise it refuses the option and names it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+
+import paddle
+import pytest
+
+from ppdiffusers_tome.tools.bench import workloads
+from ppdiffusers_tome.tools.cli.commands import commands
+from ppdiffusers_tome.tools.cli.program import main
+from ppdiffusers_tome.tools.console.parsing import Parser
+from ppdiffusers_tome.tools.demo_model import CONTROLNET
+from ppdiffusers_tome.tools.generation import model_loader
+from tools.cli.conftest import PROMPT
+
+# What a command is run with, and the options that a case asks about; all that are not in the case where it has none.
+CASES = {
+    f"generate --prompt {PROMPT!r}": (),
+    f"generate --prompt {PROMPT!r} --image PHOTO": (),
+    f"generate --prompt {PROMPT!r} --control-image PHOTO": ("--canny-low", "--controlnet-scale"),
+    "generate --prompts FILE": (),
+    "compare": (),
+    "compare --configs balanced": (),
+    "compare --config balanced": (),
+    "compare --port-ratios 0.5": (),
+    "compare --suite SUITE": ("--cache", "--end", "--config", "--tile", "--max-downsample"),
+    "compare --fewer-steps 1": ("--cache", "--end", "--config"),
+    "evaluate": (),
+    "evaluate --configs balanced fast --ratios 0.5": ("--cache", "--end", "--config"),
+    "tune": (),
+    "visualize --method tome": (),
+    "export": (),
+    "play --port 0": (),
+    "doctor": (),
+    "doctor --markdown": (),
+    "doctor --environment": (),
+    "doctor --model bundled": (),
+    "bench results": (),
+    "bench results --variants preset-fast": ("--ratios",),
+    "bench gpu --on-cpu-as-a-check": (),
+}  # fmt: skip
+# Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
+USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp", "--no-reuse-blocks"}  # as without them
+LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-keep-memory", "--tolerance", "--onnx",
+         "--rows", "--language", "--host", "--port", "--allow-host", "--target-psnr", "--target-speedup",
+         "--max-memory", "--help"}  # fmt: skip
+VALUES = {
+    "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO", "--control-image": "PHOTO",
+    "--model": "bundled-dit", "--controlnet": "CONTROLNET", "--batch-size": "2", "--on-error": "skip",
+    "--dtype": "float16", "--dtypes": "float16", "--config": "fast", "--configs": "fast", "--suite": "SUITE",
+    "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--port-ratios": "0.25", "--method": "tofu",
+    "--cache": "0,1,3", "--min-similarity": "0.5", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
+    "--sx": "4", "--sy": "4", "--reuse-steps": "2", "--variants": "port", "--sizes": "192", "--batches": "2",
+    "--seeds": "3", "--max-downsample": "2", "--cache-slope": "0", "--fewer-steps": "2", "--scheduler": "euler",
+    "--guidance-scale": "2.5", "--canny-low": "50", "--canny-high": "150", "--controlnet-scale": "0.5",
+}  # fmt: skip
+SKIPPED = ("args", "parser", "stack", "frame", "context", "parent")
+
+
+class LoadedError(BaseException):
+    """The command loads its model."""
+
+
+@pytest.fixture
+def plan(tmp_path, photo, monkeypatch):
+    """Run a command up to its model; return its exit code, or what its functions have made of the arguments."""
+    (tmp_path / "prompts.txt").write_text(f"{PROMPT}\n")
+    (tmp_path / "suite.jsonl").write_text(json.dumps({"name": "x", "ratio": 0.5}))
+    names = {"FILE": "prompts.txt", "SUITE": "suite.jsonl"}
+    files = {"PHOTO": photo, "CONTROLNET": CONTROLNET, **{key: tmp_path / name for key, name in names.items()}}
+    monkeypatch.chdir(tmp_path)
+    made: list[str] = []
+
+    def stop(*given, **settings):
+        made.append(f"{given} {settings}")
+        frame = sys._getframe(1)
+        while frame.f_code is not main.__code__:
+            if "ppdiffusers_tome/tools" in frame.f_code.co_filename:
+                made.extend(f"{name} {value!r}" for name, value in frame.f_locals.items() if name not in SKIPPED)
+            frame = frame.f_back
+        raise LoadedError
+
+    monkeypatch.setattr(model_loader, "load_pipeline", stop)
+    monkeypatch.setattr(workloads, "random_model", stop)
+    monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.try_imports", stop)
+    monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.inspect_installed", stop)
+    monkeypatch.setattr("ppdiffusers_tome.tools.bench.runner._measure", stop)
+    monkeypatch.setattr("ppdiffusers_tome.tools.generation.loaded_pipeline.check_device", lambda *_, **__: None)
+
+    def run(arguments: list[str]) -> int | str:
+        made.clear()
+        shutil.rmtree(tmp_path / "outputs", ignore_errors=True)
+        try:
+            code = main([str(files.get(argument, argument)) for argument in arguments])
+        except LoadedError:
+            return re.sub(r" at 0x[0-9a-f]+|object of type .*", "", "\n".join(made))
+        return code
+
+    return run
+
+
+def list_options(command: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield every option of a command with the words that give it another value than its default."""
+    name, *rest = command.split()
+    parser, module = Parser(prog="x"), commands()[name]
+    module.add_arguments(parser)
+    if name == "bench":
+        parser = parser._subparsers._group_actions[0].choices[rest[0]]
+    for action in parser._actions:
+        for option in action.option_strings:
+            if option.startswith("--"):
+                usual = str(action.default)
+                other = next((each for each in action.choices or () if str(each) not in usual), "1")
+                yield option, [option] if action.nargs in (0, "?") else [option, VALUES.get(option, other)]
+
+
+def split(line: str) -> list[str]:
+    return [word.strip("'") for word in re.findall(r"'[^']*'|\S+", line)]
+
+
+@pytest.mark.skipif(paddle.get_device() != "cpu", reason="asks for float16 and xformers as a CPU refuses them")
+@pytest.mark.parametrize("case", CASES)
+def test_every_option_is_used_or_refused(case, plan, capsys):
+    given, asked = split(case), CASES[case]
+    base = plan(given)
+    assert isinstance(base, str), capsys.readouterr().err
+    dropped = []
+    for option, words in list_options(case):
+        if option in given or option in LATER | USUAL or (asked and option not in asked):
+            continue
+        capsys.readouterr()
+        found = plan([*given, *words])
+        error = capsys.readouterr().err
+        setting = option[2:].removeprefix("no-")
+        is_refused = found == 2 and any(name in error for name in (option, f"--{setting} ", setting.replace("-", "_")))
+        if not (is_refused or (isinstance(found, str) and found != base)):
+            dropped.append((option, found if found != base else "as without it", error))
+    assert not dropped
+
+
+def test_settings_beside_configs_change_each_of_them(plan):
+    names = re.findall(r"Configuration\(name='([^']*)'", plan(split("compare --configs quality fast --end 0.8")))
+    assert {"quality, end 0.8", "fast, end 0.8"} <= set(names)
+    found = plan(split("compare --config balanced --cache 0.5"))
+    assert "ratio 0.8889, sx 3, sy 3, method todo, cache 0.5" in found
+    assert "ratio 0.25" not in found
+    assert plan(split("compare --config balanced --ratios 0.8889")) == plan(split("compare --config balanced"))
