@@ -226,7 +226,7 @@ def _log_advice(config: ToMeConfig, blocks: list[MergeableBlock]) -> None:
             )
         if isinstance(config.cache, float) and config.cache > HIGHEST_SHARE:
             _log_once(
-                f"cache={config.cache:g} skips more than {HIGHEST_SHARE:g} of the steps of {name}, a {family}, at which "
+                f"cache={config.cache:g} skips over {HIGHEST_SHARE:g} of the steps of {name}, a {family}, at which "
                 "some images keep less than with fewer steps; give less, or let ppdiffusers_tome.tune choose the steps"
             )
 

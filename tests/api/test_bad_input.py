@@ -384,11 +384,11 @@ def test_preset_that_a_transformer_should_not_have_is_logged_once(monkeypatch):
 
 @pytest.mark.parametrize("make", [tiny.unet, tiny.dit])
 def test_share_of_skipped_steps_that_loses_to_fewer_is_logged_once(make, monkeypatch):
-    said = []
-    monkeypatch.setattr(logging.getLogger("ppdiffusers_tome"), "warning", lambda *words: said.append(words[0] % words[1:]))
+    said, logger = [], logging.getLogger("ppdiffusers_tome")
+    monkeypatch.setattr(logger, "warning", lambda *words: said.append(words[0] % words[1:]))
     apply._log_once.cache_clear()
     for cache in (0.3, 0.5, 0.5, (0, 9, 19)):
         apply_tome(make(), 0, cache=cache)
     (line,) = said
-    assert "cache=0.5 skips more than 0.3 of the steps" in line
+    assert "cache=0.5 skips over 0.3 of the steps" in line
     assert "ppdiffusers_tome.tune" in line
