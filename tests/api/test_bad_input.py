@@ -235,8 +235,9 @@ def test_config_is_frozen_and_round_trips() -> None:
     )  # fmt: skip
     assert ToMeConfig.from_dict(config.to_dict()) == config
     plain = {key: type(value) for key, value in config.to_dict().items()}
-    assert {plain.pop(name) for name in ("ratio", "start", "end", "cache")} == {float}
-    assert (plain.pop("method"), plain.pop("min_similarity")) == (str, type(None))
+    assert {plain.pop(name) for name in ("ratio", "start", "end", "cache", "cache_slope")} == {float}
+    assert {plain.pop(name) for name in ("min_similarity", "cache_steps", "cache_scheduler")} == {type(None)}
+    assert plain.pop("method") is str
     flags = {"use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"}
     assert plain.pop("proportional") is type(None)
     assert plain == {key: bool if key in flags else int for key in plain}

@@ -103,8 +103,13 @@ class SchedulerTracker:
             self._calls_per_place = 2  # or more: two halves, or two images in turns
         self._timestep = timestep
         progress = self._place / max(len(self._schedule), self._place + 1)
-        if not self._is_listed:
-            return Step(progress, is_new_step=is_new_step, continues=not begins)
+        if not self._is_listed:  # another value, such as a logarithm of the noise: one call is one step
+            steps = len(self._schedule)
+            number = self._place if self._place < steps else None
+            return Step(
+                progress, is_new_step=is_new_step, continues=not begins, number=number, num_steps=steps,
+                time=self._place,
+            )  # fmt: skip
         time = self._times[self._place]
         if begins:
             self._end = min(self._place + (self._count_steps() or len(self._schedule)), len(self._schedule))
