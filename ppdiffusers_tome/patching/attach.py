@@ -21,7 +21,13 @@ from ppdiffusers_tome.patching.blocks import (
     find_timestep_layer,
     is_a,
 )
-from ppdiffusers_tome.patching.layer_class import Override, list_functions, list_overrides, reset_step_caches
+from ppdiffusers_tome.patching.layer_class import (
+    Override,
+    is_overridden,
+    list_functions,
+    list_overrides,
+    reset_step_caches,
+)
 from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPreparation, has_plain_scores
 from ppdiffusers_tome.patching.overrides.block import (
     BlockOverride,
@@ -97,7 +103,7 @@ def list_attached_blocks(model: Layer) -> list[tuple[str, Layer, BlockOverride]]
     return [
         (path, layer, override)
         for path, layer in model.named_sublayers(include_self=True)
-        for override in list_overrides(layer)
+        for override in (list_overrides(layer) if is_overridden(layer) else ())
         if isinstance(override, BlockOverride)
     ]
 

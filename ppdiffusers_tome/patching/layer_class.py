@@ -74,7 +74,7 @@ class Override:
         layer, method = self.layer, self.method
         if not is_overridden(layer):
             layer.__class__ = _class_with_overrides(find_class(layer))
-            vars(layer)[_OVERRIDES] = {}
+            vars(layer).setdefault(_OVERRIDES, {})
         functions = vars(layer)[_OVERRIDES]
         self.previous = functions[method] if method in functions else _take_function(layer, method)
         functions[method] = self
@@ -100,8 +100,8 @@ class Override:
 
 
 def is_overridden(layer: Layer) -> bool:
-    """Return whether the class of a layer runs overrides."""
-    return _OVERRIDES in vars(layer)
+    """Return whether the class of a layer runs overrides; somebody may have given it another one since."""
+    return _OVERRIDES in vars(layer) and "_plain_class" in vars(type(layer))
 
 
 def list_overrides(layer: Layer) -> list[Override]:
@@ -195,6 +195,7 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
         return _call(layer, name, function, args, kwargs)
 
     method.__name__, method.__doc__ = name, getattr(cls, name).__doc__
+    method._runs_overrides = True  # type: ignore[attr-defined]
     method.__signature__ = inspect.signature(getattr(cls, name))  # type: ignore[attr-defined]
     return method
 
@@ -216,6 +217,10 @@ def _find_reference(layer: Layer, method: str) -> tuple[dict[str, Any], str] | N
     return reference, "original_forward" if reference.get("original_forward") is not None else "forward"
 
 
+def _is_ours(function: Any) -> bool:
+    return getattr(getattr(function, "__func__", None), "_runs_overrides", False)
+
+
 def _take_function(layer: Layer, method: str) -> Any:
     """Take a function that somebody put in place of a method off the layer."""
     reference = _find_reference(layer, method)
@@ -228,11 +233,11 @@ def _take_function(layer: Layer, method: str) -> Any:
 
 def _restore(layer: Layer) -> None:
     """Put a layer back to its class once no override is left."""
-    functions, plain, ours = vars(layer)[_OVERRIDES], find_class(layer), vars(type(layer))
+    functions, plain = vars(layer)[_OVERRIDES], find_class(layer)
     if list_overrides(layer):
         return
     for method, function in functions.items():
-        if getattr(vars(layer).get(method), "__func__", None) is ours[method]:
+        if _is_ours(vars(layer).get(method)):
             del vars(layer)[method]  # Paddle leaves there what it traced
         if function is not None and method in vars(layer) and _find_reference(layer, method) is None:
             return  # a function of the user around this one calls it through ours
@@ -243,7 +248,7 @@ def _restore(layer: Layer) -> None:
                 vars(layer)[method] = function
             continue
         holder, key = reference
-        if getattr(holder[key], "__func__", None) is ours[method]:
+        if _is_ours(holder[key]):
             holder[key] = function or getattr(plain, method).__get__(layer)
     del vars(layer)[_OVERRIDES]
     layer.__class__ = plain
