@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 
 from ppdiffusers_tome.errors import ToMeTypeError
 from ppdiffusers_tome.patching.apply import AppliedToMe, applied_tome, apply_config, keep_applied, remove_tome
+from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import Ratio, ToMeConfig
-from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.presets import is_preset
 from ppdiffusers_tome.settings.suggestions import did_you_mean
 from ppdiffusers_tome.settings.types import UNSET, truncated_repr
@@ -160,7 +160,7 @@ def apply_tome(
                 "of them, and single settings with it"
             )
         config, settings["ratio"] = ratio, UNSET
-    return apply_config(model_or_pipe, apply_overrides(config, settings))
+    return apply_config(model_or_pipe, combine_settings(config, settings))
 
 
 @contextmanager

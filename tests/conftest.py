@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -56,3 +56,12 @@ def _turn_gradients_on() -> None:
     tracer = None if paddle is None else paddle.framework._dygraph_tracer()
     if tracer is not None and not tracer._has_grad:
         tracer._has_grad = True
+
+
+@pytest.fixture(autouse=True)
+def _forget_watchers() -> Iterator[None]:
+    """Forget what a test watches merging with."""
+    yield
+    calls = sys.modules.get("ppdiffusers_tome.patching.state.calls")
+    if calls is not None:
+        calls.WATCHERS.clear()

@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -148,16 +147,23 @@ def load_exported(folder: str | Path) -> Any:
 
     Returns:
         A ``PaddleInferStableDiffusionPipeline`` or ``PaddleInferStableDiffusionControlNetPipeline``.
+
+    Raises:
+        ToMeValueError: the folder holds no export, or an incomplete one.
+        OSError: a file cannot be read.
     """
     import ppdiffusers
 
     folder = Path(folder)
-    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    index = _read_index(folder)
     programs = {
         name: load_program(folder / name)
-        for name, value in index.items() if isinstance(value, list) and value[1] == "PaddleInferRuntimeModel"
+        for name, value in index.items() if isinstance(value, list) and value[-1:] == ["PaddleInferRuntimeModel"]
     }  # fmt: skip
-    pipe = getattr(ppdiffusers, index["_class_name"]).from_pretrained(str(folder), **programs)
+    deploy_class = getattr(ppdiffusers, str(index.get("_class_name")), None)
+    if not programs or deploy_class is None:
+        raise ToMeValueError(f"{folder / INDEX} describes no exported pipeline; give the folder of an export")
+    pipe = deploy_class.from_pretrained(str(folder), **programs)
     pipe.__class__ = type(type(pipe).__name__, (_DeployPipelineFixes, type(pipe)), {})
     export = read_export(folder)
     if export is not None:  # ppdiffusers' own scripts write none
@@ -166,6 +172,14 @@ def load_exported(folder: str | Path) -> Any:
             shapes = {name: entry["shape"] for name, entry in component["inputs"].items()}
             programs[component["name"]].input_shapes = shapes
     return pipe
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ToMeValueError(f"{folder / INDEX} cannot be read ({error}); export the pipeline again") from error
+    return index if isinstance(index, dict) else {}
 
 
 class _DeployPipelineFixes:
@@ -272,7 +286,7 @@ def _require_image_size(height: int, width: int, rows: int | None) -> None:
     for name, value, (multiple, accepted) in (
         ("height", height, side), ("width", width, side), ("rows", 1 if rows is None else rows, any_rows),
     ):  # fmt: skip
-        check_type(value, Integral, "a whole number", f"{name}=")
+        check_type(value, int, "a whole number", f"{name}=")
         if value < 1 or value % multiple:
             raise ToMeValueError(f"{name}={value} must be {accepted}")
 

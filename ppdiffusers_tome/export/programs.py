@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ class Component:
             paddle.static.InputSpec(list(shape), getattr(paddle, dtype), name)
             for name, (shape, dtype) in self.inputs.items()
         ]
-        program = paddle.jit.to_static(self._build_for_inference(), input_spec=specs, full_graph=True)
-        paddle.jit.save(program, str(folder / self.name / PROGRAM))
+        with self._build_for_inference() as layer:
+            program = paddle.jit.to_static(layer, input_spec=specs, full_graph=True)
+            paddle.jit.save(program, str(folder / self.name / PROGRAM))
 
     def examples(self) -> list[dict[str, paddle.Tensor]]:
         """Return reproducible random inputs at an early and a late timestep.
@@ -72,12 +74,20 @@ class Component:
     @paddle.no_grad()
     def run(self, example: dict[str, paddle.Tensor]) -> np.ndarray:
         """Return the output of the model itself, the reference for its program."""
-        return self._build_for_inference()(*example.values()).numpy()
+        with self._build_for_inference() as layer:
+            return layer(*example.values()).numpy()
 
-    def _build_for_inference(self) -> paddle.nn.Layer:
+    @contextmanager
+    def _build_for_inference(self) -> Iterator[paddle.nn.Layer]:
+        """Build the layer in evaluation mode, and leave the models in it in theirs."""
         layer = self.build()
+        is_training = {part: part.training for part in layer.sublayers()}
         layer.eval()
-        return layer
+        try:
+            yield layer
+        finally:
+            for part, mode in is_training.items():
+                part.training = mode
 
 
 class Denoiser(paddle.nn.Layer):
@@ -196,9 +206,18 @@ class Program(PaddleInferRuntimeModel):
 
 
 def load_program(folder: Path) -> Program:
-    """Load an exported component of either Paddle into Paddle Inference, with IR optimisation."""
+    """Load an exported component of either Paddle into Paddle Inference, with IR optimisation.
+
+    Raises:
+        ToMeValueError: the folder has no program.
+    """
     from paddle import inference
 
+    names = [f"{PROGRAM}{suffix}" for suffix in PROGRAM_SUFFIXES if (folder / f"{PROGRAM}{suffix}").exists()]
+    if not names:
+        raise ToMeValueError(
+            f"{folder} has no program, {PROGRAM}{' or '.join(PROGRAM_SUFFIXES)}; export the pipeline again"
+        )
     config = inference.Config()
     config.disable_glog_info()
     config.disable_mkldnn()  # with oneDNN, a UNet that Paddle 3 exported does not run
@@ -207,9 +226,7 @@ def load_program(folder: Path) -> Program:
     if device == "gpu":
         config.enable_use_gpu(256, int(index or 0))
     config.set_cpu_math_library_num_threads(num_threads())
-    names = (f"{PROGRAM}{suffix}" for suffix in PROGRAM_SUFFIXES)
-    name = next(name for name in names if (folder / name).exists())
-    return Program.from_pretrained(str(folder), model_file_name=name, infer_configs=config)
+    return Program.from_pretrained(str(folder), model_file_name=names[0], infer_configs=config)
 
 
 def num_threads() -> int:

@@ -68,8 +68,8 @@ def select_key_tokens(
     """Select the tokens that give keys: destinations, evenly spread sources, and the prefix.
 
     Sources in no cell give as large a share of the keys as of the tokens: with a stride of 3 the last of 64 columns has
-    no destination. With random destinations they are others at every timestep, too: errors that are the same in every
-    step add up in the image.
+    no destination. With random destinations they are different at every timestep, too: errors that are the same in
+    every step add up in the image.
 
     Args:
         partition: of the grid; its S sources are listed cell by cell.
@@ -189,10 +189,13 @@ def plan_pooling(layout: Layout, num_dropped: int, stride: tuple[int, int, int])
     # Tokens before the grid come last, as in a matching.
     alone = np.roll(np.flatnonzero(owner < 0), -layout.prefix)
     owner[alone] = np.arange(len(alone)) + num_pooled * len(copies)
-    inverse_count = 1 / np.bincount(owner).astype(np.float32)[:, None]
+    sizes = np.bincount(owner)
     kept = np.concatenate([*middles, alone])
     dropped = np.setdiff1d(np.arange(layout.num_tokens), kept)
-    return Pooling(owner, inverse_count, np.concatenate([dropped, kept]), uniform_groups=len(alone) == 0)
+    return Pooling(
+        owner, 1 / sizes.astype(np.float32)[:, None], np.concatenate([dropped, kept]),
+        uniform_groups=sizes.max() < 2 * sizes.min(),
+    )  # fmt: skip
 
 
 def _cut_side(length: int, at_most: int) -> tuple[np.ndarray, np.ndarray]:

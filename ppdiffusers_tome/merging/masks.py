@@ -49,7 +49,7 @@ def add_group_size_bias(
         As ``mask``, with one query where that is None; None where nothing is to be added.
     """
     if reduction.uniform_groups and num_text == 0:
-        return mask  # all keys stand for equally many, which softmax does not see
+        return mask
     sizes = reduction.log_group_sizes
     text = paddle.zeros([sizes.shape[0], num_text], dtype="float32") if num_text else None
     bias = TokenSpan(reduction.num_left, text_first).join(sizes, text).unsqueeze([1, 2])

@@ -24,26 +24,26 @@ class Method:
         about: one clause, for tables and help.
         combine: how a group becomes one token, by the depth of the block: 0 for the first block that merges in a call
             of the denoiser, 1 for the last. None where only keys and values are reduced.
-        keys: how keys and values are reduced; None where tokens merge.
+        key_reduction: how keys and values are reduced; None where tokens merge.
         proportional: whether group sizes weight attention by default.
         unsupported_settings: settings that must stay at their defaults, each with the reason as a clause.
     """
 
     about: str
     combine: Callable[[float], str] | None = None
-    keys: str | None = None
+    key_reduction: str | None = None
     proportional: bool = False
     unsupported_settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def keeps_queries(self) -> bool:
         """True where every query stays and only keys and values are reduced."""
-        return self.keys is not None
+        return self.key_reduction is not None
 
     @property
     def compares(self) -> bool:
         """True where similarities are computed, so that groups of similar tokens exist."""
-        return self.keys in (None, MERGED)
+        return self.key_reduction in (None, MERGED)
 
 
 _NO_SIMILARITIES = dict.fromkeys(
@@ -59,14 +59,14 @@ METHODS: Mapping[str, Method] = {
     # attention: Token Merging: Your ViT But Faster, Bolya et al. 2023, section 3).
     "keys": Method(
         about="all queries; the keys and values of similar tokens merge, each weighted by its number of tokens",
-        keys=MERGED,
+        key_reduction=MERGED,
         proportional=True,
         unsupported_settings=_KEYS_ONLY,
     ),
     # ToDo with the mean of each cell in place of one of its tokens.
     "pool": Method(
         about="all queries; the mean keys and values of each cell of the stride",
-        keys=POOLED,
+        key_reduction=POOLED,
         proportional=True,
         unsupported_settings=_NO_SIMILARITIES | _KEYS_ONLY,
     ),
@@ -78,7 +78,7 @@ METHODS: Mapping[str, Method] = {
     # Token Downsampling (Smith et al., IJCAI 2024): keys and values of a regular or random choice of tokens.
     "todo": Method(
         about="key/value downsampling: all queries, the keys and values of some tokens",
-        keys=CHOSEN,
+        key_reduction=CHOSEN,
         unsupported_settings=_NO_SIMILARITIES | _KEYS_ONLY,
     ),
     # Token Fusion (Kim et al., WACV 2024): in early blocks f(mean of tokens) is far from the mean of f(tokens), so a

@@ -31,7 +31,7 @@ class Partition:
         destinations: int64 ``[D]``, one a cell, in the order of the cells.
         num_outside: how many sources are in no cell, past the last whole one.
         prefix: how many tokens precede those of the grid; they are neither.
-        random_numbers: int64 ``[D]``, others at every timestep; None where nothing is chosen at random.
+        random_numbers: int64 ``[D]``, different at every timestep; None where nothing is chosen at random.
     """
 
     sources: paddle.Tensor

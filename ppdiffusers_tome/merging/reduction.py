@@ -25,7 +25,10 @@ class TokenReduction(ABC):
     @property
     @abstractmethod
     def uniform_groups(self) -> bool:
-        """True where group sizes are as equal as a grid allows."""
+        """True where no group has twice as many tokens as another, so that attention needs no weights.
+
+        Softmax does not see a size that is the same for all keys.
+        """
 
     @property
     @abstractmethod

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ppdiffusers_tome.errors import NothingToMergeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.patching.adapters.adapter import ATTENTION, ROLES, MergePoint
-from ppdiffusers_tome.patching.attach import attach, detach, list_attached_blocks, list_attachments
+from ppdiffusers_tome.patching.attach import (
+    attach,
+    detach,
+    list_attached_blocks,
+    list_attached_denoisers,
+    require_unused,
+)
 from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
     accepts_key_bias,
@@ -20,11 +26,12 @@ from ppdiffusers_tome.patching.blocks import (
     find_layer,
     select_blocks,
 )
+from ppdiffusers_tome.patching.layer_class import list_overrides
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
-from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.call_stack import CHANGES
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
@@ -113,8 +120,10 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
             require_whole_graph(vars(part).get("forward"))
     _check_settings([block for _, chosen in plan for block in chosen], config)
     _log_advice(config, [block for _, chosen in plan for block in chosen])
-    # Nothing was touched before this line and nothing can fail after it.
     with CHANGES:
+        for _, layer in denoisers:
+            require_unused(layer)
+        # Nothing was touched before this line and nothing can fail after it.
         remove_tome(model_or_pipe)
         for layer, chosen in plan:
             if chosen:
@@ -125,21 +134,21 @@ def apply_config(model_or_pipe: T, config: ToMeConfig) -> T:
 @contextmanager
 def keep_applied(model_or_pipe: Any) -> Iterator[None]:
     """Restore afterwards what is applied now, also if the block raises."""
-    before = [(layer, list_attachments(layer)) for _, layer in list_models(model_or_pipe)]
+    before = [(layer, list_attached_denoisers(layer)) for _, layer in list_models(model_or_pipe)]
     try:
         yield
     finally:
         with CHANGES:
             remove_tome(model_or_pipe)
-            for layer, attachments in before:
-                for blocks, config in attachments:
+            for layer, attached in before:
+                for blocks, config in attached:
                     attach(layer, blocks, config)
 
 
 def remove_tome(model_or_pipe: T) -> T:
     """Remove token merging from a pipeline, model or part of one.
 
-    The model is exactly as it was before. A call in another thread keeps ToMe until it ends.
+    The model is exactly as it was before. Of a part of a model, ``cache`` ends for its whole denoiser, too.
 
     Args:
         model_or_pipe: as for ``apply_tome``; one without ToMe does not change.
@@ -149,11 +158,17 @@ def remove_tome(model_or_pipe: T) -> T:
 
     Raises:
         ToMeTypeError: it is neither a pipeline nor a model.
+        ToMeValueError: it is in use: one of its calls runs, or another thread generates an image with it.
     """
     # The port marks text encoders too, so all models are searched, not only those that denoise.
-    for _, layer in list_models(model_or_pipe, denoisers_only=False):
-        detach(layer)
-        remove_legacy_port(layer)
+    layers = [layer for _, layer in list_models(model_or_pipe, denoisers_only=False)]
+    with CHANGES:
+        for layer in layers:
+            if any(list_overrides(part) for part in layer.sublayers(include_self=True)):
+                require_unused(layer)
+        for layer in layers:
+            detach(layer)
+            remove_legacy_port(layer)
     return model_or_pipe
 
 
@@ -163,16 +178,16 @@ def applied_tome(model_or_pipe: Any) -> AppliedToMe | None:
     seen: set[int] = set()
     for name, layer in list_models(model_or_pipe):
         paths: dict[ToMeConfig, list[str]] = {}
-        attachments: dict[ToMeConfig, dict[Attachment, None]] = {}  # several ControlNets may have one config
+        states: dict[ToMeConfig, dict[DenoiserState, None]] = {}  # several ControlNets may have one config
         for path, block, override in list_attached_blocks(layer):
             # Two models may hold the same layers (Versatile Diffusion's UNets).
             if id(block) not in seen:
                 seen.add(id(block))
-                config = override.attachment.config
+                config = override.state.config
                 paths.setdefault(config, []).append(path)
-                attachments.setdefault(config, {})[override.attachment] = None
+                states.setdefault(config, {})[override.state] = None
         for config, found in paths.items():
-            reports = [report for report in (each.last_image for each in attachments[config]) if report is not None]
+            reports = [report for report in (each.last_image for each in states[config]) if report is not None]
             last_image = sum(reports[1:], reports[0]) if reports else None
             entries.append(AppliedBlocks(name, config, tuple(found), last_image))
     return AppliedToMe(tuple(entries)) if entries else None

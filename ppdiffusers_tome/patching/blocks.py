@@ -71,7 +71,7 @@ class MergeableBlock:
             for point in points if getattr(config, role) else ():
                 paths = [point.layer, *map(point.path, point.list_inner_layers(keeps_queries))]
                 has_layers = all(find_layer(self.block, path) is not None for path in paths)
-                if has_layers and (point.keys or not keeps_queries):
+                if has_layers and (point.has_key_layers or not keeps_queries):
                     found.append((role, point))
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,52 +23,11 @@ EVERY_FRAME: dict[str, Any] = (
 )
 
 
-def exclude_from_conversion(cls: type) -> type:
-    """Have Paddle's tracing call objects of a class without rewriting their source."""
-
-    def placeholder() -> None:
-        pass
-
-    for name, mark in vars(paddle.jit.not_to_static(placeholder)).items():
-        setattr(cls, name, mark)
-    return cls
-
-
 def convert_while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return Paddle's conversion of a function while it traces, else the function."""
     if paddle.in_dynamic_mode() or not in_to_static_mode() or getattr(function, ALREADY_D2S, False):
         return function  # Paddle 2.6 leaves the functions that it traced on their layers
     return convert_call(function)
-
-
-def is_called_by_to_static() -> bool:
-    """Return whether ``paddle.jit.to_static`` asks for the type of the caller.
-
-    It then is at most three frames above the caller. Its code object identifies it, and the ``self`` of its frame is
-    the function that Paddle makes.
-
-    Raises:
-        ToMeValueError: it would trace bytecode on a Paddle that cannot run merging in plain Python.
-    """
-    frame = sys._getframe(1)
-    for _ in range(3):
-        if frame.f_back is None:
-            return False
-        frame = frame.f_back
-        if frame.f_code is StaticFunction.__init__.__code__:
-            require_whole_graph(frame.f_locals.get("self"))
-            return True
-        if frame.f_code.co_name == "from_func_spec":  # Paddle 2.6 asks again when it traces the function
-            return True
-    return False
-
-
-def is_called_by_jit() -> bool:
-    """Return whether ``paddle.jit`` is the caller of this package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ppdiffusers_tome."):
-        frame = frame.f_back
-    return frame.f_globals.get("__name__", "").startswith("paddle.jit.")
 
 
 def require_whole_graph(function: object) -> None:

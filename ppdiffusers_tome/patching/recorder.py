@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import paddle
-from paddle.nn import Layer
 
 from ppdiffusers_tome.errors import NothingToMergeError
 from ppdiffusers_tome.merging.grid import Grid
@@ -23,8 +22,7 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.overrides.block import BlockForward
-from ppdiffusers_tome.patching.state.calls import BlockCall
+from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,17 @@ def merging_blocks(model_or_pipe: Any) -> list[MergingBlock]:
     Raises:
         NothingToMergeError: ToMe is not applied.
     """
-    return [block for _, block, _ in _list_blocks(model_or_pipe)]
+    found = []
+    for name, model in list_models(model_or_pipe):
+        levels = {id(block.block): block.level for block in find_blocks(model)}
+        attached = ((path, id(layer)) for path, layer, _ in list_attached_blocks(model))
+        found += [MergingBlock(name, path, levels[layer]) for path, layer in attached if layer in levels]
+    if not found:
+        raise NothingToMergeError(
+            f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to record; "
+            "call apply_tome first"
+        )
+    return found
 
 
 @contextmanager
@@ -110,10 +118,13 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         >>> records[0].block.path, records[0].num_merged / records[0].grid.num_tokens
         ('down_blocks.0.attentions.0.transformer_blocks.0', 0.5)
     """
-    found = _list_blocks(model_or_pipe)
-    blocks = {id(override): (block, model) for model, block, override in found}
-    models = {id(model): model for model, _, _ in found}.values()
-    attachments = {override.attachment: override.attachment.watch for _, _, override in found}
+    merging_blocks(model_or_pipe)
+    # All blocks, as settings may change meanwhile.
+    blocks = {
+        id(block.block): (MergingBlock(name, block.name, block.level), model)
+        for name, model in list_models(model_or_pipe) for block in find_blocks(model)
+    }  # fmt: skip
+    models = {id(model): model for _, model in blocks.values()}.values()
     records: list[MergeRecord] = []
     numbers: dict[int, Iterator[int]] = defaultdict(itertools.count)
     calls: dict[tuple[int, int], int] = {}  # by thread, as threads may share a model, and each has its own call
@@ -122,43 +133,22 @@ def record_merging(model_or_pipe: Any, *, image: int = -1) -> Iterator[list[Merg
         calls[threading.get_ident(), id(model)] = next(numbers[id(model)])
 
     def listen(block: BlockCall) -> None:
-        outer = attachments[block.call.attachment]
-        if outer is not None:
-            outer(block)
         # Without comparison no groups exist, and a program that is being traced has no values.
         matching, layout, timestep = block.reduction, block.layout, block.call.timestep
-        if not isinstance(matching, Matching) or id(block.name) not in blocks or not paddle.in_dynamic_mode():
+        if not isinstance(matching, Matching) or id(block.layer) not in blocks or not paddle.in_dynamic_mode():
             return
         owner = matching.owner.reshape([-1, layout.num_tokens])[image].numpy()
         groups = np.unique(owner[layout.prefix :], return_inverse=True)[1].astype(np.int32)
         value = None if timestep is None else float(timestep.reshape([-1])[0])  # of the first image
-        merging_block, model = blocks[id(block.name)]
+        merging_block, model = blocks[id(block.layer)]
         call = calls.get((threading.get_ident(), id(model)), 0)
         records.append(MergeRecord(merging_block, layout.grid, call, value, groups))
 
     hooks = [model.register_forward_pre_hook(begin) for model in models]
-    for attachment in attachments:
-        attachment.watch = listen
+    WATCHERS.append(listen)
     try:
         yield records
     finally:
-        for attachment, outer in attachments.items():
-            attachment.watch = outer
+        WATCHERS.remove(listen)
         for hook in hooks:
             hook.remove()
-
-
-def _list_blocks(model_or_pipe: Any) -> list[tuple[Layer, MergingBlock, BlockForward]]:
-    """Return the model, description and override of every block with ToMe."""
-    found = []
-    for name, model in list_models(model_or_pipe):
-        levels = {id(block.block): block.level for block in find_blocks(model)}
-        for path, layer, override in list_attached_blocks(model):
-            if id(layer) in levels:
-                found.append((model, MergingBlock(name, path, levels[id(layer)]), override))
-    if not found:
-        raise NothingToMergeError(
-            f"ToMe is not applied to this {type(model_or_pipe).__name__}, so there is nothing to record; "
-            "call apply_tome first"
-        )
-    return found

@@ -153,8 +153,9 @@ class ToMeConfig:
         """The ratio and all other changed settings: ``ratio 0.7, tile 16``."""
         defaults = ToMeConfig().to_dict()
         changes = {name: value for name, value in self.to_dict().items() if name == "ratio" or value != defaults[name]}
-        if isinstance(changes.get("cache_slope"), list):
-            changes["cache_slope"] = "by step"
+        if self.cache_steps is not None and isinstance(self.cache, tuple):
+            changes = {name: value for name, value in changes.items() if not name.startswith("cache")}
+            changes["cache"] = f"{len(self.cache)} of {self.cache_steps} steps computed"
         text = ", ".join(f"{name} {format_setting(value)}" for name, value in changes.items())
         preset = self.preset_name
         return text if preset is None or ToMeConfig.preset(preset) != self else f"preset {preset} ({text})"

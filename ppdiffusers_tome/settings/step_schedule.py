@@ -16,7 +16,7 @@ FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
 # UNet: chosen by the worst regime of docs/en/results/step-caches.md. The others: by the errors that others measured on
 # DiT-XL/2, FLUX.1-dev and Wan2.1 (arXiv 2512.23258), which that page names, too.
 _DENSITIES: dict[str, tuple[tuple[float, float], ...]] = {
-    UNET: ((0.0, 0.35), (0.2, 0.5), (0.3, 1.0), (1.0, 0.8)),
+    UNET: ((0.0, 0.15), (0.2, 0.3), (0.28, 1.0), (0.6, 1.0), (0.7, 0.5), (1.0, 0.6)),
     CLASS_TRANSFORMER: ((0.0, 0.5), (0.2, 0.5), (0.3, 1.0), (0.85, 1.0), (0.9, 2.0), (1.0, 2.0)),
     TEXT_TRANSFORMER: ((0.0, 1.0), (0.34, 1.0), (0.38, 0.25), (0.85, 0.25), (0.95, 1.0), (1.0, 1.0)),
 }
@@ -41,7 +41,7 @@ def choose_computed_steps(
 
     Example:
         >>> sorted(choose_computed_steps(20, 0.3))
-        [0, 2, 5, 6, 7, 8, 10, 11, 12, 14, 15, 17, 18, 19]
+        [0, 3, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 18, 19]
         >>> sorted(choose_computed_steps(10, (0, 1, 2, 6, 14, 18, 19), cache_steps=20))
         [0, 1, 7, 9]
     """

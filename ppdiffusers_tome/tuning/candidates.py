@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeValueError
+from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig, check_names
-from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, count_computed_steps
 from ppdiffusers_tome.settings.types import LEVELS, truncated_repr
@@ -91,7 +91,7 @@ def common_settings(
     check_names(settings)
     if config is None:
         return settings
-    values = vars(apply_overrides(config, {"ratio": 0.0, **settings}))
+    values = vars(combine_settings(config, {"ratio": 0.0, **settings}))
     return {name: value for name, value in values.items() if name != "ratio" or name in settings}
 
 

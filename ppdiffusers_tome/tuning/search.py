@@ -88,8 +88,8 @@ def tune(
         >>> tuned = tune(pipe, {"prompt": "a cat"}, psnr=30, max_downsample=2)  # doctest: +SKIP
         >>> pipe.apply_tome(tuned.config)  # doctest: +SKIP
     """
-    calls: list[Any] = [call] if isinstance(call, Mapping) or not isinstance(call, Sequence) else list(call)
-    for each in calls or [call]:
+    calls: list[Any] = list(call) if isinstance(call, list | tuple) and call else [call]
+    for each in calls:
         _check_call(each)
     has_target = not (psnr is None and speedup is None and memory is None)
     target = Target(psnr if has_target else 30.0, speedup, memory)
@@ -163,9 +163,11 @@ def tune_images(
         generators[0]()  # the first call is slower, as kernels are set up
         unmerged = [generate() for generate in generators]
         seconds = statistics.median(image.seconds for image in unmerged)
-        num_trials = sum(map(len, by_family.values())) - len(known) + 2
-        num_chosen = 0 if steps is None or known_steps is not None else len(choosing) * count_images(steps)
-        num_images = len(generators) * num_trials + num_chosen
+        # The best and up to three with fewer steps are generated beside the unmerged image; of two of these, the time of
+        # a step is measured before.
+        num_trials = sum(map(len, by_family.values())) - len(known) + 2 * (1 + (0 if steps is None else 5))
+        chooses = steps is not None and known_steps is None and bool(list_counts(by_family, steps))
+        num_images = len(generators) * num_trials + (len(choosing) * count_images(steps or 0) if chooses else 0)
         on_begin(num_images, num_images * seconds)
         chosen = known_steps
         if chosen is None:
@@ -175,7 +177,7 @@ def tune_images(
         trials = _try_candidates(pipe, generators, unmerged, fitted, target, on_trial, known)
         best = _choose([trial for trial in trials if trial.meets(target)], target)
         if best is not None:
-            best = replace(best, speed_up=_measure_side_by_side(pipe, best.config, generators))
+            best = replace(best, speed_up=_generate_side_by_side(pipe, best.config, generators)[0])
         if best is not None and steps is not None and steps > 1:
             fewer = _try_fewer_steps(pipe, generators, unmerged, best, trials, target, steps)
             for trial in fewer:
@@ -200,7 +202,7 @@ def _choose_steps(
     Returns:
         Nothing where no candidate skips a fraction of the steps, or these calls cannot tell which to choose.
     """
-    if not choosing or not list_counts(families, 1000):
+    if not choosing or not list_counts(families, 1000):  # whatever the number of steps is
         return {}
     try:
         errors = [measure_step_errors(pipe, generate) for generate in choosing]
@@ -271,15 +273,11 @@ def _try_fewer_steps(
     for config in dict.fromkeys(configs):
         if config == best.config:
             continue
-        if config.ratio != 0 or config.cache:
-            apply_config(pipe, config)
-            per_step = _speed_up(unmerged, [generate() for generate in generators])
-        else:
-            remove_tome(pipe)
-            per_step = 1.0
+        per_step = 1.0 if config.ratio == 0 else _generate_side_by_side(pipe, config, generators)[0]
         number = min(steps - 1, max(1, round(steps * per_step / best.speed_up)))
-        images = [generate(number) for generate in generators]
-        fewer.append(_make_trial("fewer steps", config, unmerged, images, number))
+        speed_up, images = _generate_side_by_side(pipe, config, generators, number)
+        trial = _make_trial("fewer steps", config, unmerged, images, number)
+        fewer.append(replace(trial, speed_up=speed_up))
     return fewer
 
 
@@ -315,20 +313,25 @@ def _choose(trials: Sequence[Trial], target: Target) -> Trial | None:
     return max(trials, key=lambda trial: (trial.psnr, trial.speed_up), default=None)
 
 
-def _measure_side_by_side(
-    pipe: Any, config: ToMeConfig, generators: Sequence[Generator]
-) -> float:  # fmt: skip
-    """Return the median speed-up of merged images over unmerged ones.
+def _generate_side_by_side(
+    pipe: Any, config: ToMeConfig, generators: Sequence[Generator], steps: int | None = None
+) -> tuple[float, list[MeasuredImage]]:
+    """Generate with settings, and maybe fewer steps, right after the unmerged images.
 
-    Each is timed right after its unmerged image, as machines change their speed and the first unmerged images are old.
+    Machines change their speed, and the first unmerged images are old.
+
+    Returns:
+        The median speed-up, and the images.
     """
-    ratios = []
+    ratios, images = [], []
     for generate in generators:
         remove_tome(pipe)
         unmerged_seconds = generate().seconds
-        apply_config(pipe, config)
-        ratios.append(unmerged_seconds / generate().seconds)
-    return statistics.median(ratios)
+        if config.ratio != 0 or config.cache:
+            apply_config(pipe, config)
+        images.append(generate() if steps is None else generate(steps))
+        ratios.append(unmerged_seconds / images[-1].seconds)
+    return statistics.median(ratios), images
 
 
 def _describe_result(best: Trial | None, pays: bool, trials: Sequence[Trial]) -> str:

@@ -9,7 +9,7 @@ of the slope that each skipped step follows (L2P, arXiv 2604.26365).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.state.step_cache import map_tensors
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS
 from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage
 
 _MAX_NUMBERS = 65536  # of one layer's value at one step; more are thinned out evenly
@@ -90,22 +91,23 @@ def measure_step_errors(pipe: Any, generate: Callable[[], MeasuredImage]) -> Ste
 
     Raises:
         NothingToMergeError: the pipeline has no block that a skipped step could omit.
-        ToMeValueError: no value was stored, or not one for each step.
+        ToMeValueError: the denoiser does not run once for each step of one denoising, or there are too few steps.
     """
     whole = ToMeConfig(0.0, cache=tuple(range(1000)))
     try:
         apply_config(pipe, whole)
         values: dict[Hashable, dict[int, list[np.ndarray]]] = {}
-        for attachment in _list_attachments(pipe):
-            attachment.record = _make_recorder(values, attachment)
+        for state in _list_states(pipe):
+            state.record = _make_recorder(values, state)
         reference = generate().pixels
         products = tuple(_multiply(by_step) for by_step in values.values())
-        if not products or len({len(product) for product in products}) > 1:
+        counts = {len(product) for product in products}
+        if len(counts) != 1 or min(counts) < MIN_STEPS:
             raise ToMeValueError(
                 "the computed steps cannot be chosen for this call, as its denoiser does not run once for each step of "
-                "one denoising; give a fraction or a list as cache"
+                f"one denoising with {MIN_STEPS} steps or more; give a fraction or a list as cache"
             )
-        num_steps = len(products[0])
+        (num_steps,) = counts
         probes = _list_probes(num_steps)
         errors = []
         for probe in probes:
@@ -193,11 +195,10 @@ def _list_probes(num_steps: int) -> list[int]:
     return sorted({*map(int, spread.round()), num_steps - 1})
 
 
-def _list_attachments(pipe: Any) -> Iterator[Any]:
-    found = {
-        override.attachment: None for _, model in list_models(pipe) for _, _, override in list_attached_blocks(model)
-    }
-    yield from found
+def _list_states(pipe: Any) -> list[Any]:
+    """List the states of all denoisers with ToMe, each once."""
+    overrides = [override for _, model in list_models(pipe) for _, _, override in list_attached_blocks(model)]
+    return list(dict.fromkeys(override.state for override in overrides))
 
 
 def _make_recorder(

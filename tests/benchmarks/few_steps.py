@@ -33,8 +33,8 @@ SETTINGS = {
     "fast": ToMeConfig.preset("fast"), "balanced, end 0.875": replace(BALANCED, end=0.875),
     "balanced, end 0.75": replace(BALANCED, end=0.75), "balanced, end 0.5": replace(BALANCED, end=0.5),
     "balanced, start 0.1": replace(BALANCED, start=0.1),
-    "cache 0,1,3,5,7": ToMeConfig(0.0, cache=COMPUTED),
-    "balanced, cache 0,1,3,5,7": replace(BALANCED, cache=COMPUTED),
+    "cache 0,1,3,5,7": ToMeConfig(0.0, cache=COMPUTED, cache_slope=1.0),
+    "balanced, cache 0,1,3,5,7": replace(BALANCED, cache=COMPUTED, cache_slope=1.0),
 }  # fmt: skip
 
 
@@ -92,7 +92,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     prepare()
     for steps in args.steps:
         variants, path = list_variants(steps), FOLDER / "images.jsonl"
-        step_caches.measure_images(args.model, args.scheduler, steps, args.prompts, variants, path)
+        step_caches.measure_images(
+            args.model, "known", args.scheduler, steps, args.prompts, variants, path, size=512
+        )
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def count_merged(family: Family, pixels: int, config: ToMeConfig) -> list[Cost]:
     Raises:
         SystemExit: the method does more than omit keys, which is not counted here.
     """
-    if METHODS[config.method].keys != CHOSEN:
+    if METHODS[config.method].key_reduction != CHOSEN:
         sys.exit(f"the cost of method={config.method!r} in a whole call is not counted; add it beside todo")
     attentions = family.denoiser.attentions(pixels)
     finest = min(each.level for each in attentions)

@@ -134,12 +134,12 @@ def _our_step(name: str, case: BlockCase, x: paddle.Tensor) -> Callable[[], floa
     """Time a denoising step on the path that a model's hooks take."""
     import paddle
 
-    from ppdiffusers_tome.patching.state.attachment import Attachment
+    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
     config = ToMeConfig(ratio=case.ratio)
     if name == FAST:
         config = replace(config, tile=case.tile, reuse_steps=case.reuse_steps, reuse_blocks=True)
-    attachment = Attachment(config)
+    attachment = DenoiserState(config)
     # One run of a sampler without an end; its first two steps make their matchings, then every n-th.
     timesteps = (paddle.to_tensor([value]) for value in itertools.count(2**22, -1))
 

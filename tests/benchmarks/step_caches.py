@@ -1,13 +1,15 @@
-"""Measure the cache over steps with and without merging, against fewer steps, on a bundled model.
+"""Measure merging and the cache over steps against fewer steps, in regimes in which images depend on them differently.
 
-    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches images bundled --steps 20 --scheduler ddim
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches choose bundled guided --scheduler ddim
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches images bundled guided --scheduler ddim
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches costs bundled
     PYTHONPATH=tests OMP_NUM_THREADS=1 python -m benchmarks.step_caches skipped
-    PYTHONPATH=tests python -m benchmarks.step_caches pages
+    PYTHONPATH=tests python -m benchmarks.step_caches table
 
-``images`` adds the PSNR of each setting and prompt to docs/measured/step_caches/images.jsonl and resumes; other work on
-the machine changes nothing. ``costs`` times the kinds of steps in turn on a quiet machine, into costs.jsonl. The
-speed-ups of ``pages`` follow from both: seconds of whole runs move by a fifth between two runs of the same settings.
+``choose`` lets the model choose the computed steps, as ``tune`` does, by two images of seeds that ``images`` does not
+have. ``images`` adds the PSNR of each setting and image to docs/measured/step_caches/images.jsonl and resumes; other
+work on the machine changes nothing. ``costs`` times the kinds of steps in turn on a quiet machine. ``table`` writes
+regimes.csv: the median and lowest PSNR of each setting in each regime, and that of fewer steps at its cost.
 """
 
 from __future__ import annotations
@@ -15,36 +17,62 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import math
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.step_schedule import choose_computed_steps
+from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, UNET, choose_computed_steps
+from ppdiffusers_tome.tuning.results import ChosenSteps
 
 FOLDER = Path("docs/measured/step_caches")
-PLOT = Path("docs/images/step-caches.png")
 PROMPTS = {
-    "bundled": ["a photo of a cat", "a photo of an astronaut", "a photo of a rocket", "a photo of a cup of coffee"],
-    "bundled-dit": ["cat", "astronaut", "rocket", "coffee"],
+    "bundled": [
+        "a photo of a cat", "a photo of an astronaut", "a photo of a rocket", "a photo of a cup of coffee",
+        "a photo of a motorcycle", "a photo of galaxies",
+    ],
+    "bundled-dit": ["cat", "astronaut", "rocket", "coffee", "motorcycle", "galaxies"],
+}  # fmt: skip
+FAMILIES = {"bundled": UNET, "bundled-dit": CLASS_TRANSFORMER}
+# At the smaller size a UNet's image takes an eighth of the time.
+SIZES = {"bundled": 256, "bundled-dit": 512}
+NUM_IMAGES = 6
+CHOOSING_SEEDS = (100, 101)
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How an image is asked for.
+
+    Attributes:
+        guidance: by model.
+        is_open: True where nothing is asked for, so that the early steps decide what the image shows.
+    """
+
+    guidance: Mapping[str, float]
+    is_open: bool = False
+
+
+REGIMES = {
+    "known": Regime({"bundled": 1.5, "bundled-dit": 1.5}),
+    "guided": Regime({"bundled": 7.5, "bundled-dit": 4.0}),
+    "open": Regime({"bundled": 1.0, "bundled-dit": 1.0}, is_open=True),
 }
-# The tokens that keep most at their speed, see docs/en/results/fidelity.md.
+BALANCED = ToMeConfig.preset("balanced")
+# The tokens that keep most at their speed.
 BEST_TOKENS = {
-    "bundled": replace(ToMeConfig.preset("balanced"), end=0.9),
-    "bundled-dit": ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
-}
+    "bundled": replace(BALANCED, end=0.9), "bundled-dit": ToMeConfig(0.6, tile=8, proportional=True, end=0.9),
+}  # fmt: skip
 TOKENS = {
-    "tome 0.5": ToMeConfig(0.5), "quality": ToMeConfig.preset("quality"), "balanced": ToMeConfig.preset("balanced"),
+    "tome 0.5": ToMeConfig(0.5), "quality": ToMeConfig.preset("quality"), "balanced": BALANCED,
     "keys 0.5": ToMeConfig(0.5, method="keys"),
 }  # fmt: skip
-UNMERGED, CACHE, FEWER = "unmerged", "cache", "fewer steps"
-DEEPCACHE = "DeepCache"
+SHARES = (0.2, 0.3, 0.5)
+UNMERGED, FEWER = "unmerged", "fewer steps"
 
 
 @dataclass(frozen=True)
@@ -55,66 +83,40 @@ class Variant:
         name, group: what pages call it.
         config: settings; None for the model as it is.
         steps: of the denoising.
-        coarse_only: skip the coarse levels of a UNet alone, as DeepCache does.
     """
 
     name: str
     group: str
     config: ToMeConfig | None
     steps: int
-    coarse_only: bool = False
 
 
-def list_variants(model: str, steps: int) -> list[Variant]:
-    """List the variants of a denoising with so many steps, the unmerged one first."""
+def list_variants(model: str, steps: int, chosen: Mapping[int, ChosenSteps]) -> list[Variant]:
+    """List the variants of a denoising with so many steps, the most important first."""
     tokens, whole = BEST_TOKENS[model], ToMeConfig(0.0)
-    variants = [Variant(UNMERGED, UNMERGED, None, steps)]
-    variants += [Variant(name, "tokens", config, steps) for name, config in TOKENS.items()]
+    counts = [round((1 - share) * steps) for share in SHARES]
+    fewer = sorted({*counts, round(0.6 * steps)}, reverse=True)
+    variants = [Variant(f"{count} steps", FEWER, None, count) for count in fewer]
+    variants += [Variant(f"cache {share}", "cache", replace(whole, cache=share), steps) for share in SHARES]
+    variants += [
+        Variant(f"chosen {count} of {steps}", "chosen", chosen[count].apply_to(whole, None), steps)
+        for count in counts if count in chosen
+    ]  # fmt: skip
     variants.append(Variant("best tokens", "tokens", tokens, steps))
-    for cache in (0.3, 0.4, 0.5, 0.6, 0.7):
-        variants.append(Variant(f"cache {cache}", CACHE, replace(whole, cache=cache), steps))
-        variants.append(Variant(f"best tokens, cache {cache}", "tokens and cache", replace(tokens, cache=cache), steps))
-    if model == "bundled":  # steps that run unmerged at the end cost time and keep detail
-        for end, cache in [*((0.8, cache) for cache in (0.0, 0.3, 0.4, 0.5, 0.6)), (1.0, 0.6), (1.0, 0.65), (1.0, 0.7)]:
-            config = replace(tokens, end=end, cache=cache)
-            name = f"balanced{f', end {end}' if end < 1 else ''}{f', cache {cache}' if cache else ''}"
-            variants.append(Variant(name, "tokens and cache" if cache else "tokens", config, steps))
-    for interval in (2, 3):
-        computed = tuple(sorted({1, *range(0, steps, interval)}))
-        # Steps after the last computed one are computed too, so the list ends at the last step.
-        name, config = f"every {interval}", replace(whole, cache=(*computed[:-1], max(computed[-1], steps - 1)))
-        variants.append(Variant(name, "fixed interval", config, steps))
-        if model == "bundled":
-            variants.append(Variant(f"{DEEPCACHE}, {name}", DEEPCACHE, replace(config, cache_slope=0.0), steps, True))
-    for name, computed in _list_placements(steps).items():
-        variants.append(Variant(f"cache 0.5, {name}", "placement", replace(whole, cache=computed), steps))
-    for fraction in (0.8, 0.6, 0.5, 0.4, 0.3):
-        fewer = round(fraction * steps)
-        variants.append(Variant(f"{fewer} steps", FEWER, None, fewer))
-        variants.append(Variant(f"{fewer} steps, best tokens", f"{FEWER}, best tokens", tokens, fewer))
-    return variants
-
-
-def _list_placements(steps: int) -> dict[str, tuple[int, ...]]:
-    """List half of the steps, placed otherwise than the package does."""
-    positions = [number / (steps // 2 - 1) for number in range(steps // 2)]
-    both_ends = [position - 0.6 * math.sin(2 * math.pi * position) / (2 * math.pi) for position in positions]
-    return {name: _space(places, steps) for name, places in (("even", positions), ("dense at both ends", both_ends))}
-
-
-def _space(places: Sequence[float], steps: int) -> tuple[int, ...]:
-    """Return steps at places from 0 to 1, all different, with the first two and the last two."""
-    computed = [round(place * (steps - 1)) for place in places]
-    computed[1], computed[-2] = 1, steps - 2
-    for number in range(2, len(computed)):
-        computed[number] = max(computed[number], computed[number - 1] + 1)
-    for number in range(len(computed) - 2, 1, -1):
-        computed[number] = min(computed[number], computed[number + 1] - 1)
-    return tuple(computed)
+    if model == "bundled":
+        variants += [Variant(f"{count} steps, best tokens", f"{FEWER}, best tokens", tokens, count) for count in fewer]
+        for share in SHARES[:2]:
+            config = replace(tokens, cache=share)
+            variants.append(Variant(f"best tokens, cache {share}", "tokens and cache", config, steps))
+            count = round((1 - share) * steps)
+            if count in chosen:
+                config = chosen[count].apply_to(tokens, None)
+                variants.append(Variant(f"best tokens, chosen {count}", "tokens and chosen", config, steps))
+    return variants + [Variant(name, "tokens", config, steps) for name, config in TOKENS.items()]
 
 
 class Model:
-    """A bundled model, ready to generate."""
+    """A model, ready to generate."""
 
     def __init__(self, name: str, scheduler: str) -> None:
         from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
@@ -122,70 +124,130 @@ class Model:
         from ppdiffusers_tome.tools.generation.model_sources import find_model
         from ppdiffusers_tome.tools.generation.schedulers import make_scheduler
 
+        self.name = name
         self.pipe = load_pipeline(find_model(name), class_labels=True)
         self.pipe.scheduler = make_scheduler(scheduler, self.pipe.scheduler.config)
         self.pipe.set_progress_bar_config(disable=True)
         enable_chunked_attention(self.pipe)
         self.denoiser = getattr(self.pipe, "unet", None) or self.pipe.transformer
 
-    def generate(self, variant: Variant, prompt: str) -> Any:
-        """Generate an image with a variant."""
+    def apply(self, variant: Variant) -> None:
+        """Apply the settings of a variant in place of all others."""
         from ppdiffusers_tome import apply_tome, remove_tome
-        from ppdiffusers_tome.tools.generation.sampling import generate_image
 
-        with _skip_coarse_levels_only() if variant.coarse_only else mock.MagicMock():
-            remove_tome(self.pipe)
-            if variant.config is not None:
-                apply_tome(self.pipe, variant.config)
-        return generate_image(
-            self.pipe, prompt, seed=0, height=512, width=512, steps=variant.steps, guidance_scale=1.5
-        )  # fmt: skip
+        remove_tome(self.pipe)
+        if variant.config is not None:
+            apply_tome(self.pipe, variant.config)
+
+    def generate(self, prompt: str, steps: int, *, seed: int = 0, guidance: float = 1.5, size: int = 512) -> Any:
+        """Generate an image; of a transformer, the prompt \"\" is that of no class."""
+        from ppdiffusers_tome.tools.generation import sampling
+
+        if not prompt and self.name != "bundled":  # the number behind the last class
+            noise = sampling.make_initial_noise(self.pipe, size, size, seed)
+            return sampling._generate_classes(
+                self.pipe, noise, lambda: None, class_labels=[self.denoiser.config.num_embeds_ada_norm],
+                num_inference_steps=steps, guidance_scale=guidance,
+            )[0]  # fmt: skip
+        return sampling.generate_image(
+            self.pipe, prompt, seed=seed, height=size, width=size, steps=steps, guidance_scale=guidance
+        )
 
 
-@contextmanager
-def _skip_coarse_levels_only() -> Iterator[None]:
-    from ppdiffusers_tome.patching.overrides import step_cache
+def list_images(model: str, regime: str, count: int) -> list[tuple[str, int]]:
+    """List the prompts and seeds of a regime."""
+    prompts = PROMPTS[model]
+    return [("" if REGIMES[regime].is_open else prompts[number % len(prompts)], number) for number in range(count)]
 
-    with mock.patch.object(step_cache, "find_blocks", return_value=[]):
-        yield
+
+def choose_steps(model: str, regime: str, scheduler: str, steps: int) -> None:
+    """Let the model choose its computed steps, and append them to chosen.jsonl."""
+    import numpy as np
+
+    from ppdiffusers_tome.tuning.results import MeasuredImage
+    from ppdiffusers_tome.tuning.step_errors import choose_steps as choose
+    from ppdiffusers_tome.tuning.step_errors import measure_step_errors
+
+    loaded, errors = Model(model, scheduler), []
+    guidance, prompts = REGIMES[regime].guidance[model], list_images(model, regime, len(PROMPTS[model]))
+    for number, seed in enumerate(CHOOSING_SEEDS, 1):
+
+        def generate(prompt: str = prompts[number][0], seed: int = seed) -> MeasuredImage:
+            image = loaded.generate(prompt, steps, seed=seed, guidance=guidance, size=SIZES[model])
+            return MeasuredImage(np.asarray(image), 0.0, None)
+
+        errors.append(measure_step_errors(loaded.pipe, generate))
+    chosen = {round((1 - share) * steps): None for share in SHARES}
+    append_row(FOLDER / "chosen.jsonl", {
+        "model": model, "regime": regime, "scheduler": scheduler, "of": steps,
+        "chosen": {count: asdict(choose(errors, count)) for count in chosen},
+    })  # fmt: skip
+
+
+def read_chosen(model: str, regime: str, scheduler: str, steps: int) -> dict[int, ChosenSteps]:
+    """Return what ``choose`` appended last for a case, by the number of computed steps."""
+    found: dict[int, ChosenSteps] = {}
+    for row in read_rows(FOLDER / "chosen.jsonl"):
+        if (row["model"], row["regime"], row["scheduler"], row["of"]) == (model, regime, scheduler, steps):
+            found = {
+                int(count): ChosenSteps(tuple(each["steps"]), tuple(each["slopes"]), each["psnr"])
+                for count, each in row["chosen"].items()
+            }
+    return found
 
 
 def measure_images(
-    model: str, scheduler: str, steps: int, num_prompts: int, variants: Sequence[Variant], path: Path
-) -> None:
-    """Append the PSNR of each variant and prompt that the file lacks."""
+    model: str, regime: str, scheduler: str, steps: int, num_images: int, variants: Sequence[Variant], path: Path, *,
+    size: int | None = None,
+) -> None:  # fmt: skip
+    """Append the PSNR of each variant and image that the file lacks, and how well each image shows its subject."""
     import numpy as np
 
     from ppdiffusers_tome.tuning.images import psnr
 
-    done = {(row["model"], row["scheduler"], row["of"], row["prompt"], row["name"]) for row in read_rows(path)}
-    loaded = Model(model, scheduler)
-    for prompt in PROMPTS[model][:num_prompts]:
+    case = {"model": model, "regime": regime, "scheduler": scheduler, "of": steps}
+    done = {tuple(row.get(name) for name in (*case, "prompt", "seed", "name")) for row in read_rows(path)}
+    loaded, guidance = Model(model, scheduler), REGIMES[regime].guidance[model]
+    where = {"guidance": guidance, "size": size or SIZES[model]}
+    for prompt, seed in list_images(model, regime, num_images):
         reference = None
         for variant in variants:
-            if (model, scheduler, steps, prompt, variant.name) in done:
+            if (*case.values(), prompt, seed, variant.name) in done or variant.name == UNMERGED:
                 continue
             if reference is None:
-                unmerged = Variant(UNMERGED, UNMERGED, None, steps)
-                reference = np.asarray(loaded.generate(unmerged, prompt))
-            if variant.name == UNMERGED:
-                continue
-            pixels = np.asarray(loaded.generate(variant, prompt))
-            row = {"model": model, "scheduler": scheduler, "of": steps, "prompt": prompt, "name": variant.name,
-                   "group": variant.group, "psnr": round(psnr(reference, pixels), 2), "kinds": _count_kinds(variant)}
+                loaded.apply(Variant(UNMERGED, UNMERGED, None, steps))
+                reference = np.asarray(loaded.generate(prompt, steps, seed=seed, **where))
+            loaded.apply(variant)
+            pixels = np.asarray(loaded.generate(prompt, variant.steps, seed=seed, **where))
+            row = {**case, "prompt": prompt, "seed": seed, "name": variant.name, "group": variant.group, **where,
+                   "psnr": round(psnr(reference, pixels), 2), "likeness": compute_likeness(pixels, prompt),
+                   "unmerged likeness": compute_likeness(reference, prompt),
+                   "kinds": count_kinds(variant, FAMILIES[model])}  # fmt: skip
             append_row(path, row)
 
 
-def _count_kinds(variant: Variant) -> dict[str, int]:
+def compute_likeness(pixels: Any, prompt: str) -> float:
+    """Return the similarity of an image to the photograph of its prompt or, without one, to the most similar."""
+    sys.path.append("examples/train_demo_models")
+    from recognition import subject_similarities  # type: ignore[import-not-found]
+
+    from ppdiffusers_tome.tools.demo_model.photographs import subject_of
+
+    similarities, subject = subject_similarities(pixels), subject_of(prompt)
+    return round(max(similarities.values()) if subject is None else similarities[subject.name], 3)
+
+
+def count_kinds(variant: Variant, family: str) -> dict[str, int]:
     """Count the steps of each kind: whole, merged with which settings, skipped."""
     config, steps = variant.config, variant.steps
     if config is None:
         return {"whole": steps}
-    computed = choose_computed_steps(steps, config.cache) if config.cache else frozenset(range(steps))
+    computed = frozenset(range(steps))
+    if config.cache:
+        computed = choose_computed_steps(steps, config.cache, family, config.cache_steps)
     merged = sum(config.ratio_at(1, step / steps) > 0 for step in computed)
-    skipped = "coarse levels skipped" if variant.coarse_only else "skipped"
     tokens = replace(config.without_cache, start=0.0, end=1.0).summary
-    kinds = {"whole": len(computed) - merged, tokens: merged, skipped: steps - len(computed)}
+    kinds = {"whole": len(computed) - merged, tokens: merged, "skipped": steps - len(computed)}
     return {kind: count for kind, count in kinds.items() if count}
 
 
@@ -194,8 +256,6 @@ def measure_costs(model: str, rounds: int) -> None:
     loaded, steps = Model(model, "ddim"), 6
     skipping = ToMeConfig(0.0, cache=(0, 1, 3, 5))
     turns = {"whole": Variant("whole", "", None, steps), "skipped": Variant("skipped", "", skipping, steps)}
-    if model == "bundled":
-        turns["coarse levels skipped"] = Variant("coarse", "", skipping, steps, True)
     for config in [*TOKENS.values(), BEST_TOKENS[model]]:
         turns[replace(config, end=1.0).summary] = Variant("tokens", "", replace(config, end=1.0), steps)
     seconds: dict[str, list[float]] = {}
@@ -205,8 +265,9 @@ def measure_costs(model: str, rounds: int) -> None:
     for number in range(rounds + 1):
         for kind, variant in turns.items():
             times.clear()
+            loaded.apply(variant)
             start = time.perf_counter()
-            loaded.generate(variant, PROMPTS[model][0])
+            loaded.generate(PROMPTS[model][0], variant.steps)
             rest = time.perf_counter() - start - sum(times)
             if number == 0:  # the first image of each kind is slower
                 continue
@@ -223,103 +284,70 @@ def measure_costs(model: str, rounds: int) -> None:
 
 @dataclass(frozen=True)
 class Point:
-    """A variant with its speed-ups of the denoiser and of the whole image, and its median PSNR in dB."""
+    """A setting in a regime: its cost, its PSNR in dB, and that of fewer steps with the best merging at its cost.
+
+    Attributes:
+        cost: seconds of the denoiser's calls, as a part of those of the unmerged image.
+        likeness: the median change of how well images show their subject.
+        fewer, fewer_psnr, fewer_lowest: the best of fewer steps that costs at most 3% more.
+    """
 
     name: str
-    group: str
-    denoiser: float
-    image: float
+    cost: float
     psnr: float
     lowest: float
+    likeness: float
     num_images: int
+    fewer: str = ""
+    fewer_psnr: float | None = None
+    fewer_lowest: float | None = None
 
 
-def read_points() -> dict[tuple[str, str, int], list[Point]]:
-    """Return the points by model, scheduler and steps of the unmerged denoising."""
+def read_points() -> dict[tuple[str, ...], list[Point]]:
+    """Return the points by model, regime, guidance, scheduler and steps."""
     seconds = {row["model"]: row["seconds"] for row in read_rows(FOLDER / "costs.jsonl")}  # the last of each model
-    psnrs: dict[tuple[str, str, int], dict[str, list[dict[str, Any]]]] = {}
+    cases: dict[tuple[str, ...], dict[str, list[dict[str, Any]]]] = {}
     for row in read_rows(FOLDER / "images.jsonl"):
-        case = (row["model"], row["scheduler"], row["of"])
-        psnrs.setdefault(case, {}).setdefault(row["name"], []).append(row)
-    points: dict[tuple[str, str, int], list[Point]] = {}
-    for (model, scheduler, steps), rows_by_name in psnrs.items():
-        costs = seconds[model]
-        whole, rest = steps * costs["whole"], costs["everything but the denoiser"]
-        for name, rows in rows_by_name.items():
-            spent = sum(count * costs[kind] for kind, count in rows[0]["kinds"].items())
-            values = [row["psnr"] for row in rows]
-            points.setdefault((model, scheduler, steps), []).append(Point(
-                name, rows[0]["group"], whole / spent, (whole + rest) / (spent + rest), statistics.median(values),
-                min(values), len(values),
-            ))  # fmt: skip
-    return points
+        case = (row["model"], row["regime"], f"{row['guidance']:g}", row["scheduler"], str(row["of"]))
+        cases.setdefault(case, {}).setdefault(row["name"], []).append(row)
+    return {case: list(_list_points(rows, seconds[case[0]], int(case[-1]))) for case, rows in cases.items()}
 
 
-def best_at(points: Sequence[Point], speed: float, groups: Sequence[str]) -> Point | None:
-    """Return the most similar of the points of some groups at a speed-up of the denoiser or faster."""
-    fast = [point for point in points if point.group in groups and point.denoiser >= speed]
-    return max(fast, key=lambda point: point.psnr, default=None)
+def _list_points(rows: Mapping[str, list[dict[str, Any]]], seconds: Mapping[str, float], steps: int) -> Iterator[Point]:
+    points, fewer = [], []
+    for name, own in rows.items():
+        psnrs = [row["psnr"] for row in own]
+        spent = sum(count * seconds[kind] for kind, count in own[0]["kinds"].items())
+        likeness = statistics.median(row["likeness"] - row["unmerged likeness"] for row in own)
+        point = Point(name, spent / steps / seconds["whole"], statistics.median(psnrs), min(psnrs), likeness, len(own))
+        (fewer if own[0]["group"].startswith(FEWER) else points).append(point)
+    for point in points:
+        as_cheap = [each for each in fewer if each.cost <= point.cost * 1.03]
+        best = max(as_cheap, key=lambda each: each.psnr, default=None)
+        yield point if best is None else replace(
+            point, fewer=best.name, fewer_psnr=best.psnr, fewer_lowest=best.lowest
+        )  # fmt: skip
+    yield from fewer
 
 
-LINES = {
-    "tokens and cache, or either": ("tokens", CACHE, "tokens and cache"), "cache alone": (CACHE,),
-    "tokens alone": ("tokens",), "fixed interval": ("fixed interval",), DEEPCACHE: (DEEPCACHE,),
-    "fewer steps": (FEWER,), "fewer steps, best tokens or none": (FEWER, f"{FEWER}, best tokens"),
-}  # fmt: skip
-OURS, CONTROL = LINES["tokens and cache, or either"], LINES["fewer steps, best tokens or none"]
-SPEEDS = (1.2, 1.4, 1.6, 1.8, 1.9, 2.0, 2.25, 2.4, 2.6, 3.0, 3.5)
+def make_table() -> str:
+    """Return all points as CSV."""
+    import io
 
-
-def write_pages() -> None:
-    """Write all points and the best at each speed as CSV, and the plot."""
-    points = {case: members for case, members in read_points().items() if len(members) >= 10}
-    table = [("model", "scheduler", "steps", "setting", "denoiser", "image", "psnr", "lowest", "images")]
-    best = [("model", "scheduler", "steps", "denoiser", "best", "psnr", "fewer steps", "their psnr", "above")]
-    for case, members in points.items():
-        for point in sorted(members, key=lambda point: point.denoiser):
-            numbers = (f"{point.denoiser:.2f}", f"{point.image:.2f}", f"{point.psnr:.1f}", f"{point.lowest:.1f}")
-            table.append((*map(str, case), point.name, *numbers, str(point.num_images)))
-        for speed in SPEEDS:
-            one, control = best_at(members, speed, OURS), best_at(members, speed, CONTROL)
-            if one is not None:
-                cells = ("-", "-", "-")
-                if control is not None:
-                    cells = (control.name, f"{control.psnr:.1f}", f"{one.psnr - control.psnr:+.1f}")
-                best.append((*map(str, case), f"{speed:g}", one.name, f"{one.psnr:.1f}", *cells))
-    for name, rows in (("settings", table), ("best", best)):
-        with (FOLDER / f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
-    _plot(points)
-
-
-def _plot(points: Mapping[tuple[str, str, int], Sequence[Point]]) -> None:
-    """Draw a panel a case: each point, and for each line the best at a speed or faster."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    columns = 2
-    rows = math.ceil(len(points) / columns)
-    figure, panels = plt.subplots(rows, columns, figsize=(13, 4.6 * rows), squeeze=False, constrained_layout=True)
-    for axes in panels.flat[len(points) :]:
-        axes.axis("off")
-    for axes, ((model, scheduler, steps), members) in zip(panels.flat, sorted(points.items()), strict=False):
-        for number, (label, groups) in enumerate(LINES.items()):
-            own = sorted((p for p in members if p.group in groups), key=lambda point: point.denoiser)
-            if not own:
-                continue
-            width = 2.4 if number == 0 else 1.2
-            axes.plot([p.denoiser for p in own], [p.psnr for p in own], ".", color=f"C{number}", alpha=0.6)
-            speeds = [own[0].denoiser + step * (own[-1].denoiser - own[0].denoiser) / 400 for step in range(401)]
-            best = [best_at(own, min(speed, own[-1].denoiser), groups) for speed in speeds]
-            axes.plot(speeds, [p.psnr if p else math.nan for p in best], color=f"C{number}", lw=width, label=label)
-        axes.set(title=f"{model}, {steps} steps, {scheduler}", xlim=(1, 3.6), xlabel="speed-up of the denoiser",
-                 ylabel="PSNR to the unmerged image (dB)")  # fmt: skip
-        axes.xaxis.set_major_formatter("{x:g}x")
-        axes.grid(alpha=0.3)
-    panels[0][0].legend(fontsize=8)
-    figure.savefig(PLOT, dpi=100)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow((
+        "model", "regime", "guidance", "scheduler", "steps", "setting", "speed-up of the denoiser", "psnr", "lowest",
+        "likeness", "images", "fewer steps", "their psnr", "their lowest",
+    ))  # fmt: skip
+    for case, points in sorted(read_points().items()):
+        for point in sorted(points, key=lambda point: -point.cost):
+            numbers = (f"{1 / point.cost:.2f}", f"{point.psnr:.1f}", f"{point.lowest:.1f}", f"{point.likeness:+.3f}")
+            beside = ("", "", "")
+            if point.fewer_psnr is not None and point.fewer_lowest is not None:
+                beside = (point.fewer, f"{point.fewer_psnr:.1f}", f"{point.fewer_lowest:.1f}")
+            writer.writerow((*case, point.name, *numbers, point.num_images, *beside))
+    return text.getvalue()
 
 
 def measure_skipped_step() -> None:
@@ -381,28 +409,35 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("images", "costs"):
+    for name in ("choose", "images", "costs"):
         command = commands.add_parser(name)
         command.add_argument("model", choices=list(PROMPTS))
-        if name == "images":
-            command.add_argument("--steps", type=int, default=20)
-            command.add_argument("--scheduler", default="ddim")
-            command.add_argument("--prompts", type=int, default=3)
-            command.add_argument("--only", nargs="*", default=[], metavar="GROUP")
-        else:
+        if name == "costs":
             command.add_argument("--rounds", type=int, default=3)
-    commands.add_parser("pages")
+            continue
+        command.add_argument("regime", choices=list(REGIMES))
+        command.add_argument("--steps", type=int, default=20)
+        command.add_argument("--scheduler", default="ddim")
+        if name == "images":
+            command.add_argument("--images", type=int, default=NUM_IMAGES)
+            command.add_argument("--only", nargs="*", default=[], metavar="GROUP")
+    commands.add_parser("table")
     commands.add_parser("skipped")
     args = parser.parse_args(argv)
-    if args.command == "pages":
-        write_pages()
+    if args.command == "table":
+        (FOLDER / "regimes.csv").write_text(make_table(), encoding="utf-8")
         return
     from benchmarks.pages import prepare
 
     prepare()
-    if args.command == "images":
-        variants = [row for row in list_variants(args.model, args.steps) if not args.only or row.group in args.only]
-        measure_images(args.model, args.scheduler, args.steps, args.prompts, variants, FOLDER / "images.jsonl")
+    if args.command == "choose":
+        choose_steps(args.model, args.regime, args.scheduler, args.steps)
+    elif args.command == "images":
+        chosen = read_chosen(args.model, args.regime, args.scheduler, args.steps)
+        variants = list_variants(args.model, args.steps, chosen)
+        variants = [variant for variant in variants if not args.only or variant.group in args.only]
+        path = FOLDER / "images.jsonl"
+        measure_images(args.model, args.regime, args.scheduler, args.steps, args.images, variants, path)
     elif args.command == "skipped":
         measure_skipped_step()
     else:

@@ -102,7 +102,8 @@ def measure_images(model: str, num_prompts: int, hires: int, folder: Path) -> st
 
     def generate(prompt: str, config: ToMeConfig, draft: Any) -> Any:
         if draft is None:
-            return loaded.generate(replace(plain, config=config), prompt)
+            loaded.apply(replace(plain, config=config))
+            return loaded.generate(prompt, STEPS)
         pipe = StableDiffusionImg2ImgPipeline(**loaded.pipe.components)
         pipe.set_progress_bar_config(disable=True)
         apply_tome(pipe, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,14 @@ import ppdiffusers
 import pytest
 
 import tiny
-from ppdiffusers_tome import ToMeConfig, ToMeValueError, apply_tome, remove_tome
+from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome
 from ppdiffusers_tome.export.onnx import convert_to_onnx, run_onnx
-from ppdiffusers_tome.export.pipelines import describe_settings, export_pipeline, list_settings_files
+from ppdiffusers_tome.export.pipelines import describe_settings, export_pipeline, list_settings_files, load_exported
 from ppdiffusers_tome.export.programs import PROGRAM, Component, denoiser_component, load_program
 from ppdiffusers_tome.export.requirements import require_onnx
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.tools.bench.variants import apply_port
 
 # Settings that decide how matching is computed; between them every way there is.
@@ -117,7 +118,7 @@ def test_a_controlnet_is_exported_with_its_unet(tmp_path: Path) -> None:
 
 
 def test_an_open_size_is_refused_while_it_is_recorded() -> None:
-    call = DenoiserCall(Attachment(ToMeConfig()))
+    call = DenoiserCall(DenoiserState(ToMeConfig()))
     paddle.enable_static()
     try:
         with pytest.raises(ToMeValueError, match="a dynamic height or width cannot become part of a program"):
@@ -137,6 +138,49 @@ def test_what_the_deploy_pipelines_do_not_take_is_refused(kind: str, tmp_path: P
     with pytest.raises(ToMeValueError, match=words[kind]):
         export_pipeline(pipe, tmp_path, height=64, width=64)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_export_leaves_models_in_training(tmp_path: Path) -> None:
+    unet = apply_tome(tiny.small_unet(), 0.5)
+    unet.train()
+    unet.conv_in.eval()
+    modes = [layer.training for layer in unet.sublayers(include_self=True)]
+    part = part_of(unet)
+    part.save(tmp_path)
+    part.run(part.examples()[0])
+    assert [layer.training for layer in unet.sublayers(include_self=True)] == modes
+
+
+class TestLoading:
+    @pytest.fixture
+    def index(self, tmp_path: Path) -> Path:
+        (tmp_path / "unet").mkdir()
+        return tmp_path / "model_index.json"
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (json.dumps({"_class_name": "PaddleInferStableDiffusionPipeline",
+                         "unet": ["ppdiffusers", "PaddleInferRuntimeModel"]}), "unet has no program"),
+            ("{", "model_index.json cannot be read"), ("[]", "describes no exported pipeline"),
+            (json.dumps({"_class_name": "StableDiffusionPipeline", "unet": ["ppdiffusers", "UNet2DConditionModel"]}),
+             "describes no exported pipeline"),
+            (json.dumps({"_class_name": "NoPipeline", "unet": []}), "describes no exported pipeline"),
+        ],
+    )  # fmt: skip
+    def test_a_folder_that_holds_no_export_is_refused(self, index: Path, text: str, message: str) -> None:
+        index.write_text(text)
+        with pytest.raises(ToMeValueError, match=message):
+            load_exported(index.parent)
+
+    def test_no_folder_at_all_is_an_error_of_the_system(self, tmp_path: Path) -> None:
+        with pytest.raises(OSError, match="model_index"):
+            load_exported(tmp_path / "none")
+
+
+def test_a_size_in_another_librarys_integer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ToMeTypeError, match=r"height=.*a whole number"):
+        export_pipeline(tiny.pipeline(), tmp_path / "export", height=np.int64(64), width=64)
 
 
 class TestSettings:

@@ -18,7 +18,7 @@ from newer import stand_ins
 from newer.stand_ins import FIRST, Model, apart, join_text
 from newer.test_stand_ins import same
 from ppdiffusers_tome import apply_tome, remove_tome
-from ppdiffusers_tome.patching.overrides.method import list_overrides
+from ppdiffusers_tome.patching.layer_class import list_overrides
 from zoo.specimen import Inputs
 
 FLUX = stand_ins.FAMILIES["flux"]

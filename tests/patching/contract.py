@@ -22,12 +22,12 @@ from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import Partition, random_partition, regular_partition
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import execution_order, find_blocks, find_layer
+from ppdiffusers_tome.patching.layer_class import list_overrides
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.overrides.method import ForwardOverride, list_overrides
 from ppdiffusers_tome.patching.recorder import record_merging
 from ppdiffusers_tome.patching.state import reducer
-from ppdiffusers_tome.patching.state.attachment import Attachment
-from ppdiffusers_tome.patching.state.calls import BlockCall
+from ppdiffusers_tome.patching.state.calls import WATCHERS, BlockCall
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from zoo import Specimen
 
 # Grid, batch, how many tokens merge.
@@ -90,7 +90,7 @@ def failing_in(layer: tiny.Model, kind: type[BaseException] = StumbledError) -> 
 @contextlib.contextmanager
 def computing(layer: tiny.Model, forward: Callable[..., Any]) -> Iterator[None]:
     """Let a layer compute by another function, inside of its overrides."""
-    overrides = [each for each in list_overrides(layer) if isinstance(each, ForwardOverride)]
+    overrides = [each for each in list_overrides(layer) if each.method == "forward"]
     holder, key = (vars(overrides[-1]), "previous") if overrides else (vars(layer), "forward")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(holder, key, forward)
@@ -130,13 +130,13 @@ def count_queries(model_or_pipe: Any) -> Iterator[dict[str, list[int]]]:
 def watch_blocks(model: tiny.Model) -> list[BlockCall]:
     """Return a list that fills with the calls of blocks in which tokens merge."""
     called: list[BlockCall] = []
-    for _, _, override in list_attached_blocks(model):
-        override.attachment.watch = called.append
+    layers = {id(layer) for layer in model.sublayers(include_self=True)}
+    WATCHERS.append(lambda block: called.append(block) if id(block.layer) in layers else None)
     return called
 
 
-def attachment_of(model: tiny.Model) -> Attachment:
-    return list_attached_blocks(model)[0][2].attachment
+def state_of(model: tiny.Model) -> DenoiserState:
+    return list_attached_blocks(model)[0][2].state
 
 
 class EverySecond(paddle.nn.Layer):
@@ -194,9 +194,12 @@ class Tensors:
 
     def __init__(self, model: tiny.Model) -> None:
         self.seen: list[weakref.ref] = []
-        attachment_of(model).watch = self.note
+        self.layers = {id(layer) for layer in model.sublayers(include_self=True)}
+        WATCHERS.append(self.note)
 
     def note(self, block: Any) -> None:
+        if id(block.layer) not in self.layers:
+            return
         matching = block.reduction
         self.seen += [weakref.ref(block), weakref.ref(block.call), weakref.ref(matching)]
         self.seen += [weakref.ref(each) for each in vars(matching).values() if isinstance(each, paddle.Tensor)]
@@ -361,7 +364,7 @@ class ToMeContract:
         with failing_in(last_block, KeyboardInterrupt), contextlib.suppress(KeyboardInterrupt):
             self.output(model)
         assert tensors.seen
-        assert attachment_of(model).current_call() is None
+        assert state_of(model).current_call() is None
         assert tensors.alive() == 0
         assert np.array_equal(self.output(model, timestep=300), expected)
 
@@ -369,7 +372,7 @@ class ToMeContract:
         tensors = Tensors(apply_tome(model, 0.5, tile=4, reuse_blocks=True, reuse_steps=2))
         for timestep in (500, 400):
             self.output(model, timestep=timestep)
-        tensors.seen += [weakref.ref(each) for _, each in attachment_of(model).constants._kept.values()]
+        tensors.seen += [weakref.ref(each) for _, each in state_of(model).constants._kept.values()]
         remove_tome(model)
         assert tensors.seen
         assert tensors.alive() == 0

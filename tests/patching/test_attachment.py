@@ -12,7 +12,7 @@ import pytest
 
 import tiny
 from ppdiffusers_tome import applied_tome, apply_tome, remove_tome
-from ppdiffusers_tome.patching.overrides.method import MethodOverride, list_overrides
+from ppdiffusers_tome.patching.layer_class import Override, list_overrides
 from zoo import Specimen, unet_motion
 from zoo import unet as unet_specimen
 
@@ -22,7 +22,7 @@ def unet() -> tiny.Model:
     return tiny.unet()
 
 
-def overrides_on(model: tiny.Model) -> list[MethodOverride]:
+def overrides_on(model: tiny.Model) -> list[Override]:
     return [override for layer in model.sublayers(include_self=True) for override in list_overrides(layer)]
 
 
@@ -34,7 +34,7 @@ def test_deep_copy_works_on_its_own_at_another_size(unet: tiny.Model) -> None:
     assert np.array_equal(tiny.run_unet(unet), square)
     own, others = overrides_on(twin), overrides_on(unet)
     assert len(own) == len(others) > 0
-    assert not {id(hook.attachment) for hook in own} & {id(hook.attachment) for hook in others}
+    assert not {id(override.state) for override in own} & {id(override.state) for override in others}
 
 
 def test_pickle_carries_tome(unet: tiny.Model) -> None:

@@ -17,7 +17,9 @@ from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.matchers import match_tokens
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.merging.partition import regular_partition
-from ppdiffusers_tome.patching.blocks import find_blocks
+from ppdiffusers_tome.patching.blocks import find_blocks, find_family
+from ppdiffusers_tome.settings.step_schedule import CLASS_TRANSFORMER, TEXT_TRANSFORMER, UNET
+from zoo import specimens
 from zoo.unidiffuser import SPECIMEN as UNIDIFFUSER
 
 SIDE, CHANNELS = 8, 8
@@ -209,3 +211,18 @@ def test_paddles_default_type_changes_nothing(settings: dict[str, Any]) -> None:
         paddle.set_default_dtype("float32")
     assert output.dtype == paddle.float32
     assert np.abs(output.numpy() - expected.numpy()).max() <= 1e-5
+
+
+FAMILY_BY_SPECIMEN = {
+    "dit": CLASS_TRANSFORMER, "dit_llama": CLASS_TRANSFORMER, "unet": UNET, "sdxl": UNET, "controlnet": UNET,
+    "unet_3d": UNET, "pixart": TEXT_TRANSFORMER, "sd3": TEXT_TRANSFORMER, "uvit": TEXT_TRANSFORMER,
+    "flux": TEXT_TRANSFORMER, "wan": TEXT_TRANSFORMER, "cogvideox": TEXT_TRANSFORMER,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILY_BY_SPECIMEN)
+def test_a_denoiser_belongs_to_a_family(name: str) -> None:
+    specimen = next(each for each in specimens() if each.name == name)
+    if not specimen.is_there:
+        pytest.skip(f"needs ppdiffusers {specimen.since}")
+    assert find_family(specimen.build()) == FAMILY_BY_SPECIMEN[name]

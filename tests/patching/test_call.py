@@ -19,7 +19,7 @@ from paddle.distributed.fleet.utils import recompute
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
 import tiny
-from patching.contract import StumbledError, Tensors, attachment_of, failing_in, needs_recompute, watch_blocks
+from patching.contract import StumbledError, Tensors, failing_in, needs_recompute, state_of, watch_blocks
 from ppdiffusers_tome import ToMeConfig, apply_tome, remove_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.merging.kv_reduction import select_key_tokens
@@ -199,7 +199,7 @@ def test_calls_that_failed_keep_no_tensor_alive(place: str, kind: type[BaseExcep
             tiny.run_unet(unet)
     assert len(tensors.seen) >= 5
     assert CALL_STACK.calls == []
-    assert attachment_of(unet).current_call() is None
+    assert state_of(unet).current_call() is None
     assert tensors.alive() == 0
 
 

@@ -19,8 +19,6 @@ import pytest
 import tiny
 from patching.contract import EverySecond, failing_in
 from ppdiffusers_tome import ToMeValueError, apply_tome, remove_tome
-from ppdiffusers_tome.patching.overrides.method import MethodOverride, list_overrides
-from zoo import specimens
 
 OLD = paddle.__version__.startswith("2.")
 QUERIES = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
@@ -49,58 +47,70 @@ def generate_while(unet: Any, path: str, change: Callable[[], Any]) -> np.ndarra
         return output.result()
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def refuse(change: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(ToMeValueError, match=f"cannot change {reason}.* shared_copy"):
+        change()
+
+
+@pytest.mark.parametrize("settings", SETTINGS[::3], ids=str)
 @pytest.mark.parametrize("path", ["time_proj", QUERIES])
-@pytest.mark.parametrize("new", [None, dict(ratio=0.3), dict(ratio=0.5, method="pool")], ids=str)
-def test_a_call_ends_with_what_it_began_with(settings: dict[str, Any], path: str, new: dict[str, Any] | None) -> None:
-    unet, fresh = tiny.unet(levels=1), tiny.unet(levels=1)
+@pytest.mark.parametrize("new", [None, dict(ratio=0.3)], ids=str)
+def test_a_change_during_a_call_is_refused(settings: dict[str, Any], path: str, new: dict[str, Any] | None) -> None:
+    unet = tiny.unet(levels=1)
     before = tiny.snapshot(unet)
-    plain, merged = tiny.run_unet(unet), tiny.run_unet(apply_tome(fresh, **settings))
-    apply_tome(unet, **settings)
-    result = generate_while(unet, path, lambda: remove_tome(unet) if new is None else apply_tome(unet, **new))
-    expected = plain if new is None else tiny.run_unet(apply_tome(tiny.unet(levels=1), **new))
+    merged = tiny.run_unet(apply_tome(unet, **settings))
+    attached = unet.tome
+
+    def change() -> Any:
+        return remove_tome(unet) if new is None else apply_tome(unet, **new)
+
+    result = generate_while(unet, path, lambda: refuse(change, "while a call of the denoiser runs"))
     assert np.array_equal(result, merged)
-    assert np.array_equal(tiny.run_unet(unet), expected)
+    assert unet.tome == attached
+    change()
     remove_tome(unet)
     assert tiny.snapshot(unet) == before
 
 
-def test_a_call_that_begins_meanwhile_has_the_new_settings() -> None:
-    unet, results = tiny.unet(levels=1), []
-    plain, merged = tiny.run_unet(unet), tiny.run_unet(apply_tome(tiny.unet(levels=1), 0.5))
-    apply_tome(unet, 0.5)
+@pytest.mark.parametrize("part", ["", "up_blocks.0", QUERIES.removesuffix(".to_q")])
+def test_so_is_one_in_a_hook_of_a_layer_and_one_of_a_part(part: str) -> None:
+    unet = apply_tome(tiny.unet(levels=1), 0.5)
+    layers = dict(unet.named_sublayers(include_self=True))
+    expected, called = tiny.run_unet(unet), []
 
-    def change() -> None:
-        remove_tome(unet)
-        assert unet.tome is None
-        results.append(tiny.run_unet(unet))
+    def change(*_: Any) -> None:
+        refuse(lambda: remove_tome(layers[part]), "while a call of the denoiser runs")
+        called.append(1)
 
-    assert np.array_equal(generate_while(unet, QUERIES, change), merged)
-    assert np.array_equal(results[0], plain)
-    assert not [layer for layer in unet.sublayers(include_self=True) if list_overrides(layer, with_removed=True)]
+    layers[QUERIES].register_forward_pre_hook(change)
+    assert np.array_equal(tiny.run_unet(unet), expected)
+    assert called
 
 
-@pytest.mark.parametrize("name", ["unet", "unet_unconditional"])
-@pytest.mark.parametrize("method", ["tome", "keys"])
-def test_a_call_sees_all_overrides_or_none(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that begins between two of them, wherever the thread that takes ToMe off is."""
-    specimen = next(specimen for specimen in specimens() if specimen.name == name)
-    model, results = specimen.build(), []
-    plain = specimen.run(model).numpy()
-    apply_tome(model, 0.5, method=method, max_downsample=8)
-    take_off = MethodOverride.take_off
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_change_while_another_thread_generates_an_image_is_refused(applied: bool) -> None:
+    """Also between two of its steps; the thread itself may change the settings there."""
+    pipe = tiny.pipeline()
+    if applied:
+        pipe.apply_tome(0.5)
+    expected = tiny.run_pipeline(pipe, steps=4)
+    reached, go_on = threading.Event(), threading.Event()
 
-    def take_off_slowly(self: MethodOverride) -> None:
-        take_off(self)
-        thread = threading.Thread(target=lambda: results.append(specimen.run(model).numpy()))
-        if len(results) < 12:
-            thread.start()
-            thread.join()
+    def wait(step: int, *_: Any) -> None:
+        if step == 1:
+            reached.set()
+            go_on.wait(60)
 
-    monkeypatch.setattr(MethodOverride, "take_off", take_off_slowly)
-    remove_tome(model)
-    assert len(results) == 12
-    assert all(np.array_equal(result, plain) for result in results)
+    with ThreadPoolExecutor(1) as pool:
+        image = pool.submit(tiny.run_pipeline, pipe, steps=4, callback=wait, callback_steps=1)
+        assert reached.wait(60)
+        refuse(lambda: pipe.apply_tome(0.3), "while another thread generates an image with it")
+        if applied:
+            refuse(lambda: remove_tome(pipe.unet), "while another thread generates an image with it")
+        apply_tome(tiny.pipeline(), 0.3)  # that of others
+        go_on.set()
+        assert np.array_equal(image.result(), expected)
+    pipe.apply_tome(0.3)
 
 
 @pytest.mark.parametrize("piped", [False, True])

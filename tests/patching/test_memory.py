@@ -13,8 +13,8 @@ import pytest
 import tiny
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.attach import list_attached_blocks
-from ppdiffusers_tome.patching.overrides.method import MethodOverride
-from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.layer_class import Override
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 # What allocators and caches may do; a leak of the smallest tensor a call, 1 KB, would be seen in gc below.
 MOST_GROWTH = 8 * 2**20
@@ -80,7 +80,7 @@ def test_memory_stays_over_calls_of_ever_new_sizes(apart: int) -> None:
 def test_what_is_kept_for_the_next_call_does_not_grow_with_a_ramp(method: str) -> None:
     """A ratio that is another in every step asks for another number of keys in every step."""
     unet = apply_tome(tiny.unet(), (0.7, 0.1), method=method)
-    constants = list_attached_blocks(unet)[0][2].attachment.constants
+    constants = list_attached_blocks(unet)[0][2].state.constants
 
     def picture() -> int:
         for timestep in range(990, 0, -30):
@@ -99,7 +99,7 @@ def count_objects() -> tuple[int, int, int]:
     # Paddle itself never frees the list of its keywords that it makes for every ``to_tensor`` of an array.
     objects = [each for each in gc.get_objects() if not _is_of_keywords(each)]
     # By its type: a weak proxy would answer for what it stands for, which may be gone.
-    ours = sum(issubclass(type(each), (Attachment, MethodOverride)) for each in objects)
+    ours = sum(issubclass(type(each), (DenoiserState, Override)) for each in objects)
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     return ours, len(objects), resident
 

@@ -21,8 +21,8 @@ from ppdiffusers_tome.merging.partition import Partition, random_partition, regu
 from ppdiffusers_tome.merging.tiles import cut_into_tiles, split_by_tile
 from ppdiffusers_tome.patching.attach import list_attached_blocks
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
-from ppdiffusers_tome.patching.overrides.merge import PointForward
-from ppdiffusers_tome.patching.overrides.method import list_overrides
+from ppdiffusers_tome.patching.layer_class import list_overrides
+from ppdiffusers_tome.patching.overrides.merge import PointOverride
 from zoo import Specimen, specimens
 from zoo.added_kv import SPECIMEN as ADDED_KV
 from zoo.added_kv import TEXT_DIM as ADDED_TEXT_DIM
@@ -119,8 +119,8 @@ class TestPooledKeys:
         ("layout", "dropped", "stride", "left", "uniform_groups"),
         [
             (Layout(GRID), 36, (2, 2, 1), 12, True), (Layout(GRID), 18, (2, 2, 1), 30, False),
-            (Layout(GRID), 1, (2, 2, 1), 45, False), (Layout(Grid(5, 7)), 26, (2, 2, 1), 12, True),
-            (Layout(GRID, prefix=3), 36, (2, 2, 1), 15, False), (Layout(Grid(7, 8)), 46, (3, 2, 1), 12, True),
+            (Layout(GRID), 1, (2, 2, 1), 45, False), (Layout(Grid(5, 7)), 26, (2, 2, 1), 12, False),
+            (Layout(GRID, prefix=3), 36, (2, 2, 1), 15, False), (Layout(Grid(7, 8)), 46, (3, 2, 1), 12, False),
             (Layout(Grid(4, 4, 2)), 12, (2, 2, 1), 8, True), (Layout(Grid(4, 4, 2)), 28, (2, 2, 2), 4, True),
             (Layout(Grid(30, 52)), 1462, (4, 4, 1), 104, True),
             (Layout(Grid(5, 5, 3), prefix=2), 60, (2, 2, 2), 20, False),
@@ -162,6 +162,15 @@ class TestPooledKeys:
         counts = np.bincount(keys.owner)
         assert (counts.min(), counts.max()) == (12, 16)
 
+    def test_cells_of_one_two_and_four_tokens_are_weighted(self) -> None:
+        unet = tiny.unet(levels=1)
+        plain = tiny.run_unet(unet, height=5, width=5)
+        weighted, equal = (
+            np.abs(tiny.run_unet(apply_tome(unet, 0.75, method="pool", proportional=each), height=5, width=5) - plain)
+            for each in (None, False)
+        )
+        assert weighted.mean() < equal.mean()
+
     def test_pooled_cells_are_spread_evenly(self) -> None:
         keys = plan_pooling(Layout(GRID), 18, (2, 2, 1))
         firsts = [np.flatnonzero(keys.owner == group)[0] for group in range(6)]
@@ -192,7 +201,7 @@ def test_tofu_prunes_early_and_merges_late() -> None:
 
 
 def _how(block: Any) -> str:
-    return next(override.combine for override in list_overrides(block.attn1) if isinstance(override, PointForward))
+    return next(override.combine for override in list_overrides(block.attn1) if isinstance(override, PointOverride))
 
 
 def test_each_method_gives_another_output_and_comes_off() -> None:

@@ -13,7 +13,7 @@ from paddle import nn
 from ppdiffusers.models.attention_processor import AttnProcessor
 
 import tiny
-from patching.contract import attachment_of
+from patching.contract import state_of
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.merging.matching import Matching
 from ppdiffusers_tome.patching.blocks import find_blocks, find_layer
@@ -40,7 +40,7 @@ def attentions_of(model: Any) -> list[Any]:
     found = {}
     for block in find_blocks(model):
         for points in block.adapter.points.values():
-            for point in (point for point in points[:1] if point.keys):
+            for point in (point for point in points[:1] if point.has_key_layers):
                 layer = find_layer(block.block, point.layer)
                 if layer is not None:  # some blocks of the latent upscaler have cross-attention alone
                     found[id(layer)] = layer
@@ -222,7 +222,7 @@ def test_each_tensor_is_reduced_once(method: str, monkeypatch: pytest.MonkeyPatc
     with paddle.no_grad():
         specimen.call(model, Inputs())
     assert len(reduced) == model.tome.num_blocks
-    assert attachment_of(model).current_call() is None
+    assert state_of(model).current_call() is None
 
 
 @pytest.mark.parametrize("path", ["", "time_proj", "down_blocks.0.attentions.0", "mid_block.attentions.0"])

@@ -16,7 +16,7 @@ from patching.contract import count_matchings
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
-from ppdiffusers_tome.patching.state.reuse import CallMemory
+from ppdiffusers_tome.patching.state.step_memory import StepMemory
 from zoo import wuerstchen_prior
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)
@@ -37,7 +37,7 @@ class WithoutPipeline:
     """The steps of a denoiser without a pipeline, and what they share."""
 
     def __init__(self, steps: int) -> None:
-        self.steps, self.reuse = TimestepTracker(), CallMemory(steps, are_equal=operator.eq)
+        self.steps, self.reuse = TimestepTracker(), StepMemory(steps, are_equal=operator.eq)
 
     def lookup(self, timestep: float, text: object = "a cat") -> dict:
         step = self.steps.step_at(timestep)
@@ -128,7 +128,7 @@ class TestCallsOfAStep:
 
     def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
         """As some pipelines do: other objects, equal values. Latents of another shape are another's."""
-        reuse = CallMemory(10, are_equal=operator.eq)
+        reuse = StepMemory(10, are_equal=operator.eq)
         reuse.next_step(continues=False)
         reuse.lookup((1,), [["a cat"]])["made"] = True
         reuse.next_step(continues=True)
@@ -137,7 +137,7 @@ class TestCallsOfAStep:
         assert reuse.lookup((1,), [["a cat"]]) == {"made": True}
 
     def test_nothing_is_the_same_conditioning_as_nothing(self) -> None:
-        reuse = CallMemory(10, are_equal=operator.eq)
+        reuse = StepMemory(10, are_equal=operator.eq)
         reuse.next_step(continues=False)
         reuse.lookup((1,), [])["made"] = True
         reuse.next_step(continues=True)

@@ -132,11 +132,12 @@ class TestPresets:
 
 SETTINGS = [field.name for field in fields(ToMeConfig)]
 # Nothing is at its default, but max_downsample, which goes with no ratio by level, proportional, which asks for merged
-# attention, and st, which asks for a video.
+# attention, st, which asks for a video, and what goes with a list of computed steps.
+AT_DEFAULT = ("max_downsample", "proportional", "st", "cache_steps", "cache_scheduler")
 UNUSUAL = ToMeConfig(
     {1: 0.3, 4: (0.2, 0.1)}, sx=3, sy=4, use_rand=False, merge_attn=False, merge_crossattn=True, merge_mlp=True, seed=7,
     tile=8, reuse_steps=2, reuse_blocks=True, method="prune", min_similarity=0.5, start=0.25, end=0.75,
-    cache=0.3, cache_order=0,
+    cache=0.3, cache_slope=0,
 )  # fmt: skip
 
 
@@ -183,7 +184,7 @@ class TestExplicitSettings:
     @pytest.mark.parametrize("name", SETTINGS)
     def test_the_default_given_beside_a_config_wins(self, name: str, unet: tiny.Model) -> None:
         default = getattr(ToMeConfig(), name)
-        assert getattr(UNUSUAL, name) != default or name in ("max_downsample", "proportional", "st")
+        assert getattr(UNUSUAL, name) != default or name in AT_DEFAULT
         apply_tome(unet, config=UNUSUAL, **{name: default})
         assert unet.tome.config == replace(UNUSUAL, **{name: default})
 

@@ -12,10 +12,11 @@ import ppdiffusers
 import pytest
 
 import tiny
-from patching.contract import StumbledError, attachment_of, failing_in, watch_blocks
-from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome
+from patching.contract import StumbledError, failing_in, watch_blocks
+from ppdiffusers_tome import NothingToMergeError, apply_tome, remove_tome, use_tome
 from ppdiffusers_tome.merging.grid import Grid
 from ppdiffusers_tome.patching.recorder import merging_blocks, record_merging
+from ppdiffusers_tome.patching.state.calls import WATCHERS
 from zoo import uvit
 
 FIRST = "down_blocks.0.attentions.0.transformer_blocks.0"
@@ -113,16 +114,16 @@ def test_all_is_as_before_afterwards_and_nothing_changes_meanwhile() -> None:
     with record_merging(unet):
         assert np.array_equal(tiny.run_unet(unet), output)
     assert tiny.snapshot(unet) == before
-    assert attachment_of(unet).watch is None
+    assert WATCHERS == []
 
 
 def test_watch_is_restored_after_an_exception() -> None:
     unet = apply_tome(tiny.unet(), 0.5)
     told = watch_blocks(unet)
-    before, own = tiny.snapshot(unet), attachment_of(unet).watch
+    before, own = tiny.snapshot(unet), list(WATCHERS)
     with failing_in(unet.up_blocks[0]), pytest.raises(StumbledError), record_merging(unet) as records:
         tiny.run_unet(unet)
-    assert attachment_of(unet).watch is own
+    assert own == WATCHERS
     assert tiny.snapshot(unet) == before
     assert len(records) == len(told) > 0
     tiny.run_unet(unet)
@@ -177,3 +178,18 @@ def test_a_program_that_is_recorded_is_not_watched() -> None:
         program = paddle.jit.to_static(tiny.Positional(unet), full_graph=True)
         program(tiny.latent(), paddle.to_tensor([500]), tiny.text())
     assert records == []
+
+
+def test_settings_may_change_while_it_records() -> None:
+    """The records are of the blocks, also of those that merge only then."""
+    unet = apply_tome(tiny.unet(), 0.5)
+    with record_merging(unet) as records:
+        tiny.run_unet(unet)
+        first = len(records)
+        with use_tome(unet, 0.3, max_downsample=2):
+            tiny.run_unet(unet)
+        second = len(records)
+        tiny.run_unet(unet)
+    assert {record.block.level for record in records[first:second]} == {1, 2}
+    assert [record.block for record in records[second:]] == [record.block for record in records[:first]]
+    assert {record.call for record in records} == {0, 1, 2}

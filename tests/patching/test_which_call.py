@@ -74,7 +74,7 @@ def test_controlnets_of_one_model_keep_to_themselves(settings: dict[str, Any]) -
     expected = [sum(parts) for parts in zip(*alone, strict=True)]
     for got, right in zip(run_controlnets(multi, images), expected, strict=True):
         assert np.abs(got - right).max() <= 1e-5
-    assert len({id(override.attachment) for _, _, override in list_attached_blocks(multi)}) == 2
+    assert len({id(override.state) for _, _, override in list_attached_blocks(multi)}) == 2
 
 
 class Calling(ppdiffusers.StableDiffusionPipeline):

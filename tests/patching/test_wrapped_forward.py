@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import tiny
-from ppdiffusers_tome import apply_tome, remove_tome
+from ppdiffusers_tome import apply_tome, remove_tome, use_tome
+
+ATTENTION = "down_blocks.0.attentions.0.transformer_blocks.0.attn1"
 
 
 @pytest.fixture
@@ -30,3 +32,36 @@ def test_new_settings_are_not_said_to_have_no_effect(unet: Any) -> None:
         warnings.simplefilter("error")
         assert np.array_equal(tiny.run_unet(unet), merged(0.3))
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
+
+
+def test_what_was_applied_before_is_applied_again(unet: Any) -> None:
+    before = unet.tome
+    with use_tome(unet, 0.3):
+        assert np.array_equal(tiny.run_unet(unet), merged(0.3))
+    assert unet.tome == before
+    assert np.array_equal(tiny.run_unet(unet), merged(0.5))
+
+
+@pytest.mark.parametrize("path", ["", "down_blocks.0.attentions.0", ATTENTION])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_function_in_place_of_forward_neither_hides_nor_removes_it(path: str, when: str) -> None:
+    """Of any layer, also one that calls the method of the layer's class."""
+    unet = tiny.unet(levels=1)
+    layer, calls = dict(unet.named_sublayers(include_self=True))[path], []
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return type(layer).forward(layer, *args, **kwargs)
+
+    if when == "after":
+        apply_tome(unet, 0.5)
+    layer.forward = forward
+    if when == "before":
+        apply_tome(unet, 0.5)
+    assert np.array_equal(tiny.run_unet(unet), merged(0.5))
+    assert unet.tome.blocks == {"": 4}
+    apply_tome(unet, 0.3)
+    assert np.array_equal(tiny.run_unet(unet), merged(0.3))
+    assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
+    assert layer.forward is forward
+    assert len(calls) == 3

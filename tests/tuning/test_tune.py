@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,8 @@ from ppdiffusers_tome import (
 )
 from ppdiffusers_tome.tuning.candidates import CANDIDATES, common_settings, list_candidates
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.search import _choose
+from ppdiffusers_tome.tuning.search import NUM_CHOOSING, _choose, _choose_over_fewer_steps, _describe_result
+from ppdiffusers_tome.tuning.step_errors import count_images
 
 PROMPT = dict(
     prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.text(1) * 0, height=64, width=64, num_inference_steps=2
@@ -61,6 +63,11 @@ class TestTarget:
     def test_a_bad_one_is_refused(self, given: dict[str, Any], error: type[Exception], words: str) -> None:
         with pytest.raises(error, match=words):
             Target(**given)
+
+
+def of_the_call(found: Tuned) -> list[Trial]:
+    """The trials with the steps of the call, without those of fewer."""
+    return [trial for trial in found.trials if trial.steps is None]
 
 
 def trial(speed_up: float, psnr: float, peak: int | None = None) -> Trial:
@@ -99,12 +106,12 @@ class TestOnAPipeline:
 
     def test_a_family_is_left_when_it_is_fast_enough(self) -> None:
         found = tuned({"a": (MILD, STRONG)}, memory=NO_LIMIT)
-        assert [one.config for one in found.trials] == [MILD]
-        assert (found.config, found.pays) == (MILD, True)
+        assert [one.config for one in of_the_call(found)] == [MILD]
+        assert (found.config, found.pays, found.steps) == (MILD, True, None)
 
     def test_similarity_is_measured_and_the_unmerged_is_the_reference(self) -> None:
         found = tuned({"a": (MILD, STRONG)}, psnr=1)
-        mild, strong = found.trials
+        mild, strong = of_the_call(found)
         assert math.isfinite(mild.psnr)
         assert mild.psnr > strong.psnr > 1
         nothing = tuned({"a": (ToMeConfig(0),)}, psnr=1)
@@ -117,22 +124,55 @@ class TestOnAPipeline:
 
     def test_settings_that_do_not_fit_are_passed_over(self) -> None:
         found = tuned({"a": (ToMeConfig({8: 0.5}), MILD)}, psnr=1)
-        assert [one.config for one in found.trials] == [MILD]
+        assert [one.config for one in of_the_call(found)] == [MILD]
 
-    def test_a_cache_over_steps_is_compared_with_fewer_steps(self) -> None:
-        cached = replace(MILD, cache=0.5)
-        found = tuned({"a": (cached,)}, call={**PROMPT, "num_inference_steps": 12}, memory=NO_LIMIT)
-        assert (found.config, found.pays) == (cached, True)
+    def test_a_cache_over_steps_has_steps_of_the_model_and_is_compared_with_fewer(self) -> None:
+        begun: list[tuple[int, float]] = []
+        found = tuned(
+            {"a": (replace(MILD, cache=0.5),)}, call={**PROMPT, "num_inference_steps": 12}, memory=NO_LIMIT,
+            on_begin=lambda *given: begun.append(given),
+        )  # fmt: skip
+        assert found.config.without_cache == MILD
+        assert (len(found.config.cache), found.config.cache_steps, found.config.cache_scheduler) == (
+            6, 12, "DDIMScheduler",
+        )  # fmt: skip
+        assert found.pays
+        ((num_images, seconds),) = begun
+        assert num_images == 13 + NUM_CHOOSING * count_images(12)
+        assert seconds > 0
         _, unmerged, merged = found.trials
         assert (unmerged.config, merged.config) == (ToMeConfig(0.0), MILD)
         assert all(trial.family == "fewer steps" and 1 <= trial.steps < 12 for trial in (unmerged, merged))
         closest = max((unmerged, merged), key=lambda trial: trial.psnr)
         assert f"{closest.steps} steps with" in found.verdict
 
+    @pytest.mark.parametrize("num_steps", [5, 6])
+    def test_fewer_steps_are_returned_where_they_keep_more(self, num_steps: int) -> None:
+        best = Trial("a", replace(MILD, cache=0.5), 2.0, 33.8, None)
+        fewer = [
+            Trial("fewer steps", MILD, 2.1, 47.0, None, num_steps),
+            Trial("fewer steps", ToMeConfig(0), 1.5, 60.0, None, 8),
+        ]
+        assert _choose_over_fewer_steps(best, fewer, Target(psnr=30)) is fewer[0]
+        assert _choose_over_fewer_steps(best, fewer, Target(psnr=50)) is best
+        assert _choose_over_fewer_steps(best, fewer[1:], Target(psnr=30)) is best
+        assert f"Fewer steps are best here: {num_steps} with" in _describe_result(fewer[0], True, [best, *fewer])
+
+    def test_several_calls_are_all_judged(self) -> None:
+        calls = [PROMPT, {**PROMPT, "prompt_embeds": tiny.text(1) * -2}]
+        both = tuned({"a": (STRONG,)}, call=calls, psnr=1)
+        alone = [tuned({"a": (STRONG,)}, call=call, psnr=1).trials[0].psnr for call in calls]
+        assert both.trials[0].psnr == pytest.approx(min(alone))
+
+    def test_without_a_gain_nothing_is_changed_whatever_is_kept(self) -> None:
+        found = tune(pipeline(), {**PROMPT, "num_inference_steps": 12}, psnr=500, cache=0.5, families={"a": (MILD,)})
+        assert not found.pays
+        assert found.config == ToMeConfig(0)
+
     def test_what_was_found_can_be_applied(self) -> None:
         pipe = pipeline()
         found = tune(pipe, PROMPT, memory=NO_LIMIT)
-        assert found.config in [configs[0] for configs in list_candidates(steps=2).values()]
+        assert found.config in [configs[0] for configs in list_candidates(steps=2).values()] or found.steps == 1
         assert pipe.apply_tome(found.config).tome.config == found.config
         plain = tiny.run_pipeline(remove_tome(pipe))
         nothing = tune(pipe, PROMPT, psnr=500)
@@ -338,7 +378,10 @@ class TestWhatIsLeftBehind:
         states["mine"] = 0
         try:
             tuned({"a": (MILD,)}, call=watched(callback), psnr=1)
-            assert seen == [0, 1] * (len(seen) // 2)
+            # Every image has the states 0 and 1, or 0 alone with fewer steps.
+            assert seen[0] == 0
+            assert set(seen) == {0, 1}
+            assert all(before == 0 for before, state in pairwise(seen) if state == 1)
             assert len(seen) > 4
             assert states["mine"] == 0
         finally:
@@ -363,7 +406,7 @@ class TestCandidates:
         assert {family: len(configs) for family, configs in found.items()} == {
             "todo": 3, "todo, from 0 to 0.9": 1, "keys": 2, "tome, proportional": 2,
             "tome, proportional, from 0 to 0.9": 2, "tome, from 0 to 0.5": 1, "tome": 2, "cache over steps": 4,
-            "todo, from 0 to 0.8, cache over steps": 4, "todo, cache over steps": 4,
+            "todo, from 0 to 0.9, cache over steps": 4, "todo, cache over steps": 4,
             "tome, proportional, from 0 to 0.9, cache over steps": 4,
         }  # fmt: skip
         assert sorted(flat(found), key=repr) == sorted(CANDIDATES, key=repr)

@@ -14,7 +14,7 @@ _COGVIDEOX = BlockAdapter(
     block_class="CogVideoXBlock",
     parent_classes=("CogVideoXTransformer3DModel", "CogVideoXTransformer3DVCtrlModel"),
     points={
-        ATTENTION: (MergePoint("attn1", keys=True, text=FIRST, rotary="image_rotary_emb"),),
+        ATTENTION: (MergePoint("attn1", has_key_layers=True, text=FIRST, rotary="image_rotary_emb"),),
         MLP: (MergePoint("ff", text=FIRST),),
     },
     frames_axis=1,
@@ -28,7 +28,10 @@ _VCTRL = replace(
     _COGVIDEOX,
     block_class="VCtrlBlock",
     parent_classes=("VCtrlModel",),
-    points={ATTENTION: (MergePoint("attn1", keys=True, rotary="image_rotary_emb"),), MLP: (MergePoint("ff"),)},
+    points={
+        ATTENTION: (MergePoint("attn1", has_key_layers=True, rotary="image_rotary_emb"),),
+        MLP: (MergePoint("ff"),),
+    },
     grid_layer="sample_patch_embed",
     grid_inputs=(0,),
     outputs=(0,),

@@ -13,7 +13,7 @@ ADAPTERS = (
         block_class="JointTransformerBlock",
         parent_classes=("SD3Transformer2DModel", "SD3ControlNetModel"),
         points={
-            ATTENTION: (MergePoint("attn", keys=True, text=LAST), MergePoint("attn2", keys=True, text=LAST)),
+            ATTENTION: tuple(MergePoint(layer, has_key_layers=True, text=LAST) for layer in ("attn", "attn2")),
             MLP: (MergePoint("ff"),),
         },
         grid_layer="pos_embed",

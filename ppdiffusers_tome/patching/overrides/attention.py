@@ -11,19 +11,19 @@ from ppdiffusers_tome.merging.masks import add_group_size_bias, append_mask_chan
 from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
 from ppdiffusers_tome.patching.blocks import gets_group_sizes
+from ppdiffusers_tome.patching.layer_class import Override, find_class
 from ppdiffusers_tome.patching.overrides.merge import active_point
-from ppdiffusers_tome.patching.overrides.method import MethodOverride
-from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
-class MaskPreparation(MethodOverride):
+class MaskPreparation(Override):
     """The override of ``Attention.prepare_attention_mask``, which every processor calls with its mask."""
 
-    NAME = "prepare_attention_mask"
+    method = "prepare_attention_mask"
 
-    def __init__(self, attachment: Attachment, layer: Layer, point: MergePoint) -> None:
-        super().__init__(attachment, layer)
+    def __init__(self, state: DenoiserState, layer: Layer, point: MergePoint) -> None:
+        super().__init__(state, layer)
         self.point = point
 
     def run(
@@ -41,7 +41,7 @@ class MaskPreparation(MethodOverride):
             )
             if mask is not None:
                 mask, target_length = self._reduce(mask, target_length, active.block, reduction)
-            if has_own_keys and gets_group_sizes(self.layer, self.attachment.config):
+            if has_own_keys and gets_group_sizes(self.layer, self.state.config):
                 sizes = self._add_sizes(mask, reduction)
                 if mask is None and sizes is not None and self.previous is None:
                     # ppdiffusers' function cannot expand to heads in a program for any batch.
@@ -78,14 +78,14 @@ class MaskPreparation(MethodOverride):
         return paddle.concat([mask, visible], axis=-1), mask.shape[-1] + reduction.num_left
 
 
-class MaskChannel(MethodOverride):
+class MaskChannel(Override):
     """The override of ``Attention.get_attention_scores``, which plain processors call.
 
     Paddle's CPU kernel adds a row to a matrix ten times as slowly as a matrix to a matrix: adding group sizes would
     cost more time than fewer keys save. GPUs are fast at it, and a channel more would break the product's alignment.
     """
 
-    NAME = "get_attention_scores"
+    method = "get_attention_scores"
 
     def run(
         self, call: DenoiserCall, query: paddle.Tensor, key: paddle.Tensor, attention_mask: paddle.Tensor | None = None,
@@ -101,7 +101,7 @@ class MaskChannel(MethodOverride):
 
 def has_plain_scores(attention: Layer) -> bool:
     """Return whether a layer has ppdiffusers' own ``get_attention_scores``."""
-    stored = vars(attention).get(MaskChannel.NAME)
-    holder = next((cls for cls in type(attention).__mro__ if MaskChannel.NAME in vars(cls)), type(attention))
+    cls, name = find_class(attention), MaskChannel.method
+    holder = next((base for base in cls.__mro__ if name in vars(base)), cls)
     is_inherited = (holder.__module__.split(".")[0], holder.__name__) == ("ppdiffusers", "Attention")
-    return is_inherited and (stored is None or isinstance(stored, MaskChannel))
+    return is_inherited and name not in vars(attention)

@@ -12,22 +12,22 @@ from paddle.nn import Layer
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.adapters.adapter import BlockAdapter
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
-from ppdiffusers_tome.patching.overrides.method import ForwardOverride, MethodOverride
-from ppdiffusers_tome.patching.state.attachment import Attachment
+from ppdiffusers_tome.patching.layer_class import Override
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall, require_eager
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.recompute import store_call
 
 Arguments = tuple[Any, ...]
 Keywords = Mapping[str, Any]
 
 
-class InputForward(ForwardOverride):
+class InputOverride(Override):
     """An override that reads the arguments of its layer; ``read`` can be pickled."""
 
     def __init__(
-        self, attachment: Attachment, layer: Layer, read: Callable[[DenoiserCall, Layer, Arguments, Keywords], None]
+        self, state: DenoiserState, layer: Layer, read: Callable[[DenoiserCall, Layer, Arguments, Keywords], None]
     ) -> None:
-        super().__init__(attachment, layer)
+        super().__init__(state, layer)
         self.read = read
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
@@ -36,20 +36,20 @@ class InputForward(ForwardOverride):
         return self.call_original(*args, **kwargs)
 
 
-class ParentForward(ForwardOverride):
+class ParentOverride(Override):
     """The override of the parent of blocks, which holds their layout in a call.
 
-    An ``InputForward`` shows the arguments of the layer that gets the latent to ``read_layout``.
+    An ``InputOverride`` shows the arguments of the layer that gets the latent to ``read_layout``.
     """
 
-    def __init__(self, attachment: Attachment, block: MergeableBlock) -> None:
-        super().__init__(attachment, block.parent)
+    def __init__(self, state: DenoiserState, block: MergeableBlock) -> None:
+        super().__init__(state, block.parent)
         self.adapter, self.level = block.adapter, block.level
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the parent with the layout of its blocks in the call."""
         if call.in_graph:
-            store_call(self.attachment, call)
+            store_call(self.state, call)
         try:
             return self.call_original(*args, **kwargs)
         finally:
@@ -71,7 +71,7 @@ class ParentForward(ForwardOverride):
         if grid is not None:
             call.set_layout(self, Layout(grid, adapter.prefix(self.layer, *inputs), self.level))
             return
-        self.attachment.warn_once(
+        self.state.warn_once(
             "grid",
             f"{names} of {type(self.layer).__name__} do not describe a grid of tokens, row by row, so it runs unmerged",
         )
@@ -79,7 +79,7 @@ class ParentForward(ForwardOverride):
     def _read_values(self, adapter: BlockAdapter, inputs: Sequence[Any]) -> Grid | None:
         """Return the grid in values, read again only after a change."""
         # The same for all blocks of a parent, independent of their prefix.
-        grids, parent = self.attachment.denoising().grids, id(self.layer)
+        grids, parent = self.state.denoising().grids, id(self.layer)
         versions = [tensor.inplace_version for tensor in inputs]
         known = grids.get(parent)
         if known is None or known[1] != versions or any(a is not b for a, b in zip(known[0], inputs, strict=True)):
@@ -87,7 +87,7 @@ class ParentForward(ForwardOverride):
         return grids[parent][2]
 
 
-class BlockForward(ForwardOverride):
+class BlockOverride(Override):
     """The override of a block, which holds those inside of it by path.
 
     Adapters such as LoRA replace layers after ToMe was applied; at the next call of the block the overrides move to the
@@ -95,28 +95,36 @@ class BlockForward(ForwardOverride):
     """
 
     def __init__(
-        self, attachment: Attachment, block: MergeableBlock, parent: ParentForward,
-        inner: Sequence[tuple[str, MethodOverride]],
+        self, state: DenoiserState, block: MergeableBlock, parent: ParentOverride,
+        inner: Sequence[tuple[str, Override]],
     ) -> None:  # fmt: skip
-        super().__init__(attachment, block.block)
+        super().__init__(state, block.block)
         self.parent, self.inner, self.gets_tokens = parent, inner, not block.adapter.tokens_layer
+        for override in (self, *(override for _, override in inner)):
+            override.block = self
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the block in a ``BlockCall``, which matches its tokens once."""
         if call.in_graph:
-            store_call(self.attachment, call)
+            store_call(self.state, call)
         for path, override in self.inner:
             layer = find_layer(self.layer, path)
             if layer is not override.layer and layer is not None:
                 override.follow(layer)
         outer, tokens = call.block, first_argument(self.layer, args, kwargs) if self.gets_tokens else None
         call.num_blocks += 1
-        layout = call.find_layout(self, self.parent)
-        call.block = None if layout is None else BlockCall(call, self, layout, tokens)
+        layout = call.find_layout(self.layer, self.parent)
+        call.block = None if layout is None else BlockCall(call, self.layer, layout, tokens)
         try:
             return self.call_original(*args, **kwargs)
         finally:
             call.block = outer
+
+    def take_off(self) -> None:
+        """Remove this and the overrides inside of the block."""
+        super().take_off()
+        for _, override in self.inner:
+            override.take_off()
 
 
 def read_tokens(call: DenoiserCall, layer: Layer, args: Arguments, kwargs: Keywords) -> None:

@@ -12,110 +12,24 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
-from ppdiffusers_tome.merging.reduction import TokenReduction
-from ppdiffusers_tome.merging.rotary import RotaryEmbedding, Rotation
-from ppdiffusers_tome.merging.token_span import TokenSpan
+from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, OUTPUT, PROJECTIONS, MergePoint
 from ppdiffusers_tome.patching.blocks import MAP_STORING
+from ppdiffusers_tome.patching.layer_class import Override
 from ppdiffusers_tome.patching.overrides.block import first_argument, replace_first_argument
-from ppdiffusers_tome.patching.overrides.method import ForwardOverride
-from ppdiffusers_tome.patching.state.attachment import Attachment
-from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.state.point_call import PointCall
 
 # Norms of the image and of the text, to whose outputs the rotary embedding is applied.
 NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
 
-class ActivePoint:
-    """A merge point of a block that runs on fewer tokens now.
 
-    Attributes:
-        combine: as in ``Matching.reduce``.
-        required: names of the layers of attention without which the result is wrong.
-        ran: names of those that ran.
-        rotations: the rotary embedding of the output of each norm, by the norm's name.
-    """
-
-    def __init__(self, block: BlockCall, reduction: TokenReduction, point: MergePoint, combine: str) -> None:
-        self.block, self.reduction, self.point, self.combine = block, reduction, point, combine
-        self.required = {"to_k"} if reduction.keeps_queries and point.keys else set()
-        self.ran: set[str] = set()
-        self.rotations: dict[str, Rotation] = {}
-        # The last reduced tensor and the result, for the next layer that gets the same tensor.
-        self._reduced: tuple[Any, Any] = (None, None)
-
-    def find_misfit(self, layer: Layer, tokens: paddle.Tensor) -> str:
-        """Return why tokens of a layer cannot be reduced, or ""."""
-        reduction = self.reduction
-        if reduction.fits(tokens) or (self.point.text and tokens.ndim == 3 and tokens.shape[1] > reduction.num_tokens):
-            return ""
-        if reduction.keeps_queries:
-            why = "an attention processor that puts other tokens beside them does that), so it runs unmerged"
-        else:
-            why = "feed-forward chunking does that), so it runs unmerged; switch chunking off to merge here"
-        return (
-            f"{type(layer).__name__} got tokens of shape {list(tokens.shape)} instead of "
-            f"[{reduction.batch}, {reduction.num_tokens}, channels] ({why}"
-        )
-
-    def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
-        """Merge the image tokens of ``[batch, tokens, channels]``."""
-        if not self.point.text:
-            return self.reduction.reduce(tokens, self.combine)
-        image, text = TokenSpan(self.reduction.num_tokens, self.point.text_first).split(tokens)
-        span = TokenSpan(self.reduction.num_left, self.point.text_first)
-        return span.join(self.reduction.reduce(image, self.combine), text)
-
-    def restore(self, output: Any) -> Any:
-        """Unmerge the image tokens of a layer's output, or of the first of several."""
-        if isinstance(output, (tuple, list)):
-            restored = (self.restore(output[0]), *output[1:])
-            return list(restored) if isinstance(output, list) else restored
-        reduction = self.reduction
-        num_text = output.shape[1] - reduction.num_left
-        if num_text < 0 or (num_text > 0 and not self.point.text):
-            return output  # not of merged tokens: a function of the user may replace the output
-        if num_text == 0:
-            return reduction.restore(output)
-        image, text = TokenSpan(reduction.num_left, self.point.text_first).split(output)
-        return TokenSpan(reduction.num_tokens, self.point.text_first).join(reduction.restore(image), text)
-
-    def enter(self, layer: Layer, name: str, tokens: paddle.Tensor) -> paddle.Tensor:
-        """Reduce the tokens of a projection, once for all that get the same tensor."""
-        self.ran.add(name)
-        if self._reduced[0] is not tokens:
-            misfit = self.find_misfit(layer, tokens)
-            if misfit:
-                self.block.run_unmerged("sublayer", misfit)
-                return tokens
-            self._reduced = tokens, self.reduce(tokens)
-        reduced = self._reduced[1]
-        if name == PROJECTIONS[-1]:
-            self._reduced = (None, None)  # attention needs the memory
-        return reduced
-
-    def rotate(self, name: str, x: paddle.Tensor, num_heads: int) -> paddle.Tensor:
-        """Apply the rotary embedding to a norm's output, in the processor's layout."""
-        self.ran.add(name)
-        rotation, text_first = self.rotations[name], self.point.text_first
-        if x.ndim == 3:  # [batch, tokens, heads * channels]
-            return self.rotate(name, x.reshape([0, 0, num_heads, -1]), num_heads).flatten(2)
-        if x.shape[1] == x.shape[2] == num_heads:
-            self.block.run_unmerged(
-                "layout",
-                f"attention on {num_heads} tokens has {num_heads} heads, so the axis of its tokens is unknown, and it "
-                "runs unmerged",
-            )
-            return x
-        if x.shape[1] != num_heads:  # [batch, tokens, heads, channels], as Paddle's own attention takes them
-            return rotation.rotate(x.transpose([0, 2, 1, 3]), text_first=text_first).transpose([0, 2, 1, 3])
-        return rotation.rotate(x, text_first=text_first)
-
-
-class PointForward(ForwardOverride):
+class PointOverride(Override):
     """The override of the attention or feed-forward layer of a merge point."""
 
-    def __init__(self, attachment: Attachment, layer: Layer, point: MergePoint, role: str, combine: str) -> None:
-        super().__init__(attachment, layer)
+    def __init__(self, state: DenoiserState, layer: Layer, point: MergePoint, role: str, combine: str) -> None:
+        super().__init__(state, layer)
         self.point, self.role, self.combine = point, role, combine
         # The type of a processor known to bypass required layers.
         self.bypassing: type | None = None
@@ -127,10 +41,10 @@ class PointForward(ForwardOverride):
         if block is None or reduction is None or self._bypasses():
             return self.call_original(*args, **kwargs)
         tokens = first_argument(self.layer, args, kwargs)
-        active = ActivePoint(block, reduction, self.point, self.combine)
+        active = PointCall(block, reduction, self.point, self.combine)
         obstacle = self._find_obstacle(active, tokens, kwargs)
         if obstacle is not None:
-            self.attachment.warn_once(*obstacle)
+            self.state.warn_once(*obstacle)
             return self.call_original(*args, **kwargs)
         block.active = active
         try:
@@ -148,7 +62,7 @@ class PointForward(ForwardOverride):
         # Too late to merge: the result has other keys, or lacks its positions.
         if missing:
             self.bypassing = type(getattr(self.layer, "processor", None))
-            self.attachment.warn_once("bypass", self._describe_bypass(missing))
+            self.state.warn_once("bypass", self._describe_bypass(missing))
         return self.call_original(*args, **kwargs)
 
     def _bypasses(self) -> bool:
@@ -156,14 +70,14 @@ class PointForward(ForwardOverride):
         processor = getattr(self.layer, "processor", None)
         if not any(self.role in MAP_STORING.get(cls.__name__, ()) for cls in type(processor).__mro__):
             return type(processor) is self.bypassing  # that was logged
-        self.attachment.warn_once(
+        self.state.warn_once(
             "maps",
             f"{type(processor).__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
         )
         return True
 
     def _find_obstacle(
-        self, active: ActivePoint, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
+        self, active: PointCall, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
     ) -> tuple[str, str] | None:
         """Return the warning why the layer runs unmerged, or None."""
         point, reduction, name = self.point, active.reduction, type(self.layer).__name__
@@ -193,7 +107,7 @@ class PointForward(ForwardOverride):
             )
         return None
 
-    def _reduce_keywords(self, active: ActivePoint, kwargs: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
+    def _reduce_keywords(self, active: PointCall, kwargs: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
         """Return the keywords for fewer tokens, and prepare the layers that apply the rest."""
         changed, point, reduction = dict(kwargs), self.point, active.reduction
         if kwargs.get(point.rotary) is not None:
@@ -207,7 +121,7 @@ class PointForward(ForwardOverride):
             mask = kwargs.get(point.mask)
             if mask is not None:
                 mask = reduce_key_mask(mask, reduction, text_first=point.text_first)
-            if self.attachment.config.uses_group_sizes:
+            if self.state.config.uses_group_sizes:
                 text = kwargs.get("encoder_hidden_states")
                 num_text = 0 if text is None else text.shape[1]
                 mask = add_group_size_bias(mask, reduction, num_text, dtype, text_first=point.text_first)
@@ -224,7 +138,7 @@ class PointForward(ForwardOverride):
         )
 
 
-class InnerForward(ForwardOverride):
+class InnerOverride(Override):
     """The override of a layer inside of attention, by its name there.
 
     A projection gets merged tokens, the output of ``OUTPUT`` is unmerged, and that of a norm is rotated.
@@ -232,8 +146,8 @@ class InnerForward(ForwardOverride):
 
     follows_wrappers = True
 
-    def __init__(self, attachment: Attachment, layer: Layer, point: MergePoint, name: str, num_heads: int) -> None:
-        super().__init__(attachment, layer)
+    def __init__(self, state: DenoiserState, layer: Layer, point: MergePoint, name: str, num_heads: int) -> None:
+        super().__init__(state, layer)
         self.point, self.name, self.num_heads = point, name, num_heads
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
@@ -250,7 +164,7 @@ class InnerForward(ForwardOverride):
         return output
 
 
-def active_point(call: DenoiserCall, point: MergePoint) -> ActivePoint | None:
+def active_point(call: DenoiserCall, point: MergePoint) -> PointCall | None:
     """Return the merge point if it runs now."""
     active = None if call.block is None else call.block.active
     return active if active is not None and active.point == point else None

@@ -9,14 +9,14 @@ from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.adapters.adapter import UNETS
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a
+from ppdiffusers_tome.patching.layer_class import Override
 from ppdiffusers_tome.patching.overrides.block import find_arguments
-from ppdiffusers_tome.patching.overrides.method import ForwardOverride
-from ppdiffusers_tome.patching.state.attachment import Attachment
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.step_cache import map_tensors
 
 
-class StackForward(ForwardOverride):
+class StackOverride(Override):
     """The override of a block in a stack, transformer blocks that run one after another.
 
     The whole stack has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
@@ -28,10 +28,10 @@ class StackForward(ForwardOverride):
     """
 
     def __init__(
-        self, attachment: Attachment, layer: Layer, stack: str, outputs: tuple[int | str, ...], *,
+        self, state: DenoiserState, layer: Layer, stack: str, outputs: tuple[int | str, ...], *,
         is_first: bool, is_last: bool,
     ) -> None:  # fmt: skip
-        super().__init__(attachment, layer)
+        super().__init__(state, layer)
         self.stack, self.outputs, self.is_first, self.is_last = stack, outputs, is_first, is_last
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
@@ -61,15 +61,15 @@ class StackForward(ForwardOverride):
         return output
 
 
-class CoarseForward(ForwardOverride):
+class CoarseOverride(Override):
     """The override of a coarse level of a UNet (DeepCache, CVPR 2024).
 
     Only the last of them has an output that a skipped step uses; the others return those of the last computed step,
     which nothing reads. The used one is copied, as what follows may change it in place (FreeU).
     """
 
-    def __init__(self, attachment: Attachment, layer: Layer, *, is_used: bool) -> None:
-        super().__init__(attachment, layer)
+    def __init__(self, state: DenoiserState, layer: Layer, *, is_used: bool) -> None:
+        super().__init__(state, layer)
         self.is_used = is_used
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +87,7 @@ class CoarseForward(ForwardOverride):
         return output
 
 
-def attach_step_cache(attachment: Attachment, denoiser: Layer) -> None:
+def attach_step_cache(state: DenoiserState, denoiser: Layer) -> None:
     """Put the overrides of the cache over steps around those that merge.
 
     Every block that an adapter describes is in a stack, also if its tokens do not merge now. Blocks with other layers
@@ -97,7 +97,7 @@ def attach_step_cache(attachment: Attachment, denoiser: Layer) -> None:
     is_controlnet = any("ControlNet" in cls.__name__ or cls.__name__ == "VCtrlModel" for cls in type(denoiser).__mro__)
     levels = _list_coarse_levels(denoiser, is_controlnet)
     for level, is_used in levels:
-        CoarseForward(attachment, level, is_used=is_used).put()
+        CoarseOverride(state, level, is_used=is_used).put()
     skipped = {id(layer) for level, _ in levels for layer in level.sublayers(include_self=True)}
     stacks: dict[str, list[MergeableBlock]] = {}
     for block in find_blocks(denoiser):
@@ -107,8 +107,8 @@ def attach_step_cache(attachment: Attachment, denoiser: Layer) -> None:
             stacks.setdefault(container, []).append(block)
     for stack, blocks in stacks.items():
         for block in blocks:
-            StackForward(
-                attachment, block.block, stack, block.adapter.outputs,
+            StackOverride(
+                state, block.block, stack, block.adapter.outputs,
                 is_first=block is blocks[0], is_last=block is blocks[-1],
             ).put()  # fmt: skip
 

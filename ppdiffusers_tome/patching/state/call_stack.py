@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from typing import TYPE_CHECKING
 
@@ -25,11 +24,7 @@ class CallStack(threading.local):
 
 
 CALL_STACK = CallStack()
-# Held while overrides come or go, and while a call gets its number: a call sees all overrides of a model or none.
+# The calls of pipelines that run in any thread.
+PIPELINE_CALLS: set[PipelineCall] = set()
+# Held while overrides come or go, and while a call begins: a call sees all overrides of a model or none.
 CHANGES = threading.RLock()
-_numbers = itertools.count(1)
-
-
-def next_call_number() -> int:
-    """Return a number above all earlier ones; the caller holds ``CHANGES``."""
-    return next(_numbers)

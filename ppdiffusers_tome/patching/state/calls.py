@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,13 @@ from ppdiffusers_tome.settings.types import format_setting
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
-    from ppdiffusers_tome.patching.overrides.merge import ActivePoint
-    from ppdiffusers_tome.patching.state.attachment import Attachment
+    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
     from ppdiffusers_tome.patching.state.pipeline_call import Denoising
+    from ppdiffusers_tome.patching.state.point_call import PointCall
     from ppdiffusers_tome.patching.state.progress import Step
 
-
+# Called with every ``BlockCall`` in which tokens merge, of all denoisers.
+WATCHERS: list[Callable[[BlockCall], None]] = []
 _CALLS_DIFFER = (
     "this model's calls cannot be told apart from step to step, as what it is given beside its latents is new in every "
     "step, or the same in several calls of one"
@@ -38,7 +39,6 @@ class DenoiserCall:
     ``latent_shape`` and ``conditioning`` identify it among the calls of the previous step.
 
     Attributes:
-        number: above those of all earlier calls; 0 until it runs.
         timestep: scalar or ``[batch]``; None where the model has none.
         progress: of the denoising, 0 to 1; None if no setting needs it, or it is unknown.
         layouts: of the blocks in the parents that run now, by the override of the parent.
@@ -48,16 +48,17 @@ class DenoiserCall:
         cached_step: of the cache over steps; None where all layers run.
         foreign_forward: the name of the denoiser's class where other code replaced its ``forward``, else "".
         in_graph: True if gradients may be computed, so that checkpointing may run parts of it again.
-        is_stored: True once a backward pass is to run parts of it again.
+        is_running: True until the denoiser returns.
+        stretches: of gradient checkpointing, by id, that a backward pass is to run again in this call.
         num_blocks: the number of blocks that ran.
     """
 
     def __init__(
-        self, attachment: Attachment, latent_shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (), *,
+        self, state: DenoiserState, latent_shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (), *,
         training: bool = False, denoiser: Layer | None = None,
     ) -> None:  # fmt: skip
-        self.attachment, self._config = attachment, attachment.config
-        self.number = self.num_blocks = 0
+        self.state, self._config = state, state.config
+        self.num_blocks = 0
         self._latent_shape, self._conditioning = latent_shape, conditioning
         self.denoiser = denoiser
         # Training uses random timesteps and images.
@@ -67,7 +68,8 @@ class DenoiserCall:
         self.cached_step: CachedStep | None = None
         self._step_number: int | None = None
         self.foreign_forward = ""
-        self.is_stored = False
+        self.is_running = False
+        self.stretches: set[int] = set()
         self.progress: float | None = None
         self.layouts: dict[object, Layout] = {}
         self.block: BlockCall | None = None
@@ -92,15 +94,15 @@ class DenoiserCall:
         elif not self._shares_steps or not paddle.in_dynamic_mode():
             return  # a program that is being traced has no values yet
         value = float(timestep.reshape([-1])[0])
-        denoising = self.attachment.denoising()
+        denoising = self.state.denoising()
         step = denoising.tracker.step_at(value)
         self.progress = step.progress
         if denoising.is_of_pipeline and step.progress is not None:
             denoising.progress.add(step.progress)
         if step.progress is None and self._config.uses_progress:
-            self.attachment.warn_once(
+            self.state.warn_once(
                 "progress",
-                f"a timestep of {value:g} is outside 0 to {self.attachment.max_timestep:g}, so the progress of the "
+                f"a timestep of {value:g} is outside 0 to {self.state.max_timestep:g}, so the progress of the "
                 f"denoising is unknown, and the model runs unmerged; {denoising.advice}, or give one ratio for the "
                 "whole denoising",
             )
@@ -109,7 +111,7 @@ class DenoiserCall:
                 denoising.matchings.next_step(continues=step.continues)
             self._reductions = denoising.matchings.lookup(self._latent_shape, self._conditioning)
             if denoising.matchings.never_matches:
-                self.attachment.warn_once(
+                self.state.warn_once(
                     "no reuse",
                     f"{_CALLS_DIFFER}, so reuse_steps has no effect here; reuse_blocks has",
                 )
@@ -119,7 +121,7 @@ class DenoiserCall:
             if obstacle is None:
                 self.cached_step = self._begin_cached_step(denoising, step)
             else:
-                self.attachment.warn_once(*obstacle)
+                self.state.warn_once(*obstacle)
 
     def find_cached_step(self) -> CachedStep | None:
         """Return the step of the cache; None where all layers run."""
@@ -134,7 +136,7 @@ class DenoiserCall:
         if self.timestep is None:
             self._warn_of_missing_timestep()
         is_skipped = self.cached_step is not None and self.cached_step.has_skipped
-        self.attachment.denoising().report.count(self._step_number, is_skipped=is_skipped)
+        self.state.denoising().report.count(self._step_number, is_skipped=is_skipped)
 
     def _find_cache_obstacle(self, denoising: Denoising, step: Step, timestep: float) -> tuple[str, str] | None:
         """Return the warning why a call cannot use the cache over steps, or None."""
@@ -170,12 +172,12 @@ class DenoiserCall:
         """Return the state of the cache over steps, or None with the reason logged."""
         histories = denoising.histories.lookup(self._latent_shape, self._conditioning)
         if denoising.histories.never_matches:
-            self.attachment.warn_once(
+            self.state.warn_once(
                 "cache never matches", f"{_CALLS_DIFFER}, so the cache over steps has no effect on them"
             )
             return None
         if not histories and self.denoiser is not None and stores_attention_maps(self.denoiser):
-            self.attachment.warn_once(
+            self.state.warn_once(
                 "cache with maps",
                 "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
                 "has no effect here",
@@ -183,16 +185,16 @@ class DenoiserCall:
             return None
         number = step.number or 0
         is_planned = number in denoising.computed_steps or number >= denoising.num_steps
-        is_kept = denoising.keeps(number) or self.attachment.record is not None
+        is_kept = denoising.keeps(number) or self.state.record is not None
         return CachedStep(
             step.time, is_planned or not histories, is_kept, denoising.slope_at(number), denoising.has_slope, histories,
-            record=None if self.attachment.record is None else partial(self.attachment.record, number),
+            record=None if self.state.record is None else partial(self.state.record, number),
         )  # fmt: skip
 
     def _warn_of_useless_cache(self, denoising: Denoising) -> None:
         """Warn if no step of a run is to be skipped."""
         cache, num_steps = self._config.cache, denoising.num_steps
-        if len(denoising.computed_steps) < num_steps or self.attachment.record is not None:
+        if len(denoising.computed_steps) < num_steps or self.state.record is not None:
             return
         if isinstance(cache, tuple):
             remedy = "list fewer steps"
@@ -200,7 +202,7 @@ class DenoiserCall:
             remedy = f"a fraction skips steps of {MIN_STEPS} or more that follow one another; list the computed steps"
         else:
             remedy = "give a greater fraction"
-        self.attachment.warn_once(
+        self.state.warn_once(
             "nothing to skip",
             f"cache={format_setting(cache)} leaves nothing to skip in a denoising of {num_steps} steps, so they are "
             f"computed; {remedy}",
@@ -210,14 +212,14 @@ class DenoiserCall:
         """Warn if a list of computed steps was chosen for other steps."""
         steps, scheduler = self._config.cache_steps, self._config.cache_scheduler
         if steps is not None and steps != denoising.num_steps:
-            self.attachment.warn_once(
+            self.state.warn_once(
                 "other steps",
                 f"the list in cache is for {steps} steps and this denoising has {denoising.num_steps}, so its steps "
                 "keep their places as fractions of the denoising; choose them again for so many "
                 "(ppdiffusers_tome.tune)",
             )
         if scheduler is not None and scheduler != denoising.scheduler:
-            self.attachment.warn_once(
+            self.state.warn_once(
                 "other scheduler",
                 f"the list in cache was chosen with {scheduler} and this pipeline has {denoising.scheduler}, with "
                 "which other steps may matter; choose them again with it (ppdiffusers_tome.tune)",
@@ -244,7 +246,7 @@ class DenoiserCall:
             return None
         num_merged = config.num_merged(layout.grid, layout.level, self.progress)
         if config.uses_progress:
-            denoising = self.attachment.denoising()
+            denoising = self.state.denoising()
             denoising.has_merged = bool(denoising.has_merged) or num_merged > 0
         if num_merged == 0 or not self._has_cells(layout.grid):
             return None
@@ -252,12 +254,12 @@ class DenoiserCall:
             require_eager("min_similarity")
         # While a program is traced, the same batch is fixed in some tensors and dynamic in others.
         batch = tokens.shape[0] if paddle.in_dynamic_mode() else None
-        key = (None if config.reuse_blocks else block.name, layout, batch)
+        key = (None if config.reuse_blocks else block.layer, layout, batch)
         if self._reductions is not None and key in self._reductions:
             return self._reductions[key]
         if layout not in self._reducers:
             self._reducers[layout] = build_reducer(
-                config, layout, num_merged, timestep=self.timestep, constants=self.attachment.constants
+                config, layout, num_merged, timestep=self.timestep, constants=self.state.constants
             )
         reduction = self._reducers[layout](tokens)
         if self._reductions is not None:
@@ -273,7 +275,7 @@ class DenoiserCall:
             effect = "reuse_steps has no effect here; reuse_blocks has"
         else:
             return
-        self.attachment.warn_once(
+        self.state.warn_once(
             "timestep", f"this model, or part of one, does not report its timestep, so {effect}"
         )
 
@@ -282,7 +284,7 @@ class DenoiserCall:
         sx, sy, st = self._config.sx, self._config.sy, self._config.st
         if grid.num_cells(sx, sy, st) > 0:
             return True
-        self.attachment.warn_once(
+        self.state.warn_once(
             "cell",
             f"a grid of {grid} tokens is smaller than one cell of {Grid(sy, sx, st)}, so its blocks run unmerged; use "
             f"{'more frames, ' if st > 1 else ''}a larger image or a smaller stride",
@@ -294,7 +296,7 @@ class BlockCall:
     """One call of a block.
 
     Attributes:
-        name: the key of the block in the denoiser.
+        layer: the block.
         tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None once they are
             matched, and until a layer inside of the block gets them where that is the ``tokens_layer``.
         reduction: of the block's tokens; None if the block runs unmerged, or has not been matched yet.
@@ -302,12 +304,12 @@ class BlockCall:
     """
 
     def __init__(
-        self, call: DenoiserCall, name: Hashable, layout: Layout, tokens: paddle.Tensor | None = None
+        self, call: DenoiserCall, layer: Hashable, layout: Layout, tokens: paddle.Tensor | None = None
     ) -> None:
-        self.call, self.name, self.layout, self.tokens = call, name, layout, tokens
+        self.call, self.layer, self.layout, self.tokens = call, layer, layout, tokens
         self.is_matched = False
         self.reduction: TokenReduction | None = None
-        self.active: ActivePoint | None = None
+        self.active: PointCall | None = None
 
     def match(self) -> TokenReduction | None:
         """Match the block's tokens at the first use and return their reduction.
@@ -317,26 +319,26 @@ class BlockCall:
         if self.is_matched or self.tokens is None:
             return self.reduction
         self.is_matched, tokens, self.tokens = True, self.tokens, None
-        grid, attachment, shape = self.layout.grid, self.call.attachment, list(tokens.shape)
+        grid, state, shape = self.layout.grid, self.call.state, list(tokens.shape)
         if tokens.ndim == 4 and shape[2:] == [grid.height, grid.width]:
             tokens = tokens.flatten(2).transpose([0, 2, 1])
         if tokens.ndim == 3 and tokens.shape[1] == self.layout.num_tokens:
             self.reduction = self.call.find_reduction(self, tokens)
         else:
             prefix = f" behind {self.layout.prefix} others" if self.layout.prefix else ""
-            attachment.warn_once(
+            state.warn_once(
                 "tokens",
                 f"a block got tokens of shape {shape} where its latent has {grid} tokens{prefix}; it runs unmerged",
             )
-        if attachment.watch is not None and self.reduction is not None:
-            attachment.watch(self)
+        for watch in WATCHERS if self.reduction is not None else ():
+            watch(self)
         return self.reduction
 
     def run_unmerged(self, topic: str = "", reason: str = "") -> None:
         """Stop merging in this call of the block; log the reason once."""
         self.is_matched, self.tokens, self.reduction, self.active = True, None, None, None
         if topic:
-            self.call.attachment.warn_once(topic, reason)
+            self.call.state.warn_once(topic, reason)
 
 
 def require_eager(what: str, remedy: str = "apply_tome with one ratio and without it") -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -16,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppdiffusers_tome.merging.grid import Grid
+from ppdiffusers_tome.patching.layer_class import list_overrides, reset_step_caches
 from ppdiffusers_tome.patching.models import list_models
-from ppdiffusers_tome.patching.overrides.method import list_overrides, reset_step_caches
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, PIPELINE_CALLS
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker, Step, TimestepTracker
-from ppdiffusers_tome.patching.state.reuse import CallMemory
 from ppdiffusers_tome.patching.state.step_cache import StepReport, count_bytes
+from ppdiffusers_tome.patching.state.step_memory import StepMemory
 from ppdiffusers_tome.settings.step_schedule import UNET, choose_computed_steps, spread_slopes
 
 if TYPE_CHECKING:
     import paddle
 
-    from ppdiffusers_tome.patching.state.attachment import Attachment
+    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
     from ppdiffusers_tome.settings.config import ToMeConfig
 
 # Schedulers whose list ends with the finished image, for which no denoiser is called.
@@ -57,8 +58,8 @@ class Denoising:
     ) -> None:  # fmt: skip
         self.tracker, self.is_of_pipeline = tracker, is_of_pipeline
         self.family, self.scheduler = family, scheduler
-        self.matchings = CallMemory(reuse_steps, _are_equal)
-        self.histories = CallMemory(math.inf, _are_equal)
+        self.matchings = StepMemory(reuse_steps, _are_equal)
+        self.histories = StepMemory(math.inf, _are_equal)
         self.report = StepReport()
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.has_merged: bool | None = None
@@ -128,44 +129,51 @@ class PipelineCall:
     """A call of a pipeline."""
 
     def __init__(self, pipe: Any) -> None:
-        self._pipe = pipe
-        self._denoisings: dict[Attachment, Denoising | None] = {}
+        self._pipe, self._thread = pipe, threading.get_ident()
+        PIPELINE_CALLS.add(self)
+        self._denoisings: dict[DenoiserState, Denoising | None] = {}
         # Read once each time they are set, as on a GPU reading waits for the device.
         self._timesteps: dict[int, tuple[Any, list[float]]] = {}
 
-    def denoising(self, attachment: Attachment) -> Denoising | None:
+    def denoising(self, state: DenoiserState) -> Denoising | None:
         """Return a denoiser's denoising in this call; None outside of the pipeline.
 
         A callback may call another model, to which the pipeline's steps do not apply.
         """
-        if attachment not in self._denoisings:
-            names = (name for name, model in list_models(self._pipe) if attachment in _list_attachments(model))
+        if state not in self._denoisings:
+            names = (name for name, model in list_models(self._pipe) if state in _list_states(model))
             name, denoising = next(names, None), None
             if name is not None:
                 schedules = functools.partial(self._list_schedules, name)
                 tracker = (
                     SchedulerTracker(schedules, self._count_steps) if schedules()
-                    else TimestepTracker(attachment.max_timestep)
+                    else TimestepTracker(state.max_timestep)
                 )  # fmt: skip
                 scheduler = type(getattr(self._pipe, "scheduler", None)).__name__
-                denoising = Denoising(
-                    tracker, attachment.config.reuse_steps, family=attachment.family, scheduler=scheduler
-                )
-            self._denoisings[attachment] = denoising
-        return self._denoisings[attachment]
+                denoising = Denoising(tracker, state.config.reuse_steps, family=state.family, scheduler=scheduler)
+            self._denoisings[state] = denoising
+        return self._denoisings[state]
+
+    def uses(self, layers: Collection[int]) -> bool:
+        """Return whether another thread runs this with some of these layers, given by id."""
+        if self._thread == threading.get_ident():
+            return False
+        models = (model for _, model in list_models(self._pipe))
+        return any(id(layer) in layers for model in models for layer in model.sublayers(include_self=True))
 
     def end(self, *, is_complete: bool) -> None:
         """Report cached steps, free all values, log a ``start`` or ``end`` without effect."""
+        PIPELINE_CALLS.discard(self)
         denoisings, self._denoisings = self._denoisings, {}
-        for attachment, denoising in denoisings.items():
-            if denoising is not None and attachment.config.cache:
+        for state, denoising in denoisings.items():
+            if denoising is not None and state.config.cache:
                 entries = denoising.histories.entries
                 denoising.report.cache_bytes = count_bytes(chain.from_iterable(entry.values() for entry in entries))
-                attachment.last_image = denoising.report
+                state.last_image = denoising.report
             if is_complete and denoising is not None:
-                message = denoising.explain_bounds(attachment.config)
+                message = denoising.explain_bounds(state.config)
                 if message is not None:
-                    attachment.warn_once("start and end", message)
+                    state.warn_once("start and end", message)
 
     def _count_steps(self) -> int | None:
         """Return how many of the schedule's steps the pipeline runs, where it says so.
@@ -252,17 +260,17 @@ def _begin(pipe: Any) -> PipelineCall:
     # Pyramid Attention Broadcast keeps its cache: the first steps would reuse the attention of the last image.
     for _, model in list_models(pipe) if hasattr(type(pipe), "components") else ():
         layers = [layer for layer in model.sublayers(include_self=True) if "_diffusers_hook" in vars(layer)]
-        if layers and any(True for _ in _list_attachments(model)):
+        if layers and any(True for _ in _list_states(model)):
             for layer in layers:
                 reset_step_caches(layer)
     return PipelineCall(pipe)
 
 
-def _list_attachments(model: Any) -> Iterator[Any]:
-    """Yield the attachments of all overrides on a model."""
+def _list_states(model: Any) -> Iterator[Any]:
+    """Yield the states of all overrides on a model."""
     for layer in model.sublayers(include_self=True):
-        for override in list_overrides(layer, with_removed=True):
-            yield override.attachment
+        for override in list_overrides(layer):
+            yield override.state
 
 
 def _generate() -> Iterator[None]:

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Hashable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paddle.distributed.fleet import recompute as _recompute
 
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+if TYPE_CHECKING:
+    from ppdiffusers_tome.patching.state.calls import DenoiserCall
 
 _FOLDER = str(Path(_recompute.__file__).parent)
 # Functions of Paddle that run a stretch, and the variable of its object: reentrant, then not.
@@ -31,7 +32,7 @@ def store_call(owner: Hashable, call: DenoiserCall) -> None:
         calls = vars(stretch).setdefault(_NAME, {}).setdefault(owner, [])
         if call not in calls:
             calls.append(call)
-            call.is_stored = True
+            call.stretches.add(id(stretch))
 
 
 def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall | None:
@@ -44,6 +45,7 @@ def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall
         if calls:
             if next_one:
                 calls.append(calls.pop(0))
+            calls[-1].stretches.discard(id(stretch))
             return calls[-1]
     return None
 

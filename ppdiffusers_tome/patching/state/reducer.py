@@ -34,7 +34,7 @@ def build_reducer(
         timestep: scalar or ``[batch]``, on which the random choice depends, or None.
         constants: as in ``partition.random_partition``.
     """
-    constants, keys = constants or Constants(), METHODS[config.method].keys
+    constants, keys = constants or Constants(), METHODS[config.method].key_reduction
     grid = layout.grid if config.st > 1 else layout.grid.single_frame
     frames, stride = layout.grid.frames // grid.frames, (config.sx, config.sy, config.st)
     # A ramp has another number in every step.

@@ -208,7 +208,7 @@ def _estimate_level(
     num_heads = max(getattr(layer, "heads", 0) for layer in blocks[0].block.sublayers(include_self=True))
     ratio = config.highest_ratio(level)
     num_merged = grid.num_merged(ratio)
-    if num_merged and METHODS[config.method].keys == POOLED:
+    if num_merged and METHODS[config.method].key_reduction == POOLED:
         num_merged = grid.num_tokens - plan_pooling(Layout(grid), num_merged, (config.sx, config.sy, 1)).num_left
     if not num_selected and config.levels is not None:
         reason = f"none: ratio names level {', '.join(map(str, config.levels))} only"

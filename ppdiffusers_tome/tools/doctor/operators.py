@@ -15,8 +15,8 @@ from ppdiffusers_tome.tools.doctor.imports import ENDED
 
 # Methods: all; those that choose tokens, keep some as keys, compare them, use group sizes, add rows, or reduce queries.
 _ALL = frozenset(METHODS)
-_CHOOSING = frozenset(name for name, method in METHODS.items() if method.keys != POOLED)
-_KEEPING = frozenset(name for name, method in METHODS.items() if method.keys == CHOSEN)
+_CHOOSING = frozenset(name for name, method in METHODS.items() if method.key_reduction != POOLED)
+_KEEPING = frozenset(name for name, method in METHODS.items() if method.key_reduction == CHOSEN)
 _COMPARING = frozenset(name for name, method in METHODS.items() if method.compares)
 _WEIGHTING = frozenset(name for name, method in METHODS.items() if method.proportional)
 _ADDING, _TOFU = _COMPARING | (_ALL - _CHOOSING), frozenset({"tofu"})

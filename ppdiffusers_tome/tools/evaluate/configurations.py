@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeError, UserError
+from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.presets import is_preset
 from ppdiffusers_tome.settings.types import format_setting, truncated_repr
 from ppdiffusers_tome.tools.generation.arguments import name_option
@@ -164,7 +164,7 @@ def _refuse_unused(args: argparse.Namespace, overrides: Mapping[str, Any], *, ha
 def _read_config(path: str, overrides: Mapping[str, Any]) -> Configuration:
     """Return a preset or a file of settings, with the command's own settings."""
     try:
-        config = apply_overrides(path, overrides)
+        config = combine_settings(path, overrides)
     except ToMeError as error:
         raise UserError(f"--configs {error}") from error  # which names the path
     family, changes = str(path) if is_preset(path) else None, ""

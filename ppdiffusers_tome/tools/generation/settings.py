@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
+from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.overrides import apply_overrides
 from ppdiffusers_tome.settings.types import UNSET, truncated_repr
 from ppdiffusers_tome.tools.console.parsing import refuse_options
 from ppdiffusers_tome.tools.generation.edges import EdgeSource
@@ -166,7 +166,7 @@ def check_text(name: str, text: Any) -> None:
 def parse_tome_config(args: argparse.Namespace, ratio: float | None) -> ToMeConfig:
     """Return the settings of token merging; ``ratio`` as for ``parse_settings``."""
     overrides = get_tome_overrides(args)
-    return apply_overrides(getattr(args, "config", None), overrides if ratio is None else overrides | {"ratio": ratio})
+    return combine_settings(getattr(args, "config", None), overrides if ratio is None else overrides | {"ratio": ratio})
 
 
 def get_tome_overrides(args: argparse.Namespace) -> dict[str, Any]:

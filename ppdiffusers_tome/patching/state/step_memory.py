@@ -27,7 +27,7 @@ class _Entry(NamedTuple):
     values: Values
 
 
-class CallMemory:
+class StepMemory:
     """The values that the calls of one denoising share with those of later steps.
 
     Args:

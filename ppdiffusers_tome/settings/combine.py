@@ -1,4 +1,4 @@
-"""Overrides: single settings on top of a preset, config or file."""
+"""Single settings on top of a preset, config or file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ppdiffusers_tome.settings.presets import is_preset, presets
 from ppdiffusers_tome.settings.types import UNSET, check_type, truncated_repr
 
 
-def apply_overrides(base: ToMeConfig | str | Path | None, overrides: Mapping[str, Any]) -> ToMeConfig:
+def combine_settings(base: ToMeConfig | str | Path | None, overrides: Mapping[str, Any]) -> ToMeConfig:
     """Replace single settings of a preset, config or file.
 
     Args:
@@ -26,7 +26,7 @@ def apply_overrides(base: ToMeConfig | str | Path | None, overrides: Mapping[str
             the error says which setting comes from where, and what to do.
 
     Example:
-        >>> apply_overrides("quality", {"ratio": 0.5, "seed": 1}).summary
+        >>> combine_settings("quality", {"ratio": 0.5, "seed": 1}).summary
         'ratio 0.5, seed 1, method todo'
     """
     overrides = {name: value for name, value in overrides.items() if value is not UNSET}

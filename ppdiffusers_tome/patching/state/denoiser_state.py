@@ -1,4 +1,4 @@
-"""The state of a denoiser with ToMe: settings, constants and logged topics."""
+"""The state of a denoiser with ToMe: settings, constants and what was warned of."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import os
 import sys
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import paddle
 
 from ppdiffusers_tome.merging.constants import Constants
-from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES, next_call_number
-from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES
+from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
 from ppdiffusers_tome.patching.state.recompute import find_stored_call
@@ -31,7 +31,7 @@ _SPECS = map(find_spec, ("ppdiffusers_tome", "paddle", "ppdiffusers", "paddlenlp
 _LIBRARIES = (*(f"{Path(spec.origin).parent}{os.sep}" for spec in _SPECS if spec and spec.origin), contextlib.__file__)
 
 
-class Attachment:
+class DenoiserState:
     """The state that all overrides of a denoiser share; copies keep settings.
 
     Attributes:
@@ -43,23 +43,20 @@ class Attachment:
         family: of the denoiser, see ``FAMILIES``.
         record: called with the step, key and value of each layer that the cache over steps stores; None except in
             tuning.
-        watch: called with every ``BlockCall`` in which tokens merge; None for no overhead.
+        is_removed: True once the overrides of the denoiser are off.
     """
 
     def __init__(self, config: ToMeConfig, max_timestep: float = 1000, family: str = UNET) -> None:
         self.config, self.max_timestep, self.family = config, max_timestep, family
         self.constants = Constants()
         self.last_image: StepReport | None = None
-        self.has_run_blocks = False
-        self.watch: Callable[[BlockCall], None] | None = None
         self.record: Callable[[int, Hashable, Any], None] | None = None
+        self.has_run_blocks = self.is_removed = False
         self._warned: set[str] = set()
         # The steps of a denoiser without a pipeline, by thread.
         self._without_pipeline = threading.local()
-        self._running: list[int] = []
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
-        # While the denoiser itself is traced, Paddle runs its ``forward`` without our override.
-        self._traced: tuple[Any, DenoiserCall] | None = None
+        # Calls that run, or of which a backward pass may run parts again.
+        self._calls: WeakSet[DenoiserCall] = WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"config": self.config, "max_timestep": self.max_timestep, "family": self.family}
@@ -67,14 +64,17 @@ class Attachment:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
+    def register(self, call: DenoiserCall) -> bool:
+        """Register a call that begins; return False if the overrides were removed meanwhile."""
+        with CHANGES:
+            if not self.is_removed:
+                self._calls.add(call)
+                call.is_running = True
+            return call.is_running
+
     @contextmanager
     def make_current(self, call: DenoiserCall) -> Iterator[None]:
-        """Make a call the current one of this thread in this context."""
-        is_first_run = call.number == 0
-        if is_first_run:
-            with CHANGES:
-                call.number = next_call_number()
-                self._running.append(call.number)
+        """Make a registered call the current one of this thread until it ends."""
         CALL_STACK.calls.append(call)
         try:
             yield
@@ -83,30 +83,22 @@ class Attachment:
             raise
         finally:
             CALL_STACK.calls.pop()
-            if is_first_run and call.is_stored:
-                weakref.finalize(call, self._end, call.number)  # until then a backward pass may run its layers again
-            elif is_first_run:
-                self._end(call.number)
+            call.is_running = False
 
     def current_call(self) -> DenoiserCall | None:
-        """Return the call that runs now, a backward pass or trace included."""
+        """Return the call that runs now, a backward pass included."""
         for call in reversed(CALL_STACK.calls):
-            if call.attachment is self:
+            if call.state is self:
                 return call
-        if paddle.in_dynamic_mode():
-            return find_stored_call(self)
-        if CALL_STACK.calls:
-            return None
-        program = paddle.static.default_main_program()
-        if self._traced is None or self._traced[0] is not program:
-            self._traced = program, DenoiserCall(self)
-        return self._traced[1]
+        return find_stored_call(self) if paddle.in_dynamic_mode() else None
 
-    def call_when_idle(self, number: int, action: Callable[[], None]) -> None:
-        """Call ``action`` once no earlier call runs in any thread."""
-        with CHANGES:
-            self._waiting.append((number, action))
-        self._run_idle_actions()
+    def find_use(self) -> str:
+        """Return what still needs the overrides, a clause, or ""; the caller holds ``CHANGES``."""
+        if any(call.is_running for call in self._calls):
+            return "while a call of the denoiser runs"
+        if any(call.stretches for call in self._calls):
+            return "before the backward pass of a call with gradient checkpointing, which runs its layers again"
+        return ""
 
     def denoising(self) -> Denoising:
         """Return the denoising of the running pipeline, otherwise of this thread."""
@@ -128,16 +120,3 @@ class Attachment:
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
             level, frame = level + 1, frame.f_back
         warnings.warn(f"ToMe: {message}", stacklevel=level + 1)
-
-    def _end(self, number: int) -> None:
-        with CHANGES:
-            self._running.remove(number)
-        self._run_idle_actions()
-
-    def _run_idle_actions(self) -> None:
-        with CHANGES:
-            oldest = min(self._running, default=None)
-            ready = [entry for entry in self._waiting if oldest is None or entry[0] < oldest]
-            self._waiting = [entry for entry in self._waiting if entry not in ready]
-        for _, action in ready:
-            action()

@@ -1,0 +1,249 @@
+"""Layers with ToMe: their methods run overrides.
+
+A layer with ToMe gets a class made from its own, as in tomesd, with the same name and module. ``forward`` of that
+class runs what ``put`` stored in the layer's ``__dict__``, and otherwise the original. So hooks of the user run outside
+and see all tokens, keywords arrive on every Paddle, ``try``/``finally`` ends a call even after KeyboardInterrupt, and a
+deep copy or pickle of a model carries its ToMe. A function of the user in place of ``forward`` runs inside if it was
+there before, and around if it came later.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import paddle
+from paddle.jit.sot import psdb
+from paddle.nn import Layer
+
+from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME, convert_while_tracing
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.patching.state.calls import DenoiserCall
+    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+
+# The methods that overrides replace.
+_REPLACEABLE = ("forward", "prepare_attention_mask", "get_attention_scores")
+# The attribute of a layer that holds, by method, the outermost override; or, if they are gone, what they replaced.
+_OVERRIDES = "_ppdiffusers_tome"
+
+
+class Override:
+    """What runs in place of a layer's method in calls of its denoiser.
+
+    A subclass defines ``run``, which gets the running call and the arguments and calls ``call_original``. Outside of a
+    call of the denoiser the original runs. Overrides are copied and pickled with their layer.
+
+    Attributes:
+        method: the name of the method.
+        state: of the denoiser.
+        layer: the layer.
+        block: the override of the block that this belongs to; None where it serves several blocks.
+        previous: what this runs around: another override, a function of the user, or None for the class's method.
+    """
+
+    method: ClassVar[str] = "forward"
+    # True if this moves to a layer that wraps its own, as a LoRA wraps ``to_k``.
+    follows_wrappers: ClassVar[bool] = False
+
+    def __init__(self, state: DenoiserState, layer: Layer) -> None:
+        self.state, self.layer = state, layer
+        self.block: Any = None
+        self.previous: Callable[..., Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {type(self.layer).__name__}.{self.method}, {self.state.config.summary}"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = self.state.current_call()
+        return self.call_original(*args, **kwargs) if call is None else self.run(call, *args, **kwargs)
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Run in place of the method."""
+        raise NotImplementedError
+
+    def call_original(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method that this replaces."""
+        return _call(self.layer, self.method, self.previous, args, kwargs)
+
+    def put(self) -> None:
+        """Store this on its layer, around what is there."""
+        layer, method = self.layer, self.method
+        if not is_overridden(layer):
+            layer.__class__ = _class_with_overrides(find_class(layer))
+            vars(layer)[_OVERRIDES] = {}
+        functions = vars(layer)[_OVERRIDES]
+        self.previous = functions[method] if method in functions else _take_function(layer, method)
+        functions[method] = self
+
+    def take_off(self) -> None:
+        """Remove this from its layer, which is as before once no override is left."""
+        holder, key = vars(self.layer).get(_OVERRIDES, {}), self.method
+        while isinstance(holder.get(key), Override):
+            if holder[key] is self:
+                holder[key] = self.previous
+                _restore(self.layer)
+                return
+            holder, key = vars(holder[key]), "previous"
+
+    def follow(self, layer: Layer) -> None:
+        """Move this to the layer that replaced its own in the model."""
+        wraps = any(inner is self.layer for inner in layer.sublayers())
+        # Where the new layer wraps this one's and calls it, an override of a whole attention stays.
+        if not wraps or self.follows_wrappers:
+            self.take_off()
+            self.layer = layer
+            self.put()
+
+
+def is_overridden(layer: Layer) -> bool:
+    """Return whether the class of a layer runs overrides."""
+    return _OVERRIDES in vars(layer)
+
+
+def list_overrides(layer: Layer) -> list[Override]:
+    """List the overrides of all methods of a layer, outermost first."""
+    return [override for top in vars(layer).get(_OVERRIDES, {}).values() for override in _walk(top)]
+
+
+def list_functions(layer: Layer) -> list[Any]:
+    """List the functions of others in place of a layer's ``forward``, around and inside of overrides."""
+    return [each for each in (vars(layer).get("forward"), find_inside(layer)) if each is not None]
+
+
+def find_inside(layer: Layer) -> Any:
+    """Return the function of a user that the overrides of a layer's ``forward`` run around, or None."""
+    function: Any = vars(layer).get(_OVERRIDES, {}).get("forward")
+    while isinstance(function, Override):
+        function = function.previous
+    return function
+
+
+def find_class(layer: Layer) -> type:
+    """Return the class of a layer without ToMe."""
+    return vars(type(layer)).get("_plain_class", type(layer))
+
+
+def reset_step_caches(layer: Layer) -> None:
+    """Drop the results in the caches over steps of a layer.
+
+    They are hooks of ppdiffusers, such as Pyramid Attention Broadcast, which return earlier results in some steps.
+    """
+    for hook in list(getattr(vars(layer).get("_diffusers_hook"), "hooks", {}).values()):
+        if getattr(getattr(hook, "state", None), "cache", None) is not None:
+            hook.reset_state(layer)
+
+
+def _walk(function: Any) -> Iterator[Override]:
+    while isinstance(function, Override):
+        yield function
+        function = function.previous
+
+
+class _Running(threading.local):
+    """The layers and methods whose function of a user runs in this thread."""
+
+    def __init__(self) -> None:
+        self.functions: set[tuple[int, str]] = set()
+
+
+_RUNNING = _Running()
+
+
+def _call(layer: Layer, method: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call an override, a function of the user, or for None the method of the layer's class."""
+    if isinstance(function, Override):
+        return function(*args, **kwargs)
+    key = (id(layer), method)
+    if function is None:
+        function = getattr(find_class(layer), method).__get__(layer)
+        return (function if paddle.in_dynamic_mode() else convert_while_tracing(function))(*args, **kwargs)
+    _RUNNING.functions.add(key)  # it may call the method of the layer's class, which is ours
+    try:
+        return (function if paddle.in_dynamic_mode() else convert_while_tracing(function))(*args, **kwargs)
+    finally:
+        _RUNNING.functions.discard(key)
+
+
+# One for each class, as ``to_static`` and pickle compare classes and functions.
+@cache
+def _class_with_overrides(cls: Any) -> type:
+    """Return the subclass whose methods run overrides."""
+
+    def reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:
+        return _create, (cls,), vars(layer)
+
+    def extra_repr(layer: Layer) -> str:
+        return ", ".join(filter(None, [cls.extra_repr(layer), *map(repr, list_overrides(layer))]))
+
+    methods = {name: _run_overrides(cls, name) for name in _REPLACEABLE if hasattr(cls, name)}
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(cls.__name__, (cls,), {
+        **names, **methods, "_plain_class": cls, "__reduce_ex__": reduce, "extra_repr": extra_repr,
+    })  # fmt: skip
+
+
+def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
+    @paddle.jit.not_to_static
+    def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
+        psdb.fallback(**EVERY_FRAME)
+        is_inside = (id(layer), name) in _RUNNING.functions
+        function = None if is_inside else vars(layer).get(_OVERRIDES, {}).get(name)
+        return _call(layer, name, function, args, kwargs)
+
+    method.__name__, method.__doc__ = name, getattr(cls, name).__doc__
+    method.__signature__ = inspect.signature(getattr(cls, name))  # type: ignore[attr-defined]
+    return method
+
+
+def _create(cls: type) -> Any:
+    """Create an empty layer with overrides; pickle requires a function of a module."""
+    return object.__new__(_class_with_overrides(cls))
+
+
+def _find_reference(layer: Layer, method: str) -> tuple[dict[str, Any], str] | None:
+    """Return where the hooks of ppdiffusers on a layer, such as a cache over steps, hold what they call.
+
+    Overrides run inside of them, as their results have all tokens.
+    """
+    references = list(getattr(vars(layer).get("_diffusers_hook"), "_fn_refs", ()))
+    if method != "forward" or not references:
+        return None
+    reference = vars(references[0])
+    return reference, "original_forward" if reference.get("original_forward") is not None else "forward"
+
+
+def _take_function(layer: Layer, method: str) -> Any:
+    """Take a function that somebody put in place of a method off the layer."""
+    reference = _find_reference(layer, method)
+    if reference is None:
+        return vars(layer).pop(method, None)
+    holder, key = reference
+    function, holder[key] = holder[key], getattr(type(layer), method).__get__(layer)
+    return None if getattr(function, "__func__", None) is getattr(find_class(layer), method) else function
+
+
+def _restore(layer: Layer) -> None:
+    """Put a layer back to its class once no override is left."""
+    functions, plain, ours = vars(layer)[_OVERRIDES], find_class(layer), vars(type(layer))
+    if list_overrides(layer):
+        return
+    for method, function in functions.items():
+        if getattr(vars(layer).get(method), "__func__", None) is ours[method]:
+            del vars(layer)[method]  # Paddle leaves there what it traced
+        if function is not None and method in vars(layer) and _find_reference(layer, method) is None:
+            return  # a function of the user around this one calls it through ours
+    for method, function in functions.items():
+        reference = _find_reference(layer, method)
+        if reference is None:
+            if function is not None:
+                vars(layer)[method] = function
+            continue
+        holder, key = reference
+        if getattr(holder[key], "__func__", None) is ours[method]:
+            holder[key] = function or getattr(plain, method).__get__(layer)
+    del vars(layer)[_OVERRIDES]
+    layer.__class__ = plain
