@@ -23,6 +23,7 @@ from ppdiffusers_tome.patching.blocks import (
     MergeableBlock,
     accepts_key_bias,
     find_blocks,
+    find_family,
     find_layer,
     select_blocks,
 )
@@ -35,6 +36,7 @@ from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
 
 if TYPE_CHECKING:
     from paddle.nn import Layer
@@ -214,18 +216,19 @@ def _check_settings(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
 
 
 def _log_advice(config: ToMeConfig, blocks: list[MergeableBlock]) -> None:
-    """Log once where a strong preset meets a transformer that is given classes, or text among its tokens."""
-    if (preset := config.preset_name) not in ("balanced", "fast"):
-        return
+    """Log once where settings keep less than fewer steps do, by docs/en/results/step-caches.md."""
     for block in blocks:
-        settings = getattr(block.parent, "config", {})
-        takes_classes = block.stage is None and getattr(settings, "norm_type", "") == "ada_norm_zero"
-        if takes_classes or any(point.text for _, point in block.points(config)):
+        family, name = find_family(block.denoiser), type(block.denoiser).__name__
+        if family != UNET and config.preset_name in ("balanced", "fast"):
             _log_once(
-                f"the preset {preset!r} is not advised for {type(block.parent).__name__}: fewer steps keep more of its "
-                "images in the same time; 'quality' is milder, and docs/en/guides/settings.md says what is advised"
+                f"the preset {config.preset_name!r} is not advised for {name}, a {family}: fewer steps keep more of "
+                "its images in the same time; 'quality' is milder, and docs/en/guides/settings.md says what is advised"
             )
-            return
+        if isinstance(config.cache, float) and config.cache > HIGHEST_SHARE:
+            _log_once(
+                f"cache={config.cache:g} skips over {HIGHEST_SHARE:g} of the steps of {name}, a {family}, at which "
+                "some images keep less than with fewer steps; give less, or let ppdiffusers_tome.tune choose the steps"
+            )
 
 
 @cache

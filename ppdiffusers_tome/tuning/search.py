@@ -163,8 +163,8 @@ def tune_images(
         generators[0]()  # the first call is slower, as kernels are set up
         unmerged = [generate() for generate in generators]
         seconds = statistics.median(image.seconds for image in unmerged)
-        # The best and up to three with fewer steps are generated beside the unmerged image; of two of these, the time of
-        # a step is measured before.
+        # The best and up to three with fewer steps are generated beside the unmerged image; of two of these, the time
+        # of a step is measured before.
         num_trials = sum(map(len, by_family.values())) - len(known) + 2 * (1 + (0 if steps is None else 5))
         chooses = steps is not None and known_steps is None and bool(list_counts(by_family, steps))
         num_images = len(generators) * num_trials + (len(choosing) * count_images(steps or 0) if chooses else 0)

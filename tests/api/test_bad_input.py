@@ -377,6 +377,18 @@ def test_preset_that_a_transformer_should_not_have_is_logged_once(monkeypatch):
     for config in ("balanced", "balanced", "quality"):
         apply_tome(tiny.dit(), config)
         apply_tome(tiny.unet(), config)
-    apply_tome(tiny.dit(), "balanced", cache=0.5)
+    apply_tome(tiny.dit(), "balanced", cache=0.3)
     (line,) = said
     assert "'balanced' is not advised for Transformer2DModel" in line
+
+
+@pytest.mark.parametrize("make", [tiny.unet, tiny.dit])
+def test_share_of_skipped_steps_that_loses_to_fewer_is_logged_once(make, monkeypatch):
+    said, logger = [], logging.getLogger("ppdiffusers_tome")
+    monkeypatch.setattr(logger, "warning", lambda *words: said.append(words[0] % words[1:]))
+    apply._log_once.cache_clear()
+    for cache in (0.3, 0.5, 0.5, (0, 9, 19)):
+        apply_tome(make(), 0, cache=cache)
+    (line,) = said
+    assert "cache=0.5 skips over 0.3 of the steps" in line
+    assert "ppdiffusers_tome.tune" in line

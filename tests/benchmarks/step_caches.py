@@ -284,10 +284,11 @@ def measure_costs(model: str, rounds: int) -> None:
 
 @dataclass(frozen=True)
 class Point:
-    """A setting in a regime: its cost, its PSNR in dB, and that of fewer steps with the best merging at its cost.
+    """A setting in a regime, beside fewer steps at its cost.
 
     Attributes:
         cost: seconds of the denoiser's calls, as a part of those of the unmerged image.
+        psnr, lowest: median and lowest, in dB.
         likeness: the median change of how well images show their subject.
         fewer, fewer_psnr, fewer_lowest: the best of fewer steps that costs at most 3% more.
     """

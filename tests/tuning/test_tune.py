@@ -65,7 +65,7 @@ class TestTarget:
             Target(**given)
 
 
-def of_the_call(found: Tuned) -> list[Trial]:
+def list_whole_trials(found: Tuned) -> list[Trial]:
     """The trials with the steps of the call, without those of fewer."""
     return [trial for trial in found.trials if trial.steps is None]
 
@@ -106,12 +106,12 @@ class TestOnAPipeline:
 
     def test_a_family_is_left_when_it_is_fast_enough(self) -> None:
         found = tuned({"a": (MILD, STRONG)}, memory=NO_LIMIT)
-        assert [one.config for one in of_the_call(found)] == [MILD]
+        assert [one.config for one in list_whole_trials(found)] == [MILD]
         assert (found.config, found.pays, found.steps) == (MILD, True, None)
 
     def test_similarity_is_measured_and_the_unmerged_is_the_reference(self) -> None:
         found = tuned({"a": (MILD, STRONG)}, psnr=1)
-        mild, strong = of_the_call(found)
+        mild, strong = list_whole_trials(found)
         assert math.isfinite(mild.psnr)
         assert mild.psnr > strong.psnr > 1
         nothing = tuned({"a": (ToMeConfig(0),)}, psnr=1)
@@ -124,7 +124,7 @@ class TestOnAPipeline:
 
     def test_settings_that_do_not_fit_are_passed_over(self) -> None:
         found = tuned({"a": (ToMeConfig({8: 0.5}), MILD)}, psnr=1)
-        assert [one.config for one in of_the_call(found)] == [MILD]
+        assert [one.config for one in list_whole_trials(found)] == [MILD]
 
     def test_a_cache_over_steps_has_steps_of_the_model_and_is_compared_with_fewer(self) -> None:
         begun: list[tuple[int, float]] = []
