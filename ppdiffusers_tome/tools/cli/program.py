@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = _explain(error, args)
         if message is None:
             raise
-        print(f"{PROGRAM}: error: {' '.join(message.split())}", file=sys.stderr)
+        with suppress(OSError):  # standard error may be what is full
+            print(f"{PROGRAM}: error: {' '.join(message.split())}", file=sys.stderr)
         return BAD_INPUT
 
 
@@ -75,16 +76,22 @@ def _explain(error: Exception, args: Any) -> str | None:
     if isinstance(error, ToMeError):
         return str(error)
     if is_out_of_memory(error):
-        chunked = "" if getattr(args, "chunked_attention", True) else ", or give --chunked-attention"
-        return (
-            f"there is not enough memory ({str(error)[:200] or type(error).__name__}); make images smaller{chunked}"
-        )
+        # Where the option may help: of a CPU, and it excludes --xformers.
+        is_possible = not getattr(args, "chunked_attention", True) and not args.xformers and _runs_on_cpu()
+        remedy = ", or give --chunked-attention" if is_possible else ""
+        return f"there is not enough memory ({str(error)[:200] or type(error).__name__}); make images smaller{remedy}"
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+        return f"there is no folder for temporary files ({error.strerror}); set TMPDIR to one that you may write to"
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
         if error.filename is None:
             _drop_output()
         place = error.filename or "standard output"
         return f"{place} cannot be used ({error.strerror}); make room there, or take another place"
     return None
+
+
+def _runs_on_cpu() -> bool:
+    return "paddle" not in sys.modules or sys.modules["paddle"].get_device() == "cpu"
 
 
 def _drop_output() -> None:

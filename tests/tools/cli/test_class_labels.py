@@ -84,7 +84,7 @@ def test_generate_takes_classes_alone_and_from_a_file(
     assert (pixels_of(cat) == np.asarray(generate_image(pipe, "cat", seed=0, **COMMON))).all()
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "cat"}\n{"prompt": "dog"}\n{"prompt": "cat", "height": 64}\n{"prompt": "7"}\n')
-    run("generate", "--prompts", str(prompts), "--on-error", "skip", "--output", str(tmp_path / "many"))
+    run("generate", "--prompts", str(prompts), "--output", str(tmp_path / "many"))
     assert sorted(path.name for path in (tmp_path / "many").glob("*.png")) == ["000001-cat.png", "000004-7.png"]
     assert main(["generate", "--model", str(folder), "--prompt", "cat", "--scheduler", "euler"]) == 2
     assert "it scales the latents" in capsys.readouterr().err

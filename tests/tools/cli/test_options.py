@@ -56,7 +56,7 @@ LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-k
          "--max-memory", "--help"}  # fmt: skip
 VALUES = {
     "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO", "--control-image": "PHOTO",
-    "--model": "bundled-dit", "--controlnet": "CONTROLNET", "--batch-size": "2", "--on-error": "skip",
+    "--model": "bundled-dit", "--controlnet": "CONTROLNET", "--batch-size": "2",
     "--dtype": "float16", "--dtypes": "float16", "--config": "fast", "--configs": "fast", "--suite": "SUITE",
     "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--port-ratios": "0.25", "--method": "tofu",
     "--cache": "0,1,3", "--min-similarity": "0.5", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
