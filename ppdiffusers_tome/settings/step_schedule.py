@@ -14,8 +14,8 @@ FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
     "UNet", "class-conditional transformer", "transformer of images or videos from text",
 )  # fmt: skip
 # How densely steps are computed over the denoising, as points of progress (0 to 1) and density, interpolated linearly.
-# UNets and class-conditional transformers: chosen by the worst regime of docs/en/results/step-caches.md. The latter also,
-# and the others alone, by the errors that others measured on DiT-XL/2, FLUX.1-dev and Wan2.1 (arXiv 2512.23258).
+# UNets and class-conditional transformers: chosen by the worst regime of docs/en/results/step-caches.md. The latter,
+# and those with a text, also by the errors that others measured on DiT-XL/2, FLUX.1-dev and Wan2.1 (arXiv 2512.23258).
 _DENSITIES: dict[str, tuple[tuple[float, float], ...]] = {
     UNET: ((0.0, 0.15), (0.2, 0.3), (0.28, 1.0), (0.6, 1.0), (0.7, 0.5), (1.0, 0.6)),
     CLASS_TRANSFORMER: (
