@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 MIN_STEPS = 9  # with fewer, no step is skipped
-HIGHEST_SHARE = 0.3  # of skipped steps, up to which no regime of docs/en/results/step-caches.md lost to fewer steps
+HIGHEST_SHARE = 0.2  # of skipped steps, up to which no regime of docs/en/results/step-caches.md lost to fewer steps
 
 # The kinds of denoisers whose early and late steps matter differently.
 FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
