@@ -23,17 +23,20 @@ _SEPARATORS = ",\t;"
 Entry = tuple[int, dict[str, Any] | UserError]  # with its first line, from 1
 
 
-def read_entries(path: Path) -> list[Entry]:
+def read_entries(path: Path, *, may_have_any_name: bool = False) -> list[Entry]:
     """Read what a file of prompts asks for, blank lines omitted.
 
     Args:
         path: ``.txt`` (one prompt per line), ``.csv`` or ``.tsv`` (columns named as in ``FIELDS`` by the first line),
             or ``.jsonl`` (one object per line).
+        may_have_any_name: read a file of another ending as ``.txt``.
 
     Returns:
         The values of every entry, or what is wrong with it.
     """
     ending = path.suffix.lower()
+    if ending not in ENDINGS and may_have_any_name:
+        ending = ".txt"
     if ending not in ENDINGS:
         raise UserError(f"--prompts {path} must end in one of {', '.join(ENDINGS)}, which says how to read it")
     try:
@@ -41,7 +44,8 @@ def read_entries(path: Path) -> list[Entry]:
     except ToMeValueError as error:
         raise UserError(f"--prompts {error}; give a file of prompts") from error
     text = text.replace("\ufeff", "")  # which files that were put together have between them
-    _check_name(path, text)
+    if ending == ".txt":
+        _check_name(path, text)
     if doubt := doubt_encoding(text):
         warn(f"--prompts {path} {doubt}")
     if ending in (".csv", ".tsv"):
@@ -63,8 +67,6 @@ def check_names(values: Mapping[str, Any]) -> None:
 def _check_name(path: Path, text: str) -> None:
     """Refuse a table, or lines of JSON, whose name says that each of their lines is a prompt."""
     first = next((line for line in text.split("\n") if line.strip()), "")
-    if path.suffix.lower() != ".txt":
-        return
     with suppress(ValueError, RecursionError):
         if isinstance(json.loads(first), dict | list):
             raise UserError(f"--prompts {path} holds JSON, not a prompt a line; rename it to end in .jsonl")

@@ -78,7 +78,7 @@ class Ledger:
         Raises:
             UserError: it cannot be written.
         """
-        self._write("ab", {"key": key, "result": result})
+        self._write("ab+", {"key": key, "result": result})
         self._results[_encode(key)] = json.loads(json.dumps(result))
 
     def _write(self, mode: str, line: Mapping[str, Any]) -> None:
@@ -93,8 +93,11 @@ class Ledger:
 
 
 def _append(file: IO[Any], line: bytes) -> None:
-    """Append a line to the disk, on a new one after an incomplete line."""
-    file.write((b"\n" if file.tell() else b"") + line)
+    """Append a line to the disk, on a new one after an incomplete line, with which it would be lost."""
+    if file.tell():
+        file.seek(-1, os.SEEK_END)
+        line = line if file.read() == b"\n" else b"\n" + line
+    file.write(line + b"\n")
     file.flush()
     os.fsync(file.fileno())
 

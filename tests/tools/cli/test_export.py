@@ -44,7 +44,7 @@ def test_the_files_describe_the_export(export: Path, model: Path) -> None:
     assert {path.name for path in export.iterdir()} == FILES
     assert ToMeConfig.load(export / "tome.json") == ToMeConfig(0.6)
     metadata = json.loads((export / "export.json").read_text())
-    assert (metadata["model"], metadata["height"], metadata["width"], metadata["rows"]) == (str(model), 64, 64, None)
+    assert (metadata["model"], metadata["height"], metadata["width"], metadata["rows"]) == (model.name, 64, 64, None)
     assert [part["name"] for part in metadata["components"]] == ["text_encoder", "unet", "vae_encoder", "vae_decoder"]
     for part in metadata["components"]:
         assert part["difference"] <= metadata["tolerance"] == 1e-4

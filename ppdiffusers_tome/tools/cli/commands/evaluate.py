@@ -65,7 +65,7 @@ def _parse_prompts(args: argparse.Namespace, settings: Settings) -> list[str]:
     """Return every prompt once; without any, those of all subjects of a bundled model."""
     prompts = list(args.prompt or [])
     if args.prompts is not None:
-        for line, values in read_entries(args.prompts):
+        for line, values in read_entries(args.prompts, may_have_any_name=True):
             if isinstance(values, UserError) or values.keys() != {"prompt"}:
                 fault = values if isinstance(values, UserError) else "it has more, or less, than a prompt"
                 raise UserError(f"--prompts {args.prompts}, line {line}: {fault}")
