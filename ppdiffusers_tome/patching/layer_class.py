@@ -19,7 +19,7 @@ import paddle
 from paddle.jit.sot import psdb
 from paddle.nn import Layer
 
-from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME, convert_while_tracing
+from ppdiffusers_tome.patching.paddle_compat import EVERY_FRAME, convert_while_tracing, require_whole_graph
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.calls import DenoiserCall
@@ -190,6 +190,8 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)
+        if _OVERRIDES in vars(layer) and not EVERY_FRAME:
+            require_whole_graph(vars(layer).get(name))
         is_inside = (id(layer), name) in _RUNNING.functions
         function = None if is_inside else vars(layer).get(_OVERRIDES, {}).get(name)
         return _call(layer, name, function, args, kwargs)
