@@ -179,9 +179,30 @@ def _class_with_overrides(cls: Any) -> type:
     def extra_repr(layer: Layer) -> str:
         return ", ".join(filter(None, [cls.extra_repr(layer), *map(repr, list_overrides(layer))]))
 
+    replaced: dict[str, Any] = {}
+
+    class PlainMethods(type(cls)):  # type: ignore[misc]
+        """What is read from the new class, or put on it, is that of the class it was made from.
+
+        As in ``type(model).forward``, which caches over steps read and replace. A layer finds the new methods.
+        """
+
+        def __getattribute__(self, name: str) -> Any:
+            return getattr(cls, name) if name in _REPLACEABLE else super().__getattribute__(name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if getattr(value, "_runs_overrides", False):
+                value = replaced.pop(name)  # somebody found ours in the ``__dict__`` and puts it back
+            else:
+                replaced.setdefault(name, getattr(cls, name, None))
+            setattr(cls, name, value)
+
+        def __delattr__(self, name: str) -> None:
+            delattr(cls, name)
+
     methods = {name: _run_overrides(cls, name) for name in _REPLACEABLE if hasattr(cls, name)}
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(cls.__name__, (cls,), {
+    return PlainMethods(cls.__name__, (cls,), {
         **names, **methods, "_plain_class": cls, "__reduce_ex__": reduce, "extra_repr": extra_repr,
     })  # fmt: skip
 
@@ -229,7 +250,7 @@ def _take_function(layer: Layer, method: str) -> Any:
     if reference is None:
         return vars(layer).pop(method, None)
     holder, key = reference
-    function, holder[key] = holder[key], getattr(type(layer), method).__get__(layer)
+    function, holder[key] = holder[key], vars(type(layer))[method].__get__(layer)
     return None if getattr(function, "__func__", None) is getattr(find_class(layer), method) else function
 
 

@@ -49,12 +49,14 @@ def test_a_function_in_place_of_forward_neither_hides_nor_removes_it(path: str, 
     unet = tiny.unet(levels=1)
     layer, calls = dict(unet.named_sublayers(include_self=True))[path], []
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        return type(layer).forward(layer, *args, **kwargs)
-
     if when == "after":
         apply_tome(unet, 0.5)
+    own = layer.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return own(*args, **kwargs) if when == "after" else type(layer).forward(layer, *args, **kwargs)
+
     layer.forward = forward
     if when == "before":
         apply_tome(unet, 0.5)
@@ -65,3 +67,20 @@ def test_a_function_in_place_of_forward_neither_hides_nor_removes_it(path: str, 
     assert np.array_equal(tiny.run_unet(remove_tome(unet)), tiny.run_unet(tiny.unet(levels=1)))
     assert layer.forward is forward
     assert len(calls) == 3
+
+
+def test_what_is_put_on_the_class_of_a_model_replaces_its_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As TeaCache does it: ``pipe.transformer.__class__.forward = ...``."""
+    unet, calls = apply_tome(tiny.unet(levels=1), 0.5), []
+    own = type(unet).forward
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return own(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(unet), "forward", forward)
+    assert np.array_equal(tiny.run_unet(unet), merged(0.5))
+    assert len(calls) == 2
+    monkeypatch.undo()
+    assert np.array_equal(tiny.run_unet(unet), merged(0.5))
+    assert type(unet).forward is type(remove_tome(unet)).forward is own
