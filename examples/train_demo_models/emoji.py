@@ -115,7 +115,8 @@ def main() -> None:
         is_held_out=np.array([one.is_held_out for one in emoji]),
     )  # fmt: skip
     held_out = sum(one.is_held_out for one in emoji)
-    print(f"{len(emoji)} emoji of {len(CLASSES)} classes, {held_out} held out; {args.output.stat().st_size / 1e6:.1f} MB")
+    megabytes = args.output.stat().st_size / 1e6
+    print(f"{len(emoji)} emoji of {len(CLASSES)} classes, {held_out} held out; {megabytes:.1f} MB")
 
 
 if __name__ == "__main__":

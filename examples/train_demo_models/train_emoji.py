@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import Muon, copy_frozen, count_millions, save_model, update_average, update_weights
+from common import SCHEDULE, Muon, copy_frozen, save_model, update_average, update_weights
 from diffusers import AutoencoderKL, DDIMScheduler, UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
+from tokenizer_files import END, START
 from torch import nn
 from torch.nn import functional as F
 
@@ -42,13 +43,7 @@ UNET = dict(
     attention_head_dim=(1, 2, 3),  # despite its name the number of heads
     cross_attention_dim=64, norm_num_groups=16,
 )  # fmt: skip
-SCHEDULE = dict(  # of denoiser_training.py: the last timestep is almost pure noise
-    num_train_timesteps=1000, beta_start=0.0006, beta_end=0.024, beta_schedule="linear",
-    prediction_type="v_prediction", clip_sample=False, set_alpha_to_one=True, steps_offset=1,
-    timestep_spacing="trailing",
-)  # fmt: skip
 LENGTH = 6  # tokens of a prompt with its start, its end and the padding
-START, END = "<|startoftext|>", "<|endoftext|>"
 UNPROMPTED = 0.1  # fraction of the examples
 FOCUS = 0.3  # fraction of the timesteps from 150 to 650, where outlines are decided
 
@@ -281,7 +276,8 @@ def train_denoiser(
     stage = Stage(args.output, "fine", fine_minutes, model, 1.5e-3)
     stage.run(make_losses(False, 16))
     save_model(stage.average.unet, args.output / "unet")
-    torch.save({"words": stage.average.text.words, **stage.average.text.state_dict()}, args.output / "text.pt")
+    text = {name: weight.cpu().numpy() for name, weight in stage.average.text.state_dict().items()}
+    np.savez(args.output / "text.npz", words=np.array(stage.average.text.words), **text)
     scheduler.save_pretrained(args.output / "scheduler")
 
 
