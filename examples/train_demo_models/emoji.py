@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from emoji_features import compute_features
 
 SIZE = 128  # side of a picture in pixels; the font's own are 136x128, with 4 empty columns on both sides
 FONT = Path("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf")
@@ -104,19 +105,24 @@ def main() -> None:
     parser.add_argument("--font", type=Path, default=FONT)
     parser.add_argument("--names", type=Path, default=NAMES)
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--means", type=Path, help="file for each class's mean features, which the tests compare with")
     args = parser.parse_args()
     font = ImageFont.truetype(str(args.font), 109, layout_engine=ImageFont.Layout.RAQM)  # the size of its bitmaps
     drawn = [(emoji, image) for emoji in list_emoji(args.names) if (image := draw(emoji.text, font)) is not None]
     emoji = [one for one, _ in drawn]
     args.output.parent.mkdir(parents=True, exist_ok=True)
+    images, labels = np.stack([image for _, image in drawn]), np.array([one.number for one in emoji], np.int16)
+    is_held_out, classes = np.array([one.is_held_out for one in emoji]), np.array(list(CLASSES))
     np.savez_compressed(
-        args.output, images=np.stack([image for _, image in drawn]), names=np.array([one.name for one in emoji]),
-        labels=np.array([one.number for one in emoji], np.int16), classes=np.array(list(CLASSES)),
-        is_held_out=np.array([one.is_held_out for one in emoji]),
+        args.output, images=images, names=np.array([one.name for one in emoji]), labels=labels, classes=classes,
+        is_held_out=is_held_out,
     )  # fmt: skip
-    held_out = sum(one.is_held_out for one in emoji)
+    if args.means:
+        features = compute_features(images)
+        means = [features[(labels == number) & ~is_held_out].mean(0) for number in range(len(classes))]
+        np.savez_compressed(args.means, classes=classes, features=np.stack(means).astype(np.float16))
     megabytes = args.output.stat().st_size / 1e6
-    print(f"{len(emoji)} emoji of {len(CLASSES)} classes, {held_out} held out; {megabytes:.1f} MB")
+    print(f"{len(emoji)} emoji of {len(CLASSES)} classes, {is_held_out.sum()} held out; {megabytes:.1f} MB")
 
 
 if __name__ == "__main__":
