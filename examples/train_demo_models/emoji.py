@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from emoji_features import compute_features
 
 SIZE = 128  # side of a picture in pixels; the font's own are 136x128, with 4 empty columns on both sides
 FONT = Path("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf")
@@ -105,7 +104,6 @@ def main() -> None:
     parser.add_argument("--font", type=Path, default=FONT)
     parser.add_argument("--names", type=Path, default=NAMES)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--means", type=Path, help="file for each class's mean features, which the tests compare with")
     args = parser.parse_args()
     font = ImageFont.truetype(str(args.font), 109, layout_engine=ImageFont.Layout.RAQM)  # the size of its bitmaps
     drawn = [(emoji, image) for emoji in list_emoji(args.names) if (image := draw(emoji.text, font)) is not None]
@@ -117,10 +115,6 @@ def main() -> None:
         args.output, images=images, names=np.array([one.name for one in emoji]), labels=labels, classes=classes,
         is_held_out=is_held_out,
     )  # fmt: skip
-    if args.means:
-        features = compute_features(images)
-        means = [features[(labels == number) & ~is_held_out].mean(0) for number in range(len(classes))]
-        np.savez_compressed(args.means, classes=classes, features=np.stack(means).astype(np.float16))
     megabytes = args.output.stat().st_size / 1e6
     print(f"{len(emoji)} emoji of {len(CLASSES)} classes, {is_held_out.sum()} held out; {megabytes:.1f} MB")
 

@@ -4,7 +4,7 @@
 
 It resumes from its checkpoints and needs PyTorch, diffusers' two model classes, numpy and the file of ``emoji.py``. The
 budget is wall-clock time in minutes, on an accelerator where there is one. More minutes than before continue the
-last stage of a finished training, and ``--start tests/models/emoji`` that of an exported one.
+last stage of a finished training; ``vae`` and ``fine.pt`` are all that it needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from common import SCHEDULE, Muon, copy_frozen, save_model, update_average, upda
 from diffusers import AutoencoderKL, DDIMScheduler, UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
 from finest_level import init_identity, init_pooling
-from safetensors.torch import load_file
 from tokenizer_files import END, START
 from torch import nn
 from torch.nn import functional as F
@@ -230,25 +229,6 @@ def _choose_keywords(block: nn.Module, hidden: torch.Tensor) -> dict[str, torch.
     return {"encoder_hidden_states": hidden} if getattr(block, "has_cross_attention", False) else {}
 
 
-def load_exported(model: Denoiser, folder: Path) -> AutoencoderKL:
-    """Load the weights that ``export.py`` wrote into a denoiser, and return the autoencoder."""
-    vae = AutoencoderKL(**VAE)
-    for part, name in ((vae, "vae"), (model.unet, "unet")):
-        weights = load_file(folder / name / "diffusion_paddle_model.safetensors")
-        linear = {f"{layer}.weight" for layer, module in part.named_modules() if isinstance(module, nn.Linear)}
-        part.load_state_dict({key: (w.T if key in linear else w).float() for key, w in weights.items()})
-    vae.register_to_config(scaling_factor=json.loads((folder / "vae" / "config.json").read_text())["scaling_factor"])
-    weights = load_file(folder / "text_encoder" / "model.safetensors")
-    numbers = json.loads((folder / "tokenizer" / "vocab.json").read_text())
-    rows = [numbers.get(word, numbers.get(f"{word}</w>")) for word in model.text.words]
-    with torch.no_grad():
-        model.text.token.weight.copy_(weights["text_model.embeddings.token_embedding.weight"][rows])
-        model.text.position.weight.copy_(weights["text_model.embeddings.position_embedding.weight"])
-        model.text.norm.weight.copy_(weights["text_model.final_layer_norm.weight"])
-        model.text.norm.bias.copy_(weights["text_model.final_layer_norm.bias"])
-    return vae
-
-
 @torch.no_grad()
 def encode(vae: AutoencoderKL, images: np.ndarray, device: torch.device) -> torch.Tensor:
     """Return the latents of pictures, ``[count, 4, 32, 32]``, not scaled."""
@@ -265,20 +245,20 @@ def load_latents(args: argparse.Namespace, images: np.ndarray) -> torch.Tensor:
     vae = AutoencoderKL.from_pretrained(args.output / "vae").eval().to(args.device, memory_format=torch.channels_last)
     if not file.exists():
         latents = encode(vae, images, args.device)
-        if args.start is None:
-            vae.register_to_config(scaling_factor=round(1 / latents.std().item(), 4))
-            save_model(vae, args.output / "vae")
+        vae.register_to_config(scaling_factor=round(1 / latents.std().item(), 4))
+        save_model(vae, args.output / "vae")
         torch.save((latents * vae.config.scaling_factor).cpu(), file)
     return torch.load(file, map_location=args.device, weights_only=True)
 
 
 def train_denoiser(
-    args: argparse.Namespace, model: Denoiser, latents: torch.Tensor, labels: np.ndarray, classes: list[str],
-    coarse_minutes: float, fine_minutes: float,
+    args: argparse.Namespace, latents: torch.Tensor, labels: np.ndarray, classes: list[str], coarse_minutes: float,
+    fine_minutes: float,
 ) -> None:
     """Train the coarse levels on pooled latents, then the whole UNet on all of them."""
+    torch.manual_seed(1)
     scheduler = DDIMScheduler(**SCHEDULE)
-    model = model.to(args.device, memory_format=torch.channels_last)
+    model = Denoiser(classes).to(args.device, memory_format=torch.channels_last)
     prompts = model.text.tokenize([*classes, ""]).to(args.device)
     # Rare classes are shown more often than their number of pictures says: by its square root.
     weights = np.bincount(labels)[labels] ** -0.5
@@ -302,7 +282,7 @@ def train_denoiser(
 
         return compute_losses
 
-    if args.start is None and not (args.output / "fine.pt").exists():
+    if not (args.output / "fine.pt").exists():
         stage = Stage(args.output, "coarse", coarse_minutes, model, 2e-3)
         stage.run(make_losses(True, 24))
         model.load_state_dict(stage.average.state_dict())
@@ -320,7 +300,6 @@ def main() -> None:
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--minutes", type=float, required=True)
-    parser.add_argument("--start", type=Path, help="folder of an exported model, whose last stage is continued")
     parser.add_argument("--shares", type=float, nargs=3, default=(0.2, 0.3, 0.5), help="of the three stages")
     args = parser.parse_args()
     keep_freed_memory()
@@ -331,14 +310,10 @@ def main() -> None:
         images, labels = file["images"][is_trained], file["labels"][is_trained].astype(np.int64)
         classes = file["classes"].tolist()
     vae, coarse, fine = (share * args.minutes for share in args.shares)
-    torch.manual_seed(1)
-    model = Denoiser(classes)
-    if args.start is not None:
-        save_model(load_exported(model, args.start), args.output / "vae")
-    elif not (args.output / "latents.pt").exists():
+    if not (args.output / "vae").exists():
         train_vae(args, images, vae)
     latents = load_latents(args, images)
-    train_denoiser(args, model, latents, labels, classes, coarse, fine)
+    train_denoiser(args, latents, labels, classes, coarse, fine)
 
 
 if __name__ == "__main__":
