@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from common import (
+    SCHEDULE,
     AdamW,
     Muon,
     autocast,
@@ -32,13 +33,6 @@ from views import WIDTH
 
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
-# The last timestep is almost pure noise (0.3% signal): with Stable Diffusion's schedule the color of a background stays
-# visible in the strongest noise, and the model learns to rely on it.
-SCHEDULE = dict(
-    num_train_timesteps=1000, beta_start=0.0006, beta_end=0.024, beta_schedule="linear",
-    prediction_type="v_prediction", clip_sample=False, set_alpha_to_one=True, steps_offset=1,
-    timestep_spacing="trailing",
-)
 SHEET_MINUTES = 20.0
 
 # Takes the model, noisy latents, timesteps, the indices of their views and the image size in pixels; returns the

@@ -4,7 +4,8 @@
         --controlnet runs/controlnet --dit runs/dit --output ppdiffusers_tome/tools/demo_model
 
 It runs under Paddle and writes ``OUTPUT/model`` (a StableDiffusionPipeline), ``OUTPUT/controlnet``, ``OUTPUT/dit`` (a
-DiTPipeline) and into each a ``SHA256SUMS`` for ``sha256sum -c``.
+DiTPipeline) and into each a ``SHA256SUMS`` for ``sha256sum -c``. ``--emoji runs/emoji`` writes ``OUTPUT/emoji`` (a
+StableDiffusionPipeline).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 from ppdiffusers import (
     AutoencoderKL,
@@ -25,7 +27,8 @@ from ppdiffusers import (
     Transformer2DModel,
     UNet2DConditionModel,
 )
-from ppdiffusers.transformers import CLIPTextModel, CLIPTokenizer
+from ppdiffusers.transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from tokenizer_files import END, START, write_tokenizer_files
 
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 
@@ -59,6 +62,10 @@ def export_model(text: Path, vae: Path, unet: Path, folder: Path) -> None:
         feature_extractor=None,
         requires_safety_checker=False,
     )
+    save_text_to_image(pipe, folder)
+
+
+def save_text_to_image(pipe: StableDiffusionPipeline, folder: Path) -> None:
     pipe.to(paddle.float16)
     pipe.save_pretrained(str(folder), safe_serialization=True, to_diffusers=False)
     # Weights are stored in float16 and used in float32. Without this line the text encoder would compute in float16,
@@ -91,11 +98,50 @@ def export_dit(trained: Path, vae: Path, folder: Path) -> None:
     finish_folder(folder)
 
 
+def export_emoji(trained: Path, folder: Path) -> None:
+    pipe = StableDiffusionPipeline(
+        vae=load(AutoencoderKL, trained / "vae"),
+        **make_emoji_text(trained / "text.npz", folder / "tokenizer"),
+        unet=load(UNet2DConditionModel, trained / "unet"),
+        scheduler=DDIMScheduler.from_pretrained(str(trained / "scheduler")),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    save_text_to_image(pipe, folder)
+
+
+def make_emoji_text(file: Path, tokenizer_folder: Path) -> dict[str, Any]:
+    """Make the tokenizer and the text encoder, embeddings alone, from what ``train_emoji.Text`` learned."""
+    trained = np.load(file)
+    length, width = trained["position.weight"].shape
+    files = write_tokenizer_files(tokenizer_folder, trained["words"][2:].tolist())
+    tokenizer = CLIPTokenizer(*files, model_max_length=length, pad_token=END)
+    tokens = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
+    # A word that was not trained is as good as padding.
+    row_by_token = {START: 0} | {word + "</w>": row for row, word in enumerate(trained["words"][2:], 2)}
+    start, end = tokenizer.convert_tokens_to_ids([START, END])
+    encoder = CLIPTextModel(
+        CLIPTextConfig(
+            vocab_size=len(tokens), hidden_size=width, intermediate_size=width, projection_dim=width,
+            num_hidden_layers=0, num_attention_heads=1, max_position_embeddings=length, bos_token_id=start,
+            eos_token_id=end, pad_token_id=end,
+        )
+    )
+    rows = [row_by_token.get(token, 1) for token in tokens]
+    encoder.set_state_dict({
+        "text_model.embeddings.token_embedding.weight": trained["token.weight"][rows],
+        "text_model.embeddings.position_embedding.weight": trained["position.weight"],
+        "text_model.final_layer_norm.weight": trained["norm.weight"],
+        "text_model.final_layer_norm.bias": trained["norm.bias"],
+    })  # fmt: skip
+    return {"tokenizer": tokenizer, "text_encoder": encoder}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name in ("vae", "output"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    for name in ("text", "unet", "controlnet", "dit"):
+    parser.add_argument("--output", type=Path, required=True)
+    for name in ("text", "vae", "unet", "controlnet", "dit", "emoji"):
         parser.add_argument(f"--{name}", type=Path)
     args = parser.parse_args()
     if args.unet:
@@ -104,6 +150,8 @@ def main() -> None:
         export_controlnet(args.controlnet, args.output / "controlnet")
     if args.dit:
         export_dit(args.dit, args.vae, args.output / "dit")
+    if args.emoji:
+        export_emoji(args.emoji, args.output / "emoji")
 
 
 if __name__ == "__main__":

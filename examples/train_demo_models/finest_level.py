@@ -33,17 +33,17 @@ def add_finest_level(small: UNet2DConditionModel, large: UNet2DConditionModel) -
             parts[1] = str(int(parts[1]) + 1)
         weights[".".join(parts)].copy_(value)
     finest_down, finest_up = large.down_blocks[0], large.up_blocks[ups]
-    _init_pooling(finest_down.downsamplers[0].conv)
-    _init_identity(large.up_blocks[ups - 1].upsamplers[0].conv)
+    init_pooling(finest_down.downsamplers[0].conv)
+    init_identity(large.up_blocks[ups - 1].upsamplers[0].conv)
     for resnet in (*finest_down.resnets, *finest_up.resnets):
         nn.init.zeros_(resnet.conv2.weight)
         nn.init.zeros_(resnet.conv2.bias)
     for resnet in finest_up.resnets:  # passes the coarser level's output; the use of the skip connection is learned
-        _init_identity(resnet.conv_shortcut)
+        init_identity(resnet.conv_shortcut)
 
 
 @torch.no_grad()
-def _init_identity(convolution: nn.Conv2d) -> None:
+def init_identity(convolution: nn.Conv2d) -> None:
     """Pass each output channel the input channel of the same number."""
     nn.init.zeros_(convolution.weight)
     nn.init.zeros_(convolution.bias)
@@ -53,7 +53,7 @@ def _init_identity(convolution: nn.Conv2d) -> None:
 
 
 @torch.no_grad()
-def _init_pooling(convolution: nn.Conv2d) -> None:
+def init_pooling(convolution: nn.Conv2d) -> None:
     """Average each channel over 2x2 squares; the kernel is 3x3, stride 2, padding 1."""
     nn.init.zeros_(convolution.weight)
     nn.init.zeros_(convolution.bias)

@@ -10,15 +10,13 @@ prompts of users are understood too. The text encoder then stays frozen.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 from common import compute_cosine_rate, make_parser, update_weights
 from run import Run
+from tokenizer_files import write_tokenizer_files
 from torch import nn
 from torch.nn import functional as F
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
@@ -40,28 +38,8 @@ def list_vocabulary() -> list[str]:
 
 def write_tokenizer(folder: Path) -> CLIPTokenizer:
     """Write a byte-pair tokenizer in CLIP's format for the words of ``list_vocabulary``."""
-    split = {word: (*word[:-1], word[-1] + "</w>") for word in list_vocabulary()}
-    merges: list[tuple[str, str]] = []
-    while any(len(parts) > 1 for parts in split.values()):
-        pairs = Counter(pair for parts in split.values() for pair in pairwise(parts))
-        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
-        merges.append(best)
-        for word, parts in split.items():
-            joined, start = [], 0
-            while start < len(parts):
-                end = start + (2 if parts[start : start + 2] == best else 1)
-                joined.append("".join(parts[start:end]))
-                start = end
-            split[word] = tuple(joined)
-    letters = [chr(c) for c in range(33, 127)]
-    tokens = letters + [c + "</w>" for c in letters] + ["".join(m) for m in merges]
-    tokens += ["<|startoftext|>", "<|endoftext|>"]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(dict.fromkeys(tokens))}))
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(m) for m in merges) + "\n")
-    tokenizer = CLIPTokenizer(
-        str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=LENGTH, pad_token="<|endoftext|>"
-    )
+    files = write_tokenizer_files(folder, list_vocabulary())
+    tokenizer = CLIPTokenizer(*files, model_max_length=LENGTH, pad_token="<|endoftext|>")
     tokenizer.save_pretrained(folder)
     return tokenizer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -60,3 +61,55 @@ def test_images_are_judged(exported: Path, tmp_path: Path) -> None:
     output = run_script("evaluate", "--output", tmp_path, *arguments)
     assert output.splitlines()[-1].startswith("| 0.0 | 1 | 0.000 |")
     assert [path.name for path in tmp_path.glob("*.png")] == ["images-000-0.png"]
+
+
+@pytest.fixture(scope="module")
+def emoji(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Export a tiny model of emoji, and write four pictures of two classes, each also held out with a little noise."""
+    folder = tmp_path_factory.mktemp("emoji")
+    rng = np.random.default_rng(0)
+    width = tiny.unet().config.cross_attention_dim
+    text = {"token": (4, width), "position": (6, width), "norm": (width,)}
+    weights = {f"{name}.weight": rng.standard_normal(shape, np.float32) for name, shape in text.items()}
+    np.savez(
+        folder / "text.npz", words=["<|startoftext|>", "<|endoftext|>", "cat", "face"], **weights,
+        **{"norm.bias": np.zeros(width, np.float32)},
+    )  # fmt: skip
+    tiny.unet().save_pretrained(str(folder / "unet"), to_diffusers=True)
+    tiny.vae().save_pretrained(str(folder / "vae"), to_diffusers=True)
+    tiny.scheduler().save_pretrained(str(folder / "scheduler"))
+    run_script("export", "--emoji", folder, "--output", folder / "exported")
+    pictures = rng.integers(0, 200, (4, 128, 128, 3), np.uint8)
+    noisy = pictures + rng.integers(0, 9, pictures.shape, np.uint8)
+    np.savez(
+        folder / "emoji.npz", images=np.concatenate([pictures, noisy]),
+        labels=[0, 0, 1, 1] * 2, classes=["face", "cat face"], is_held_out=np.repeat([False, True], 4),
+    )  # fmt: skip
+    return folder
+
+
+def test_exported_text_encoder_is_embeddings_and_other_words_are_padding(emoji: Path) -> None:
+    pipe = load_pipeline(find_model(str(emoji / "exported" / "emoji")))
+    text = np.load(emoji / "text.npz")
+
+    def encode(prompt: str) -> np.ndarray:
+        tokens = pipe.tokenizer(prompt, padding="max_length", max_length=6, return_tensors="pd").input_ids
+        return pipe.text_encoder(tokens)[0].numpy()[0]
+
+    states = text["token.weight"][[0, 2, 3, 1, 1, 1]] + text["position.weight"]
+    states -= states.mean(-1, keepdims=True)
+    expected = states / np.sqrt(states.var(-1, keepdims=True) + 1e-5) * text["norm.weight"]
+    np.testing.assert_allclose(encode("cat face"), expected, atol=0.02)
+    np.testing.assert_allclose(encode("xyz"), encode(""), atol=1e-6)
+
+
+def test_emoji_are_judged(emoji: Path, tmp_path: Path) -> None:
+    model = emoji / "exported" / "emoji"
+    run_script(
+        "judge_emoji", "--model", model, "--images", emoji / "emoji.npz", "--output", tmp_path, "--parts", "curve",
+        "--steps", 1, "--count", 2, "--guidances", 0, 3,
+    )  # fmt: skip
+    real, *rows = json.loads((tmp_path / "curve.json").read_text())
+    assert real["recognised"] == 1.0
+    assert [row["guidance"] for row in rows] == [0.0, 3.0]
+    assert all(row["nearest"] > 2 * real["nearest"] for row in rows)
