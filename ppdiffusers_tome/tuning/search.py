@@ -152,7 +152,7 @@ def tune_images(
             families' rule chooses them.
         steps: of the denoising; None if unknown, then fewer steps are not tried.
         config, settings, families, on_begin, on_trial: as for ``tune``.
-        on_steps: called once with the chosen steps, by their number.
+        on_steps: called once with the chosen steps, by their number, if there are any.
         known_steps, known_trials: of an earlier, interrupted search with the same images, which are not repeated.
     """
     by_family = list_candidates(config, settings, families, steps=steps)
@@ -172,7 +172,8 @@ def tune_images(
         chosen = known_steps
         if chosen is None:
             chosen = _choose_steps(pipe, choosing, by_family)
-            on_steps(chosen)
+            if chosen:
+                on_steps(chosen)
         fitted = fit_cache(by_family, chosen, type(getattr(pipe, "scheduler", None)).__name__)
         trials = _try_candidates(pipe, generators, unmerged, fitted, target, on_trial, known)
         best = _choose([trial for trial in trials if trial.meets(target)], target)
