@@ -164,8 +164,9 @@ class ToMeConfig:
     def preset_name(self) -> str | None:
         """The preset that decides what merges, whatever else is set; None without one."""
         merging = ("ratio", "method", "sx", "sy")
-        return next((name for name in presets()
-                     if all(getattr(ToMeConfig.preset(name), each) == getattr(self, each) for each in merging)), None)
+        configs = ((name, ToMeConfig.preset(name)) for name in presets())
+        return next((name for name, config in configs
+                     if all(getattr(config, each) == getattr(self, each) for each in merging)), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, fit for JSON."""

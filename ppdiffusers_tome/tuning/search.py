@@ -267,11 +267,10 @@ def _try_fewer_steps(
     target: Target, steps: int,
 ) -> list[Trial]:  # fmt: skip
     """Try fewer steps in the time of the best trial: unmerged, with its merging, and with the best merging alone."""
-    merging = [trial for trial in trials if not trial.config.cache and trial.config.ratio != 0 and trial.meets(target)]
-    alone = _choose(merging, target)
-    configs = [ToMeConfig(0.0), best.config.without_cache, *([] if alone is None else [alone.config])]
+    alone = _choose([trial for trial in trials if not trial.config.cache and trial.meets(target)], target)
+    merging = [best.config.without_cache, *([] if alone is None else [alone.config])]
     fewer = []
-    for config in dict.fromkeys(configs):
+    for config in dict.fromkeys([ToMeConfig(0.0), *(config for config in merging if config.ratio != 0)]):
         if config == best.config:
             continue
         per_step = 1.0 if config.ratio == 0 else _generate_side_by_side(pipe, config, generators)[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,15 +58,18 @@ class StepErrors:
         """Compute the squared error of the prediction that ``damage`` is measured with, ``[layers]``."""
         return self.compute_error(step - 2 if step > 1 else None, step - 1, step, _SLOPE)
 
+    @cached_property
+    def costs(self) -> np.ndarray:
+        """What an error of 1 in the value of each layer costs the image at each step, ``[steps, layers]``."""
+        later = [self.damage[step] / self.compute_baseline(step) for step in range(1, len(self.damage))]
+        return np.stack([np.zeros(len(self.products)), *later])
+
     def compute_fit(self, first: int, last: int, step: int) -> tuple[float, float]:
         """Compute both sums of the least-squares share of the slope, weighted by what an error costs."""
         change, line = self._list_weights(first, last, step)
-        costs = self.damage[step] / self.compute_baseline(step)
         pairs = [(change @ product @ line, line @ product @ line) for product in self.products]
-        return (
-            float(sum(cost * above for cost, (above, _) in zip(costs, pairs, strict=True))),
-            float(sum(cost * below for cost, (_, below) in zip(costs, pairs, strict=True))),
-        )
+        above, below = self.costs[step] @ np.array(pairs)
+        return float(above), float(below)
 
     def _list_weights(self, first: int | None, last: int, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return, as weights of the steps, the change since the last computed step, and what the slope says of it."""
@@ -157,9 +161,6 @@ class _Plan:
     def __init__(self, errors: Sequence[StepErrors]) -> None:
         self.num_steps = len(errors[0].damage)
         self._errors = errors
-        self._baselines = [
-            [each.compute_baseline(step) if step else None for step in range(self.num_steps)] for each in errors
-        ]
         self._slopes: dict[tuple[int, int, int], float] = {}
         self._steps: dict[tuple[int | None, int, int], float] = {}
 
@@ -181,11 +182,8 @@ class _Plan:
         key = first, last, step
         if key not in self._steps:
             slope = self.fit_slope(first, last, step)
-            ratios = [
-                each.damage[step] * float(np.mean(each.compute_error(first, last, step, slope) / baselines[step]))
-                for each, baselines in zip(self._errors, self._baselines, strict=True)
-            ]
-            self._steps[key] = sum(ratios) / len(ratios)
+            errors = [each.costs[step] * each.compute_error(first, last, step, slope) for each in self._errors]
+            self._steps[key] = float(np.mean(errors))  # over images, and layers, of which none is known to weigh more
         return self._steps[key]
 
 

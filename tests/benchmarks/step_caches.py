@@ -177,10 +177,10 @@ def choose_steps(model: str, regime: str, scheduler: str, steps: int) -> None:
             return MeasuredImage(np.asarray(image), 0.0, None)
 
         errors.append(measure_step_errors(loaded.pipe, generate))
-    chosen = {round((1 - share) * steps): None for share in SHARES}
+    counts = [round((1 - share) * steps) for share in SHARES]
     append_row(FOLDER / "chosen.jsonl", {
         "model": model, "regime": regime, "scheduler": scheduler, "of": steps,
-        "chosen": {count: asdict(choose(errors, count)) for count in chosen},
+        "chosen": {count: asdict(choose(errors, count)) for count in counts},
     })  # fmt: skip
 
 
@@ -210,25 +210,27 @@ def measure_images(
     loaded, guidance = Model(model, scheduler), REGIMES[regime].guidance[model]
     where = {"guidance": guidance, "size": size or SIZES[model]}
     for prompt, seed in list_images(model, regime, num_images):
-        reference = None
+        reference, likeness = None, 0.0
         for variant in variants:
             if (*case.values(), prompt, seed, variant.name) in done or variant.name == UNMERGED:
                 continue
             if reference is None:
                 loaded.apply(Variant(UNMERGED, UNMERGED, None, steps))
                 reference = np.asarray(loaded.generate(prompt, steps, seed=seed, **where))
+                likeness = compute_likeness(reference, prompt)
             loaded.apply(variant)
             pixels = np.asarray(loaded.generate(prompt, variant.steps, seed=seed, **where))
             row = {**case, "prompt": prompt, "seed": seed, "name": variant.name, "group": variant.group, **where,
                    "psnr": round(psnr(reference, pixels), 2), "likeness": compute_likeness(pixels, prompt),
-                   "unmerged likeness": compute_likeness(reference, prompt),
+                   "unmerged likeness": likeness,
                    "kinds": count_kinds(variant, FAMILIES[model])}  # fmt: skip
             append_row(path, row)
 
 
 def compute_likeness(pixels: Any, prompt: str) -> float:
     """Return the similarity of an image to the photograph of its prompt or, without one, to the most similar."""
-    sys.path.append("examples/train_demo_models")
+    if "examples/train_demo_models" not in sys.path:
+        sys.path.append("examples/train_demo_models")
     from recognition import subject_similarities  # type: ignore[import-not-found]
 
     from ppdiffusers_tome.tools.demo_model.photographs import subject_of
