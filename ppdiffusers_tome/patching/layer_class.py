@@ -217,10 +217,11 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
         function = None if is_inside else vars(layer).get(_OVERRIDES, {}).get(name)
         return _call(layer, name, function, args, kwargs)
 
-    method.__name__, method.__doc__ = name, getattr(cls, name).__doc__
-    method._runs_overrides = True  # type: ignore[attr-defined]
-    method.__signature__ = inspect.signature(getattr(cls, name))  # type: ignore[attr-defined]
-    return method
+    marked: Any = method  # whose attributes the types of one Paddle know, and of another not
+    marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
+    marked._runs_overrides = True
+    marked.__signature__ = inspect.signature(getattr(cls, name))
+    return marked
 
 
 def _create(cls: type) -> Any:
