@@ -26,9 +26,12 @@ from ppdiffusers_tome.patching.state.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import UNET
 
-# A warning names the first line outside of these files: the user's.
-_SPECS = map(find_spec, ("ppdiffusers_tome", "paddle", "ppdiffusers", "paddlenlp"))
-_LIBRARIES = (*(f"{Path(spec.origin).parent}{os.sep}" for spec in _SPECS if spec and spec.origin), contextlib.__file__)
+# A warning names the first line outside of these files: the user's. Paddle 2.6 wraps functions with ``decorator``.
+_SPECS = map(find_spec, ("ppdiffusers_tome", "paddle", "ppdiffusers", "paddlenlp", "decorator"))
+_LIBRARIES = (contextlib.__file__, *(
+    f"{Path(spec.origin).parent}{os.sep}" if spec.submodule_search_locations else spec.origin  # a folder, or one file
+    for spec in _SPECS if spec and spec.origin
+))  # fmt: skip
 
 
 class DenoiserState:
