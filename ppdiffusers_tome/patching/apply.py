@@ -33,7 +33,7 @@ from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
 from ppdiffusers_tome.patching.state.call_stack import CHANGES
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.step_cache import StepReport
+from ppdiffusers_tome.patching.step_cache import StepReport
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET

@@ -31,16 +31,16 @@ from ppdiffusers_tome.patching.layer_class import (
 from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPreparation, has_plain_scores
 from ppdiffusers_tome.patching.overrides.block import (
     BlockOverride,
+    GridOverride,
     InputOverride,
-    ParentOverride,
     read_tokens,
 )
 from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, read_timestep
 from ppdiffusers_tome.patching.overrides.merge import NORMS, TEXT_NORMS, InnerOverride, PointOverride
-from ppdiffusers_tome.patching.overrides.step_cache import attach_step_cache
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.call_stack import PIPELINE_CALLS
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.step_cache import attach_step_cache
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 if TYPE_CHECKING:
@@ -130,14 +130,11 @@ def _reset(model: Layer) -> None:
 def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     denoiser, method = blocks[0].denoiser, METHODS[config.method]
     state = DenoiserState(config, max_timestep=blocks[0].adapter.max_timestep, family=find_family(denoiser))
-    parents: dict[tuple[int, str], tuple[ParentOverride, Layer]] = {}
+    grids: dict[tuple[int, str], GridOverride] = {}  # one for all blocks of a class in a parent
     for number, block in enumerate(blocks):
         depth = number / max(1, len(blocks) - 1)
         combine = MEAN if method.combine is None else method.combine(depth)
-        key = id(block.parent), block.adapter.block_class
-        if key not in parents:
-            grid_layer = find_layer(block.parent, block.adapter.grid_layer)
-            parents[key] = ParentOverride(state, block), grid_layer
+        grid = grids.setdefault((id(block.parent), block.adapter.block_class), GridOverride(state, block))
         inner = [
             override for role, point in block.points(config)
             for override in _list_overrides(state, block, role, point, combine)
@@ -147,11 +144,10 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
             inner.append((tokens_layer, InputOverride(state, find_layer(block.block, tokens_layer), read_tokens)))
         for _, override in inner:
             override.put()
-        BlockOverride(state, block, parents[key][0], inner).put()
+        BlockOverride(state, block, grid, inner).put()
     # The outermost override is stored last, also where one layer is a block, its parent and the denoiser.
-    for parent, grid_layer in parents.values():
-        InputOverride(state, grid_layer, parent.read_layout).put()
-        parent.put()
+    for grid in grids.values():
+        grid.put()
     if config.cache:
         attach_step_cache(state, denoiser)
     timestep_layer = find_timestep_layer(denoiser)

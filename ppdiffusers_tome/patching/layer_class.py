@@ -202,7 +202,8 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
 
 def _describe(layer: Layer) -> str:
     """Return what ``print(model)`` shows of a layer: what it does without overrides, and these."""
-    return ", ".join(filter(None, [find_class(layer).extra_repr(layer), *map(repr, list_overrides(layer))]))
+    plain: Any = find_class(layer)
+    return ", ".join(filter(None, [plain.extra_repr(layer), *map(repr, list_overrides(layer))]))
 
 
 def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:

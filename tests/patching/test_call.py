@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import itertools
 import warnings
 import weakref
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
+from paddle.distributed.fleet import recompute as fleet_recompute
 from paddle.distributed.fleet.utils import recompute
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
@@ -28,7 +30,10 @@ from ppdiffusers_tome.merging.methods import COMBINE_MODES, METHODS
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.attach import attach
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
+from ppdiffusers_tome.patching.state import recompute as stretches
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+
+PADDLES_STATE = getattr(fleet_recompute, "custom_state_manager", None)
 
 
 def parts(unet: tiny.Model) -> dict[str, Callable[[], paddle.Tensor]]:
@@ -349,6 +354,34 @@ class TestRecomputation:
             return [parameter.grad.numpy() for parameter in denoiser.parameters() if parameter.grad is not None]
 
         assert self.difference(gradients(True), gradients(False)) <= 1e-6
+
+    def test_without_paddles_state_layers_belong_to_the_last_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As with Paddle 2.6, which hands no state to layers that run again."""
+        unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
+        unet.train()
+        expected = self.gradients(unet, unet, forwards=1)
+        for name in ("custom_get_state_func", "custom_set_state_func"):
+            monkeypatch.setattr(PADDLES_STATE, name, None)
+        monkeypatch.setattr(stretches, "_MANAGER", None)
+        unet.enable_gradient_checkpointing()
+
+        def call(*given: Any, **keywords: Any) -> Any:
+            output = unet(*given, **keywords)
+            tiny.run_unet(unet, height=8, width=32)  # validation before the backward pass
+            return output
+
+        assert self.difference(self.gradients(unet, call, forwards=1), expected) <= 1e-6
+
+    def test_a_state_of_somebody_else_is_kept_and_handed_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        handed: list[int] = []
+        numbers = itertools.count()
+        for name, function in (("get", lambda: next(numbers)), ("set", handed.append)):
+            monkeypatch.setattr(PADDLES_STATE, f"custom_{name}_state_func", function)
+        stretches._keep_stretches()
+        unet = apply_tome(tiny.unet(levels=1), 0.5)
+        expected = self.gradients(unet, unet)
+        assert self.difference(self.gradients(unet, Checkpointed(unet, reentrant=False)), expected) <= 1e-6
+        assert handed == [0, 2, 1, 3]  # of each stretch its own, and then what was there before
 
     def test_a_call_is_remembered_no_longer_than_its_graph(self) -> None:
         unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)

@@ -16,7 +16,7 @@ from patching.contract import count_matchings
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
-from ppdiffusers_tome.patching.state.step_memory import StepMemory
+from ppdiffusers_tome.patching.step_memory import StepMemory
 from zoo import wuerstchen_prior
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)

@@ -16,7 +16,7 @@ from ppdiffusers_tome.patching.overrides.block import BlockOverride
 from ppdiffusers_tome.patching.paddle_compat import is_static_function
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.recompute import find_stored_call, is_second_run, store_call
+from ppdiffusers_tome.patching.state.recompute import is_second_run, next_call_again, note_call
 
 # Names of the argument for the timestep. UniDiffuser has one for its image and one for its text.
 _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
@@ -42,19 +42,14 @@ class DenoiserOverride(Override):
         self.reads_timestep = reads_timestep
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = find_stored_call(self.state, next_one=True)
-        # A backward pass that runs the denoiser again without a stored call: this was not there at the first run.
-        if call is None and is_second_run():
-            return self.call_original(*args, **kwargs)
-        call = call or self._begin(args, kwargs)
-        if not self.state.register(call):
+        call = next_call_again(self.state) if is_second_run() else self._begin(args, kwargs)
+        # In a backward pass without a call: this was not there at the first run.
+        if call is None or not self.state.register(call):
             return self.call_original(*args, **kwargs)
         with self.state.make_current(call):
-            store_call(self.state, call)
             output = self.call_original(*args, **kwargs)
             call.end()
-        # A cache over steps skips them all in some steps, never in the first one.
-        self.state.has_run_blocks |= call.num_blocks > 0
+        # A cache over steps skips all blocks in some steps, never in the first one.
         if not self.state.has_run_blocks and self._has_blocks():
             self.state.warn_once(
                 "no block",
@@ -96,6 +91,7 @@ class DenoiserOverride(Override):
             timestep = paddle.to_tensor([timestep])
         if _is_tensor(timestep) and len(timestep.shape) <= 1:
             call.set_timestep(timestep)
+        note_call(call)
         return call
 
 

@@ -14,9 +14,9 @@ from paddle.nn import Layer
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
 from ppdiffusers_tome.merging.rotary import RotaryEmbedding
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, OUTPUT, PROJECTIONS, MergePoint
+from ppdiffusers_tome.patching.arguments import first_argument, replace_first_argument
 from ppdiffusers_tome.patching.blocks import MAP_STORING
 from ppdiffusers_tome.patching.layer_class import Override
-from ppdiffusers_tome.patching.overrides.block import first_argument, replace_first_argument
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 from ppdiffusers_tome.patching.state.point_call import PointCall

@@ -21,8 +21,8 @@ from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
-from ppdiffusers_tome.patching.state.recompute import find_stored_call
-from ppdiffusers_tome.patching.state.step_cache import StepReport
+from ppdiffusers_tome.patching.state.recompute import find_call_again, is_needed
+from ppdiffusers_tome.patching.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import UNET
 
@@ -58,7 +58,6 @@ class DenoiserState:
         self._warned: set[str] = set()
         # The steps of a denoiser without a pipeline, by thread.
         self._without_pipeline = threading.local()
-        # Calls that run, or of which a backward pass may run parts again.
         self._calls: WeakSet[DenoiserCall] = WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,13 +92,13 @@ class DenoiserState:
         for call in reversed(CALL_STACK.calls):
             if call.state is self:
                 return call
-        return find_stored_call(self) if paddle.in_dynamic_mode() else None
+        return find_call_again(self) if paddle.in_dynamic_mode() else None
 
     def find_use(self) -> str:
         """Return what still needs the overrides, a clause, or ""; the caller holds ``CHANGES``."""
         if any(call.is_running for call in self._calls):
             return "while a call of the denoiser runs"
-        if any(call.stretches for call in self._calls):
+        if is_needed(self):
             return "before the backward pass of a call with gradient checkpointing, which runs its layers again"
         return ""
 
@@ -111,7 +110,7 @@ class DenoiserState:
             return denoising
         if not hasattr(self._without_pipeline, "denoising"):
             tracker = TimestepTracker(self.max_timestep)
-            self._without_pipeline.denoising = Denoising(tracker, self.config.reuse_steps, is_of_pipeline=False)
+            self._without_pipeline.denoising = Denoising(tracker, self.config, self.family, is_of_pipeline=False)
         return self._without_pipeline.denoising
 
     def warn_once(self, topic: str, message: str) -> None:
