@@ -16,8 +16,8 @@ from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER
 if TYPE_CHECKING:
     from paddle.nn import Layer
 
+    from ppdiffusers_tome.patching.overrides.merge import PointCall
     from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-    from ppdiffusers_tome.patching.state.point_call import PointCall
     from ppdiffusers_tome.patching.step_cache import CachedStep
 
 # Called with every ``BlockCall`` in which tokens merge, of all denoisers.
