@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
-from ppdiffusers_tome.errors import ToMeTypeError
+from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 
 LEVELS = (1, 2, 4, 8)
 _MAX_CHARACTERS = 200  # of a value in an error; a long array would hide the sentence
@@ -100,6 +102,63 @@ def check_type(value: Any, expected: Any, accepted: str, label: str = "") -> Non
     """
     if isinstance(value, bool) or not isinstance(value, expected):
         raise ToMeTypeError(f"{label}{truncated_repr(value)} must be {accepted}; got {describe_type(value)}")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The values that a setting accepts.
+
+    Attributes:
+        kind: ``bool``, ``Integral`` or ``Real``.
+        accepted: the values in words.
+        lowest, highest: of a number.
+        or_none: True where None is accepted, too.
+        among: the only numbers, where not all between the two are accepted.
+    """
+
+    kind: type
+    accepted: str
+    lowest: float = -math.inf
+    highest: float = math.inf
+    or_none: bool = False
+    among: tuple[int, ...] = ()
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return a value as Python's own.
+
+        Raises:
+            ToMeTypeError, ToMeValueError: the setting does not accept it.
+        """
+        if value is None and self.or_none:
+            return None
+        if self.kind is bool:
+            if not isinstance(value, bool):
+                raise ToMeTypeError(f"{name}={truncated_repr(value)} must be {self.accepted}")
+            return value
+        check_type(value, self.kind, self.accepted, f"{name}=")
+        if not self.lowest <= value <= self.highest or (self.among and value not in self.among):
+            raise ToMeValueError(f"{name}={truncated_repr(value)} must be {self.accepted}")
+        return int(value) if self.kind is Integral else float(value)
+
+
+def setting(default: Any, bounds: Bounds) -> Any:
+    """Return the field of a setting that has bounds."""
+    return field(default=default, metadata={"bounds": bounds})
+
+
+def flag(default: bool | None, accepted: str = "True or False") -> Any:
+    """Return the field of a setting that is on or off, or None by default."""
+    return setting(default, Bounds(bool, accepted, or_none=default is None))
+
+
+def whole(default: int | None, accepted: str, lowest: float = 1, highest: float = math.inf, **given: Any) -> Any:
+    """Return the field of a whole number, also None where that is the default."""
+    return setting(default, Bounds(Integral, accepted, lowest, highest, or_none=default is None, **given))
+
+
+def number(default: float | None, accepted: str, lowest: float, highest: float) -> Any:
+    """Return the field of a number, also None where that is the default."""
+    return setting(default, Bounds(Real, accepted, lowest, highest, or_none=default is None))
 
 
 def format_setting(value: Any) -> str:
