@@ -7,6 +7,7 @@ import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,7 @@ from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.presets import PRESETS, is_preset, presets
 from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.types import (
-    LEVELS,
-    check_type,
-    flag,
-    format_setting,
-    number,
-    truncated_repr,
-    whole,
-)
+from ppdiffusers_tome.settings.types import LEVELS, check_type, format_setting, setting, truncated_repr
 from ppdiffusers_tome.settings.validation import validate
 
 if TYPE_CHECKING:
@@ -54,27 +47,33 @@ class ToMeConfig:
     """
 
     ratio: Ratio = 0.5
-    max_downsample: int | None = whole(None, "1, 2, 4, 8 or None (the finest level of the model)", among=LEVELS)
-    sx: int = whole(2, _STRIDE)
-    sy: int = whole(2, _STRIDE)
-    use_rand: bool = flag(True)
-    merge_attn: bool = flag(True)
-    merge_crossattn: bool = flag(False)
-    merge_mlp: bool = flag(False)
-    seed: int = whole(0, "a whole number from 0 to 2**63 - 1", 0, 2**63 - 1)
-    tile: int | None = whole(None, "a whole number of tokens, such as 16, or None (compare all with all)")
-    reuse_steps: int = whole(1, "a whole number of denoising steps, 1 (no reuse) or more, such as 4")
-    reuse_blocks: bool = flag(False)
+    max_downsample: int | None = setting(
+        None, Integral, "1, 2, 4, 8 or None (the finest level of the model)", among=LEVELS
+    )
+    sx: int = setting(2, Integral, _STRIDE, 1)
+    sy: int = setting(2, Integral, _STRIDE, 1)
+    use_rand: bool = setting(True)
+    merge_attn: bool = setting(True)
+    merge_crossattn: bool = setting(False)
+    merge_mlp: bool = setting(False)
+    seed: int = setting(0, Integral, "a whole number from 0 to 2**63 - 1", 0, 2**63 - 1)
+    tile: int | None = setting(
+        None, Integral, "a whole number of tokens, such as 16, or None (compare all with all)", 1
+    )
+    reuse_steps: int = setting(1, Integral, "a whole number of denoising steps, 1 (no reuse) or more, such as 4", 1)
+    reuse_blocks: bool = setting(False)
     method: str = "tome"
-    min_similarity: float | None = number(None, "a cosine, a number from -1 to 1, such as 0.9, or None (any)", -1, 1)
-    start: float = number(0.0, _PART, 0, 1)
-    end: float = number(1.0, _PART, 0, 1)
-    st: int = whole(1, "a whole number of frames, 1 or more, such as 2")
-    proportional: bool | None = flag(None, "True, False or None (as the method does)")
+    min_similarity: float | None = setting(
+        None, Real, "a cosine, a number from -1 to 1, such as 0.9, or None (any)", -1, 1
+    )
+    start: float = setting(0.0, Real, _PART, 0, 1)
+    end: float = setting(1.0, Real, _PART, 0, 1)
+    st: int = setting(1, Integral, "a whole number of frames, 1 or more, such as 2", 1)
+    proportional: bool | None = setting(None, bool, "True, False or None (as the method does)")
     cache: float | Sequence[int] = 0.0
     cache_slope: float | Sequence[float] = 0.75
-    cache_steps: int | None = whole(
-        None, "the number of denoising steps that the list in cache is for, or None (any)", 2
+    cache_steps: int | None = setting(
+        None, Integral, "the number of denoising steps that the list in cache is for, or None (any)", 2
     )
     cache_scheduler: str | None = None
 
@@ -101,7 +100,8 @@ class ToMeConfig:
             >>> ToMeConfig(ratio=0.5).num_merged(Grid(height=64, width=64), level=1, progress=None)
             2048
         """
-        return (grid if self.st > 1 else grid.single_frame).num_merged(self.ratio_at(level, progress))
+        num_tokens = grid.num_tokens if self.st > 1 else grid.height * grid.width
+        return int(num_tokens * self.ratio_at(level, progress))
 
     def ratio_at(self, level: int, progress: float | None = None) -> float:
         """Compute the fraction of tokens to merge.

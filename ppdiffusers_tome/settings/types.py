@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
@@ -141,24 +141,13 @@ class Bounds:
         return int(value) if self.kind is Integral else float(value)
 
 
-def setting(default: Any, bounds: Bounds) -> Any:
-    """Return the field of a setting that has bounds."""
+def setting(
+    default: Any, kind: type = bool, accepted: str = "True or False", lowest: float = -math.inf,
+    highest: float = math.inf, among: tuple[int, ...] = (),
+) -> Any:  # fmt: skip
+    """Return the field of a setting with its ``Bounds``, also None where that is the default."""
+    bounds = Bounds(kind, accepted, lowest, highest, or_none=default is None, among=among)
     return field(default=default, metadata={"bounds": bounds})
-
-
-def flag(default: bool | None, accepted: str = "True or False") -> Any:
-    """Return the field of a setting that is on or off, or None by default."""
-    return setting(default, Bounds(bool, accepted, or_none=default is None))
-
-
-def whole(default: int | None, accepted: str, lowest: float = 1, highest: float = math.inf, **given: Any) -> Any:
-    """Return the field of a whole number, also None where that is the default."""
-    return setting(default, Bounds(Integral, accepted, lowest, highest, or_none=default is None, **given))
-
-
-def number(default: float | None, accepted: str, lowest: float, highest: float) -> Any:
-    """Return the field of a number, also None where that is the default."""
-    return setting(default, Bounds(Real, accepted, lowest, highest, or_none=default is None))
 
 
 def format_setting(value: Any) -> str:

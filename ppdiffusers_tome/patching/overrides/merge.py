@@ -47,7 +47,9 @@ class PointCall:
     def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
         """Merge the image tokens of ``[batch, tokens, channels]``."""
         reduction, text_first = self.reduction, self.point.text_first
-        image, text = TokenSpan(reduction.num_tokens, text_first).split(tokens) if self.point.text else (tokens, None)
+        if not self.point.text:
+            return reduction.reduce(tokens, self.combine)
+        image, text = TokenSpan(reduction.num_tokens, text_first).split(tokens)
         return TokenSpan(reduction.num_left, text_first).join(reduction.reduce(image, self.combine), text)
 
     def restore(self, output: Any) -> Any:
@@ -59,7 +61,9 @@ class PointCall:
         num_text = output.shape[1] - reduction.num_left
         if num_text < 0 or (num_text > 0 and not self.point.text):
             return output  # not of merged tokens: a function of the user may replace the output
-        image, text = TokenSpan(reduction.num_left, text_first).split(output) if num_text else (output, None)
+        if num_text == 0:
+            return reduction.restore(output)
+        image, text = TokenSpan(reduction.num_left, text_first).split(output)
         return TokenSpan(reduction.num_tokens, text_first).join(reduction.restore(image), text)
 
     def enter(self, layer: Layer, name: str, tokens: paddle.Tensor) -> paddle.Tensor:
