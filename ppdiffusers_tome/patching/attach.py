@@ -32,10 +32,9 @@ from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPrepa
 from ppdiffusers_tome.patching.overrides.block import (
     BlockOverride,
     GridOverride,
-    InputOverride,
-    read_tokens,
+    TokensOverride,
 )
-from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, read_timestep
+from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride
 from ppdiffusers_tome.patching.overrides.merge import NORMS, TEXT_NORMS, InnerOverride, PointOverride
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.call_stack import PIPELINE_CALLS
@@ -141,7 +140,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         ]  # fmt: skip
         tokens_layer = block.adapter.tokens_layer
         if tokens_layer:
-            inner.append((tokens_layer, InputOverride(state, find_layer(block.block, tokens_layer), read_tokens)))
+            inner.append((tokens_layer, TokensOverride(state, find_layer(block.block, tokens_layer))))
         for _, override in inner:
             override.put()
         BlockOverride(state, block, grid, inner).put()
@@ -152,7 +151,7 @@ def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
         attach_step_cache(state, denoiser)
     timestep_layer = find_timestep_layer(denoiser)
     if timestep_layer is not None:
-        InputOverride(state, timestep_layer, read_timestep).put()
+        TimestepOverride(state, timestep_layer).put()
     reads_timestep = timestep_layer is None and is_a(denoiser, "ModelMixin")
     DenoiserOverride(state, denoiser, blocks, reads_timestep=reads_timestep).put()
 

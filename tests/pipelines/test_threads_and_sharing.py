@@ -1,6 +1,6 @@
 """Pipelines called by threads, and pipelines that share a UNet.
 
-``tests/patching/test_attachment.py`` has threads that share a model; here are whole pipelines, whose steps follow one
+``tests/patching/test_model_with_tome.py`` has threads that share a model; here are whole pipelines, whose steps follow one
 another.
 """
 

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from paddle.nn import Layer
-
 from ppdiffusers_tome.merging.grid import Grid, Layout
-from ppdiffusers_tome.patching.arguments import Arguments, Keywords, find_arguments, first_argument
+from ppdiffusers_tome.patching.arguments import find_arguments, first_argument
 from ppdiffusers_tome.patching.blocks import MergeableBlock, find_layer
 from ppdiffusers_tome.patching.layer_class import Override
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall, require_eager
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
 
-class InputOverride(Override):
-    """An override that reads the arguments of its layer; ``read`` can be pickled."""
-
-    def __init__(
-        self, state: DenoiserState, layer: Layer, read: Callable[[DenoiserCall, Layer, Arguments, Keywords], None]
-    ) -> None:
-        super().__init__(state, layer)
-        self.read = read
+class TokensOverride(Override):
+    """The override of the layer inside of a block that gets the block's unchanged tokens first."""
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Read the arguments and run the layer."""
-        self.read(call, self.layer, args, kwargs)
+        """Set the tokens of the block's call and run the layer."""
+        if call.block is not None and not call.block.is_matched:
+            call.block.tokens = first_argument(self.layer, args, kwargs)
         return self.call_original(*args, **kwargs)
 
 
@@ -111,9 +104,3 @@ class BlockOverride(Override):
         super().take_off()
         for _, override in self.inner:
             override.take_off()
-
-
-def read_tokens(call: DenoiserCall, layer: Layer, args: Arguments, kwargs: Keywords) -> None:
-    """Set the tokens of a block's call from the layer that gets them unchanged."""
-    if call.block is not None and not call.block.is_matched:
-        call.block.tokens = first_argument(layer, args, kwargs)

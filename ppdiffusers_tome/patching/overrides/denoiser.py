@@ -95,11 +95,18 @@ class DenoiserOverride(Override):
         return call
 
 
-def read_timestep(call: DenoiserCall, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Set the timestep of a call from the layer that embeds it."""
-    timestep = args[0] if args else next(iter(kwargs.values()), None)
-    if timestep is not None:
-        call.set_timestep(timestep)
+class TimestepOverride(Override):
+    """The override of the layer that embeds the timestep.
+
+    It runs inside a traced program, unlike the denoiser, and some models change the timestep before it.
+    """
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Set the timestep of the call and run the layer."""
+        timestep = args[0] if args else next(iter(kwargs.values()), None)
+        if timestep is not None:
+            call.set_timestep(timestep)
+        return self.call_original(*args, **kwargs)
 
 
 def _has_foreign_forward(denoiser: Layer) -> bool:

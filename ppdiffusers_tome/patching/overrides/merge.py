@@ -1,4 +1,4 @@
-"""Overrides that merge and unmerge tokens: ``unmerge(attention(merge(norm(x)))) + x``.
+"""Overrides that reduce tokens and restore them: ``restore(attention(reduce(norm(x)))) + x``.
 
 The block's own layers compute ``norm`` and ``attention`` and add ``x``.
 """
@@ -45,7 +45,7 @@ class PointCall:
         self._reduced: tuple[Any, Any] = (None, None)
 
     def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
-        """Merge the image tokens of ``[batch, tokens, channels]``."""
+        """Reduce the image tokens of ``[batch, tokens, channels]``."""
         reduction, text_first = self.reduction, self.point.text_first
         if not self.point.text:
             return reduction.reduce(tokens, self.combine)
@@ -53,7 +53,7 @@ class PointCall:
         return TokenSpan(reduction.num_left, text_first).join(reduction.reduce(image, self.combine), text)
 
     def restore(self, output: Any) -> Any:
-        """Unmerge the image tokens of a layer's output, or of the first of several."""
+        """Restore the image tokens of a layer's output, or of the first of several."""
         if isinstance(output, (tuple, list)):
             restored = (self.restore(output[0]), *output[1:])
             return list(restored) if isinstance(output, list) else restored
@@ -108,9 +108,9 @@ class PointOverride(Override):
         self.bypassing: type | None = None
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Merge the tokens, run the layer, unmerge its result."""
+        """Reduce the tokens, run the layer, restore its result."""
         block, processor = call.block, getattr(self.layer, "processor", None)
-        reduction = None if block is None or block.active is not None else block.match()
+        reduction = None if block is None or block.point is not None else block.match()
         if block is None or reduction is None or type(processor) is self.bypassing:
             return self.call_original(*args, **kwargs)
         tokens = first_argument(self.layer, args, kwargs)
@@ -120,18 +120,18 @@ class PointOverride(Override):
                 block.run_unmerged()
             self.state.warn_once(*obstacle)
             return self.call_original(*args, **kwargs)
-        block.active = active = PointCall(block, reduction, self.point, self.combine)
+        block.point = point_call = PointCall(block, reduction, self.point, self.combine)
         try:
-            inputs, keywords = args, self._reduce_keywords(active, kwargs, tokens.dtype)
+            inputs, keywords = args, self._reduce_keywords(point_call, kwargs, tokens.dtype)
             if reduction.keeps_queries or self.point.merges_inside:
                 output = self.call_original(*inputs, **keywords)
             else:
-                inputs, keywords = replace_first_argument(self.layer, inputs, keywords, active.reduce(tokens))
-                output = active.restore(self.call_original(*inputs, **keywords))
+                inputs, keywords = replace_first_argument(self.layer, inputs, keywords, point_call.reduce(tokens))
+                output = point_call.restore(self.call_original(*inputs, **keywords))
         finally:
-            block.active = None
-        missing = active.required - active.ran
-        if not missing and (block.reduction is not None or not active.ran):
+            block.point = None
+        missing = point_call.required - point_call.ran
+        if not missing and (block.reduction is not None or not point_call.ran):
             return output
         # Too late to merge: the result has other keys, or lacks its positions.
         if missing:
@@ -174,16 +174,16 @@ class PointOverride(Override):
             )
         return None
 
-    def _reduce_keywords(self, active: PointCall, kwargs: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
+    def _reduce_keywords(self, point_call: PointCall, kwargs: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
         """Return the keywords for fewer tokens, and prepare the layers that apply the rest."""
-        changed, point, reduction = dict(kwargs), self.point, active.reduction
+        changed, point, reduction = dict(kwargs), self.point, point_call.reduction
         if kwargs.get(point.rotary) is not None:
             rotary = RotaryEmbedding(changed.pop(point.rotary), reduction.num_tokens)
             keys = rotary.rotation_at(reduction.positions)
-            active.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
+            point_call.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
             if rotary.num_text:
-                active.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
-            active.required.update(active.rotations)
+                point_call.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
+            point_call.required.update(point_call.rotations)
         if point.mask:
             mask = kwargs.get(point.mask)
             if mask is not None:
@@ -208,7 +208,7 @@ class PointOverride(Override):
 class InnerOverride(Override):
     """The override of a layer inside of attention, by its name there.
 
-    A projection gets merged tokens, the output of ``OUTPUT`` is unmerged, and that of a norm is rotated.
+    A projection gets reduced tokens, the output of ``OUTPUT`` is restored, and that of a norm is rotated.
     """
 
     follows_wrappers = True
@@ -219,15 +219,15 @@ class InnerOverride(Override):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on its part of the running merge point."""
-        active = active_point(call, self.point)
-        if active is not None and self.name in PROJECTIONS:
-            tokens = active.enter(self.layer, self.name, first_argument(self.layer, args, kwargs))
+        point_call = find_point_call(call, self.point)
+        if point_call is not None and self.name in PROJECTIONS:
+            tokens = point_call.enter(self.layer, self.name, first_argument(self.layer, args, kwargs))
             args, kwargs = replace_first_argument(self.layer, args, kwargs, tokens)
         output = self.call_original(*args, **kwargs)
-        if active is not None and self.name == OUTPUT and active.ran:
-            return active.restore(output)
-        if active is not None and self.name in active.rotations:
-            return active.rotate(self.name, output, self.num_heads)
+        if point_call is not None and self.name == OUTPUT and point_call.ran:
+            return point_call.restore(output)
+        if point_call is not None and self.name in point_call.rotations:
+            return point_call.rotate(self.name, output, self.num_heads)
         return output
 
 
@@ -245,7 +245,7 @@ def find_misfit(layer: Layer, point: MergePoint, reduction: TokenReduction, toke
     )
 
 
-def active_point(call: DenoiserCall, point: MergePoint) -> PointCall | None:
-    """Return the merge point if it runs now."""
-    active = None if call.block is None else call.block.active
-    return active if active is not None and active.point == point else None
+def find_point_call(call: DenoiserCall, point: MergePoint) -> PointCall | None:
+    """Return the call of a merge point that runs now, or None."""
+    running = None if call.block is None else call.block.point
+    return running if running is not None and running.point == point else None

@@ -186,7 +186,7 @@ class BlockCall:
         tokens: its input, ``[batch, tokens, channels]`` or ``[batch, channels, height, width]``; None once they are
             matched, and until a layer inside of the block gets them where that is the ``tokens_layer``.
         reduction: of the block's tokens; None if the block runs unmerged, or has not been matched yet.
-        active: the merge point that runs now; None between them.
+        point: the call of a merge point that runs now; None between them.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class BlockCall:
         self.call, self.layer, self.layout, self.tokens = call, layer, layout, tokens
         self.is_matched = False
         self.reduction: TokenReduction | None = None
-        self.active: PointCall | None = None
+        self.point: PointCall | None = None
 
     def match(self) -> TokenReduction | None:
         """Match the block's tokens at the first use and return their reduction.
@@ -222,7 +222,7 @@ class BlockCall:
 
     def run_unmerged(self, topic: str = "", reason: str = "") -> None:
         """Stop merging in this call of the block; log the reason once."""
-        self.is_matched, self.tokens, self.reduction, self.active = True, None, None, None
+        self.is_matched, self.tokens, self.reduction, self.point = True, None, None, None
         if topic:
             self.call.state.warn_once(topic, reason)
 

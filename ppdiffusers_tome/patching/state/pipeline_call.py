@@ -9,7 +9,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -172,33 +172,22 @@ def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
         def run_generator(pipe: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             # The pipeline runs only between two items; its caller may run others during an item.
-            pipeline_call, items, is_complete = _begin(pipe), call(pipe, *args, **kwargs), False
-            try:
+            with _begin(pipe) as pipeline_call, closing(call(pipe, *args, **kwargs)) as items:
                 sent = None
                 while True:
                     with _make_current(pipeline_call):
                         try:
                             item = items.send(sent)
                         except StopIteration as stop:
-                            is_complete = True
                             return stop.value
                     sent = yield item
-            finally:
-                items.close()
-                pipeline_call.end(is_complete=is_complete)
 
         return run_generator
 
     @functools.wraps(call)
     def run_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
-        pipeline_call, is_complete = _begin(pipe), False
-        try:
-            with _make_current(pipeline_call):
-                output = call(pipe, *args, **kwargs)
-            is_complete = True
-        finally:
-            pipeline_call.end(is_complete=is_complete)
-        return output
+        with _begin(pipe) as pipeline_call, _make_current(pipeline_call):
+            return call(pipe, *args, **kwargs)
 
     return run_call
 
@@ -217,14 +206,22 @@ def is_tracked(call: Any) -> bool:
     return getattr(call, "__code__", None) in _TRACKED
 
 
-def _begin(pipe: Any) -> PipelineCall:
+@contextmanager
+def _begin(pipe: Any) -> Iterator[PipelineCall]:
+    """Begin a call of a pipeline, and end it however it ends."""
     # Pyramid Attention Broadcast keeps its cache: the first steps would reuse the attention of the last image.
     for _, model in list_models(pipe) if hasattr(type(pipe), "components") else ():
         layers = [layer for layer in model.sublayers(include_self=True) if "_diffusers_hook" in vars(layer)]
         if layers and any(True for _ in _list_states(model)):
             for layer in layers:
                 reset_step_caches(layer)
-    return PipelineCall(pipe)
+    call = PipelineCall(pipe)
+    try:
+        yield call
+    except BaseException:
+        call.end(is_complete=False)
+        raise
+    call.end(is_complete=True)
 
 
 def _list_states(model: Any) -> Iterator[Any]:
