@@ -1,6 +1,6 @@
-"""The state of ToMe's overrides to a model.
+"""Overrides put on the layers of a model, and taken off.
 
-ToMe stores nothing else (see ``layer_class``), so removing it from a part of a model does not affect the rest.
+ToMe stores nothing else on a model (see ``layer_class``), so removing it from a part does not affect the rest.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ppdiffusers_tome.patching.layer_class import (
     list_functions,
     list_overrides,
     reset_step_caches,
+    walk_overrides,
 )
 from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPreparation, has_plain_scores
 from ppdiffusers_tome.patching.overrides.block import (
@@ -62,7 +63,7 @@ def detach(model: Layer) -> None:
     Of a denoiser that is only partly inside, the blocks inside are removed, and the cache over steps, which is of the
     whole denoiser.
     """
-    overrides = [override for layer in model.sublayers(include_self=True) for override in list_overrides(layer)]
+    overrides = list(walk_overrides(model))
     states = {override.state for override in overrides}
     whole = {override.state for override in overrides if isinstance(override, DenoiserOverride)}
     for state in whole:
@@ -85,9 +86,8 @@ def require_unused(model: Layer) -> None:
         ToMeValueError: a call of its denoiser runs, or a backward pass is to run layers of one again, or another thread
             runs a pipeline that has it.
     """
-    layers = model.sublayers(include_self=True)
-    uses = {override.state.find_use() for layer in layers for override in list_overrides(layer)} - {""}
-    ids = {id(layer) for layer in layers}
+    uses = {override.state.find_use() for override in walk_overrides(model)} - {""}
+    ids = {id(layer) for layer in model.sublayers(include_self=True)}
     if any(call.uses(ids) for call in PIPELINE_CALLS):
         uses.add("while another thread generates an image with it")
     if uses:
@@ -112,8 +112,7 @@ def list_attached_denoisers(model: Layer) -> list[tuple[list[MergeableBlock], To
     attached = {(id(layer), override.state) for _, layer, override in list_attached_blocks(model)}
     return [
         ([block for block in override.blocks if (id(block.block), override.state) in attached], override.state.config)
-        for layer in model.sublayers(include_self=True)
-        for override in list_overrides(layer)
+        for override in walk_overrides(model)
         if isinstance(override, DenoiserOverride)
     ]
 

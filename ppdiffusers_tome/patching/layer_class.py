@@ -108,6 +108,12 @@ def list_overrides(layer: Layer) -> list[Override]:
     return [override for top in vars(layer).get(_OVERRIDES, {}).values() for override in _walk(top)]
 
 
+def walk_overrides(model: Layer) -> Iterator[Override]:
+    """Yield the overrides of all layers of a model or a part of one."""
+    for layer in model.sublayers(include_self=True):
+        yield from list_overrides(layer)
+
+
 def list_functions(layer: Layer) -> list[Any]:
     """List the functions of others in place of a layer's ``forward``, around and inside of overrides."""
     return [each for each in (vars(layer).get("forward"), find_inside(layer)) if each is not None]

@@ -1,7 +1,7 @@
 """Pipelines called by threads, and pipelines that share a UNet.
 
-``tests/patching/test_model_with_tome.py`` has threads that share a model; here are whole pipelines, whose steps follow one
-another.
+``tests/patching/test_model_with_tome.py`` has threads that share a model; here are whole pipelines, whose steps follow
+one another.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.blocks import MergeableBlock
-from ppdiffusers_tome.patching.layer_class import Override, find_class, find_inside, list_overrides
+from ppdiffusers_tome.patching.layer_class import Override, find_class, find_inside, walk_overrides
 from ppdiffusers_tome.patching.overrides.block import BlockOverride
 from ppdiffusers_tome.patching.paddle_compat import is_static_function
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
@@ -50,18 +50,17 @@ class DenoiserOverride(Override):
             output = self.call_original(*args, **kwargs)
             call.end()
         # A cache over steps skips all blocks in some steps, never in the first one.
-        if not self.state.has_run_blocks and self._has_blocks():
+        if not self.state.has_run_blocks:
+            self._warn_of_blocks_that_did_not_run()
+        return output
+
+    def _warn_of_blocks_that_did_not_run(self) -> None:
+        if any(isinstance(override, BlockOverride) for override in walk_overrides(self.layer)):
             self.state.warn_once(
                 "no block",
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "
                 "other layers run in their place",
             )
-        return output
-
-    def _has_blocks(self) -> bool:
-        """Return whether ToMe is still applied to blocks of the denoiser."""
-        layers = self.layer.sublayers(include_self=True)
-        return any(isinstance(override, BlockOverride) for layer in layers for override in list_overrides(layer))
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
         """Create the call, and set its timestep if the arguments have it."""
@@ -74,7 +73,6 @@ class DenoiserOverride(Override):
             self.state,
             latent_shape=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
             conditioning=list(_list_conditioning(lasting)) if self.state.config.shares_steps else (),
-            training=self.layer.training,
             denoiser=self.layer,
         )
         if self.state.config.cache and _has_foreign_forward(self.layer):
@@ -83,10 +81,7 @@ class DenoiserOverride(Override):
             call.timestep_argument = timesteps[0]
         timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
         if pair:
-            # Of the image or text that is being denoised. For the other one, pipelines pass a plain number: 0 if it is
-            # finished, the highest if it is noise. Of two tensors the image's: a comparison would wait for the device.
-            ends = (0, self.state.max_timestep)
-            timestep = ([value for value in pair if _is_tensor(value) or value not in ends] or sorted(pair))[0]
+            timestep = _choose_timestep(pair, self.state.max_timestep)
         if isinstance(timestep, (int, float)):
             timestep = paddle.to_tensor([timestep])
         if _is_tensor(timestep) and len(timestep.shape) <= 1:
@@ -107,6 +102,15 @@ class TimestepOverride(Override):
         if timestep is not None:
             call.set_timestep(timestep)
         return self.call_original(*args, **kwargs)
+
+
+def _choose_timestep(pair: list[Any], max_timestep: float) -> Any:
+    """Return the timestep of the image or text that is being denoised.
+
+    For the other one, pipelines pass a plain number: 0 if it is finished, the highest if it is noise. Of two tensors it
+    is the image's: a comparison would wait for the device.
+    """
+    return ([value for value in pair if _is_tensor(value) or value not in (0, max_timestep)] or sorted(pair))[0]
 
 
 def _has_foreign_forward(denoiser: Layer) -> bool:

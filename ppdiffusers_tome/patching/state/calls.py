@@ -44,12 +44,12 @@ class DenoiserCall:
 
     def __init__(
         self, state: DenoiserState, latent_shape: Sequence[int] = (), conditioning: Sequence[paddle.Tensor] = (), *,
-        training: bool = False, denoiser: Layer | None = None,
+        denoiser: Layer | None = None,
     ) -> None:  # fmt: skip
         self.state, self._config = state, state.config
         self.latent_shape, self.conditioning, self.denoiser = latent_shape, conditioning, denoiser
         # Training uses random timesteps and images.
-        self._shares_steps = self._config.reuse_steps > 1 and not training
+        self._shares_steps = self._config.reuse_steps > 1 and not (denoiser is not None and denoiser.training)
         self.timestep: paddle.Tensor | None = None
         self.timestep_argument: paddle.Tensor | None = None
         self.cached_step: CachedStep | None = None

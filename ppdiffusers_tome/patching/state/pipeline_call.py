@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.layer_class import list_overrides, reset_step_caches
+from ppdiffusers_tome.patching.layer_class import reset_step_caches, walk_overrides
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, PIPELINE_CALLS
 from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
@@ -104,7 +104,10 @@ class PipelineCall:
         A callback may call another model, to which the pipeline's steps do not apply.
         """
         if state not in self._denoisings:
-            names = (name for name, model in list_models(self._pipe) if state in _list_states(model))
+            names = (
+                name for name, model in list_models(self._pipe)
+                if any(override.state is state for override in walk_overrides(model))
+            )  # fmt: skip
             name, denoising = next(names, None), None
             if name is not None:
                 schedules = functools.partial(self._list_schedules, name)
@@ -212,7 +215,7 @@ def _begin(pipe: Any) -> Iterator[PipelineCall]:
     # Pyramid Attention Broadcast keeps its cache: the first steps would reuse the attention of the last image.
     for _, model in list_models(pipe) if hasattr(type(pipe), "components") else ():
         layers = [layer for layer in model.sublayers(include_self=True) if "_diffusers_hook" in vars(layer)]
-        if layers and any(True for _ in _list_states(model)):
+        if layers and any(True for _ in walk_overrides(model)):
             for layer in layers:
                 reset_step_caches(layer)
     call = PipelineCall(pipe)
@@ -222,13 +225,6 @@ def _begin(pipe: Any) -> Iterator[PipelineCall]:
         call.end(is_complete=False)
         raise
     call.end(is_complete=True)
-
-
-def _list_states(model: Any) -> Iterator[Any]:
-    """Yield the states of all overrides on a model."""
-    for layer in model.sublayers(include_self=True):
-        for override in list_overrides(layer):
-            yield override.state
 
 
 def _generate() -> Iterator[None]:
