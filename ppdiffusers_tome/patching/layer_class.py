@@ -221,14 +221,15 @@ def _create(cls: type) -> Any:
     return object.__new__(_class_with_overrides(cls))
 
 
-def _find_reference(layer: Layer, method: str) -> tuple[dict[str, Any], str] | None:
-    """Return where the hooks of ppdiffusers on a layer, such as a cache over steps, hold what they call.
+def _find_place(layer: Layer, method: str) -> tuple[dict[str, Any], str]:
+    """Return the dictionary and key that hold a function in place of a method.
 
-    Overrides run inside of them, as their results have all tokens.
+    That is the layer's own, or that of the hooks of ppdiffusers on it, such as a cache over steps: overrides run inside
+    of them, as their results have all tokens.
     """
     references = list(getattr(vars(layer).get("_diffusers_hook"), "_fn_refs", ()))
     if method != "forward" or not references:
-        return None
+        return vars(layer), method
     reference = vars(references[0])
     return reference, "original_forward" if reference.get("original_forward") is not None else "forward"
 
@@ -238,11 +239,10 @@ def _is_ours(function: Any) -> bool:
 
 
 def _take_function(layer: Layer, method: str) -> Any:
-    """Take a function that somebody put in place of a method off the layer."""
-    reference = _find_reference(layer, method)
-    if reference is None:
-        return vars(layer).pop(method, None)
-    holder, key = reference
+    """Take a function that somebody put in place of a method; None where there is none."""
+    holder, key = _find_place(layer, method)
+    if holder is vars(layer):
+        return holder.pop(key, None)
     function, holder[key] = holder[key], vars(type(layer))[method].__get__(layer)
     return None if getattr(function, "__func__", None) is getattr(find_class(layer), method) else function
 
@@ -252,19 +252,17 @@ def _restore(layer: Layer) -> None:
     functions, plain = vars(layer)[_OVERRIDES], find_class(layer)
     if list_overrides(layer):
         return
-    for method in functions:
+    places = {method: _find_place(layer, method) for method in functions}
+    for method, (holder, key) in places.items():
         if _is_ours(vars(layer).get(method)):
             del vars(layer)[method]  # Paddle leaves there what it traced
-        if method in vars(layer) and _find_reference(layer, method) is None:
+        if holder is vars(layer) and key in holder:
             return  # a function of the user around ours may call it, which then calls what was inside
-    for method, function in functions.items():
-        reference = _find_reference(layer, method)
-        if reference is None:
-            if function is not None:
-                vars(layer)[method] = function
-            continue
-        holder, key = reference
-        if _is_ours(holder[key]):
+    for method, (holder, key) in places.items():
+        function = functions[method]
+        if holder is vars(layer) and function is not None:
+            holder[key] = function
+        elif holder is not vars(layer) and _is_ours(holder[key]):
             holder[key] = function or getattr(plain, method).__get__(layer)
     del vars(layer)[_OVERRIDES]
     layer.__class__ = plain
