@@ -93,10 +93,10 @@ def test_rows_of_tokens_before_the_grid_hold_nothing_else(build: Any, run: Any, 
 )  # fmt: skip
 def test_levels_are_those_of_the_grids(zoo: Any, level: int) -> None:
     model = zoo.SPECIMEN.build()
-    site = min(find_blocks(model), key=lambda site: site.level)
-    assert site.level == level
+    block = min(find_blocks(model), key=lambda block: block.level)
+    assert block.level == level
     for matching in matchings(apply_tome(model), zoo.SPECIMEN.run):
-        assert (matching.num_tokens - site.adapter.prefix(site.parent, None)) * level**2 == 16 * 16
+        assert (matching.num_tokens - block.adapter.prefix(block.parent, None)) * level**2 == 16 * 16
 
 
 def test_text_of_stable_diffusion_3_never_merges() -> None:

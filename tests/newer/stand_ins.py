@@ -1,6 +1,6 @@
 """Small models that stand in for those that only a newer ppdiffusers has.
 
-Adapters find blocks and their hosts by the names of classes, so these have the real names, and whatever token merging
+Adapters find blocks and their parents by the names of classes, so these have the real names, and whatever token merging
 rests on: which layers there are, what they are called with, by position or by keyword, where the tokens of a text
 stand, in what form positions come. What is between is the least that tells a wrong token from a right one, in float32
 and with a plain softmax, so that it runs on every Paddle.

@@ -234,16 +234,16 @@ def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, met
     """In every kind of block that has layers for them; elsewhere it is refused in plain words."""
     model = specimen.build()
     ratio: dict[str, Any] = dict(ratio=0.5, max_downsample=8, method=method)
-    sites = [site for site in find_blocks(model) if site.points(ToMeConfig(**ratio))]
-    if not sites:
+    blocks = [block for block in find_blocks(model) if block.points(ToMeConfig(**ratio))]
+    if not blocks:
         with pytest.raises(NothingToMergeError, match=rf"nothing to merge with method='{method}'.*choose another"):
             apply_tome(model, **ratio)
         return
     counts: dict[str, list[int]] = {"to_q": [], "to_k": [], "to_v": []}
-    for site in sites:
-        point = site.adapter.points["merge_attn"][0]
+    for block in blocks:
+        point = block.adapter.points["merge_attn"][0]
         for name in counts:
-            find_layer(site.block, point.path(name)).register_forward_post_hook(_counting(counts[name]))
+            find_layer(block.block, point.path(name)).register_forward_post_hook(_counting(counts[name]))
     height, width = specimen.size or (16, 16)
     paddle.seed(0)
     with paddle.no_grad():
@@ -294,7 +294,7 @@ def _attend_to_double(attention: Any, hidden_states: paddle.Tensor, **given: Any
 )
 def test_a_processor_whose_keys_are_others_is_told(processor: Any, words: str, method: str, ratio: float) -> None:
     unet = tiny.unet()
-    for block in (site.block for site in find_blocks(unet)):
+    for block in (found.block for found in find_blocks(unet)):
         block.attn1.processor = processor
     plain = tiny.run_unet(unet)
     apply_tome(unet, ratio, method=method)
@@ -304,7 +304,7 @@ def test_a_processor_whose_keys_are_others_is_told(processor: Any, words: str, m
 
 def test_layers_that_are_gone_round_are_those_of_keys() -> None:
     unet = tiny.unet()
-    for block in (site.block for site in find_blocks(unet)):
+    for block in (found.block for found in find_blocks(unet)):
         block.attn1.processor = _keys_elsewhere
     plain = tiny.run_unet(unet)
     assert not np.array_equal(tiny.run_unet(apply_tome(unet, 0.5)), plain)

@@ -375,9 +375,9 @@ class Cached:
 
     def listen(self) -> None:
         """From now on note what attention returns; ToMe is applied already."""
-        for site in find_blocks(self.model):
-            (section,) = site.adapter.points[ATTENTION]
-            path = f"{site.name}.{section.layer}"
+        for block in find_blocks(self.model):
+            (section,) = block.adapter.points[ATTENTION]
+            path = f"{block.name}.{section.layer}"
             attention = find_layer(self.model, path)
             returned, self.computed[path] = self.outputs.setdefault(path, []), 0
 
