@@ -65,7 +65,7 @@ def test_images_are_judged(exported: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def emoji(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Export a tiny model of emoji, and write four pictures of two classes, each also held out with a little noise."""
+    """Export a tiny model of emoji, and write four images of two classes, each also held out with a little noise."""
     folder = tmp_path_factory.mktemp("emoji")
     rng = np.random.default_rng(0)
     width = tiny.unet().config.cross_attention_dim
@@ -79,10 +79,10 @@ def emoji(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny.vae().save_pretrained(str(folder / "vae"), to_diffusers=True)
     tiny.scheduler().save_pretrained(str(folder / "scheduler"))
     run_script("export", "--emoji", folder, "--output", folder / "exported")
-    pictures = rng.integers(0, 200, (4, 128, 128, 3), np.uint8)
-    noisy = pictures + rng.integers(0, 9, pictures.shape, np.uint8)
+    images = rng.integers(0, 200, (4, 128, 128, 3), np.uint8)
+    noisy = images + rng.integers(0, 9, images.shape, np.uint8)
     np.savez(
-        folder / "emoji.npz", images=np.concatenate([pictures, noisy]),
+        folder / "emoji.npz", images=np.concatenate([images, noisy]),
         labels=[0, 0, 1, 1] * 2, classes=["face", "cat face"], is_held_out=np.repeat([False, True], 4),
     )  # fmt: skip
     return folder

@@ -282,7 +282,7 @@ class ToMeContract:
         finally:
             hook.remove()
         if not latents:
-            pytest.skip("its latent is no picture, or is given by keyword")
+            pytest.skip("its latent is no image, or is given by keyword")
         assert records
         height, width = latents[0][-2:]
         assert {record.block.path: (record.grid.height, record.grid.width) for record in records} == {

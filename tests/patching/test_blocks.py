@@ -24,7 +24,7 @@ SIDE, CHANNELS = 8, 8
 
 
 def transformer(**of_block: Any) -> Transformer2DModel:
-    """A Transformer2DModel on an 8x8 picture whose one block has what the model itself gives no way to ask for."""
+    """A Transformer2DModel on an 8x8 image whose one block has what the model itself gives no way to ask for."""
     settings = dict(num_attention_heads=2, attention_head_dim=4, in_channels=CHANNELS, norm_num_groups=4)
     model = tiny.build(Transformer2DModel, **settings)
     block = tiny.build(

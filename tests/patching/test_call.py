@@ -41,13 +41,13 @@ def parts(unet: tiny.Model) -> dict[str, Callable[[], paddle.Tensor]]:
     down = unet.down_blocks[0]
     parent = down.attentions[0]
     block = parent.transformer_blocks[0]
-    text, picture, tokens = tiny.text(), tiny.array((2, 8, 16, 16), seed=1), tiny.array((2, 256, 8), seed=2)
+    text, image, tokens = tiny.text(), tiny.array((2, 8, 16, 16), seed=1), tiny.array((2, 256, 8), seed=2)
     temb = tiny.array((2, 32), seed=3)
     return {
         "block": lambda: block(tokens, encoder_hidden_states=text),
         "attention": lambda: block.attn1(tokens),
-        "parent": lambda: parent(picture, encoder_hidden_states=text).sample,
-        "down": lambda: down(picture, temb, encoder_hidden_states=text)[0],
+        "parent": lambda: parent(image, encoder_hidden_states=text).sample,
+        "down": lambda: down(image, temb, encoder_hidden_states=text)[0],
     }
 
 
@@ -93,7 +93,7 @@ def test_a_part_that_failed_is_called_alone_again(kind: type[BaseException]) -> 
 
 
 @pytest.mark.parametrize("refilled", [False, True])
-def test_a_part_that_is_called_alone_on_what_it_was_given_in_a_picture(refilled: bool) -> None:
+def test_a_part_that_is_called_alone_on_what_it_was_given_in_an_image(refilled: bool) -> None:
     """Also where gradients were asked for, as Paddle does unless told otherwise: it is no backward pass."""
     unet = apply_tome(tiny.unet(), 0.5, reuse_blocks=True)
     parent, captured = unet.down_blocks[0].attentions[0], []

@@ -71,7 +71,7 @@ _DENOISERS = {
     "RePaintPipeline": {"unet": "UNet2DModel"},
     "VersatileDiffusionPipeline": {"text_unet": "UNetFlatConditionModel"},
 }
-# Models beside the denoiser that are called once a picture, or hold no attention.
+# Models beside the denoiser that are called once an image, or hold no attention.
 _BESIDE = (
     "AudioLDM2ProjectionModel", "CLIPImageProjection", "MotionAdapter", "MultiAdapter", "ShapERenderer", "T2IAdapter",
     "LearnedClassifierFreeSamplingEmbeddings", "SpectrogramContEncoder", "SpectrogramNotesEncoder",
@@ -79,7 +79,7 @@ _BESIDE = (
 )  # fmt: skip
 # By the beginning of their names.
 _OTHER = {
-    "FluxPriorRedux": "makes embeddings of a picture for another pipeline, and denoises nothing",
+    "FluxPriorRedux": "makes embeddings of an image for another pipeline, and denoises nothing",
     "AutoPipelineFor": "stands for other pipelines and makes one of them; apply ToMe to that one",
     "PaddleInfer": "runs programs that were exported; apply ToMe before exporting them",
     "FastDeploy": "runs programs that were exported; apply ToMe before exporting them",

@@ -1,4 +1,4 @@
-"""Tokens of text, time and image embeddings stand among those of the picture, and never merge."""
+"""Tokens of text, time and image embeddings stand among those of the image, and never merge."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def test_text_of_stable_diffusion_3_never_merges() -> None:
     (text,) = inputs_of(block.ff_context, model, sd3.SPECIMEN.run)
     assert text.shape[1] == tiny.TEXT_TOKENS
     for path in ("attn.to_q", "attn.to_k", "attn.to_v", "ff"):
-        (picture,) = inputs_of(find_layer(block, path), model, sd3.SPECIMEN.run)
-        assert picture.shape[1] == GRID_TOKENS - int(0.7 * GRID_TOKENS)
+        (image,) = inputs_of(find_layer(block, path), model, sd3.SPECIMEN.run)
+        assert image.shape[1] == GRID_TOKENS - int(0.7 * GRID_TOKENS)
     assert all(matching.num_tokens == GRID_TOKENS for matching in matchings(model, sd3.SPECIMEN.run))
 
 
