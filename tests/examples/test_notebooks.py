@@ -10,7 +10,7 @@ import pytest
 from nbformat import NotebookNode
 
 from examples.notebooks import CHINESE, ENGLISH, ROOT, code_cells, ran, read, shown_by
-from house.pages import Section, sections
+from repository.pages import Section, sections
 
 pytestmark = pytest.mark.once
 

@@ -9,7 +9,7 @@ import numpy as np
 import paddle
 import pytest
 
-from newer.stand_ins import (
+from future_models.stand_ins import (
     FAMILIES,
     Attention,
     Family,

@@ -8,8 +8,8 @@ import paddle
 import pytest
 
 import tiny
-from newer.stand_ins import FAMILIES
-from newer.test_stand_ins import case, change
+from future_models.stand_ins import FAMILIES
+from future_models.test_stand_ins import case, change
 from ppdiffusers_tome import NothingToMergeError, apply_tome
 from zoo.specimen import Inputs
 

@@ -16,8 +16,8 @@ import pytest
 from paddle import nn
 
 import tiny
-from newer.stand_ins import FAMILIES, HEADS, Model, Processor, RoundTheNorms, VCtrlBlock
-from newer.test_stand_ins import attentions, change, same, set_processors
+from future_models.stand_ins import FAMILIES, HEADS, Model, Processor, RoundTheNorms, VCtrlBlock
+from future_models.test_stand_ins import attentions, change, same, set_processors
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.recorder import record_merging
 from zoo.specimen import Inputs, create
