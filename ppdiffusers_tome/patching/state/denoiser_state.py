@@ -46,6 +46,7 @@ class DenoiserState:
         family: of the denoiser, see ``FAMILIES``.
         record: called with the step, key and value of each layer that the cache over steps stores; None except in
             tuning.
+        last_graph_call: with Paddle 2.6, the last call that recorded gradients; see ``recompute``.
         is_removed: True once the overrides of the denoiser are off.
     """
 
@@ -55,6 +56,7 @@ class DenoiserState:
         self.last_image: StepReport | None = None
         self.record: Callable[[int, Hashable, Any], None] | None = None
         self.has_run_blocks = self.is_removed = False
+        self.last_graph_call: DenoiserCall | None = None
         self._warned: set[str] = set()
         # The steps of a denoiser without a pipeline, by thread.
         self._without_pipeline = threading.local()

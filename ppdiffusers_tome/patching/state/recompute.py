@@ -53,14 +53,12 @@ class _Thread(threading.local):
 
 _THREAD = _Thread()
 _STRETCHES: weakref.WeakSet[Stretch] = weakref.WeakSet()
-# By denoiser, for Paddle 2.6.
-_LAST_CALLS: weakref.WeakKeyDictionary[DenoiserState, DenoiserCall] = weakref.WeakKeyDictionary()
 
 
 def note_call(call: DenoiserCall) -> None:
     """Note a call that begins in every stretch that may run first in this thread."""
     if _MANAGER is None and call.in_graph:
-        _LAST_CALLS[call.state] = call
+        call.state.last_graph_call = call
     with CHANGES:
         for stretch in _STRETCHES:
             if stretch.thread == threading.get_ident() and not stretch.is_over:
@@ -75,7 +73,7 @@ def is_second_run() -> bool:
 def find_call_again(state: DenoiserState) -> DenoiserCall | None:
     """Return the call of a denoiser in which the layers that run again ran first."""
     if _MANAGER is None:
-        return _LAST_CALLS.get(state) if paddle.is_grad_enabled() else None
+        return state.last_graph_call if paddle.is_grad_enabled() else None
     calls = _THREAD.again[-1][1].around if _THREAD.again else ()
     return next((call for call in reversed(calls) if call.state is state), None)
 
