@@ -60,6 +60,7 @@ class Regime:
 REGIMES = {
     "known": Regime({"bundled": 1.5, "bundled-dit": 1.5}),
     "guided": Regime({"bundled": 7.5, "bundled-dit": 4.0}),
+    "less guided": Regime({"bundled": 5.0, "bundled-dit": 2.5}),
     "open": Regime({"bundled": 1.0, "bundled-dit": 1.0}, is_open=True),
 }
 BALANCED = ToMeConfig.preset("balanced")
@@ -102,7 +103,7 @@ def list_variants(model: str, steps: int, chosen: Mapping[int, ChosenSteps]) -> 
         Variant(f"chosen {count} of {steps}", "chosen", chosen[count].apply_to(whole, None), steps)
         for count in counts if count in chosen
     ]  # fmt: skip
-    variants.append(Variant("best tokens", "tokens", tokens, steps))
+    variants.append(Variant("best tokens", "best tokens", tokens, steps))
     if model == "bundled":
         variants += [Variant(f"{count} steps, best tokens", f"{FEWER}, best tokens", tokens, count) for count in fewer]
         for share in SHARES[:2]:
