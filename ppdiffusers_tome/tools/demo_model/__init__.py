@@ -1,11 +1,11 @@
-"""The bundled models: a small Stable Diffusion, its ControlNet, a diffusion transformer."""
+"""The bundled models: a small Stable Diffusion, its ControlNet, a diffusion transformer, and a model of emoji."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-MODEL, CONTROLNET, DIT = (Path(__file__).parent / name for name in ("model", "controlnet", "dit"))
+MODEL, CONTROLNET, DIT, EMOJI = (Path(__file__).parent / name for name in ("model", "controlnet", "dit", "emoji"))
 PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")  # the commands' default
 
 
