@@ -5,8 +5,9 @@
     python examples/train_demo_models/train_emoji.py unet --images runs/emoji.npz --output runs/emoji --minutes 6
 
 It needs an accelerator, PyTorch, diffusers' model classes, numpy and the file of ``emoji.py``. It resumes from its
-checkpoint: more minutes than before continue a training, whose learning rate then falls a second time. At its end a
-denoiser generates images at several strengths of guidance into ``generated-KIND.npz``, which ``judge_emoji.py`` reads.
+checkpoint: more minutes than before continue a training, whose learning rate then falls a second time. At its end, and
+without ``--minutes`` at once, a denoiser generates images at several strengths of guidance into ``generated-KIND.npz``,
+which ``judge_emoji.py`` reads.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler, DiTTransformer2DModel, UNet2DConditionModel
-from emoji_text import LENGTH, WIDTH, Text
+from emoji_text import WIDTH, Text
 from muon import Muon
 from torch import nn
 from torch.nn import functional as F
@@ -61,7 +62,7 @@ SCHEDULES = {  # of DiT-XL/2 and of Stable Diffusion 1.5
 UNPROMPTED = 0.1  # fraction of the examples
 VIEWS = 16  # of each image; the first is the image itself
 UNTURNED = ("clock", "button", "digit", "zodiac", "flag", "book", "mail")  # their mirror images would be wrong
-GUIDANCES = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0)
+GUIDANCES = 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0
 
 
 class Training:
@@ -290,24 +291,29 @@ def train_denoiser(args: argparse.Namespace, latents: torch.Tensor, labels: torc
     scheduler.save_pretrained(args.output / f"{args.part}-scheduler")
     if denoiser.text is not None:
         denoiser.text.save(args.output / "text.npz")
-    generated = {str(guidance): generate(args, denoiser, scheduler, guidance) for guidance in GUIDANCES}
-    np.savez_compressed(args.output / f"generated-{args.part}.npz", **generated)
+
+
+def load_denoiser(args: argparse.Namespace) -> Denoiser:
+    """Load the weights that a training saved."""
+    denoiser = Denoiser(args.part, args.classes)
+    denoiser.model = type(denoiser.model).from_pretrained(args.output / args.part)
+    if denoiser.text is not None:
+        denoiser.text.load(args.output / "text.npz")
+    return denoiser.to(args.device).eval()
 
 
 @torch.no_grad()
-def generate(
-    args: argparse.Namespace, denoiser: Denoiser, scheduler: DDIMScheduler, guidance: float, steps: int = 25
-) -> np.ndarray:
+def generate(args: argparse.Namespace, denoiser: Denoiser, guidance: float, steps: int = 25) -> np.ndarray:
     """Generate images of every class: uint8 ``[classes, per_class, 128, 128, 3]``, the same noise at each guidance."""
     vae = AutoencoderKL.from_pretrained(args.output / "vae").eval().to(args.device)
     labels = torch.arange(denoiser.none, device=args.device).repeat_interleave(args.per_class)
-    none, scheduler = torch.full_like(labels, denoiser.none), DDIMScheduler(**scheduler.config)
+    none, scheduler = torch.full_like(labels, denoiser.none), DDIMScheduler(**SCHEDULES[args.part])
     generator = torch.Generator().manual_seed(0)
     latents = torch.randn(len(labels), 4, 32, 32, generator=generator).to(args.device)
     scheduler.set_timesteps(steps)
     for timestep in scheduler.timesteps:
         time_of_each = timestep.to(args.device).expand(len(labels))
-        with torch.autocast(args.device.type, torch.bfloat16):
+        with torch.autocast(args.device.type, torch.bfloat16, enabled=args.device.type != "cpu"):
             prompted, unprompted = (denoiser(latents, time_of_each, some).float() for some in (labels, none))
         latents = scheduler.step(unprompted + guidance * (prompted - unprompted), timestep, latents).prev_sample
     decoded = torch.cat([vae.decode(some / vae.config.scaling_factor).sample for some in latents.split(64)])
@@ -329,10 +335,11 @@ def main() -> None:
     parser.add_argument("part", choices=("vae", "dit", "unet"))
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--minutes", type=float, help="of training, those of earlier runs included")
     parser.add_argument("--batch", type=int, default=256, help="of a denoiser")
     parser.add_argument("--rate", type=float, default=1.5e-3, help="the denoiser's peak learning rate")
     parser.add_argument("--per-class", type=int, default=4, help="images of each class that a denoiser generates")
+    parser.add_argument("--guidances", type=float, nargs="+", default=GUIDANCES)
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
     args = parser.parse_args()
     args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -346,8 +353,12 @@ def main() -> None:
         args.classes = file["classes"].tolist()
     if args.part == "vae":
         train_vae(args, images)
-    else:
+        return
+    if args.minutes is not None:
         train_denoiser(args, make_latents(args, images, labels).half(), labels)
+    denoiser = load_denoiser(args)
+    generated = {str(guidance): generate(args, denoiser, guidance) for guidance in args.guidances}
+    np.savez_compressed(args.output / f"generated-{args.part}.npz", **generated)
 
 
 if __name__ == "__main__":
