@@ -13,9 +13,9 @@ HIGHEST_SHARE = 0.2  # of skipped steps, up to which no regime of docs/en/result
 FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
     "UNet", "class-conditional transformer", "transformer of images or videos from text",
 )  # fmt: skip
-# Up to that share every second step is skipped, the last one here (0 to 1): early steps decide what the image shows
-# where guidance is needed, and in the last steps of real models most changes.
-_LAST_SKIPPED = 0.89
+# Up to that share every second step is skipped, the last one at this progress (0 to 1): early steps decide what the
+# image shows where guidance is needed, and in the last steps of real models most changes.
+_LAST_SKIPPED = {UNET: 0.86, CLASS_TRANSFORMER: 0.89, TEXT_TRANSFORMER: 0.86}
 # How densely steps are computed if more are skipped, as points of progress (0 to 1) and density, interpolated linearly.
 # UNets and class-conditional transformers: chosen by the worst regime of docs/en/results/step-caches.md. The latter,
 # and those with a text, also by the errors that others measured on DiT-XL/2, FLUX.1-dev and Wan2.1 (arXiv 2512.23258).
@@ -45,7 +45,7 @@ def choose_computed_steps(
 
     Example:
         >>> sorted(choose_computed_steps(20, 0.2))
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 19]
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 17, 18, 19]
         >>> sorted(choose_computed_steps(10, (0, 1, 2, 6, 14, 18, 19), cache_steps=20))
         [0, 1, 7, 9]
     """
@@ -58,7 +58,7 @@ def choose_computed_steps(
         return frozenset(range(num_steps))
     skipped = num_steps - count
     if skipped <= HIGHEST_SHARE * num_steps:
-        last = min(num_steps - 3, round(_LAST_SKIPPED * (num_steps - 1)))
+        last = min(num_steps - 3, round(_LAST_SKIPPED[family] * (num_steps - 1)))
         return frozenset(range(num_steps)) - frozenset(range(last, last - 2 * skipped, -2))
     points = _DENSITIES[family]
     between = [_interpolate(points, step / (num_steps - 1)) for step in range(1, num_steps - 2)]

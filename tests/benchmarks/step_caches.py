@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import statistics
 import sys
 import time
@@ -192,8 +193,14 @@ def choose_steps(model: str, regime: str, scheduler: str, steps: int) -> None:
     counts = [round((1 - share) * steps) for share in SHARES]
     append_row(FOLDER / "chosen.jsonl", {
         "model": model, "regime": regime, "scheduler": scheduler, "of": steps,
+        "skipped alone": [list_psnrs(each.damage) for each in errors],
         "chosen": {count: asdict(choose(errors, count)) for count in counts},
     })  # fmt: skip
+
+
+def list_psnrs(damage: Sequence[float]) -> list[float]:
+    """Return the PSNR in dB of an image of which one step alone is skipped, for each step but the first."""
+    return [round(-10 * math.log10(max(each, 1e-10)), 1) for each in damage[1:]]
 
 
 def read_chosen(model: str, regime: str, scheduler: str, steps: int) -> dict[int, ChosenSteps]:
