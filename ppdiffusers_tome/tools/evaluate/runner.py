@@ -73,20 +73,20 @@ class Evaluation:
         machine = {**describe_machine(), "memory": explain_peak()}
         if self.edges is not None:  # another image may have taken the place of a file
             run["controlnet"]["edge_checksum"] = zlib.crc32(self.edges.tobytes())
-        with Ledger(ledger_path, {**run, **machine}, overwrite=overwrite) as ledger:
-            self._generate_missing(cases, ledger)
-            levels = find_merging_levels(self.loaded.pipe, self.configurations) if self.times_blocks else []
-            families = list(dict.fromkeys(each.family for each in self.configurations))
-            try:
-                rows = [
-                    Row.from_samples(each, [Sample(**ledger[case.key(each.name)]) for case in cases], levels)
-                    for each in sorted(self.configurations, key=lambda each: families.index(each.family))
-                ]
-            except (KeyError, TypeError) as error:
-                raise UserError(
-                    f"{ledger_path} holds results that this version did not write; give another --output, or "
-                    "--overwrite to start over"
-                ) from error
+        ledger = Ledger(ledger_path, {**run, **machine}, overwrite=overwrite)
+        self._generate_missing(cases, ledger)
+        levels = find_merging_levels(self.loaded.pipe, self.configurations) if self.times_blocks else []
+        families = list(dict.fromkeys(each.family for each in self.configurations))
+        try:
+            rows = [
+                Row.from_samples(each, [Sample(**ledger[case.key(each.name)]) for case in cases], levels)
+                for each in sorted(self.configurations, key=lambda each: families.index(each.family))
+            ]
+        except (KeyError, TypeError) as error:
+            raise UserError(
+                f"{ledger_path} holds results that this version did not write; give another --output, or --overwrite "
+                "to start over"
+            ) from error
         run["prompts"] = list(dict.fromkeys(case.prompt for case in cases))
         run["seeds"] = list(dict.fromkeys(case.seed for case in cases))
         return Report(title, run, machine, rows, levels)
