@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import describe, presets_by_strength, replace_between, table
+from benchmarks.results import FREE
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.bench.variants import FREE, NONE, OURS, PORT, PRESETS, TILE, split_label
+from ppdiffusers_tome.tools.bench.variants import NONE, OURS, PORT, TILE
 from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_seconds
 
 BEGIN, END = (
@@ -39,7 +40,7 @@ TITLES = {
     NONE: "unmerged",
     OURS: "this package, global matching",
     "ours-tile": f"this package, tile={TILE}",
-    **{PRESETS[name]: _describe_preset(name) for name in presets_by_strength()},
+    **{f"preset-{name}": _describe_preset(name) for name in presets_by_strength()},
     PORT: "ppdiffusers' own port",
     TORCH: "PyTorch, unmerged",
     TOMESD: "tomesd on PyTorch, relative to PyTorch unmerged",
@@ -49,7 +50,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Machine:
-    """The content of a ``results.json``."""
+    """The content of a ``bench.json``."""
 
     found: Mapping[str, Any]
 
@@ -67,7 +68,7 @@ class Machine:
     def find(self, size: int, variant: str) -> Mapping[str, Any] | None:
         """Return the result of a variant at a size, if measured."""
         return next((row for row in self.found["results"]
-                     if row["case"]["size"] == size and split_label(row["variant"])[0] == variant), None)  # fmt: skip
+                     if row["case"]["size"] == size and row["variant"].partition(" ")[0] == variant), None)  # fmt: skip
 
     def describe(self) -> str:
         """Return the machine, and when and how often it measured."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from functools import partial
 from typing import Any
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.variants import NONE, VARIANTS, split_label, variant_applied
+from ppdiffusers_tome.tools.bench.random_models import RANDOM_UNETS
+from ppdiffusers_tome.tools.bench.variants import NONE, VARIANTS, apply_variant
 from ppdiffusers_tome.tools.bench.workloads import Case, load_workload
-from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
+from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results, run_jobs
 from ppdiffusers_tome.tools.measure.out_of_memory import free_memory, is_out_of_memory
@@ -62,52 +63,60 @@ def parse_size(text: str) -> int:
     return size
 
 
-def run_benchmark(
-    args: argparse.Namespace, name: str, title: str, repeats: Mapping[Case, int], variants: Sequence[str],
-    estimate: Callable[[Case, str], str] | None = None,
-) -> None:  # fmt: skip
-    """Measure what ``name.jsonl`` lacks, and write ``name.md`` and ``name.json`` of all it holds.
+def run_benchmark(args: argparse.Namespace, cases: Sequence[Case], rounds: int) -> None:
+    """Measure what ``bench.jsonl`` lacks, and write ``bench.md`` and ``bench.json`` of all it holds.
 
     Args:
-        args: with ``output`` and ``overwrite``.
-        name: of the files, which must not exist unless they are of an earlier run.
-        title: of the page.
-        repeats: rounds of each case.
-        variants: labels of all that are compared.
-        estimate: returns the estimated speed-up of a case and variant, for a column of the table.
+        args: of the command, with ``variants``, ``ratio``, ``output`` and ``overwrite``.
+        cases: every variant runs in each.
+        rounds: in each of which the variants take turns.
 
     Raises:
         UserError: a file exists or cannot be written, or no case could run.
     """
-    paths = prepare_results(args, name)
-    with quiet_libraries():
-        machine = describe_machine()
-        identity = {"name": name, "variants": variants, **machine}
-        with Ledger(args.output / f"{name}.jsonl", identity, overwrite=args.overwrite) as ledger:
-            failed = _measure(repeats, variants, ledger)
-        cases = [case for case in repeats if case not in failed]
-        if not cases:
-            raise UserError("; ".join(dict.fromkeys(failed.values())))
-        results = [_summarize(case, repeats[case], variant, ledger) for case in cases for variant in variants]
-        notes = _make_notes(results, machine)
-        notes += [f"{case.name} was not measured: {why}" for case, why in failed.items()]
-        found = {"date": date.today().isoformat(), "machine": machine, "results": [*map(asdict, results)]}
-        Page(title, notes, [_make_table(results, estimate)]).write(paths, found)
+    paths = prepare_results(args, "bench")
+    names = [name for name in VARIANTS if name in (NONE, *(args.variants or VARIANTS))]
+    labels = {name: f"{name} {args.ratio:g}" if VARIANTS[name].takes_ratio else name for name in names}
+    machine = describe_machine()
+    identity = {"variants": list(labels.values()), **machine}
+    ledger = Ledger(args.output / "bench.jsonl", identity, overwrite=args.overwrite)
+    failed = _measure(cases, labels, args.ratio, rounds, ledger)
+    cases = [case for case in cases if case not in failed]
+    if not cases:
+        raise UserError("; ".join(dict.fromkeys(failed.values())))
+    results = [_summarize(case, rounds, labels[name], ledger) for case in cases for name in _fit(case, labels)]
+    notes = [
+        ", ".join(f"{name}: {value}" for name, value in machine.items()),
+        f"seconds of a denoiser call: mean over the {cases[0].steps} of a run; median of the rounds (lowest to "
+        "highest), in each of which all variants take turns on the same inputs",
+        f"speed-up: seconds of '{NONE}' / own seconds, median over the rounds",
+        *(f"{name}: {VARIANTS[name].meaning}" for name in names),
+        *(f"{case.name} was not measured: {why}" for case, why in failed.items()),
+    ]
+    found = {"date": date.today().isoformat(), "machine": machine, "results": [*map(asdict, results)]}
+    Page("A call of the denoiser, unmerged and merged", notes, [_make_table(results)]).write(paths, found)
 
 
-def _measure(repeats: Mapping[Case, int], variants: Sequence[str], ledger: Ledger) -> dict[Case, str]:
+def _fit(case: Case, names: Iterable[str]) -> list[str]:
+    """Return the variants that a model can have."""
+    return [name for name in names if case.model in RANDOM_UNETS or not VARIANTS[name].needs_unet]
+
+
+def _measure(
+    cases: Sequence[Case], labels: Mapping[str, str], ratio: float, rounds: int, ledger: Ledger
+) -> dict[Case, str]:
     """Measure the rounds that the ledger lacks; return why cases could not run."""
     failed: dict[Case, str] = {}
 
     def measure_case(case: Case, keys: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         try:
-            yield from _measure_rounds(case, variants, keys, ledger)
+            yield from _measure_rounds(case, labels, ratio, keys, ledger)
         except Exception as error:  # such as of a kernel that this GPU lacks
             failed[case] = (str(error).strip() or type(error).__name__).splitlines()[-1]
             warn(f"{case.name} was not measured: {failed[case]}")
 
     jobs = []
-    for case, rounds in repeats.items():
+    for case in cases:
         missing = [key for key in (case.key("round", number) for number in range(rounds)) if key not in ledger]
         jobs.append((case.name, missing, partial(measure_case, case)))
     run_jobs(jobs, ledger, description="rounds")
@@ -115,70 +124,56 @@ def _measure(repeats: Mapping[Case, int], variants: Sequence[str], ledger: Ledge
 
 
 def _measure_rounds(
-    case: Case, variants: Sequence[str], keys: Sequence[Any], ledger: Ledger
+    case: Case, labels: Mapping[str, str], ratio: float, keys: Sequence[Any], ledger: Ledger
 ) -> Iterator[tuple[Any, Any]]:
     """Let the variants take turns, and drop one that runs out of memory."""
     import paddle
 
     free_memory()  # of the case before
-    (model, run), fresh = load_workload(case), set(variants)
-    fitting = [variant for variant in variants if case.key("too large", variant) not in ledger]
+    (model, run), fresh = load_workload(case), set(labels)
+    fitting = [name for name in _fit(case, labels) if case.key("too large", labels[name]) not in ledger]
     for key in keys:
         seconds = {}
         for variant in rotate(fitting, key[-1]):
             try:
-                with variant_applied(model, variant):
+                with apply_variant(model, VARIANTS[variant], ratio):
                     gc.collect()
                     # The first calls set things up: on a GPU each variant's kernels are chosen; on a CPU, where a call
                     # may take a minute, one call is enough.
                     if variant in fresh:
                         run(1)
                         fresh = fresh - {variant} if paddle.get_device() != "cpu" else set()
-                    seconds[variant] = measure_seconds(lambda: run(case.steps)) / case.steps
+                    seconds[labels[variant]] = measure_seconds(lambda: run(case.steps)) / case.steps
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
                 fitting.remove(variant)
             if variant not in fitting:  # here its tensors are no longer held by the error
                 free_memory()
-                yield case.key("too large", variant), True
+                yield case.key("too large", labels[variant]), True
         yield key, seconds
 
 
-def _summarize(case: Case, repeats: int, variant: str, ledger: Ledger) -> Result:
+def _summarize(case: Case, repeats: int, label: str, ledger: Ledger) -> Result:
     rounds = [ledger.get(case.key("round", number), {}) for number in range(repeats)]
-    too_large = case.key("too large", variant) in ledger
-    timed = [] if too_large else [seconds for seconds in rounds if variant in seconds]
+    too_large = case.key("too large", label) in ledger
+    timed = [] if too_large else [seconds for seconds in rounds if label in seconds]
     both = [seconds for seconds in timed if NONE in seconds]
     return Result(
-        case, variant, len(timed),
-        Spread.from_values([seconds[variant] for seconds in timed]) if timed else None,
-        Spread.from_values([seconds[NONE] / seconds[variant] for seconds in both]) if both else None,
+        case, label, len(timed),
+        Spread.from_values([seconds[label] for seconds in timed]) if timed else None,
+        Spread.from_values([seconds[NONE] / seconds[label] for seconds in both]) if both else None,
         too_large,
     )  # fmt: skip
 
 
-def _make_notes(results: Sequence[Result], machine: Mapping[str, Any]) -> list[str]:
-    """Return notes that explain the numbers and how to repeat the run."""
-    case = results[0].case
-    names = dict.fromkeys(split_label(result.variant)[0] for result in results)
-    return [
-        ", ".join(f"{name}: {value}" for name, value in machine.items()),
-        f"seconds of a denoiser call: mean over the {case.steps} of a run; median of the rounds (lowest to "
-        "highest), in each of which all variants take turns on the same inputs",
-        f"speed-up: seconds of '{NONE}' / own seconds, median over the rounds",
-        *(f"{name}: {VARIANTS[name].meaning}" for name in names),
-    ]
-
-
-def _make_table(results: Sequence[Result], estimate: Callable[[Case, str], str] | None) -> Table:
+def _make_table(results: Sequence[Result]) -> Table:
     """Return a row per case and variant, with ranges."""
-    table = Table(["setting", "variant", "seconds", "speed-up", *(["estimated"] if estimate else [])], left=2)
+    table = Table(["setting", "variant", "seconds", "speed-up"], left=2)
     for result in results:
         seconds = "out of memory" if result.out_of_memory else NOT_MEASURED
         if result.seconds is not None:
             seconds = result.seconds.format(format_seconds)
         speed_up = "-" if result.speed_up is None else result.speed_up.format("{:.2f}x".format)
-        estimated = [estimate(result.case, result.variant)] if estimate else []
-        table.add(result.case.name, result.variant, seconds, speed_up, *estimated)
+        table.add(result.case.name, result.variant, seconds, speed_up)
     return table

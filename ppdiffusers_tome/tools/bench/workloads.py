@@ -42,7 +42,7 @@ class Case:
     def key(self, kind: str, name: int | str) -> list[Any]:
         """Return the ledger's key of a result.
 
-        The result of a ``round`` is the seconds by variant. ``too large`` exists for a variant that ran out of memory.
+        The result of a ``round`` is the seconds by label. ``too large`` exists for a label that ran out of memory.
         """
         return [asdict(self), kind, name]
 

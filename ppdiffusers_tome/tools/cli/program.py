@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = Parser(prog=PROGRAM, description="Token merging for diffusion models on PaddlePaddle.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    add_commands(parser, commands(), "command")
+    add_commands(parser, commands())
     args = None
     try:
         args = parse(parser, argv)

@@ -45,9 +45,8 @@ CASES = {
     "doctor --markdown": (),
     "doctor --environment": (),
     "doctor --model bundled": (),
-    "bench results": (),
-    "bench results --variants preset-fast": ("--ratios",),
-    "bench gpu --on-cpu-as-a-check": (),
+    "bench": (),
+    "bench --variants preset-fast": ("--ratio",),
 }  # fmt: skip
 # Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp", "--no-reuse-blocks"}  # as without them
@@ -60,7 +59,8 @@ VALUES = {
     "--dtype": "float16", "--dtypes": "float16", "--config": "fast", "--configs": "fast", "--suite": "SUITE",
     "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--port-ratios": "0.25", "--method": "tofu",
     "--cache": "0,1,3", "--min-similarity": "0.5", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
-    "--sx": "4", "--sy": "4", "--reuse-steps": "2", "--variants": "port", "--sizes": "192", "--batches": "2",
+    "--sx": "4", "--sy": "4", "--reuse-steps": "2", "--variants": "port", "--sizes": "192", "--batch": "2",
+    "--models": "sd15-tiny-random", "--repeats": "2", "bench --steps": "2",
     "--seeds": "3", "--max-downsample": "2", "--cache-slope": "0", "--fewer-steps": "2", "--scheduler": "euler",
     "--guidance-scale": "2.5", "--canny-low": "50", "--canny-high": "150", "--controlnet-scale": "0.5",
 }  # fmt: skip
@@ -111,17 +111,15 @@ def plan(tmp_path, photo, monkeypatch):
 
 def list_options(command: str) -> Iterator[tuple[str, list[str]]]:
     """Yield every option of a command with the words that give it another value than its default."""
-    name, *rest = command.split()
-    parser, module = Parser(prog="x"), commands()[name]
-    module.add_arguments(parser)
-    if name == "bench":
-        parser = parser._subparsers._group_actions[0].choices[rest[0]]
+    parser, name = Parser(prog="x"), command.split()[0]
+    commands()[name].add_arguments(parser)
     for action in parser._actions:
         for option in action.option_strings:
             if option.startswith("--"):
                 usual = str(action.default)
                 other = next((each for each in action.choices or () if str(each) not in usual), "1")
-                yield option, [option] if action.nargs in (0, "?") else [option, VALUES.get(option, other)]
+                value = VALUES.get(f"{name} {option}", VALUES.get(option, other))
+                yield option, [option] if action.nargs in (0, "?") else [option, value]
 
 
 def split(line: str) -> list[str]:
