@@ -1,6 +1,6 @@
 """Imports of Paddle and its dependents, in another process that may crash.
 
-The same process runs the operators of a merge.
+The same process runs the merging methods.
 
 Importing this needs the standard library alone: any other package may be what is broken.
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 STEPS = ("paddle", "paddlenlp", "ppdiffusers")  # each imports those before it
 _SECONDS = 300  # a first import, from a slow disk or on a busy machine, takes minutes
-ENDED = "the process ended"  # what is known of an operator while it runs
+ENDED = "the process ended"  # what is known of a method while it runs
 _ANSWER = "ppdiffusers-tome: "  # precedes an answer among the lines that libraries print
 # The other process looks for modules where this one does: neither in the working directory nor elsewhere.
 _PROGRAM = (
@@ -36,12 +36,12 @@ _PATH = re.compile(r"(['\"])((?:[A-Za-z]:)?[/\\].*?)\1|((?:[A-Za-z]:\\|(?<![\w.]
 
 
 def try_imports() -> dict[str, dict[str, str]]:
-    """Import ``STEPS`` up to the first failure, then run a merge's operators.
+    """Import ``STEPS`` up to the first failure, then run all methods.
 
     Returns:
         For each step that was tried its ``version``, or an ``error`` of one line without private paths, with the
         file and line that it was ``raised in`` if Python knows them; for Paddle also its build and devices. After
-        all of them ``operators``: how those of a merge run on the device.
+        all of them ``methods``: how the merging methods run on the device.
     """
     command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
@@ -58,9 +58,9 @@ def try_imports() -> dict[str, dict[str, str]]:
     for line in printed.decode("utf-8", "replace").splitlines():
         if line.startswith(_ANSWER):
             results.update(json.loads(line.removeprefix(_ANSWER)))
-    for case, fault in results.get("operators", {}).items():
+    for case, fault in results.get("methods", {}).items():
         if fault == ENDED:
-            results["operators"][case] = end
+            results["methods"][case] = end
     if len(results) < len(STEPS) and not any("error" in result for result in results.values()):
         results[STEPS[len(results)]] = {"error": end}
     return results
@@ -73,11 +73,11 @@ def import_all() -> None:
         print(f"\n{_ANSWER}{json.dumps({step: result})}", flush=True)
         if "error" in result:
             return
-    from ppdiffusers_tome.tools.doctor.operators import check_operators
+    from ppdiffusers_tome.tools.doctor.methods import check_methods
 
-    for found in check_operators():
+    for found in check_methods():
         private = {name: remove_private(value) for name, value in found.items()}
-        print(f"\n{_ANSWER}{json.dumps({'operators': private})}", flush=True)
+        print(f"\n{_ANSWER}{json.dumps({'methods': private})}", flush=True)
 
 
 def remove_private(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from ppdiffusers_tome.errors import NothingToMergeError, UserError
@@ -39,8 +38,8 @@ HELP = "Say what merges in every pipeline, or in one model and what that saves h
 EXAMPLES = """without --model: a table of every pipeline that ppdiffusers exports.
 with --model: the tokens at every level, how many merge, the memory that an image needs, computed from shapes, and a
 call of the denoiser timed on this machine, merged and unmerged.
-with --environment: versions, devices, threads and memory, for a bug report, and the operators of a merge run on the
-device and compared with numpy. It names no folders, users or machines, and also tells why Paddle or ppdiffusers
+with --environment: versions, devices, threads and memory, for a bug report, and every merging method run on the
+device. It names no folders, users or machines, and also tells why Paddle or ppdiffusers
 cannot be imported.
 
   ppdiffusers-tome doctor --model bundled --ratio 0.5
@@ -53,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--markdown", action="store_true", help="the table of pipelines alone, in Markdown")
     what.add_argument("--environment", action="store_true", help="what a bug report needs")
     what.add_argument("--model", metavar="MODEL", help="a pipeline's folder, a hub name, or 'bundled'")
-    parser.add_argument("--json", action="store_true", help="with --environment: as JSON")
     group = parser.add_argument_group("with --model")
     add_trust_argument(group)
     add_size_arguments(group)
@@ -64,25 +62,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     if args.model is None:
-        others = args.given - {"--markdown", "--environment", "--json", "--no-keep-memory"}
+        others = args.given - {"--markdown", "--environment", "--no-keep-memory"}
         refuse_options(args, sorted(others), "is for --model; name a model, such as --model bundled")
-    if not args.environment:
-        refuse_options(args, ["--json"], "is for --environment; give both, or neither")
     if args.environment:
-        _print_environment(as_json=args.json)
+        _print_environment()
     elif args.model is None:
         _print_coverage(markdown=args.markdown)
     else:
         _print_estimates(args)
 
 
-def _print_environment(*, as_json: bool) -> None:
-    report = describe_environment(get_original_environment())
-    if as_json:
-        print(json.dumps({**report, "imports": try_imports()}, indent=2))
-        return
+def _print_environment() -> None:
     # At once, as importing takes a while. Not by ``print_line``, whose library may be what is broken.
-    print(format_report(report), flush=True)
+    print(format_report(describe_environment(get_original_environment())), flush=True)
     imports = try_imports()
     print(format_report(imports), "", *find_problems(imports), sep="\n")
 
