@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,13 @@ from ppdiffusers_tome.errors import ToMeError, UserError
 from ppdiffusers_tome.settings.combine import combine_settings
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import is_preset
-from ppdiffusers_tome.settings.types import format_setting, truncated_repr
+from ppdiffusers_tome.settings.types import format_setting
 from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.settings import changes_nothing, get_tome_overrides, parse_tome_config
 from ppdiffusers_tome.tools.measure.units import counted
 
 UNMERGED, PORT, OURS = "unmerged", "port", "ours"
 RATIOS = (0.25, 0.5, 0.7)
-_EXAMPLE = '{"name": "half", "contender": "ours", "ratio": 0.5}'
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,6 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
                        help="the same for ppdiffusers' own port of tomesd")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                        help="presets, or JSON files of settings, with the options of token merging")
-    group.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE",
-                       help="files with one configuration per line, as in docs/en/reference/file-formats.md")
     group.add_argument("--fewer-steps", type=int, nargs="+", default=[], metavar="N",
                        help="also unmerged with so many steps, for the same time")
 
@@ -123,14 +120,13 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     overrides = get_tome_overrides(args)
     ratios: Sequence[float | None] | None = args.ratios
     if ratios is None:
-        has_others = args.port_ratios or args.configs or args.suite
+        has_others = args.port_ratios or args.configs
         ratios = [None] if args.config is not None else [] if has_others else RATIOS  # None: that of --config
     _refuse_unused(args, overrides, has_ratios=bool(ratios))
     merged = [parse_tome_config(args, ratio) for ratio in ratios]
     compared = [ours(tome) for tome in merged if not changes_nothing(tome)]
     compared += [port(ratio, overrides.get("max_downsample")) for ratio in args.port_ratios]
     compared += [_read_config(path, overrides) for path in args.configs]
-    compared += [each for path in args.suite for each in read_suite(path)]
     for number in args.fewer_steps:
         if not 1 <= number < steps:
             raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")
@@ -141,8 +137,7 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     for configuration in compared:
         if by_name.setdefault(configuration.name, configuration) != configuration:
             raise UserError(
-                f"two different configurations are called {configuration.name!r}; rename one of the files of "
-                "--configs, or its name in --suite"
+                f"two different configurations are called {configuration.name!r}; rename one of the files of --configs"
             )
     return list(by_name.values())
 
@@ -156,8 +151,7 @@ def _refuse_unused(args: argparse.Namespace, overrides: Mapping[str, Any], *, ha
         unused.add("--config")
     for option in sorted(unused):
         raise UserError(
-            f"{option} has no effect on --port-ratios and --suite, whose lines name their own settings; give --ratios "
-            "or --configs, too, or omit it"
+            f"{option} has no effect on --port-ratios and --fewer-steps; give --ratios or --configs, too, or omit it"
         )
 
 
@@ -172,37 +166,3 @@ def _read_config(path: str, overrides: Mapping[str, Any]) -> Configuration:
         family, values = None, config.to_dict()
         changes = "".join(f", {name} {format_setting(values[name])}" for name in overrides)
     return ours(config, f"{Path(path).stem}{changes}", family)
-
-
-def read_suite(path: Path) -> Iterable[Configuration]:
-    """Read a file with one configuration per line, as docs/en/reference/file-formats.md describes it.
-
-    Raises:
-        UserError: the file cannot be read, or a line of it is no configuration.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"--suite {path} cannot be read ({error}); give a file with a JSON object per line") from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                yield _parse_line(json.loads(line))
-            except (ValueError, TypeError, RecursionError) as error:  # of JSON, and ToMe's own
-                raise UserError(f"--suite {path}, line {number}: {error}") from error
-
-
-def _parse_line(values: Any) -> Configuration:
-    if not isinstance(values, dict):
-        raise ValueError(f"got {type(values).__name__}, not an object such as {_EXAMPLE}")
-    settings: dict[str, Any] = {"contender": OURS, "family": None, "name": None} | values
-    name, contender, family = (settings.pop(key) for key in ("name", "contender", "family"))
-    if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"name={truncated_repr(name)} must be a name for the table, as in {_EXAMPLE}")
-    if family is not None and (not isinstance(family, str) or not family.strip()):
-        raise ValueError(f"family={truncated_repr(family)} must be a name for a line of the plot, or missing")
-    if contender == OURS:
-        return ours(ToMeConfig.from_dict(settings), name, family)
-    if contender == PORT:
-        return port(**{"ratio": ToMeConfig().ratio, **settings, "name": name, "family": family})
-    raise ValueError(f"contender={truncated_repr(contender)} must be '{OURS}' or '{PORT}'; '{UNMERGED}' always runs")

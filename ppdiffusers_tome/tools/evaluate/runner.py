@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.timing import rotate
-from ppdiffusers_tome.tuning.measurement import DeviceClock
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -44,14 +42,12 @@ class Evaluation:
         loaded: generates the images.
         configurations: the unmerged pipeline first.
         images: keeps the images.
-        times_blocks: whether the seconds inside the blocks that merge are measured too.
         edges: for a ControlNet.
     """
 
     loaded: LoadedPipeline
     configurations: Sequence[Configuration]
     images: ImageFolder
-    times_blocks: bool
     edges: Image.Image | None = None
     _warmed_up: set[str] = field(default_factory=set)
 
@@ -75,11 +71,10 @@ class Evaluation:
             run["controlnet"]["edge_checksum"] = zlib.crc32(self.edges.tobytes())
         ledger = Ledger(ledger_path, {**run, **machine}, overwrite=overwrite)
         self._generate_missing(cases, ledger)
-        levels = find_merging_levels(self.loaded.pipe, self.configurations) if self.times_blocks else []
         families = list(dict.fromkeys(each.family for each in self.configurations))
         try:
             rows = [
-                Row.from_samples(each, [Sample(**ledger[case.key(each.name)]) for case in cases], levels)
+                Row.from_samples(each, [Sample(**ledger[case.key(each.name)]) for case in cases])
                 for each in sorted(self.configurations, key=lambda each: families.index(each.family))
             ]
         except (KeyError, TypeError) as error:
@@ -89,7 +84,7 @@ class Evaluation:
             ) from error
         run["prompts"] = list(dict.fromkeys(case.prompt for case in cases))
         run["seeds"] = list(dict.fromkeys(case.seed for case in cases))
-        return Report(title, run, machine, rows, levels)
+        return Report(title, run, machine, rows)
 
     def _generate_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
         for each in self.configurations:
@@ -124,12 +119,7 @@ class Evaluation:
                 yield case.key(configuration.name), self._make_sample(case, generated, reference)
 
     def _measure(self, configuration: Configuration, case: Case, reference: Image.Image | None) -> GeneratedImage:
-        """Measure an image, and its similarity to the unmerged one.
-
-        On a GPU the blocks are timed in another call with the same noise, as their clock makes the rest slower.
-        """
-        import paddle
-
+        """Measure an image, and its similarity to the unmerged one."""
         from ppdiffusers_tome.api import remove_tome
 
         try:
@@ -139,16 +129,9 @@ class Evaluation:
                 self._warmed_up.add(configuration.name)
             configuration.apply(self.loaded.pipe)
             gc.collect()  # otherwise earlier images would count as memory, or be collected while this one is timed
-            timed: AbstractContextManager[dict[int, float]] = nullcontext({})
-            if self.times_blocks:
-                timed = time_blocks(self.loaded.pipe)
-            with timed as seconds:
-                generated = self._generate(case, configuration.steps)
-            if self.times_blocks and paddle.get_device() != "cpu":
-                generated = self._generate(case, configuration.steps)
+            generated = self._generate(case, configuration.steps)
         finally:
             remove_tome(self.loaded.pipe)
-        generated = replace(generated, block_seconds=seconds)
         return generated if reference is None else generated.compare_with(reference)
 
     def _generate(self, case: Case, steps: int | None) -> GeneratedImage:
@@ -156,53 +139,7 @@ class Evaluation:
         return self.loaded.generate(case.prompt, number, self.edges, steps=steps)
 
     def _make_sample(self, case: Case, generated: GeneratedImage, reference: GeneratedImage) -> dict[str, Any]:
-        seconds, unmerged_seconds = (
-            {str(level): seconds for level, seconds in image.block_seconds.items()} for image in (generated, reference)
-        )
         return asdict(Sample(
-            case.prompt, case.seed, generated.seconds, reference.seconds, seconds, unmerged_seconds,
-            generated.denoising_peak_bytes, generated.peak_bytes, **similarity_to_dict(generated.similarity),
+            case.prompt, case.seed, generated.seconds, reference.seconds, generated.denoising_peak_bytes,
+            generated.peak_bytes, **similarity_to_dict(generated.similarity),
         ))  # fmt: skip
-
-
-@contextmanager
-def time_blocks(pipe: Any) -> Iterator[dict[int, float]]:
-    """Sum the seconds inside the transformer blocks that could merge, by level.
-
-    Merging counts: a configuration must be applied before, so that these hooks run before all others of a block and
-    after all others. On a GPU every block waits for the device before and after.
-    """
-    from ppdiffusers_tome.patching.blocks import find_blocks
-    from ppdiffusers_tome.patching.models import list_models
-
-    seconds: dict[int, float] = {}
-    clocks: list[DeviceClock] = []
-    handles = []
-
-    def start(block: Any, inputs: Any) -> Any:
-        clocks.append(DeviceClock())
-
-    def stop(level: int, block: Any, inputs: Any, output: Any) -> Any:
-        seconds[level] += clocks.pop().lap()
-
-    for _, model in list_models(pipe):
-        for block in find_blocks(model):
-            seconds.setdefault(block.level, 0.0)
-            first = block.block.register_forward_pre_hook(start)
-            block.block._forward_pre_hooks.move_to_end(first._hook_id, last=False)
-            handles += [first, block.block.register_forward_post_hook(partial(stop, block.level))]
-    try:
-        yield seconds
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def find_merging_levels(pipe: Any, configurations: Sequence[Configuration]) -> list[int]:
-    """Return the levels, finest first, at which at least one configuration merges."""
-    from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
-    from ppdiffusers_tome.patching.models import list_models
-
-    models = [find_blocks(model) for _, model in list_models(pipe)]
-    configs = [each.tome for each in configurations if each.tome is not None]
-    return sorted({block.level for config in configs for blocks in models for block in select_blocks(blocks, config)})

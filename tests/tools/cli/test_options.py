@@ -6,7 +6,6 @@ functions, must differ from what it makes without the option; otherwise it refus
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -33,7 +32,6 @@ CASES = {
     "compare --configs balanced": (),
     "compare --config balanced": (),
     "compare --port-ratios 0.5": (),
-    "compare --suite SUITE": ("--cache", "--end", "--config", "--tile", "--max-downsample"),
     "compare --fewer-steps 1": ("--cache", "--end", "--config"),
     "evaluate": (),
     "evaluate --configs balanced fast --ratios 0.5": ("--cache", "--end", "--config"),
@@ -56,7 +54,7 @@ LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-k
 VALUES = {
     "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO", "--control-image": "PHOTO",
     "--model": "bundled-dit", "--controlnet": "CONTROLNET", "--batch-size": "2",
-    "--dtype": "float16", "--dtypes": "float16", "--config": "fast", "--configs": "fast", "--suite": "SUITE",
+    "--dtype": "float16", "--dtypes": "float16", "--config": "fast", "--configs": "fast",
     "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--port-ratios": "0.25", "--method": "tofu",
     "--cache": "0,1,3", "--min-similarity": "0.5", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
     "--sx": "4", "--sy": "4", "--reuse-steps": "2", "--variants": "port", "--sizes": "192", "--batch": "2",
@@ -75,9 +73,7 @@ class LoadedError(BaseException):
 def plan(tmp_path, photo, monkeypatch):
     """Run a command up to its model; return its exit code, or what its functions have made of the arguments."""
     (tmp_path / "prompts.txt").write_text(f"{PROMPT}\n")
-    (tmp_path / "suite.jsonl").write_text(json.dumps({"name": "x", "ratio": 0.5}))
-    names = {"FILE": "prompts.txt", "SUITE": "suite.jsonl"}
-    files = {"PHOTO": photo, "CONTROLNET": CONTROLNET, **{key: tmp_path / name for key, name in names.items()}}
+    files = {"PHOTO": photo, "CONTROLNET": CONTROLNET, "FILE": tmp_path / "prompts.txt"}
     monkeypatch.chdir(tmp_path)
     made: list[str] = []
 
