@@ -17,13 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ppdiffusers_tome import ToMeConfig
-from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
-from ppdiffusers_tome.patching.models import list_models
+from benchmarks import pages
+from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import evaluate
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.console.process import prepare_process
 from ppdiffusers_tome.tools.evaluate.configurations import (
     OURS,
     PORT,
@@ -37,7 +35,6 @@ from ppdiffusers_tome.tools.evaluate.configurations import (
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
 from ppdiffusers_tome.tools.generation.settings import parse_settings
 from ppdiffusers_tome.tools.measure.stats import Median
-from ppdiffusers_tome.tuning.measurement import DeviceClock
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -47,7 +44,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else list(argv)
     args = parser.parse_args(words)
     args.given = {word.partition("=")[0] for word in words}
-    prepare_process(keep_memory=True)
     settings = parse_settings(args, 0.0)
     has_own = args.ratios or args.port_ratios or args.configs or args.config
     configurations = parse_compared(args, settings.steps) if has_own else [unmerged()]
@@ -103,8 +99,12 @@ def time_blocks(pipe: Any) -> Iterator[dict[int, float]]:
     Merging counts: a configuration must be applied before, so that these hooks run before all others of a block and
     after all others. On a GPU every block waits for the device before and after.
     """
+    from ppdiffusers_tome.patching.blocks import find_blocks
+    from ppdiffusers_tome.patching.models import list_models
+    from ppdiffusers_tome.tuning.measurement import DeviceClock
+
     seconds: dict[int, float] = {}
-    clocks: list[DeviceClock] = []
+    clocks: list[Any] = []
     handles = []
 
     def start(block: Any, inputs: Any) -> Any:
@@ -128,10 +128,14 @@ def time_blocks(pipe: Any) -> Iterator[dict[int, float]]:
 
 def find_merging_levels(pipe: Any, configurations: Sequence[Configuration]) -> list[int]:
     """Return the levels, finest first, at which at least one configuration merges."""
+    from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
+    from ppdiffusers_tome.patching.models import list_models
+
     models = [find_blocks(model) for _, model in list_models(pipe)]
     configs = [each.tome for each in configurations if each.tome is not None]
     return sorted({block.level for config in configs for blocks in models for block in select_blocks(blocks, config)})
 
 
 if __name__ == "__main__":
+    pages.prepare()
     main()

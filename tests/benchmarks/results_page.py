@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import describe, presets_by_strength, replace_between, table
-from benchmarks.results import FREE
+from benchmarks.variants import FREE, NONE, OURS, PORT, TILE
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.tools.bench.variants import NONE, OURS, PORT, TILE
 from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_seconds
 
 BEGIN, END = (
@@ -50,7 +49,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Machine:
-    """The content of a ``bench.json``."""
+    """The content of a ``results.json``."""
 
     found: Mapping[str, Any]
 

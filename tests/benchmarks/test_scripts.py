@@ -7,15 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import paddle
 import pytest
 
 import tiny
-from benchmarks import attach, few_steps, fidelity, gpu_presets, growth, overhead, results, results_page, windows
+from benchmarks import attach, few_steps, fidelity, gpu_presets, growth, overhead, results_page, windows
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.tools.bench.random_models import random_model
 from ppdiffusers_tome.tools.evaluate.configurations import Configuration, ours, port, unmerged
 
 pytestmark = pytest.mark.once
@@ -81,29 +79,9 @@ def test_windows_times_layers(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row.split(" | ")[1] for row in rows if row][:3] == ["whole", "tome 0.5", "todo, 1 key in 4"]
 
 
-def test_the_limit_drops_half_of_the_finest_tokens_and_leaves_nothing(tmp_path: Path) -> None:
-    model, seen = random_model("sd15-tiny-random"), {}
-    blocks = find_blocks(model)
-    inputs = tiny.latent(2, 16, 16), 500, tiny.array((2, 7, 32), seed=2)
-    plain, before = model(*inputs).sample, tiny.snapshot(model)
-    dropped = results.drop_tokens(model, 0.5)
-    hooks = [each.block.attn1.to_k.register_forward_post_hook(
-        lambda layer, given, output, level=each.level: seen.update({level: output.shape[1]})) for each in blocks
-    ]  # fmt: skip
-    model(*inputs)
-    for hook in dropped + hooks:
-        hook.remove()
-    assert (seen[1], seen[2]) == (128, 64)
-    assert tiny.snapshot(model) == before
-    np.testing.assert_array_equal(model(*inputs).sample.numpy(), plain.numpy())
-    small = ["--models", "sd15-tiny-random", "--sizes", "64", "--attention", "plain", "--repeats", "1"]
-    assert results.main([*small, "--variants", "free", "--output", str(tmp_path)]) == 0
-    assert [row["variant"] for row in json.loads((tmp_path / "bench.json").read_text())["results"]] == [
-        "none", "free 0.5"
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("configuration", [unmerged(), port(0.5), ours(ToMeConfig(0.5))], ids=lambda each: each.contender)
+@pytest.mark.parametrize(
+    "configuration", [unmerged(), port(0.5), ours(ToMeConfig(0.5))], ids=lambda each: each.contender
+)
 def test_the_clock_of_blocks_covers_all_their_hooks(
     configuration: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:

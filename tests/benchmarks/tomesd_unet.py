@@ -1,6 +1,6 @@
 """Add the rows of tomesd to the results of ``results.py``.
 
-    venv-with-torch/bin/python tests/benchmarks/tomesd_unet.py outputs/bench.json
+    venv-with-torch/bin/python tests/benchmarks/tomesd_unet.py outputs/results.json
 
 The script needs torch, diffusers 0.29 and tomesd, and neither Paddle nor this package. To keep freed memory as
 ``ppdiffusers-tome`` does, set MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=8589934592.

@@ -21,7 +21,7 @@ from ppdiffusers_tome.export.requirements import require_onnx
 from ppdiffusers_tome.merging.grid import Grid, Layout
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.tools.bench.variants import apply_port
+from ppdiffusers_tome.tools.evaluate.configurations import apply_port
 
 # Settings that decide how matching is computed; between them every way there is.
 SETTINGS: dict[str, dict[str, Any]] = {

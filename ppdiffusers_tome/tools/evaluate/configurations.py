@@ -50,7 +50,6 @@ class Configuration:
             NothingToMergeError: the pipeline has no block that merges with these settings.
         """
         from ppdiffusers_tome.api import apply_tome, remove_tome
-        from ppdiffusers_tome.tools.bench.variants import apply_port
 
         remove_tome(pipe)  # which removes the port, too
         if self.tome is not None and self.contender == PORT:
@@ -92,6 +91,25 @@ def port(
 def _name_family(contender: str, config: ToMeConfig) -> str:
     """Name the settings without ratio and seed, such as ``ours, tile 16``."""
     return ", ".join([contender, *replace(config, ratio=0.0, seed=0).summary.split(", ")[1:]])
+
+
+def apply_port(model_or_pipe: Any, ratio: float, max_downsample: int | None = None) -> None:
+    """Apply ppdiffusers' own port of tomesd; ``remove_tome`` removes it.
+
+    Args:
+        model_or_pipe: a UNet, or a pipeline that has one.
+        ratio: fraction of the tokens to merge.
+        max_downsample: 1, 2, 4, 8, or None for the finest level that has attention.
+    """
+    from ppdiffusers_tome.install import install, uninstall
+    from ppdiffusers_tome.patching.blocks import find_blocks
+
+    level = max_downsample or min(block.level for block in find_blocks(getattr(model_or_pipe, "unet", model_or_pipe)))
+    uninstall()  # our methods take the place of the port's
+    try:
+        model_or_pipe.apply_tome(ratio=ratio, max_downsample=level)
+    finally:
+        install()
 
 
 def add_compared_arguments(parser: argparse.ArgumentParser) -> None:

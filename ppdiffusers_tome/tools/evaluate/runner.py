@@ -19,7 +19,6 @@ from ppdiffusers_tome.tools.measure.ledger import Ledger, run_jobs
 from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
 from ppdiffusers_tome.tools.measure.system import describe_machine
-from ppdiffusers_tome.tools.measure.timing import rotate
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -106,7 +105,8 @@ class Evaluation:
     def _run_case(self, number: int, case: Case, keys: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Generate the images of a case; each case begins with another configuration."""
         missing = [each for each in self.configurations if case.key(each.name) in keys and each.name != UNMERGED]
-        missing = rotate(missing, number)
+        turn = number % len(missing) if missing else 0
+        missing = missing[turn:] + missing[:turn]
         for start in range(0, max(1, len(missing)), IMAGES_PER_REFERENCE):
             reference = self._measure(unmerged(), case, None)
             if start == 0 and case.key(UNMERGED) in keys:

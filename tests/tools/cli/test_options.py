@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import paddle
 import pytest
 
-from ppdiffusers_tome.tools.bench import workloads
 from ppdiffusers_tome.tools.cli.commands import commands
 from ppdiffusers_tome.tools.cli.program import main
 from ppdiffusers_tome.tools.console.parsing import Parser
@@ -43,8 +42,6 @@ CASES = {
     "doctor --markdown": (),
     "doctor --environment": (),
     "doctor --model bundled": (),
-    "bench": (),
-    "bench --variants preset-fast": ("--ratio",),
 }  # fmt: skip
 # Whose work begins after the model is loaded: what the images are kept as, and what is drawn of them.
 USUAL = {"--rand", "--merge-attn", "--no-merge-crossattn", "--no-merge-mlp", "--no-reuse-blocks"}  # as without them
@@ -54,11 +51,10 @@ LATER = {"--output", "--save-images", "--at", "--blocks", "--overwrite", "--no-k
 VALUES = {
     "--prompt": "a photo of a rocket", "--prompts": "FILE", "--image": "PHOTO", "--control-image": "PHOTO",
     "--model": "bundled-dit", "--controlnet": "CONTROLNET", "--batch-size": "2",
-    "--dtype": "float16", "--dtypes": "float16", "--config": "fast", "--configs": "fast",
+    "--dtype": "float16", "--config": "fast", "--configs": "fast",
     "--output": "elsewhere", "--ratio": "0.25", "--ratios": "0.25", "--port-ratios": "0.25", "--method": "tofu",
     "--cache": "0,1,3", "--min-similarity": "0.5", "--start": "0.25", "--end": "0.75", "--tile": "24", "--st": "2",
-    "--sx": "4", "--sy": "4", "--reuse-steps": "2", "--variants": "port", "--sizes": "192", "--batch": "2",
-    "--models": "sd15-tiny-random", "--repeats": "2", "bench --steps": "2",
+    "--sx": "4", "--sy": "4", "--reuse-steps": "2",
     "--seeds": "3", "--max-downsample": "2", "--cache-slope": "0", "--fewer-steps": "2", "--scheduler": "euler",
     "--guidance-scale": "2.5", "--canny-low": "50", "--canny-high": "150", "--controlnet-scale": "0.5",
 }  # fmt: skip
@@ -87,10 +83,8 @@ def plan(tmp_path, photo, monkeypatch):
         raise LoadedError
 
     monkeypatch.setattr(model_loader, "load_pipeline", stop)
-    monkeypatch.setattr(workloads, "random_model", stop)
     monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.try_imports", stop)
     monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.inspect_installed", stop)
-    monkeypatch.setattr("ppdiffusers_tome.tools.bench.runner._measure", stop)
     monkeypatch.setattr("ppdiffusers_tome.tools.generation.loaded_pipeline.check_device", lambda *_, **__: None)
 
     def run(arguments: list[str]) -> int | str:
@@ -107,15 +101,14 @@ def plan(tmp_path, photo, monkeypatch):
 
 def list_options(command: str) -> Iterator[tuple[str, list[str]]]:
     """Yield every option of a command with the words that give it another value than its default."""
-    parser, name = Parser(prog="x"), command.split()[0]
-    commands()[name].add_arguments(parser)
+    parser = Parser(prog="x")
+    commands()[command.split()[0]].add_arguments(parser)
     for action in parser._actions:
         for option in action.option_strings:
             if option.startswith("--"):
                 usual = str(action.default)
                 other = next((each for each in action.choices or () if str(each) not in usual), "1")
-                value = VALUES.get(f"{name} {option}", VALUES.get(option, other))
-                yield option, [option] if action.nargs in (0, "?") else [option, value]
+                yield option, [option] if action.nargs in (0, "?") else [option, VALUES.get(option, other)]
 
 
 def split(line: str) -> list[str]:

@@ -53,7 +53,7 @@ def test_new_command_is_one_new_file(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "no command was given; the commands are bench, compare"),
+        ([], "no command was given; the commands are compare, doctor"),
         (["generte"], "did you mean generate?; see ppdiffusers-tome --help"),
         (["generate", "--promt=x"], "'--promt=x' is not an argument of generate; did you mean --prompt?"),
         (["generate", "--prompt=--"], "argument --prompt: '--' is not a value"),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.random_models import RANDOM_SD3, random_model
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.bench.random_models import RANDOM_SD3, random_model
 from ppdiffusers_tome.tools.generation.device import check_device
 
 PLAIN, CHUNKED, XFORMERS, FLASH = ATTENTIONS = ("plain", "chunked", "xformers", "flash")
