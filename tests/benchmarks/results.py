@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from functools import partial
@@ -31,7 +31,7 @@ from ppdiffusers_tome.tools.console.output import quiet_libraries, warn
 from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
-from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results, run_jobs
+from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
 from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_seconds
@@ -47,6 +47,7 @@ _ON_GPU: dict[str, Any] = {
 }  # fmt: skip
 # Three halvings of the latent, and whole cells of 2x2 tokens at the coarsest level that the port merges at.
 SIZE_MULTIPLE = 64
+Job = tuple[str, Sequence[Any], Callable[[Sequence[Any]], Iterator[tuple[Any, Any]]]]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -185,6 +186,26 @@ def _measure(
         jobs.append((case.name, missing, partial(measure_case, case)))
     run_jobs(jobs, ledger, description="rounds")
     return failed
+
+
+def run_jobs(jobs: Sequence[Job], ledger: Ledger, *, description: str) -> None:
+    """Run jobs in their order, and add each result to the ledger at once.
+
+    Args:
+        jobs: each a name for the progress bar, the keys that lack a result, and a function that computes them: it
+            yields each key with its result at once, and may omit keys, which the next run tries again.
+        ledger: receives the results.
+        description: of the results, in the plural, for the progress bar.
+    """
+    from tqdm import tqdm
+
+    with tqdm(total=sum(len(keys) for _, keys, _ in jobs), desc=description, position=0, disable=None) as bar:
+        for name, keys, compute in jobs:
+            if keys:
+                bar.set_postfix_str(name)
+                for key, result in compute(keys):
+                    ledger.add(key, result)
+                    bar.update()
 
 
 def _measure_rounds(

@@ -1,4 +1,4 @@
-"""Ledgers and the runner: results survive a stop at any moment, and nothing is computed twice or mixed up."""
+"""Ledgers: results survive a stop at any moment, and nothing is computed twice or mixed up."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.measure.ledger import Ledger, run_jobs
+from ppdiffusers_tome.tools.measure.ledger import Ledger
 
 IDENTITY = {"model": "bundled", "sizes": (64, 64)}
 TORN = {"cut off": b'{"key": ["n", 3], "res', "power failed": b"\0" * 40, "no UTF-8": b'{"a": "\xff"}'}
@@ -89,19 +88,3 @@ def test_a_killed_run_loses_one_line(path: Path, tmp_path: Path) -> None:
         ledger = Ledger(path, IDENTITY)
     assert all(["n", number] in ledger for number in (-1, 0, 1))
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_stopped_runner_keeps_what_it_computed(path: Path) -> None:
-    computed = []
-
-    def compute(keys: Sequence[int]) -> Iterator[tuple[int, int]]:
-        for key in keys:
-            if len(computed) == 3:
-                raise KeyboardInterrupt
-            computed.append(key)
-            yield key, key
-
-    jobs = [("first", [0, 1], compute), ("second", [2, 3, 4], compute)]
-    with pytest.raises(KeyboardInterrupt):
-        run_jobs(jobs, Ledger(path, IDENTITY), description="numbers")
-    assert [key in Ledger(path, IDENTITY) for key in range(4)] == [True, True, True, False]

@@ -6,16 +6,15 @@ import gc
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, unmerged
 from ppdiffusers_tome.tools.evaluate.report import Report, Row
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder, Sample
 from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
-from ppdiffusers_tome.tools.measure.ledger import Ledger, run_jobs
+from ppdiffusers_tome.tools.measure.ledger import Ledger
 from ppdiffusers_tome.tools.measure.memory import explain_peak
 from ppdiffusers_tome.tools.measure.similarity import similarity_to_dict
 from ppdiffusers_tome.tools.measure.system import describe_machine
@@ -86,6 +85,8 @@ class Evaluation:
         return Report(title, run, machine, rows)
 
     def _generate_missing(self, cases: Sequence[Case], ledger: Ledger) -> None:
+        from tqdm import tqdm
+
         for each in self.configurations:
             key, settings = ["configuration", each.name], each.to_dict()
             if ledger.get(key, settings) != settings:
@@ -95,28 +96,31 @@ class Evaluation:
                 )
             if key not in ledger:
                 ledger.add(key, settings)
-        jobs = []
-        for number, case in enumerate(cases):
-            keys = [case.key(each.name) for each in self.configurations]
-            missing = [key for key in keys if key not in ledger or not self.images.has(key)]
-            jobs.append((f"{case.prompt[:40]}, seed {case.seed}", missing, partial(self._run_case, number, case)))
-        run_jobs(jobs, ledger, description="images")
+        missing = {
+            case: [each for each in self.configurations
+                   if (key := case.key(each.name)) not in ledger or not self.images.has(key)] for case in cases
+        }  # fmt: skip
+        with tqdm(total=sum(map(len, missing.values())), desc="images", position=0, disable=None) as bar:
+            for number, case in enumerate(cases):
+                for name, sample in self._run_case(number, case, missing[case]) if missing[case] else ():
+                    ledger.add(case.key(name), asdict(sample))
+                    bar.update()
 
-    def _run_case(self, number: int, case: Case, keys: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Generate the images of a case; each case begins with another configuration."""
-        missing = [each for each in self.configurations if case.key(each.name) in keys and each.name != UNMERGED]
-        turn = number % len(missing) if missing else 0
-        missing = missing[turn:] + missing[:turn]
-        for start in range(0, max(1, len(missing)), IMAGES_PER_REFERENCE):
+    def _run_case(self, number: int, case: Case, missing: list[Configuration]) -> Iterator[tuple[str, Sample]]:
+        """Generate missing images of a case; each case begins with another configuration."""
+        wanted = [each for each in missing if each.name != UNMERGED]
+        turn = number % len(wanted) if wanted else 0
+        wanted = wanted[turn:] + wanted[:turn]
+        for start in range(0, max(1, len(wanted)), IMAGES_PER_REFERENCE):
             reference = self._measure(unmerged(), case, None)
-            if start == 0 and case.key(UNMERGED) in keys:
+            if start == 0 and len(wanted) < len(missing):
                 self.images.write(UNMERGED, case, reference.image)
-                yield case.key(UNMERGED), self._make_sample(case, reference, reference)
+                yield UNMERGED, _make_sample(case, reference, reference)
             first = self.images.open(UNMERGED, case)
-            for configuration in missing[start : start + IMAGES_PER_REFERENCE]:
+            for configuration in wanted[start : start + IMAGES_PER_REFERENCE]:
                 generated = self._measure(configuration, case, first)
                 self.images.write(configuration.name, case, generated.image)
-                yield case.key(configuration.name), self._make_sample(case, generated, reference)
+                yield configuration.name, _make_sample(case, generated, reference)
 
     def _measure(self, configuration: Configuration, case: Case, reference: Image.Image | None) -> GeneratedImage:
         """Measure an image, and its similarity to the unmerged one."""
@@ -138,8 +142,9 @@ class Evaluation:
         number = case.seed - self.loaded.settings.seed
         return self.loaded.generate(case.prompt, number, self.edges, steps=steps)
 
-    def _make_sample(self, case: Case, generated: GeneratedImage, reference: GeneratedImage) -> dict[str, Any]:
-        return asdict(Sample(
-            case.prompt, case.seed, generated.seconds, reference.seconds, generated.denoising_peak_bytes,
-            generated.peak_bytes, **similarity_to_dict(generated.similarity),
-        ))  # fmt: skip
+
+def _make_sample(case: Case, generated: GeneratedImage, reference: GeneratedImage) -> Sample:
+    return Sample(
+        case.prompt, case.seed, generated.seconds, reference.seconds, generated.denoising_peak_bytes,
+        generated.peak_bytes, **similarity_to_dict(generated.similarity),
+    )  # fmt: skip

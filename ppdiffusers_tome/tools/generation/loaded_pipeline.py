@@ -18,7 +18,6 @@ from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ppdiffusers_tome.patching.recorder import MergeRecord
     from ppdiffusers_tome.settings.config import ToMeConfig
     from ppdiffusers_tome.tools.generation.class_labels import ClassLabels
     from ppdiffusers_tome.tools.generation.edges import EdgeSource
@@ -115,17 +114,6 @@ class LoadedPipeline:
             edges=edges, after_step=end_step, **arguments,
         )  # fmt: skip
         return GeneratedImage(image, meter.seconds(), meter.peak_bytes(), peaks[-1] if peaks else None)
-
-    def generate_traced(
-        self, prompt: str, number: int, edges: Image.Image | None, *, after_call: Callable[[], None] = lambda: None
-    ) -> tuple[GeneratedImage, list[MergeRecord]]:
-        """Generate an image and trace how its tokens merge; ToMe must be applied."""
-        from ppdiffusers_tome.patching.recorder import record_merging
-
-        # With guidance there are two halves: the one with the prompt is the first in a DiTPipeline, else the last.
-        with record_merging(self.pipe, image=-1 if self.labels is None else 0) as records:
-            image = self.generate(prompt, number, edges, after_call=after_call)
-        return image, records
 
     def check(self, prompt: str) -> None:
         """Raise a ``UserError`` for what this pipeline does not take."""

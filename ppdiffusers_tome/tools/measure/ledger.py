@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,6 @@ from typing import Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.files import prepare_folder
-
-Job = tuple[str, Sequence[Any], Callable[[Sequence[Any]], Iterator[tuple[Any, Any]]]]
 
 
 class Ledger:
@@ -110,26 +108,6 @@ def prepare_results(args: argparse.Namespace, name: str, *files: str) -> list[Pa
     """
     overwrite = args.overwrite or (args.output / f"{name}.jsonl").is_file()
     return prepare_folder(args.output, [*files, f"{name}.md", f"{name}.json"], overwrite=overwrite)
-
-
-def run_jobs(jobs: Sequence[Job], ledger: Ledger, *, description: str) -> None:
-    """Run jobs in their order, and add each result to the ledger at once.
-
-    Args:
-        jobs: each a name for the progress bar, the keys that lack a result, and a function that computes them: it
-            yields each key with its result at once, and may omit keys, which the next run tries again.
-        ledger: receives the results.
-        description: of the results, in the plural, for the progress bar.
-    """
-    from tqdm import tqdm
-
-    with tqdm(total=sum(len(keys) for _, keys, _ in jobs), desc=description, position=0, disable=None) as bar:
-        for name, keys, compute in jobs:
-            if keys:
-                bar.set_postfix_str(name)
-                for key, result in compute(keys):
-                    ledger.add(key, result)
-                    bar.update()
 
 
 def _encode(key: Any) -> str:
