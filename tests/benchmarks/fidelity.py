@@ -18,20 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
+from benchmarks.variants import PORT, apply_port
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import evaluate
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.evaluate.configurations import (
-    OURS,
-    PORT,
-    UNMERGED,
-    Configuration,
-    ours,
-    parse_compared,
-    port,
-    unmerged,
-)
+from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, merged, parse_compared, unmerged
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
 from ppdiffusers_tome.tools.generation.settings import parse_settings
 from ppdiffusers_tome.tools.measure.stats import Median
@@ -40,13 +32,15 @@ from ppdiffusers_tome.tools.measure.stats import Median
 def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(description=__doc__)
     evaluate.add_arguments(parser)
+    parser.add_argument("--port-ratios", type=float, nargs="+", default=[], metavar="X")
     parser.add_argument("--suite", type=Path, nargs="+", default=[], metavar="FILE")
     words = sys.argv[1:] if argv is None else list(argv)
     args = parser.parse_args(words)
     args.given = {word.partition("=")[0] for word in words}
     settings = parse_settings(args, 0.0)
-    has_own = args.ratios or args.port_ratios or args.configs or args.config
+    has_own = args.ratios or args.configs or args.config
     configurations = parse_compared(args, settings.steps) if has_own else [unmerged()]
+    configurations += [port(ratio, getattr(args, "max_downsample", None)) for ratio in args.port_ratios]
     configurations += [each for path in args.suite for each in read_suite(path)]
     evaluate.evaluate(args, settings, configurations)
     path = args.output / "evaluate.json"
@@ -57,15 +51,35 @@ def main(argv: Sequence[str] | None = None) -> None:
     path.write_text(json.dumps(found, indent=2) + "\n")
 
 
+class Port(Configuration):
+    """ppdiffusers' own port of tomesd, of whose settings only two are those of ``ToMeConfig``."""
+
+    def apply(self, pipe: Any) -> None:
+        assert self.tome is not None
+        unmerged().apply(pipe)  # which removes the port, too
+        apply_port(pipe, self.tome.to_dict()["ratio"], self.tome.max_downsample)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "contender": PORT}
+
+
+def port(
+    ratio: float, max_downsample: int | None = None, name: str | None = None, family: str | None = None
+) -> Port:
+    """Return ppdiffusers' own port with a ratio."""
+    config = ToMeConfig(ratio=ratio, max_downsample=max_downsample)
+    return Port(name or config.summary.replace("ratio", PORT, 1), config, family or PORT)
+
+
 def read_suite(path: Path) -> Iterator[Configuration]:
     """Read a file with one configuration per line."""
     for line in filter(str.strip, path.read_text(encoding="utf-8").splitlines()):
-        settings: dict[str, Any] = {"contender": OURS, "family": None} | json.loads(line)
+        settings: dict[str, Any] = {"contender": "ours", "family": None} | json.loads(line)
         name, contender, family = (settings.pop(key) for key in ("name", "contender", "family"))
         if contender == PORT:
             yield port(**settings, name=name, family=family)
         else:
-            yield ours(ToMeConfig.from_dict(settings), name, family)
+            yield merged(ToMeConfig.from_dict(settings), name, family)
 
 
 def add_block_seconds(loaded: LoadedPipeline, by_name: dict[str, Configuration], found: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import tiny
 from benchmarks import attach, few_steps, fidelity, gpu_presets, growth, overhead, results_page, windows
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.tools.evaluate.configurations import Configuration, ours, port, unmerged
+from ppdiffusers_tome.tools.evaluate.configurations import Configuration, merged, unmerged
 
 pytestmark = pytest.mark.once
 
@@ -80,7 +80,7 @@ def test_windows_times_layers(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "configuration", [unmerged(), port(0.5), ours(ToMeConfig(0.5))], ids=lambda each: each.contender
+    "configuration", [unmerged(), fidelity.port(0.5), merged(ToMeConfig(0.5))], ids=lambda each: each.name
 )
 def test_the_clock_of_blocks_covers_all_their_hooks(
     configuration: Configuration, monkeypatch: pytest.MonkeyPatch
@@ -109,11 +109,14 @@ def test_fidelity_evaluates_suites_and_times_the_blocks_that_merge(tmp_path: Pat
         '{"name": "tiles", "family": "in tiles", "ratio": 0.5, "tile": 4, "max_downsample": 2}\n'
     )
     small = ["--height", "64", "--width", "64", "--steps", "1", "--prompt", "a photo of a cat"]
-    fidelity.main([*small, "--suite", str(tmp_path / "suite.jsonl"), "--output", str(tmp_path)])
+    suite = ["--suite", str(tmp_path / "suite.jsonl"), "--port-ratios", "0.3"]
+    fidelity.main([*small, *suite, "--output", str(tmp_path)])
     found = json.loads((tmp_path / "evaluate.json").read_text())
     assert found["levels"] == [1, 2]
     rows = {row["configuration"]["name"]: row for row in found["configurations"]}
-    assert list(rows) == ["unmerged", "port half", "tiles"]
+    assert list(rows) == ["unmerged", "port 0.3", "port half", "tiles"]
+    assert rows["port 0.3"]["configuration"]["contender"] == "port"
+    assert rows["port 0.3"]["psnr_db"]["median"] != rows["port half"]["psnr_db"]["median"]
     for row in rows.values():
         assert row["seconds"]["median"] > row["block_seconds"]["median"] > 0
     assert rows["unmerged"]["block_speed_up"]["median"] == 1

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.settings.presets import presets
-from ppdiffusers_tome.tools.evaluate.configurations import apply_port
 
 if TYPE_CHECKING:
     import paddle
@@ -46,6 +45,25 @@ def apply_variant(model: Any, variant: Variant, ratio: float) -> Iterator[None]:
         remove_tome(model)  # which removes the port, too
         for hook in hooks or ():
             hook.remove()
+
+
+def apply_port(model_or_pipe: Any, ratio: float, max_downsample: int | None = None) -> None:
+    """Apply ppdiffusers' own port of tomesd; ``remove_tome`` removes it.
+
+    Args:
+        model_or_pipe: a UNet, or a pipeline that has one.
+        ratio: fraction of the tokens to merge.
+        max_downsample: 1, 2, 4, 8, or None for the finest level that has attention.
+    """
+    from ppdiffusers_tome.install import install, uninstall
+    from ppdiffusers_tome.patching.blocks import find_blocks
+
+    level = max_downsample or min(block.level for block in find_blocks(getattr(model_or_pipe, "unet", model_or_pipe)))
+    uninstall()  # our methods take the place of the port's
+    try:
+        model_or_pipe.apply_tome(ratio=ratio, max_downsample=level)
+    finally:
+        install()
 
 
 def drop_tokens(model: Any, ratio: float) -> list[Any]:

@@ -14,7 +14,7 @@ import tiny
 from ppdiffusers_tome import ToMeConfig, applied_tome
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate import configurations
-from ppdiffusers_tome.tools.evaluate.configurations import Configuration, ours, parse_compared, port, unmerged
+from ppdiffusers_tome.tools.evaluate.configurations import Configuration, merged, parse_compared, unmerged
 from ppdiffusers_tome.tools.evaluate.plot import plot_report
 from ppdiffusers_tome.tools.evaluate.report import (
     PSNR,
@@ -27,7 +27,7 @@ from ppdiffusers_tome.tools.evaluate.report import (
 from ppdiffusers_tome.tools.evaluate.samples import Sample
 from ppdiffusers_tome.tools.generation.arguments import add_tome_arguments
 
-HALF, MOST = ours(ToMeConfig(ratio=0.5)), ours(ToMeConfig(ratio=0.7))
+HALF, MOST, TILES = (merged(ToMeConfig(ratio, tile=tile)) for ratio, tile in ((0.5, None), (0.7, None), (0.5, 16)))
 
 
 def parse(*arguments: str) -> list[Configuration]:
@@ -40,21 +40,16 @@ def parse(*arguments: str) -> list[Configuration]:
 def test_each_configuration_applies_its_settings() -> None:
     pipe = tiny.pipeline()
     before = tiny.snapshot(pipe.unet)
-    tiles = ours(ToMeConfig(ratio=0.5, tile=16))
-    tiles.apply(pipe)
-    assert applied_tome(pipe).config == tiles.tome
-    port(0.7, 2).apply(pipe)
-    assert applied_tome(pipe) is None
-    assert (pipe.unet._tome_info["args"]["ratio"], pipe.unet._tome_info["args"]["max_downsample"]) == (0.7, 2)
+    TILES.apply(pipe)
+    assert applied_tome(pipe).config == TILES.tome
     unmerged().apply(pipe)
     assert tiny.snapshot(pipe.unet) == before
 
 
 def test_names_and_families_tell_settings_apart() -> None:
-    assert (HALF.name, HALF.family) == ("ratio 0.5", "ours")
-    assert (port(0.5, 2).name, port(0.5, 2).family) == ("port 0.5, max_downsample 2", "port, max_downsample 2")
-    fast = ours(ToMeConfig(ratio=0.7, tile=16, seed=3, method="tofu"))
-    assert (fast.name, fast.family) == ("ratio 0.7, seed 3, tile 16, method tofu", "ours, tile 16, method tofu")
+    assert (HALF.name, HALF.family) == ("ratio 0.5", "merged")
+    fast = merged(ToMeConfig(ratio=0.7, tile=16, seed=3, method="tofu"))
+    assert (fast.name, fast.family) == ("ratio 0.7, seed 3, tile 16, method tofu", "merged, tile 16, method tofu")
 
 
 def test_presets_and_files_of_settings_are_read(tmp_path: Path) -> None:
@@ -63,17 +58,19 @@ def test_presets_and_files_of_settings_are_read(tmp_path: Path) -> None:
         ToMeConfig(ratio=ratio, tile=8).save(path)
     careful = ["--configs", "quality", str(tmp_path / "careful.json")]
     assert parse(*careful) == [
-        unmerged(), Configuration("quality", "ours", ToMeConfig.preset("quality"), "quality"),
-        Configuration("careful", "ours", ToMeConfig(ratio=0.3, tile=8), "ours, tile 8"),
+        unmerged(), Configuration("quality", ToMeConfig.preset("quality"), "quality"),
+        Configuration("careful", ToMeConfig(ratio=0.3, tile=8), "merged, tile 8"),
     ]  # fmt: skip
-    *_, with_option = parse(*careful, "--port-ratios", "0.5", "--max-downsample", "1")
-    assert with_option == ours(ToMeConfig(ratio=0.3, tile=8, max_downsample=1), "careful, max_downsample 1")
+    *_, with_option = parse(*careful, "--max-downsample", "1")
+    assert with_option == merged(ToMeConfig(ratio=0.3, tile=8, max_downsample=1), "careful, max_downsample 1")
     with pytest.raises(UserError, match="two different configurations are called 'careful'"):
         parse("--configs", str(tmp_path / "careful.json"), str(tmp_path / "other" / "careful.json"))
     assert [(each.name, each.steps) for each in parse("--ratios", "--fewer-steps", "1", "9")[1:]] == [
         ("1 step", 1), ("9 steps", 9)
     ]  # fmt: skip
-    assert parse("--ratios", "0", "--cache", "0.5")[1:] == [ours(ToMeConfig(0.0, cache=0.5))]
+    assert parse("--ratios", "0", "--cache", "0.5")[1:] == [merged(ToMeConfig(0.0, cache=0.5))]
+    with pytest.raises(UserError, match="--tile has no effect without merging"):
+        parse("--ratios", "--fewer-steps", "1", "--tile", "16")
     with pytest.raises(UserError, match="--fewer-steps 10 must be at least 1 and below 10"):
         parse("--fewer-steps", "10")
 
@@ -103,7 +100,7 @@ def test_rows_are_medians_and_the_frontier() -> None:
     values = json.loads(json.dumps(half.to_dict(), allow_nan=False))
     assert values["psnr_db"]["interval"] is not None
     assert [Sample(**each) for each in values["samples"]] == half.samples
-    slower = make_row(port(0.5), 1.4, [20.0] * 8, 8)
+    slower = make_row(TILES, 1.4, [20.0] * 8, 8)
     assert [row[1] for row in make_table([*rows, slower]).rows] == ["yes"] * 3 + [""]
 
 
@@ -129,7 +126,7 @@ def test_the_plot_omits_identical_images() -> None:
         plot = plot_report(Report("Title", run, {"memory": "all"}, rows))
         return {color for _, color in plot.getcolors(10**6)} & {blue, orange}
 
-    other = Row(port(0.5), half.samples, half.values, half.medians)
+    other = Row(TILES, half.samples, half.values, half.medians)
     assert plot_colors(plain, half, most, other) == {blue, orange}
     assert plot_colors(plain, half) == {blue}
     assert plot_colors(plain) == set()

@@ -1,4 +1,4 @@
-"""Configurations to compare: unmerged, with fewer steps, ppdiffusers' port, and this package with settings.
+"""Configurations to compare: unmerged, with fewer steps, and merged with settings.
 
 Imports no Paddle.
 """
@@ -21,7 +21,7 @@ from ppdiffusers_tome.tools.generation.arguments import name_option
 from ppdiffusers_tome.tools.generation.settings import changes_nothing, get_tome_overrides, parse_tome_config
 from ppdiffusers_tome.tools.measure.units import counted
 
-UNMERGED, PORT, OURS = "unmerged", "port", "ours"
+UNMERGED = "unmerged"
 RATIOS = (0.25, 0.5, 0.7)
 
 
@@ -31,14 +31,12 @@ class Configuration:
 
     Attributes:
         name: unique in an evaluation.
-        contender: ``unmerged``, ``port`` or ``ours``.
-        tome: the settings, of which the port has ratio and max_downsample; None for the unmerged pipeline.
+        tome: the settings; None for the unmerged pipeline.
         family: configurations of one family share a line of the plot.
         steps: of the denoising, where they are fewer than those of all others.
     """
 
     name: str
-    contender: str
     tome: ToMeConfig | None
     family: str
     steps: int | None = None
@@ -51,10 +49,8 @@ class Configuration:
         """
         from ppdiffusers_tome.api import apply_tome, remove_tome
 
-        remove_tome(pipe)  # which removes the port, too
-        if self.tome is not None and self.contender == PORT:
-            apply_port(pipe, self.tome.to_dict()["ratio"], self.tome.max_downsample)
-        elif self.tome is not None:
+        remove_tome(pipe)
+        if self.tome is not None:
             apply_tome(pipe, config=self.tome)
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,51 +61,13 @@ class Configuration:
 
 def unmerged() -> Configuration:
     """Return the unmerged pipeline, with which all others are compared."""
-    return Configuration(UNMERGED, UNMERGED, None, UNMERGED)
+    return Configuration(UNMERGED, None, UNMERGED)
 
 
-def ours(config: ToMeConfig, name: str | None = None, family: str | None = None) -> Configuration:
-    """Return this package with settings, by default named after them."""
-    return Configuration(name or config.summary, OURS, config, family or _name_family(OURS, config))
-
-
-def port(
-    ratio: float, max_downsample: int | None = None, name: str | None = None, family: str | None = None
-) -> Configuration:
-    """Return ppdiffusers' own port of tomesd.
-
-    Raises:
-        ToMeError: it has no such setting.
-    """
-    config = ToMeConfig(ratio=ratio, max_downsample=max_downsample)
-    if not isinstance(config.to_dict()["ratio"], float):
-        raise UserError(f"ratio={ratio!r} must be one number for the port, such as 0.5")
-    default_name = config.summary.replace("ratio", PORT, 1)
-    return Configuration(name or default_name, PORT, config, family or _name_family(PORT, config))
-
-
-def _name_family(contender: str, config: ToMeConfig) -> str:
-    """Name the settings without ratio and seed, such as ``ours, tile 16``."""
-    return ", ".join([contender, *replace(config, ratio=0.0, seed=0).summary.split(", ")[1:]])
-
-
-def apply_port(model_or_pipe: Any, ratio: float, max_downsample: int | None = None) -> None:
-    """Apply ppdiffusers' own port of tomesd; ``remove_tome`` removes it.
-
-    Args:
-        model_or_pipe: a UNet, or a pipeline that has one.
-        ratio: fraction of the tokens to merge.
-        max_downsample: 1, 2, 4, 8, or None for the finest level that has attention.
-    """
-    from ppdiffusers_tome.install import install, uninstall
-    from ppdiffusers_tome.patching.blocks import find_blocks
-
-    level = max_downsample or min(block.level for block in find_blocks(getattr(model_or_pipe, "unet", model_or_pipe)))
-    uninstall()  # our methods take the place of the port's
-    try:
-        model_or_pipe.apply_tome(ratio=ratio, max_downsample=level)
-    finally:
-        install()
+def merged(config: ToMeConfig, name: str | None = None, family: str | None = None) -> Configuration:
+    """Return settings, by default named after them; a family has all but their ratio and seed in common."""
+    settings = replace(config, ratio=0.0, seed=0).summary.split(", ")[1:]
+    return Configuration(name or config.summary, config, family or ", ".join(["merged", *settings]))
 
 
 def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,8 +75,6 @@ def add_compared_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is compared with the unmerged pipeline")
     group.add_argument("--ratios", type=float, nargs="*", metavar="X",
                        help=f"fractions to merge (default, if nothing else is given: {' '.join(map(str, RATIOS))})")
-    group.add_argument("--port-ratios", type=float, nargs="+", default=[], metavar="X",
-                       help="the same for ppdiffusers' own port of tomesd")
     group.add_argument("--configs", nargs="+", default=[], metavar="FILE",
                        help="presets, or JSON files of settings, with the options of token merging")
     group.add_argument("--fewer-steps", type=int, nargs="+", default=[], metavar="N",
@@ -138,12 +94,14 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     overrides = get_tome_overrides(args)
     ratios: Sequence[float | None] | None = args.ratios
     if ratios is None:
-        has_others = args.port_ratios or args.configs
-        ratios = [None] if args.config is not None else [] if has_others else RATIOS  # None: that of --config
-    _refuse_unused(args, overrides, has_ratios=bool(ratios))
-    merged = [parse_tome_config(args, ratio) for ratio in ratios]
-    compared = [ours(tome) for tome in merged if not changes_nothing(tome)]
-    compared += [port(ratio, overrides.get("max_downsample")) for ratio in args.port_ratios]
+        ratios = [None] if args.config is not None else [] if args.configs else RATIOS  # None: that of --config
+    unused = [] if ratios or args.configs else [name_option(name) for name in overrides]
+    if args.config is not None and not ratios:
+        unused.append("--config")
+    if unused:
+        raise UserError(f"{unused[0]} has no effect without merging; give --ratios or --configs, too, or omit it")
+    configs = [parse_tome_config(args, ratio) for ratio in ratios]
+    compared = [merged(config) for config in configs if not changes_nothing(config)]
     compared += [_read_config(path, overrides) for path in args.configs]
     for number in args.fewer_steps:
         if not 1 <= number < steps:
@@ -160,19 +118,6 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     return list(by_name.values())
 
 
-def _refuse_unused(args: argparse.Namespace, overrides: Mapping[str, Any], *, has_ratios: bool) -> None:
-    """Refuse settings that nothing of what is compared would have."""
-    unused = set() if has_ratios or args.configs else {name_option(name) for name in overrides}
-    if args.port_ratios:
-        unused -= {name_option("max_downsample")}
-    if args.config is not None and not has_ratios:
-        unused.add("--config")
-    for option in sorted(unused):
-        raise UserError(
-            f"{option} has no effect on --port-ratios and --fewer-steps; give --ratios or --configs, too, or omit it"
-        )
-
-
 def _read_config(path: str, overrides: Mapping[str, Any]) -> Configuration:
     """Return a preset or a file of settings, with the command's own settings."""
     try:
@@ -183,4 +128,4 @@ def _read_config(path: str, overrides: Mapping[str, Any]) -> Configuration:
     if overrides:
         family, values = None, config.to_dict()
         changes = "".join(f", {name} {format_setting(values[name])}" for name in overrides)
-    return ours(config, f"{Path(path).stem}{changes}", family)
+    return merged(config, f"{Path(path).stem}{changes}", family)

@@ -23,7 +23,7 @@ EXAMPLES = """writes evaluate.md, evaluate.json and evaluate.png (similarity aga
 references/, and evaluate.jsonl image by image: stopped, the same command resumes where it was, and one with more
 prompts, seeds or configurations adds to the results.
 
-  ppdiffusers-tome evaluate --ratios 0.3 0.5 0.7 --port-ratios 0.3 0.5 0.7 --seeds 0 1
+  ppdiffusers-tome evaluate --ratios 0.3 0.5 0.7 --seeds 0 1
   ppdiffusers-tome evaluate --configs quality balanced fast --fewer-steps 8 6
   ppdiffusers-tome evaluate --model runwayml/stable-diffusion-v1-5 --dtype float16 --prompts prompts.txt --seeds 0 1 \\
       --ratios 0.3 0.5 --save-images
