@@ -6,8 +6,8 @@
 It reads the ``evaluate.json`` of one or more models and prints the goals of each model and a table of all settings.
 Fidelity is the PSNR to the unmerged image in dB; it and the speed-ups are medians over the images. The port is included
 if ``benchmarks.fidelity`` was given ``--port-ratios``. Between two ratios of plain ToMe or ToDo the PSNR is
-interpolated, as any ratio can be set. For this package the best evaluated setting counts, as two methods cannot be interpolated. Run it from
-the repository, with the package installed.
+interpolated, as any ratio can be set. For this package the best evaluated setting counts, as two methods cannot be
+interpolated. Run it from the repository, with the package installed.
 """
 
 from __future__ import annotations

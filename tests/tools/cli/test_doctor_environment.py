@@ -73,7 +73,6 @@ def test_report_has_versions_and_variables_but_nothing_private(home: Path) -> No
             "paddle", "raise ImportError('no file /homes/janedoe/x y.py, of janedoe')",
             "paddle cannot be imported: ImportError: no file x y.py, of USER (raised in paddle/__init__.py, line 1)",
         ),
-        ("paddle", "import os; os.abort()", "paddle cannot be imported: the process was ended by SIGABRT"),
         (
             "ppdiffusers", "from huggingface_hub import cached_downlod",
             "ppdiffusers cannot be imported: ImportError: cannot import name 'cached_downlod' from 'huggingface_hub' "
@@ -134,10 +133,9 @@ def test_method_that_fails_is_named_with_those_that_work(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("ppdiffusers_tome.merging.matchers.find_nearest", sparkle)
     monkeypatch.setattr("ppdiffusers_tome.merging.kv_reduction.ChosenKeys.reduce", lambda self, x: x[:, :4])
-    first, *_, last = check_methods()
-    assert first["keys in float32"] == "the process ended"  # what is known if it crashes
-    assert last["work"] == "1 of 6"
-    problems = find_problems({"methods": last})
+    found = check_methods()
+    assert found["work"] == "1 of 6"
+    problems = find_problems({"methods": found})
     assert problems[0] == (
         "method keys in float32 fails on cpu, RuntimeError: The kernel `argmax` is not registered [Hint: bfloat16]; "
         "these work: pool"
@@ -146,5 +144,4 @@ def test_method_that_fails_is_named_with_those_that_work(monkeypatch: pytest.Mon
 
 
 def test_every_method_works_here() -> None:
-    *_, last = check_methods()
-    assert last == {"device": paddle.get_device(), "work": "6 of 6"}
+    assert check_methods() == {"device": paddle.get_device(), "work": "6 of 6"}

@@ -75,8 +75,11 @@ def run(args: argparse.Namespace) -> None:
 def _print_environment() -> None:
     # At once, as importing takes a while. Not by ``print_line``, whose library may be what is broken.
     print(format_report(describe_environment(get_original_environment())), flush=True)
-    imports = try_imports()
-    print(format_report(imports), "", *find_problems(imports), sep="\n")
+    imports = {}
+    for name, result in try_imports():
+        imports[name] = result
+        print(format_report({name: result}), flush=True)  # what comes next may end the process
+    print("", *find_problems(imports), sep="\n")
 
 
 def _print_coverage(*, markdown: bool) -> None:
