@@ -32,7 +32,7 @@ from ppdiffusers_tome.tools.console.tables import Page, Table
 from ppdiffusers_tome.tools.generation.arguments import add_output_arguments
 from ppdiffusers_tome.tools.generation.model_loader import DTYPES
 from ppdiffusers_tome.tools.measure.ledger import Ledger, prepare_results
-from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.memory import is_out_of_memory
 from ppdiffusers_tome.tools.measure.system import describe_machine
 from ppdiffusers_tome.tools.measure.units import NOT_MEASURED, format_seconds
 

@@ -19,7 +19,7 @@ from ppdiffusers_tome.tools.console.extras import require_extra
 from ppdiffusers_tome.tools.console.output import shorten_warnings
 from ppdiffusers_tome.tools.console.parsing import Parser, add_commands, parse
 from ppdiffusers_tome.tools.console.process import prepare_process
-from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.memory import is_out_of_memory
 from ppdiffusers_tome.version import __version__
 
 PROGRAM = "ppdiffusers-tome"

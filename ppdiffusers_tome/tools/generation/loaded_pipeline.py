@@ -11,7 +11,6 @@ from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.console.output import warn
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
-from ppdiffusers_tome.tools.generation.device import check_device
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
 
@@ -205,7 +204,7 @@ def load_for_prompts(
 
 def load_from_settings(settings: Settings) -> LoadedPipeline:
     """Load a pipeline without any warnings about prompts and sizes."""
-    from ppdiffusers_tome.tools.generation.model_loader import load_pipeline, set_attention
+    from ppdiffusers_tome.tools.generation.model_loader import check_device, load_pipeline, set_attention
     from ppdiffusers_tome.tools.generation.sampling import get_class_labels
     from ppdiffusers_tome.tools.generation.schedulers import check_scheduler, make_scheduler
 

@@ -19,9 +19,9 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
 from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
-from ppdiffusers_tome.tools.generation.device import get_device_name
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE
-from ppdiffusers_tome.tools.measure.out_of_memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.memory import is_out_of_memory
+from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.play.html import render_comparison, render_photo, render_unmerged
 from ppdiffusers_tome.tools.play.i18n import CHINESE, translate
 from ppdiffusers_tome.tools.play.studio import (

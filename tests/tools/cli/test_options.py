@@ -84,7 +84,7 @@ def plan(tmp_path, photo, monkeypatch):
     monkeypatch.setattr(model_loader, "load_pipeline", stop)
     monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.try_imports", stop)
     monkeypatch.setattr("ppdiffusers_tome.tools.cli.commands.doctor.inspect_installed", stop)
-    monkeypatch.setattr("ppdiffusers_tome.tools.generation.loaded_pipeline.check_device", lambda *_, **__: None)
+    monkeypatch.setattr("ppdiffusers_tome.tools.generation.model_loader.check_device", lambda *_, **__: None)
 
     def run(arguments: list[str]) -> int | str:
         made.clear()

@@ -28,10 +28,10 @@ from ppdiffusers_tome.tools.generation.arguments import (
     add_tome_arguments,
     add_trust_argument,
 )
-from ppdiffusers_tome.tools.generation.device import check_device, get_device_name
 from ppdiffusers_tome.tools.generation.memory import check_memory
 from ppdiffusers_tome.tools.generation.model_sources import find_model
 from ppdiffusers_tome.tools.generation.settings import check_sizes, parse_tome_config
+from ppdiffusers_tome.tools.measure.system import get_device_name
 from ppdiffusers_tome.tools.measure.units import format_bytes
 
 HELP = "Say what merges in every pipeline, or in one model and what that saves here; or what is installed."
@@ -108,7 +108,7 @@ def _print_estimates(args: argparse.Namespace) -> None:
         from ppdiffusers_tome.api import apply_tome
         from ppdiffusers_tome.tools.doctor.estimate import compute_memory, estimate_merging, find_latent_size
 
-        check_device(args.dtype, xformers=args.xformers)
+        model_loader.check_device(args.dtype, xformers=args.xformers)
         pipe = model_loader.load_pipeline(source, dtype=args.dtype, any_kind=True)
         pipe.set_progress_bar_config(disable=True)
         model_loader.set_attention(pipe, xformers=args.xformers, chunked=args.chunked_attention)
