@@ -38,7 +38,6 @@ CASES = {
     "export": (),
     "play --port 0": (),
     "doctor": (),
-    "doctor --markdown": (),
     "doctor --environment": (),
     "doctor --model bundled": (),
 }  # fmt: skip

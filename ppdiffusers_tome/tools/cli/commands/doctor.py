@@ -49,7 +49,6 @@ cannot be imported.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--markdown", action="store_true", help="the table of pipelines alone, in Markdown")
     what.add_argument("--environment", action="store_true", help="what a bug report needs")
     what.add_argument("--model", metavar="MODEL", help="a pipeline's folder, a hub name, or 'bundled'")
     group = parser.add_argument_group("with --model")
@@ -62,12 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     if args.model is None:
-        others = args.given - {"--markdown", "--environment", "--no-keep-memory"}
+        others = args.given - {"--environment", "--no-keep-memory"}
         refuse_options(args, sorted(others), "is for --model; name a model, such as --model bundled")
     if args.environment:
         _print_environment()
     elif args.model is None:
-        _print_coverage(markdown=args.markdown)
+        _print_coverage()
     else:
         _print_estimates(args)
 
@@ -82,15 +81,11 @@ def _print_environment() -> None:
     print("", *find_problems(imports), sep="\n")
 
 
-def _print_coverage(*, markdown: bool) -> None:
+def _print_coverage() -> None:
     with quiet_libraries():
         import ppdiffusers.pipelines
 
-        table = make_table(inspect_installed(ppdiffusers.pipelines))
-        if markdown:
-            print(table.markdown(), end="")
-            return
-        table.print()
+        make_table(inspect_installed(ppdiffusers.pipelines)).print()
         if warning := never_tested(ppdiffusers.__version__):
             print_line(f"\n{warning}")
 
