@@ -64,7 +64,7 @@ class Page:
     def __init__(self, studio: Studio, language: str, link: str = "") -> None:
         self._studio, self._words = studio, partial(translate, language)
         self._form: dict[str, Any] = {}
-        self._requests: dict[str, Request] = {}  # by session, while an image is generated or waits for it
+        self._running: dict[str, Request] = {}  # by session
         theme = gr.themes.Default(
             primary_hue="blue", neutral_hue="slate",
             font=[gr.themes.Font("system-ui"), gr.themes.Font("sans-serif")],  # others come from the network
@@ -160,9 +160,8 @@ class Page:
         file.clear(lambda: (None, ""), None, [photo, preview], **_HIDDEN)
         for field in ("low", "high"):
             self._form[field].change(self._preview, **shown)
-        prepared = generate.click(self._prepare, [photo, *form], None, **_HIDDEN)
-        running = prepared.success(
-            self._generate, comparison, [result, comparison], show_api=False, concurrency_limit=1
+        running = generate.click(
+            self._generate, [comparison, photo, *form], [result, comparison], show_api=False, concurrency_limit=1
         )
         cancel.click(self._cancel, None, None, cancels=running, **_HIDDEN)
         self.blocks.unload(self._forget)
@@ -178,26 +177,20 @@ class Page:
             edges = self._studio.find_edges(photo, dict(zip(self._form, values, strict=True)))
             return render_photo(self._words, photo, edges)
 
-    def _prepare(self, user: gr.Request, photo: Any, *values: Any) -> None:
-        """Check the form at once, before the image waits for others."""
-        self._cancel(user)
-        with self._errors_in_words():
-            form = dict(zip(self._form, values, strict=True))
-            self._requests[str(user.session_hash)] = self._studio.prepare(form, photo)
-
     def _generate(
-        self, user: gr.Request, previous: Comparison | None,
+        self, user: gr.Request, previous: Comparison | None, photo: Any,
         progress: gr.Progress = gr.Progress(),  # noqa: B008  how Gradio finds it
+        *values: Any,
     ) -> Iterator[list[Any]]:  # fmt: skip
-        words, request = self._words, self._requests.get(str(user.session_hash))
-        if request is None:  # cancelled while it waited
-            return
+        words, session = self._words, str(user.session_hash)
 
         def report(stage: str, done: int, calls: int) -> None:
             progress((done, calls) if calls else 0, desc=words(stage, done=done), unit=words("calls"))
 
         with self._errors_in_words():
             try:
+                request = self._studio.prepare(dict(zip(self._form, values, strict=True)), photo)
+                self._running[session] = request
                 for found in self._studio.compare(request, previous, report):
                     if isinstance(found, Comparison):
                         yield [render_comparison(words, found), found]
@@ -206,11 +199,10 @@ class Page:
             except CancelledError:
                 yield [gr.skip(), gr.skip()]
             finally:
-                self._requests.pop(str(user.session_hash), None)
+                self._running.pop(session, None)
 
     def _cancel(self, user: gr.Request) -> None:
-        request = self._requests.pop(str(user.session_hash), None)
-        if request is not None:
+        if (request := self._running.get(str(user.session_hash))) is not None:
             request.cancelled.set()
 
     def _forget(self, user: gr.Request) -> None:

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -61,13 +62,12 @@ class User:
         self.start(name, *data)
         return self.finish()
 
-    def prepare(self, **fields: Any) -> Any:
-        return self.call("_prepare", None, *make_form(self.studio, **fields).values())
+    def press(self, **fields: Any) -> Any:
+        """Press the button, and return what the page shows and keeps, or the error."""
+        return self.call("_generate", None, None, *make_form(self.studio, **fields).values())
 
     def generate(self, **fields: Any) -> str:
-        """Press the button, and return what the page shows."""
-        self.prepare(**fields)
-        return str(self.call("_generate", None)[0])
+        return str(self.press(**fields)[0])
 
     def upload(self, content: bytes) -> Any:
         body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + content + b"\r\n--x--"
@@ -86,7 +86,7 @@ def find_images(html: str) -> list[np.ndarray]:
     return [np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")) for data in found]
 
 
-def test_a_comparison_has_two_images_and_figures(user: Callable[..., User]) -> None:
+def test_a_comparison_has_two_images_and_figures(user: Callable[..., User], studio: Studio) -> None:
     me = user()
     html = me.generate(seed=1, cache=0.3)
     merged, unmerged = find_images(html)
@@ -94,21 +94,29 @@ def test_a_comparison_has_two_images_and_figures(user: Callable[..., User]) -> N
     assert not np.array_equal(merged, unmerged)
     for words in ("speed-up", "PSNR", "SSIM", "seconds", "peak memory", "ratio 0.5", "cache 0.3"):
         assert words in html
-    me.prepare(seed=5)
-    me.start("_generate", None)
+    me.start("_generate", None, None, *make_form(studio, seed=5).values())
     first, *_, last = me.watch()  # the unmerged image is there before the merged one
     assert ["tome-first" in str(first), "tome-pair" in str(last)] == [True, True]
     me.generate(seed=1)
     again = me.generate(seed=1, ratio=0.3)
     assert "that of the comparison before" in again
     assert np.array_equal(find_images(again)[1], unmerged)
-    me.prepare(seed=2)
-    me.call("_cancel")  # while it waits
-    assert "tome-pair" not in str(me.call("_generate", None))
     other = user("zh").generate(seed=1, prompt="<img src=x>")
     assert "加速比" in other
     assert "沿用" not in other, "one user's images are not another's"
     assert "<img src=x" not in other
+
+
+def test_cancelling_ends_a_running_comparison(
+    user: Callable[..., User], studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, compare, begun = user(), studio.compare, threading.Event()
+    monkeypatch.setattr(studio, "compare", lambda *given: begun.set() or compare(*given))
+    me.start("_generate", None, None, *make_form(studio, steps=200, seed=8).values())
+    assert begun.wait(60)
+    me.start("_cancel")
+    assert "tome-pair" not in str(me.watch())
+    assert "tome-pair" in user().generate(seed=8)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +132,7 @@ def test_a_comparison_has_two_images_and_figures(user: Callable[..., User]) -> N
 def test_refusals_are_in_the_users_language(
     user: Callable[..., User], language: str, fields: dict[str, Any], words: str
 ) -> None:
-    assert words in user(language).prepare(**fields)
+    assert words in user(language).press(**fields)
 
 
 def test_failures_are_in_words_and_the_next_comparison_works(
@@ -137,8 +145,7 @@ def test_failures_are_in_words_and_the_next_comparison_works(
     for fault, words in ((raise_memory_error, "not enough memory"), (None, "the reason is on the terminal")):
         with monkeypatch.context() as patch:
             patch.setattr(studio.plain.pipe, "encode_prompt", fault)
-            me.prepare(seed=9)
-            assert words in me.call("_generate", None)
+            assert words in me.press(seed=9)
     assert "Traceback" in capfd.readouterr().err
     assert "tome-pair" in me.generate(seed=9)
 
