@@ -23,7 +23,13 @@ from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.cli.commands import evaluate
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.parsing import Parser
-from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, merged, parse_compared, unmerged
+from ppdiffusers_tome.tools.evaluate.configurations import (
+    UNMERGED,
+    Configuration,
+    make_merged,
+    make_unmerged,
+    parse_compared,
+)
 from ppdiffusers_tome.tools.generation.loaded_pipeline import LoadedPipeline, load_for_prompts
 from ppdiffusers_tome.tools.generation.settings import parse_settings
 from ppdiffusers_tome.tools.measure.stats import Median
@@ -39,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.given = {word.partition("=")[0] for word in words}
     settings = parse_settings(args, 0.0)
     has_own = args.ratios or args.configs or args.config
-    configurations = parse_compared(args, settings.steps) if has_own else [unmerged()]
+    configurations = parse_compared(args, settings.steps) if has_own else [make_unmerged()]
     configurations += [port(ratio, getattr(args, "max_downsample", None)) for ratio in args.port_ratios]
     configurations += [each for path in args.suite for each in read_suite(path)]
     evaluate.evaluate(args, settings, configurations)
@@ -56,7 +62,7 @@ class Port(Configuration):
 
     def apply(self, pipe: Any) -> None:
         assert self.tome is not None
-        unmerged().apply(pipe)  # which removes the port, too
+        make_unmerged().apply(pipe)  # which removes the port, too
         apply_port(pipe, self.tome.to_dict()["ratio"], self.tome.max_downsample)
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,11 +85,14 @@ def read_suite(path: Path) -> Iterator[Configuration]:
         if contender == PORT:
             yield port(**settings, name=name, family=family)
         else:
-            yield merged(ToMeConfig.from_dict(settings), name, family)
+            yield make_merged(ToMeConfig.from_dict(settings), name, family)
 
 
 def add_block_seconds(loaded: LoadedPipeline, by_name: dict[str, Configuration], found: dict[str, Any]) -> None:
-    """Time the blocks of every image, the configurations in turns, and add the medians to an evaluation's rows."""
+    """Time the blocks of every image, and add the medians to an evaluation.
+
+    Configurations take turns, image by image.
+    """
     levels, rows = find_merging_levels(loaded.pipe, list(by_name.values())), found["configurations"]
     seconds: dict[str, list[float]] = {row["configuration"]["name"]: [] for row in rows}
     for number in range(len(rows[0]["samples"])):

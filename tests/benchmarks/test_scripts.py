@@ -14,7 +14,7 @@ import tiny
 from benchmarks import attach, few_steps, fidelity, gpu_presets, growth, overhead, results_page, windows
 from ppdiffusers_tome import ToMeConfig
 from ppdiffusers_tome.patching.blocks import find_blocks
-from ppdiffusers_tome.tools.evaluate.configurations import Configuration, merged, unmerged
+from ppdiffusers_tome.tools.evaluate.configurations import Configuration, make_merged, make_unmerged
 
 pytestmark = pytest.mark.once
 
@@ -80,7 +80,7 @@ def test_windows_times_layers(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "configuration", [unmerged(), fidelity.port(0.5), merged(ToMeConfig(0.5))], ids=lambda each: each.name
+    "configuration", [make_unmerged(), fidelity.port(0.5), make_merged(ToMeConfig(0.5))], ids=lambda each: each.name
 )
 def test_the_clock_of_blocks_covers_all_their_hooks(
     configuration: Configuration, monkeypatch: pytest.MonkeyPatch

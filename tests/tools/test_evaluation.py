@@ -14,7 +14,7 @@ import tiny
 from ppdiffusers_tome import ToMeConfig, applied_tome
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.evaluate import configurations
-from ppdiffusers_tome.tools.evaluate.configurations import Configuration, merged, parse_compared, unmerged
+from ppdiffusers_tome.tools.evaluate.configurations import Configuration, make_merged, make_unmerged, parse_compared
 from ppdiffusers_tome.tools.evaluate.plot import plot_report
 from ppdiffusers_tome.tools.evaluate.report import (
     PSNR,
@@ -27,7 +27,7 @@ from ppdiffusers_tome.tools.evaluate.report import (
 from ppdiffusers_tome.tools.evaluate.samples import Sample
 from ppdiffusers_tome.tools.generation.arguments import add_tome_arguments
 
-HALF, MOST, TILES = (merged(ToMeConfig(ratio, tile=tile)) for ratio, tile in ((0.5, None), (0.7, None), (0.5, 16)))
+HALF, MOST, TILES = (make_merged(ToMeConfig(ratio, tile=tile)) for ratio, tile in ((0.5, None), (0.7, None), (0.5, 16)))
 
 
 def parse(*arguments: str) -> list[Configuration]:
@@ -42,13 +42,13 @@ def test_each_configuration_applies_its_settings() -> None:
     before = tiny.snapshot(pipe.unet)
     TILES.apply(pipe)
     assert applied_tome(pipe).config == TILES.tome
-    unmerged().apply(pipe)
+    make_unmerged().apply(pipe)
     assert tiny.snapshot(pipe.unet) == before
 
 
 def test_names_and_families_tell_settings_apart() -> None:
     assert (HALF.name, HALF.family) == ("ratio 0.5", "merged")
-    fast = merged(ToMeConfig(ratio=0.7, tile=16, seed=3, method="tofu"))
+    fast = make_merged(ToMeConfig(ratio=0.7, tile=16, seed=3, method="tofu"))
     assert (fast.name, fast.family) == ("ratio 0.7, seed 3, tile 16, method tofu", "merged, tile 16, method tofu")
 
 
@@ -58,17 +58,17 @@ def test_presets_and_files_of_settings_are_read(tmp_path: Path) -> None:
         ToMeConfig(ratio=ratio, tile=8).save(path)
     careful = ["--configs", "quality", str(tmp_path / "careful.json")]
     assert parse(*careful) == [
-        unmerged(), Configuration("quality", ToMeConfig.preset("quality"), "quality"),
+        make_unmerged(), Configuration("quality", ToMeConfig.preset("quality"), "quality"),
         Configuration("careful", ToMeConfig(ratio=0.3, tile=8), "merged, tile 8"),
     ]  # fmt: skip
     *_, with_option = parse(*careful, "--max-downsample", "1")
-    assert with_option == merged(ToMeConfig(ratio=0.3, tile=8, max_downsample=1), "careful, max_downsample 1")
+    assert with_option == make_merged(ToMeConfig(ratio=0.3, tile=8, max_downsample=1), "careful, max_downsample 1")
     with pytest.raises(UserError, match="two different configurations are called 'careful'"):
         parse("--configs", str(tmp_path / "careful.json"), str(tmp_path / "other" / "careful.json"))
     assert [(each.name, each.steps) for each in parse("--ratios", "--fewer-steps", "1", "9")[1:]] == [
         ("1 step", 1), ("9 steps", 9)
     ]  # fmt: skip
-    assert parse("--ratios", "0", "--cache", "0.5")[1:] == [merged(ToMeConfig(0.0, cache=0.5))]
+    assert parse("--ratios", "0", "--cache", "0.5")[1:] == [make_merged(ToMeConfig(0.0, cache=0.5))]
     with pytest.raises(UserError, match="--tile has no effect without merging"):
         parse("--ratios", "--fewer-steps", "1", "--tile", "16")
     with pytest.raises(UserError, match="--fewer-steps 10 must be at least 1 and below 10"):
@@ -88,7 +88,7 @@ def summarize(num_images: int = 8, gap: float = 10.0) -> list[Row]:
     difficulty = np.random.default_rng(0).normal(30, 5, num_images)  # of the images, far larger than the noise
     noise = 0.1 * (-1) ** np.arange(num_images)
     return [
-        make_row(unmerged(), 1.0, None, num_images), make_row(HALF, 1.5, difficulty.tolist(), num_images),
+        make_row(make_unmerged(), 1.0, None, num_images), make_row(HALF, 1.5, difficulty.tolist(), num_images),
         make_row(MOST, 2.0, (difficulty - gap + noise).tolist(), num_images),
     ]  # fmt: skip
 

@@ -29,7 +29,7 @@ def check_methods() -> dict[str, str]:
 
 
 def _find_fault(name: str, dtype: Any) -> str | None:
-    """Merge tokens that are equal in each cell, which changes none; return how that fails, or None."""
+    """Merge tokens that are equal in each cell; return how that fails, or None."""
     import numpy as np
     import paddle
 

@@ -59,13 +59,16 @@ class Configuration:
         return json.loads(json.dumps({**vars(self), "tome": tome}))
 
 
-def unmerged() -> Configuration:
+def make_unmerged() -> Configuration:
     """Return the unmerged pipeline, with which all others are compared."""
     return Configuration(UNMERGED, None, UNMERGED)
 
 
-def merged(config: ToMeConfig, name: str | None = None, family: str | None = None) -> Configuration:
-    """Return settings, by default named after them; a family has all but their ratio and seed in common."""
+def make_merged(config: ToMeConfig, name: str | None = None, family: str | None = None) -> Configuration:
+    """Return a configuration with settings, by default named after them.
+
+    Of one family are those that have all but the ratio and the seed in common.
+    """
     settings = replace(config, ratio=0.0, seed=0).summary.split(", ")[1:]
     return Configuration(name or config.summary, config, family or ", ".join(["merged", *settings]))
 
@@ -101,15 +104,15 @@ def parse_compared(args: argparse.Namespace, steps: int) -> list[Configuration]:
     if unused:
         raise UserError(f"{unused[0]} has no effect without merging; give --ratios or --configs, too, or omit it")
     configs = [parse_tome_config(args, ratio) for ratio in ratios]
-    compared = [merged(config) for config in configs if not changes_nothing(config)]
+    compared = [make_merged(config) for config in configs if not changes_nothing(config)]
     compared += [_read_config(path, overrides) for path in args.configs]
     for number in args.fewer_steps:
         if not 1 <= number < steps:
             raise UserError(f"--fewer-steps {number} must be at least 1 and below {steps}, the steps of all others")
-        compared.append(replace(unmerged(), name=counted(number, "step"), family="fewer steps", steps=number))
+        compared.append(replace(make_unmerged(), name=counted(number, "step"), family="fewer steps", steps=number))
     if not compared:
         raise UserError("nothing is to be compared with the unmerged pipeline; give --ratios, such as --ratios 0.5")
-    by_name = {UNMERGED: unmerged()}
+    by_name = {UNMERGED: make_unmerged()}
     for configuration in compared:
         if by_name.setdefault(configuration.name, configuration) != configuration:
             raise UserError(
@@ -128,4 +131,4 @@ def _read_config(path: str, overrides: Mapping[str, Any]) -> Configuration:
     if overrides:
         family, values = None, config.to_dict()
         changes = "".join(f", {name} {format_setting(values[name])}" for name in overrides)
-    return merged(config, f"{Path(path).stem}{changes}", family)
+    return make_merged(config, f"{Path(path).stem}{changes}", family)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppdiffusers_tome.errors import UserError
-from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, unmerged
+from ppdiffusers_tome.tools.evaluate.configurations import UNMERGED, Configuration, make_unmerged
 from ppdiffusers_tome.tools.evaluate.report import Report, Row
 from ppdiffusers_tome.tools.evaluate.samples import Case, ImageFolder, Sample
 from ppdiffusers_tome.tools.generation.settings import make_warm_up_config
@@ -112,7 +112,7 @@ class Evaluation:
         turn = number % len(wanted) if wanted else 0
         wanted = wanted[turn:] + wanted[:turn]
         for start in range(0, max(1, len(wanted)), IMAGES_PER_REFERENCE):
-            reference = self._measure(unmerged(), case, None)
+            reference = self._measure(make_unmerged(), case, None)
             if start == 0 and len(wanted) < len(missing):
                 self.images.write(UNMERGED, case, reference.image)
                 yield UNMERGED, _make_sample(case, reference, reference)

@@ -33,7 +33,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def make_server(pages: Mapping[str, Blocks], listening: socket.socket, host: str, proxies: Sequence[str]) -> Any:
-    """Return a ``uvicorn.Server`` of the pages by language; the first address leads to the browser's language.
+    """Return a ``uvicorn.Server`` of the pages by language.
+
+    Its first address leads to the page in the browser's language.
 
     A page for this machine alone, or behind proxies, answers to no other names than ``localhost``, its address, its
     host and those of the proxies: any site can point its own name at 127.0.0.1, and its pages would then count as this

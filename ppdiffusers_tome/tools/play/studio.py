@@ -67,7 +67,9 @@ class Comparison:
 
 
 def read_photo(content: bytes) -> Image.Image:
-    """Decode an image file as people see it, in RGB, scaled down to 2048 pixels a side.
+    """Decode an image file as people see it, in RGB.
+
+    It is scaled down to 2048 pixels a side.
 
     Raises:
         RefusedError: it is no image of ``FORMATS``, or it has so many pixels that Pillow warns.
@@ -124,7 +126,9 @@ class Studio:
         return detect_edges(fit_image(photo, form["height"], form["width"]), form["low"], form["high"])
 
     def prepare(self, form: Mapping[str, Any], photo: Image.Image | None) -> Request:
-        """Turn a form, whose fields Gradio holds to their ranges, into a request that fits into memory.
+        """Turn a form into a request that fits into memory.
+
+        Gradio holds its fields to their ranges.
 
         Raises:
             RefusedError: a field is empty, or the photo of the form is gone.
@@ -154,7 +158,9 @@ class Studio:
     def compare(
         self, request: Request, previous: Comparison | None, report: Report
     ) -> Iterator[GeneratedImage | Comparison]:
-        """Yield the unmerged image, which is that of ``previous`` if only the merging differs, and the comparison.
+        """Yield the unmerged image, then the comparison.
+
+        If only the merging differs from ``previous``, its unmerged image is taken.
 
         Args:
             request: from ``prepare``.
@@ -210,7 +216,7 @@ class Studio:
 
 
 def _check_numbers(form: Mapping[str, Any]) -> None:
-    """Check what Gradio does not: that no number is missing, and that a VAE can make images of that size."""
+    """Check that no number is missing, and that a VAE makes such sizes."""
     if None in [form[name] for name in ("seed", "steps", "guidance", "height", "width", "low", "high", "strength")]:
         raise RefusedError("no_number")
     for name in ("height", "width"):

@@ -151,7 +151,7 @@ def _tune(
 
 
 def _is_own(settings_file: Path, results: Path) -> bool:
-    """Return whether an earlier run wrote the settings; another file is the user's, or an export's."""
+    """Return whether an earlier run wrote the settings, not a user or an export."""
     with suppress(ToMeError, OSError, ValueError, KeyError, TypeError):
         return json.loads(results.read_bytes())["config"] == json.loads(ToMeConfig.load(settings_file).to_json())
     return False

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _select_calls(wanted: list[int] | None, num_calls: int) -> list[int]:
-    """Return the calls of the denoiser to show, numbered from 0; without any, from first to last."""
+    """Return the calls of the denoiser to show, numbered from 0."""
     if wanted is None:
         return sorted({round(place * (num_calls - 1) / (_NUM_CALLS - 1)) for place in range(_NUM_CALLS)})
     for call in wanted:
