@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
         edges = None if settings.edges is None else loaded.load_edges(settings.edges)
         cases = [Case(prompt, settings.seed + number) for number, prompt in enumerate(prompts)]
         images = ImageFolder(args.output / stem, keeps_all=True)
-        evaluation = Evaluation(loaded, configurations, images, times_blocks=False, edges=edges)
+        evaluation = Evaluation(loaded, configurations, images, edges)
         title = "Token merging" if edges is None else "Token merging with a ControlNet"
         report = evaluation.run(title, cases, args.output / f"{stem}.jsonl", overwrite=args.overwrite)
         report.write(paths, _make_sheet(report, edges, images))

@@ -57,14 +57,12 @@ def run(args: argparse.Namespace) -> None:
     ):
         # Read as Gradio is imported: its uploads, and that it must not call anybody.
         os.environ.update(GRADIO_TEMP_DIR=uploads, GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
-        from ppdiffusers_tome.tools.play.page import Page
+        from ppdiffusers_tome.tools.play.page import make_pages
         from ppdiffusers_tome.tools.play.server import make_server
         from ppdiffusers_tome.tools.play.studio import Studio
 
         studio = Studio(settings, prompts, default=args.prompt is None)
-        is_bundled = settings.model.bundled and studio.plain.labels is None
-        page = Page(studio, PROMPTS if is_bundled else (), args.language)
-        server = make_server(page.blocks, listening, args.host, args.allow_host)
+        server = make_server(make_pages(studio, args.language), listening, args.host, args.allow_host)
         host, port = listening.getsockname()[:2]
         address = ipaddress.ip_address(host.partition("%")[0])
         if not address.is_loopback:
@@ -94,7 +92,7 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     prompts = check_prompts(args.prompt, PROMPTS[:1])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
-    from ppdiffusers_tome.tools.play.requests import MAX_SEED, MAX_STEPS
+    from ppdiffusers_tome.tools.play.studio import MAX_SEED, MAX_STEPS
 
     for name, value, most in (("--steps", settings.steps, MAX_STEPS), ("--seed", settings.seed, MAX_SEED)):
         if value > most:
