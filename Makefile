@@ -24,7 +24,7 @@ BIN := $(VENV)/bin
 # stand for the rest, which test-all runs.
 CHOSEN := tests
 ifneq ($(filter 2.6.%,$(PADDLE)),)
-CHOSEN := $(addprefix tests/,api patching denoisers export merging newer pipelines tuning) \
+CHOSEN := $(addprefix tests/,api patching denoisers export merging future_models pipelines tuning) \
 	tests/tools/test_bundled_model.py tests/tools/cli/test_export.py -m "not sweep and not once"
 endif
 

@@ -88,7 +88,6 @@ setup(
     packages=find_packages(include=["ppdiffusers_tome", "ppdiffusers_tome.*"]),
     package_data={
         "ppdiffusers_tome": ["py.typed"],
-        "ppdiffusers_tome.settings.presets": ["*.json"],
         "ppdiffusers_tome.tools.doctor": ["*.json"],
         "ppdiffusers_tome.tools.play": ["*.css"],
         # The weights too: what comes with the package can be tried and tested where no hub can be reached, and pip's

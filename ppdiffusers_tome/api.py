@@ -152,7 +152,13 @@ def apply_tome(
     for ``cache``, TaylorSeer (arXiv 2503.06923), DeepCache (CVPR 2024) and FreqCa (arXiv 2510.08669).
     ``ppdiffusers_tome.tune`` finds settings by trying them.
     """
-    settings = {name: value for name, value in locals().items() if name not in ("model_or_pipe", "config")}
+    settings: dict[str, Any] = dict(
+        ratio=ratio, max_downsample=max_downsample, sx=sx, sy=sy, use_rand=use_rand, merge_attn=merge_attn,
+        merge_crossattn=merge_crossattn, merge_mlp=merge_mlp, seed=seed, tile=tile, reuse_steps=reuse_steps,
+        reuse_blocks=reuse_blocks, method=method, min_similarity=min_similarity, start=start, end=end, st=st,
+        proportional=proportional, cache=cache, cache_slope=cache_slope, cache_steps=cache_steps,
+        cache_scheduler=cache_scheduler,
+    )  # fmt: skip
     if isinstance(ratio, ToMeConfig) or is_preset(ratio):
         if config is not None:
             raise ToMeTypeError(

@@ -12,7 +12,7 @@ import pytest
 
 from ppdiffusers_tome.cpu.process import let_mkl_use_avx2
 
-# Before the first product, as the program does: pictures that a test draws in its own process and those of programs
+# Before the first product, as the program does: images that a test draws in its own process and those of programs
 # that it starts are compared byte by byte.
 let_mkl_use_avx2()
 

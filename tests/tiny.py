@@ -24,7 +24,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 from launching import python_path
 from zoo.dit import SPECIMEN as DIT
 from zoo.specimen import TEXT_DIM as CROSS_DIM
-from zoo.specimen import TEXT_TOKENS, Inputs, create, normal, picture
+from zoo.specimen import TEXT_TOKENS, Inputs, create, normal, smooth_image
 from zoo.unet import SPECIMEN as UNET
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -164,7 +164,7 @@ def array(shape: tuple[int, ...], seed: int = 0) -> paddle.Tensor:
 
 def latent(batch: int = 2, height: int = 16, width: int = 16) -> paddle.Tensor:
     """``[batch, 4, height, width]``; neighbours resemble each other, as in a real one."""
-    return picture(batch, 4, height, width)
+    return smooth_image(batch, 4, height, width)
 
 
 @lru_cache
@@ -189,7 +189,7 @@ def keep_mask() -> paddle.Tensor:
 class EqualCells(Inputs):
     """Latents of which two by two tokens of a patched grid are equal."""
 
-    def picture(self, *channels: int, scale: int = 1, seed: int = 0) -> paddle.Tensor:
+    def image(self, *channels: int, scale: int = 1, seed: int = 0) -> paddle.Tensor:
         coarse = self.normal(*channels, self.height // 4, self.width // 4, seed=seed)
         return coarse.repeat_interleave(4, axis=-2).repeat_interleave(4, axis=-1)
 
@@ -209,8 +209,8 @@ def run_unet(
 def run_controlnet(
     model: Model, batch: int = 2, height: int = 16, width: int = 16, timestep: float = 500
 ) -> np.ndarray:
-    picture = array((batch, 3, height * 2, width * 2), seed=3)
-    down, _ = model(latent(batch, height, width), timestep, text(batch), picture, return_dict=False)
+    image = array((batch, 3, height * 2, width * 2), seed=3)
+    down, _ = model(latent(batch, height, width), timestep, text(batch), image, return_dict=False)
     return np.concatenate([residual.numpy().ravel() for residual in down])
 
 
@@ -223,7 +223,7 @@ def run_dit(model: Model, batch: int = 2, height: int = 16, width: int = 16, tim
 
 
 def run_pipeline(pipe: Any, steps: int = 2, **kwargs: Any) -> np.ndarray:
-    """Latents of one picture, with classifier-free guidance."""
+    """Latents of one image, with classifier-free guidance."""
     given = dict(latents=latent(1), num_inference_steps=steps, output_type="latent", height=32, width=32)
     return to_numpy(pipe(**PROMPT, **given, **kwargs).images)
 

@@ -2,7 +2,7 @@
 
     python docs/measured/choose_presets.py docs/measured/fidelity/bundled.json docs/measured/fidelity/bundled-dit.json
 
-It prints the choice; ``--write`` also writes the presets' files. A preset is the fastest setting of the suite whose
+It prints the choice, for ``settings/presets.py``. A preset is the fastest setting of the suite whose
 PSNR exceeds that of ``ratio=0.5``, tomesd's usual setting, by a minimum (``MIN_GAINS``) on the text-to-image model,
 because presets are used most on a UNet. Images of the same prompt and seed are compared, and the lower end of the
 difference's 95% interval counts. Speed is the speed-up of the blocks that merge: on a busy machine it is steadier than
@@ -30,7 +30,6 @@ from typing import Any
 from choices import subtract_psnr
 
 from ppdiffusers_tome.settings.config import ToMeConfig
-from ppdiffusers_tome.settings.presets import FOLDER
 
 MIN_GAINS = {"quality": 6.0, "balanced": 2.0, "fast": -2.0}  # dB above the reference
 MODEL = "bundled"
@@ -129,14 +128,11 @@ def format_candidate(candidate: Candidate, model: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("evaluations", type=Path, nargs="+", help="evaluate.json of each model")
-    parser.add_argument("--write", action="store_true", help="write the presets' files")
     args = parser.parse_args()
     candidates = find_candidates([json.loads(path.read_text()) for path in args.evaluations])
     print("\n".join(make_table(candidates)))
     for name, preset in choose_presets(candidates).items():
-        print(f"\n{name}: {preset.name}")
-        if args.write:
-            (FOLDER / f"{name}.json").write_text(json.dumps(preset.settings) + "\n")
+        print(f"\n{name}: {preset.name}, {json.dumps(preset.settings)}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import paddle
 
 
 class Constants:
-    """The constants of one attachment, freed with it.
+    """The constants of one denoiser with ToMe, freed with it.
 
     Paddle 3.3 loses a few bytes at every ``to_tensor`` of an array, so they are made once even where that is cheap.
     """

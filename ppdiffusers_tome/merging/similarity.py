@@ -7,6 +7,8 @@ library that Paddle brings, which takes its slow path there. Elsewhere, and in a
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import paddle
 
@@ -129,18 +131,10 @@ def _share_memory(x: paddle.Tensor) -> np.ndarray:
 
     Write to it only where nobody else has the tensor.
     """
-    return np.asarray(_Memory(x.detach().contiguous()))
-
-
-class _Memory:
-    """The array interface of a tensor, which the array keeps alive.
-
-    Not ``to_tensor`` and ``numpy()``, which copy, and of which the first loses a hundred bytes a call on Paddle 3.3.
-    """
-
-    def __init__(self, x: paddle.Tensor) -> None:
-        self.tensor = x
-        dtype = np.dtype(str(x.dtype).rsplit(".", 1)[-1])
-        self.__array_interface__ = {
-            "data": (x.data_ptr(), False), "shape": tuple(x.shape), "typestr": dtype.str, "version": 3,
-        }  # fmt: skip
+    x = x.detach().contiguous()
+    # Not ``to_tensor`` and ``numpy()``, which copy, and of which the first loses a hundred bytes a call on Paddle 3.3.
+    memory = {
+        "data": (x.data_ptr(), False), "shape": tuple(x.shape), "version": 3,
+        "typestr": np.dtype(str(x.dtype).rsplit(".", 1)[-1]).str,
+    }  # fmt: skip
+    return np.asarray(SimpleNamespace(tensor=x, __array_interface__=memory))  # the array keeps the tensor alive

@@ -27,13 +27,13 @@ from ppdiffusers_tome.patching.blocks import (
     find_layer,
     select_blocks,
 )
-from ppdiffusers_tome.patching.layer_class import list_overrides
+from ppdiffusers_tome.patching.layer_class import walk_overrides
 from ppdiffusers_tome.patching.legacy_port import remove_legacy_port
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.paddle_compat import require_whole_graph
 from ppdiffusers_tome.patching.state.call_stack import CHANGES
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.step_cache import StepReport
+from ppdiffusers_tome.patching.step_cache import StepReport
 from ppdiffusers_tome.patching.unsupported import find_refusal_inside
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import HIGHEST_SHARE, UNET
@@ -166,7 +166,7 @@ def remove_tome(model_or_pipe: T) -> T:
     layers = [layer for _, layer in list_models(model_or_pipe, denoisers_only=False)]
     with CHANGES:
         for layer in layers:
-            if any(list_overrides(part) for part in layer.sublayers(include_self=True)):
+            if any(True for _ in walk_overrides(layer)):
                 require_unused(layer)
         for layer in layers:
             detach(layer)

@@ -1,6 +1,6 @@
-"""The state of ToMe's overrides to a model.
+"""Overrides put on the layers of a model, and taken off.
 
-ToMe stores nothing else (see ``layer_class``), so removing it from a part of a model does not affect the rest.
+ToMe stores nothing else on a model (see ``layer_class``), so removing it from a part does not affect the rest.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ppdiffusers_tome.patching.layer_class import (
     list_functions,
     list_overrides,
     reset_step_caches,
+    walk_overrides,
 )
 from ppdiffusers_tome.patching.overrides.attention import MaskChannel, MaskPreparation, has_plain_scores
 from ppdiffusers_tome.patching.overrides.block import (
     BlockOverride,
-    InputOverride,
-    ParentOverride,
-    read_tokens,
+    GridOverride,
+    TokensOverride,
 )
-from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, read_timestep
+from ppdiffusers_tome.patching.overrides.denoiser import DenoiserOverride, TimestepOverride
 from ppdiffusers_tome.patching.overrides.merge import NORMS, TEXT_NORMS, InnerOverride, PointOverride
-from ppdiffusers_tome.patching.overrides.step_cache import attach_step_cache
 from ppdiffusers_tome.patching.paddle_compat import drop_traced_programs
 from ppdiffusers_tome.patching.state.call_stack import PIPELINE_CALLS
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+from ppdiffusers_tome.patching.step_cache import attach_step_cache
 from ppdiffusers_tome.settings.config import ToMeConfig
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def detach(model: Layer) -> None:
     Of a denoiser that is only partly inside, the blocks inside are removed, and the cache over steps, which is of the
     whole denoiser.
     """
-    overrides = [override for layer in model.sublayers(include_self=True) for override in list_overrides(layer)]
+    overrides = list(walk_overrides(model))
     states = {override.state for override in overrides}
     whole = {override.state for override in overrides if isinstance(override, DenoiserOverride)}
     for state in whole:
@@ -86,9 +86,8 @@ def require_unused(model: Layer) -> None:
         ToMeValueError: a call of its denoiser runs, or a backward pass is to run layers of one again, or another thread
             runs a pipeline that has it.
     """
-    layers = model.sublayers(include_self=True)
-    uses = {override.state.find_use() for layer in layers for override in list_overrides(layer)} - {""}
-    ids = {id(layer) for layer in layers}
+    uses = {override.state.find_use() for override in walk_overrides(model)} - {""}
+    ids = {id(layer) for layer in model.sublayers(include_self=True)}
     if any(call.uses(ids) for call in PIPELINE_CALLS):
         uses.add("while another thread generates an image with it")
     if uses:
@@ -113,8 +112,7 @@ def list_attached_denoisers(model: Layer) -> list[tuple[list[MergeableBlock], To
     attached = {(id(layer), override.state) for _, layer, override in list_attached_blocks(model)}
     return [
         ([block for block in override.blocks if (id(block.block), override.state) in attached], override.state.config)
-        for layer in model.sublayers(include_self=True)
-        for override in list_overrides(layer)
+        for override in walk_overrides(model)
         if isinstance(override, DenoiserOverride)
     ]
 
@@ -130,33 +128,29 @@ def _reset(model: Layer) -> None:
 def _attach_denoiser(blocks: list[MergeableBlock], config: ToMeConfig) -> None:
     denoiser, method = blocks[0].denoiser, METHODS[config.method]
     state = DenoiserState(config, max_timestep=blocks[0].adapter.max_timestep, family=find_family(denoiser))
-    parents: dict[tuple[int, str], tuple[ParentOverride, Layer]] = {}
+    grids: dict[tuple[int, str], GridOverride] = {}  # one for all blocks of a class in a parent
     for number, block in enumerate(blocks):
         depth = number / max(1, len(blocks) - 1)
         combine = MEAN if method.combine is None else method.combine(depth)
-        key = id(block.parent), block.adapter.block_class
-        if key not in parents:
-            grid_layer = find_layer(block.parent, block.adapter.grid_layer)
-            parents[key] = ParentOverride(state, block), grid_layer
+        grid = grids.setdefault((id(block.parent), block.adapter.block_class), GridOverride(state, block))
         inner = [
             override for role, point in block.points(config)
             for override in _list_overrides(state, block, role, point, combine)
         ]  # fmt: skip
         tokens_layer = block.adapter.tokens_layer
         if tokens_layer:
-            inner.append((tokens_layer, InputOverride(state, find_layer(block.block, tokens_layer), read_tokens)))
+            inner.append((tokens_layer, TokensOverride(state, find_layer(block.block, tokens_layer))))
         for _, override in inner:
             override.put()
-        BlockOverride(state, block, parents[key][0], inner).put()
+        BlockOverride(state, block, grid, inner).put()
     # The outermost override is stored last, also where one layer is a block, its parent and the denoiser.
-    for parent, grid_layer in parents.values():
-        InputOverride(state, grid_layer, parent.read_layout).put()
-        parent.put()
+    for grid in grids.values():
+        grid.put()
     if config.cache:
         attach_step_cache(state, denoiser)
     timestep_layer = find_timestep_layer(denoiser)
     if timestep_layer is not None:
-        InputOverride(state, timestep_layer, read_timestep).put()
+        TimestepOverride(state, timestep_layer).put()
     reads_timestep = timestep_layer is None and is_a(denoiser, "ModelMixin")
     DenoiserOverride(state, denoiser, blocks, reads_timestep=reads_timestep).put()
 

@@ -10,7 +10,6 @@ there before, and around if it came later.
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -66,8 +65,8 @@ class Override:
         raise NotImplementedError
 
     def call_original(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method that this replaces."""
-        return _call(self.layer, self.method, self.previous, args, kwargs)
+        """Call what this runs around."""
+        return _find_callable(self.layer, self.method, self.previous)(*args, **kwargs)
 
     def put(self) -> None:
         """Store this on its layer, around what is there."""
@@ -109,6 +108,12 @@ def list_overrides(layer: Layer) -> list[Override]:
     return [override for top in vars(layer).get(_OVERRIDES, {}).values() for override in _walk(top)]
 
 
+def walk_overrides(model: Layer) -> Iterator[Override]:
+    """Yield the overrides of all layers of a model or a part of one."""
+    for layer in model.sublayers(include_self=True):
+        yield from list_overrides(layer)
+
+
 def list_functions(layer: Layer) -> list[Any]:
     """List the functions of others in place of a layer's ``forward``, around and inside of overrides."""
     return [each for each in (vars(layer).get("forward"), find_inside(layer)) if each is not None]
@@ -143,55 +148,30 @@ def _walk(function: Any) -> Iterator[Override]:
         function = function.previous
 
 
-class _Running(threading.local):
-    """The layers and methods whose function of a user runs in this thread."""
-
-    def __init__(self) -> None:
-        self.functions: set[tuple[int, str]] = set()
-
-
-_RUNNING = _Running()
-
-
-def _call(layer: Layer, method: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call an override, a function of the user, or for None the method of the layer's class."""
+def _find_callable(layer: Layer, method: str, function: Any) -> Callable[..., Any]:
+    """Return an override, a function of the user, or for None the method of the layer's class, to be called."""
     if isinstance(function, Override):
-        return function(*args, **kwargs)
-    key = (id(layer), method)
+        return function
     if function is None:
         function = getattr(find_class(layer), method).__get__(layer)
-        return (function if paddle.in_dynamic_mode() else convert_while_tracing(function))(*args, **kwargs)
-    _RUNNING.functions.add(key)  # it may call the method of the layer's class, which is ours
-    try:
-        return (function if paddle.in_dynamic_mode() else convert_while_tracing(function))(*args, **kwargs)
-    finally:
-        _RUNNING.functions.discard(key)
+    return function if paddle.in_dynamic_mode() else convert_while_tracing(function)
 
 
 # One for each class, as ``to_static`` and pickle compare classes and functions.
 @cache
 def _class_with_overrides(cls: Any) -> type:
     """Return the subclass whose methods run overrides."""
-
-    def reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:
-        return _create, (cls,), vars(layer)
-
-    def extra_repr(layer: Layer) -> str:
-        return ", ".join(filter(None, [cls.extra_repr(layer), *map(repr, list_overrides(layer))]))
-
+    methods = {name: _run_overrides(cls, name) for name in _REPLACEABLE if hasattr(cls, name)}
     replaced: dict[str, Any] = {}
 
     class PlainMethods(type(cls)):  # type: ignore[misc]
         """What is read from the new class, or put on it, is that of the class it was made from.
 
-        As in ``type(model).forward``, which caches over steps read and replace. A layer finds the new methods.
+        As ``type(model).forward``, which caches over steps read and replace. A layer finds the new methods.
         """
 
-        def __getattribute__(self, name: str) -> Any:
-            return getattr(cls, name) if name in _REPLACEABLE else super().__getattribute__(name)
-
         def __setattr__(self, name: str, value: Any) -> None:
-            if getattr(value, "_runs_overrides", False):
+            if name in methods and value is methods[name]:
                 value = replaced.pop(name)  # somebody found ours in the ``__dict__`` and puts it back
             else:
                 replaced.setdefault(name, getattr(cls, name, None))
@@ -200,22 +180,24 @@ def _class_with_overrides(cls: Any) -> type:
         def __delattr__(self, name: str) -> None:
             delattr(cls, name)
 
-    methods = {name: _run_overrides(cls, name) for name in _REPLACEABLE if hasattr(cls, name)}
+    for name in methods:
+        setattr(PlainMethods, name, property(lambda _, name=name: getattr(cls, name)))  # type: ignore[misc]
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return PlainMethods(cls.__name__, (cls,), {
-        **names, **methods, "_plain_class": cls, "__reduce_ex__": reduce, "extra_repr": extra_repr,
+        **names, **methods, "_plain_class": cls, "__reduce_ex__": _reduce, "extra_repr": _describe,
     })  # fmt: skip
 
 
 def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
+    """Return the method that runs the overrides of a layer of a class."""
+
     @paddle.jit.not_to_static
     def method(layer: Layer, *args: Any, **kwargs: Any) -> Any:
         psdb.fallback(**EVERY_FRAME)
-        if _OVERRIDES in vars(layer) and not EVERY_FRAME:
+        overrides = vars(layer).get(_OVERRIDES, {})
+        if overrides and not EVERY_FRAME:
             require_whole_graph(vars(layer).get(name))
-        is_inside = (id(layer), name) in _RUNNING.functions
-        function = None if is_inside else vars(layer).get(_OVERRIDES, {}).get(name)
-        return _call(layer, name, function, args, kwargs)
+        return _find_callable(layer, name, overrides.get(name))(*args, **kwargs)
 
     marked: Any = method  # whose attributes the types of one Paddle know, and of another not
     marked.__name__, marked.__doc__ = name, getattr(cls, name).__doc__
@@ -224,19 +206,30 @@ def _run_overrides(cls: type, name: str) -> Callable[..., Any]:
     return marked
 
 
+def _describe(layer: Layer) -> str:
+    """Return what ``print(model)`` shows of a layer: what it does without overrides, and these."""
+    plain: Any = find_class(layer)
+    return ", ".join(filter(None, [plain.extra_repr(layer), *map(repr, list_overrides(layer))]))
+
+
+def _reduce(layer: Layer, protocol: Any) -> tuple[Any, ...]:
+    return _create, (find_class(layer),), vars(layer)
+
+
 def _create(cls: type) -> Any:
     """Create an empty layer with overrides; pickle requires a function of a module."""
     return object.__new__(_class_with_overrides(cls))
 
 
-def _find_reference(layer: Layer, method: str) -> tuple[dict[str, Any], str] | None:
-    """Return where the hooks of ppdiffusers on a layer, such as a cache over steps, hold what they call.
+def _find_place(layer: Layer, method: str) -> tuple[dict[str, Any], str]:
+    """Return the dictionary and key that hold a function in place of a method.
 
-    Overrides run inside of them, as their results have all tokens.
+    That is the layer's own, or that of the hooks of ppdiffusers on it, such as a cache over steps: overrides run inside
+    of them, as their results have all tokens.
     """
     references = list(getattr(vars(layer).get("_diffusers_hook"), "_fn_refs", ()))
     if method != "forward" or not references:
-        return None
+        return vars(layer), method
     reference = vars(references[0])
     return reference, "original_forward" if reference.get("original_forward") is not None else "forward"
 
@@ -246,33 +239,30 @@ def _is_ours(function: Any) -> bool:
 
 
 def _take_function(layer: Layer, method: str) -> Any:
-    """Take a function that somebody put in place of a method off the layer."""
-    reference = _find_reference(layer, method)
-    if reference is None:
-        return vars(layer).pop(method, None)
-    holder, key = reference
+    """Take a function that somebody put in place of a method; None where there is none."""
+    holder, key = _find_place(layer, method)
+    if holder is vars(layer):
+        return holder.pop(key, None)
     function, holder[key] = holder[key], vars(type(layer))[method].__get__(layer)
     return None if getattr(function, "__func__", None) is getattr(find_class(layer), method) else function
 
 
 def _restore(layer: Layer) -> None:
-    """Put a layer back to its class once no override is left."""
+    """Put a layer back to its class once no override is left, nor a function of the user that calls ours."""
     functions, plain = vars(layer)[_OVERRIDES], find_class(layer)
     if list_overrides(layer):
         return
-    for method, function in functions.items():
+    places = {method: _find_place(layer, method) for method in functions}
+    for method, (holder, key) in places.items():
         if _is_ours(vars(layer).get(method)):
             del vars(layer)[method]  # Paddle leaves there what it traced
-        if function is not None and method in vars(layer) and _find_reference(layer, method) is None:
-            return  # a function of the user around this one calls it through ours
-    for method, function in functions.items():
-        reference = _find_reference(layer, method)
-        if reference is None:
-            if function is not None:
-                vars(layer)[method] = function
-            continue
-        holder, key = reference
-        if _is_ours(holder[key]):
+        if holder is vars(layer) and key in holder:
+            return  # a function of the user around ours may call it, which then calls what was inside
+    for method, (holder, key) in places.items():
+        function = functions[method]
+        if holder is vars(layer) and function is not None:
+            holder[key] = function
+        elif holder is not vars(layer) and _is_ours(holder[key]):
             holder[key] = function or getattr(plain, method).__get__(layer)
     del vars(layer)[_OVERRIDES]
     layer.__class__ = plain

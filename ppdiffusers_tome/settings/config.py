@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 from ppdiffusers_tome.merging.methods import METHODS
-from ppdiffusers_tome.settings.presets import FOLDER, is_preset, presets
+from ppdiffusers_tome.settings.presets import PRESETS, is_preset, presets
 from ppdiffusers_tome.settings.suggestions import did_you_mean
-from ppdiffusers_tome.settings.types import check_type, format_setting, truncated_repr
+from ppdiffusers_tome.settings.types import LEVELS, check_type, format_setting, setting, truncated_repr
 from ppdiffusers_tome.settings.validation import validate
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 RatioOrRamp = float | Sequence[float]
 # One for all levels, or one for each.
 Ratio = RatioOrRamp | Mapping[int, RatioOrRamp]
+_STRIDE = "a whole number of tokens, 1 or more, such as 2"
+_PART = "a number, a fraction of the denoising, 0 <= start < end <= 1"
 
 
 @dataclass(frozen=True)
@@ -43,26 +47,34 @@ class ToMeConfig:
     """
 
     ratio: Ratio = 0.5
-    max_downsample: int | None = None
-    sx: int = 2
-    sy: int = 2
-    use_rand: bool = True
-    merge_attn: bool = True
-    merge_crossattn: bool = False
-    merge_mlp: bool = False
-    seed: int = 0
-    tile: int | None = None
-    reuse_steps: int = 1
-    reuse_blocks: bool = False
+    max_downsample: int | None = setting(
+        None, Integral, "1, 2, 4, 8 or None (the finest level of the model)", among=LEVELS
+    )
+    sx: int = setting(2, Integral, _STRIDE, 1)
+    sy: int = setting(2, Integral, _STRIDE, 1)
+    use_rand: bool = setting(True)
+    merge_attn: bool = setting(True)
+    merge_crossattn: bool = setting(False)
+    merge_mlp: bool = setting(False)
+    seed: int = setting(0, Integral, "a whole number from 0 to 2**63 - 1", 0, 2**63 - 1)
+    tile: int | None = setting(
+        None, Integral, "a whole number of tokens, such as 16, or None (compare all with all)", 1
+    )
+    reuse_steps: int = setting(1, Integral, "a whole number of denoising steps, 1 (no reuse) or more, such as 4", 1)
+    reuse_blocks: bool = setting(False)
     method: str = "tome"
-    min_similarity: float | None = None
-    start: float = 0.0
-    end: float = 1.0
-    st: int = 1
-    proportional: bool | None = None
+    min_similarity: float | None = setting(
+        None, Real, "a cosine, a number from -1 to 1, such as 0.9, or None (any)", -1, 1
+    )
+    start: float = setting(0.0, Real, _PART, 0, 1)
+    end: float = setting(1.0, Real, _PART, 0, 1)
+    st: int = setting(1, Integral, "a whole number of frames, 1 or more, such as 2", 1)
+    proportional: bool | None = setting(None, bool, "True, False or None (as the method does)")
     cache: float | Sequence[int] = 0.0
     cache_slope: float | Sequence[float] = 0.75
-    cache_steps: int | None = None
+    cache_steps: int | None = setting(
+        None, Integral, "the number of denoising steps that the list in cache is for, or None (any)", 2
+    )
     cache_scheduler: str | None = None
 
     def __new__(cls, *_: Any, **settings: Any) -> ToMeConfig:
@@ -70,8 +82,7 @@ class ToMeConfig:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        defaults = {field.name: field.default for field in fields(self)}
-        for name, value in validate(vars(self), defaults).items():
+        for name, value in validate(fields(self), vars(self)).items():
             object.__setattr__(self, name, value)
 
     def num_merged(self, grid: Grid, level: int, progress: float | None) -> int:
@@ -89,7 +100,8 @@ class ToMeConfig:
             >>> ToMeConfig(ratio=0.5).num_merged(Grid(height=64, width=64), level=1, progress=None)
             2048
         """
-        return (grid if self.st > 1 else grid.single_frame).num_merged(self.ratio_at(level, progress))
+        num_tokens = grid.num_tokens if self.st > 1 else grid.height * grid.width
+        return int(num_tokens * self.ratio_at(level, progress))
 
     def ratio_at(self, level: int, progress: float | None = None) -> float:
         """Compute the fraction of tokens to merge.
@@ -157,16 +169,14 @@ class ToMeConfig:
             changes = {name: value for name, value in changes.items() if not name.startswith("cache")}
             changes["cache"] = f"{len(self.cache)} of {self.cache_steps} steps computed"
         text = ", ".join(f"{name} {format_setting(value)}" for name, value in changes.items())
-        preset = self.preset_name
-        return text if preset is None or ToMeConfig.preset(preset) != self else f"preset {preset} ({text})"
+        preset = next((name for name in presets() if ToMeConfig.preset(name) == self), None)
+        return text if preset is None else f"preset {preset} ({text})"
 
     @property
     def preset_name(self) -> str | None:
         """The preset that decides what merges, whatever else is set; None without one."""
-        merging = ("ratio", "method", "sx", "sy")
-        configs = ((name, ToMeConfig.preset(name)) for name in presets())
-        return next((name for name, config in configs
-                     if all(getattr(config, each) == getattr(self, each) for each in merging)), None)
+        merging = operator.attrgetter("ratio", "method", "sx", "sy")
+        return next((name for name in presets() if merging(ToMeConfig.preset(name)) == merging(self)), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, fit for JSON."""
@@ -231,7 +241,7 @@ class ToMeConfig:
                 f"there is no preset {truncated_repr(name)}; the presets are {', '.join(names)}"
                 f"{did_you_mean(name, names)}"
             )
-        return cls.load(FOLDER / f"{name}.json")
+        return cls(**PRESETS[name])
 
     @classmethod
     def named(cls, name: str | Path) -> ToMeConfig:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
-from ppdiffusers_tome.errors import ToMeTypeError
+from ppdiffusers_tome.errors import ToMeTypeError, ToMeValueError
 
 LEVELS = (1, 2, 4, 8)
 _MAX_CHARACTERS = 200  # of a value in an error; a long array would hide the sentence
@@ -100,6 +102,52 @@ def check_type(value: Any, expected: Any, accepted: str, label: str = "") -> Non
     """
     if isinstance(value, bool) or not isinstance(value, expected):
         raise ToMeTypeError(f"{label}{truncated_repr(value)} must be {accepted}; got {describe_type(value)}")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The values that a setting accepts.
+
+    Attributes:
+        kind: ``bool``, ``Integral`` or ``Real``.
+        accepted: the values in words.
+        lowest, highest: of a number.
+        or_none: True where None is accepted, too.
+        among: the only numbers, where not all between the two are accepted.
+    """
+
+    kind: type
+    accepted: str
+    lowest: float = -math.inf
+    highest: float = math.inf
+    or_none: bool = False
+    among: tuple[int, ...] = ()
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return a value as Python's own.
+
+        Raises:
+            ToMeTypeError, ToMeValueError: the setting does not accept it.
+        """
+        if value is None and self.or_none:
+            return None
+        if self.kind is bool:
+            if not isinstance(value, bool):
+                raise ToMeTypeError(f"{name}={truncated_repr(value)} must be {self.accepted}")
+            return value
+        check_type(value, self.kind, self.accepted, f"{name}=")
+        if not self.lowest <= value <= self.highest or (self.among and value not in self.among):
+            raise ToMeValueError(f"{name}={truncated_repr(value)} must be {self.accepted}")
+        return int(value) if self.kind is Integral else float(value)
+
+
+def setting(
+    default: Any, kind: type = bool, accepted: str = "True or False", lowest: float = -math.inf,
+    highest: float = math.inf, among: tuple[int, ...] = (),
+) -> Any:  # fmt: skip
+    """Return the field of a setting with its ``Bounds``, also None where that is the default."""
+    bounds = Bounds(kind, accepted, lowest, highest, or_none=default is None, among=among)
+    return field(default=default, metadata={"bounds": bounds})
 
 
 def format_setting(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import Field
 from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any, TypeGuard
@@ -15,46 +16,19 @@ from ppdiffusers_tome.settings.suggestions import did_you_mean
 from ppdiffusers_tome.settings.types import LEVELS, ByLevel, check_type, describe_type, to_python, truncated_repr
 
 _LEVELS_BY_NAME = {str(level): level for level in LEVELS}  # the keys of a JSON object are strings
-_FLAGS = {
-    **dict.fromkeys(("use_rand", "merge_attn", "merge_crossattn", "merge_mlp", "reuse_blocks"), "True or False"),
-    "proportional": "True, False or None (as the method does)",
-}
-# Lowest and highest value, and the accepted ones in words; "or None" where None is accepted, too.
-_INTEGERS = {
-    "sx": (1, math.inf, "a whole number of tokens, 1 or more, such as 2"),
-    "sy": (1, math.inf, "a whole number of tokens, 1 or more, such as 2"),
-    "st": (1, math.inf, "a whole number of frames, 1 or more, such as 2"),
-    "max_downsample": (1, 8, "1, 2, 4, 8 or None (the finest level of the model)"),
-    "seed": (0, 2**63 - 1, "a whole number from 0 to 2**63 - 1"),
-    "tile": (1, math.inf, "a whole number of tokens, such as 16, or None (compare all with all)"),
-    "cache_steps": (2, math.inf, "the number of denoising steps that the list in cache is for, or None (any)"),
-    "reuse_steps": (1, math.inf, "a whole number of denoising steps, 1 (no reuse) or more, such as 4"),
-}
-_FLOATS = {
-    "start": (0, 1, "a number, a fraction of the denoising, 0 <= start < end <= 1"),
-    "end": (0, 1, "a number, a fraction of the denoising, 0 <= start < end <= 1"),
-    "min_similarity": (-1, 1, "a cosine, a number from -1 to 1, such as 0.9, or None (any)"),
-}
 
 
-def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def validate(settings: Sequence[Field[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
     """Check all settings and convert them to Python's own types.
 
     Args:
-        settings, defaults: the value and the default of every setting by name.
+        settings: the fields of ``ToMeConfig``, whose metadata has the bounds of most.
+        given: the value of every setting by name.
     """
-    values = {name: to_python(value) for name, value in settings.items()}
-    for name, accepted in _FLAGS.items():
-        if not isinstance(values[name], bool) and not (values[name] is None and "or None" in accepted):
-            raise ToMeTypeError(f"{name}={truncated_repr(values[name])} must be {accepted}")
-    for name, (lowest, highest, accepted) in (_INTEGERS | _FLOATS).items():
-        value = values[name]
-        if value is None and "or None" in accepted:
-            continue
-        check_type(value, Integral if name in _INTEGERS else Real, accepted, f"{name}=")
-        if not lowest <= value <= highest or (name == "max_downsample" and value not in LEVELS):
-            raise ToMeValueError(f"{name}={truncated_repr(value)} must be {accepted}")
-        values[name] = int(value) if name in _INTEGERS else float(value)
+    values = {name: to_python(value) for name, value in given.items()}
+    for each in settings:
+        if "bounds" in each.metadata:
+            values[each.name] = each.metadata["bounds"].check(each.name, values[each.name])
     values["cache"] = _validate_cache(values["cache"])
     _validate_cache_list(values)
     method = values["method"]
@@ -66,6 +40,7 @@ def validate(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
     values["method"] = str(method)  # a numpy string is a str, too
     _check_conflicts(values)
     values["ratio"] = _validate_ratio(values["ratio"], values)
+    defaults = {each.name: each.default for each in settings}
     for name, reason in METHODS[method].unsupported_settings.items():
         if values[name] != defaults[name]:
             raise ToMeValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -102,3 +103,9 @@ def device_memory() -> TensorMemory | ResidentMemory:
     """Return the memory counter that works on this device with this Paddle."""
     tensors = TensorMemory()
     return tensors if tensors.is_usable else ResidentMemory()
+
+
+def highest_peak(peaks: Iterable[int | None]) -> int | None:
+    """Return the highest of several peaks; None if one of them was not measured."""
+    peaks = list(peaks)
+    return None if None in peaks else max(peaks)  # type: ignore[type-var]

@@ -27,7 +27,7 @@ from ppdiffusers_tome.settings.types import describe_type, truncated_repr
 from ppdiffusers_tome.tuning.candidates import common_settings, fit_cache, list_candidates, list_counts
 from ppdiffusers_tome.tuning.images import psnr as compute_psnr
 from ppdiffusers_tome.tuning.images import read_first_image
-from ppdiffusers_tome.tuning.measurement import Meter
+from ppdiffusers_tome.tuning.measurement import Meter, highest_peak
 from ppdiffusers_tome.tuning.random_state import generator_states, untouched_random_state
 from ppdiffusers_tome.tuning.results import ChosenSteps, MeasuredImage, Target, Trial, Tuned
 from ppdiffusers_tome.tuning.step_errors import choose_steps, count_images, measure_step_errors
@@ -191,7 +191,7 @@ def tune_images(
     return Tuned(
         best.config if best is not None and pays else unmerged_config, pays, tuple(trials),
         _describe_result(best, pays, trials), statistics.median(image.seconds for image in unmerged),
-        _max_peak(unmerged), best.steps if best is not None and pays else None,
+        highest_peak(image.peak_bytes for image in unmerged), best.steps if best is not None and pays else None,
     )  # fmt: skip
 
 
@@ -292,18 +292,13 @@ def _make_trial(
     steps: int | None = None,
 ) -> Trial:  # fmt: skip
     psnr = min(compute_psnr(before.pixels, after.pixels) for before, after in zip(unmerged, images, strict=True))
-    return Trial(family, config, _speed_up(unmerged, images), psnr, _max_peak(images), steps)
+    peak = highest_peak(image.peak_bytes for image in images)
+    return Trial(family, config, _speed_up(unmerged, images), psnr, peak, steps)
 
 
 def _speed_up(unmerged: Sequence[MeasuredImage], images: Sequence[MeasuredImage]) -> float:
     """Return the median over the images."""
     return statistics.median(one.seconds / another.seconds for one, another in zip(unmerged, images, strict=True))
-
-
-def _max_peak(images: Iterable[MeasuredImage]) -> int | None:
-    """Return the highest peak of memory; None if one was not measured."""
-    peaks = [image.peak_bytes for image in images]
-    return None if None in peaks else max(peak for peak in peaks if peak is not None)
 
 
 def _choose(trials: Sequence[Trial], target: Target) -> Trial | None:

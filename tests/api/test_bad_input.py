@@ -270,7 +270,7 @@ NOTHING: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ppdiffusers.DDPMPipeline(NOTHING["unconditional unet"][0](), ppdiffusers.DDPMScheduler()),
         r"DDPMPipeline has nothing to merge: looked at unet \(UNet2DModel\) .*or to the pipeline that holds one",
     ),
-    "a block without its host": (
+    "a block without its parent": (
         lambda: tiny.unet().mid_block.attentions[0].transformer_blocks[0],
         f"BasicTransformerBlock has nothing to merge: .*{SUPPORTED}",
     ),

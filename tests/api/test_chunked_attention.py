@@ -56,7 +56,7 @@ def kinds(model: tiny.Model) -> set[type]:
 
 @paddle.no_grad()
 def decode(vae: tiny.Model) -> np.ndarray:
-    """A VAE attends to pictures, with a group norm and a residual."""
+    """A VAE attends to images, with a group norm and a residual."""
     return vae.decode(tiny.latent(2, 6, 10)).sample.numpy()
 
 
@@ -95,7 +95,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "cross": dict(cross_attention_dim=12),
     "layer-norm": dict(cross_attention_dim=12, cross_attention_norm="layer_norm"),
     "group-norm": dict(cross_attention_dim=12, cross_attention_norm="group_norm", cross_attention_norm_num_groups=4),
-    "picture": dict(norm_num_groups=4, residual_connection=True, rescale_output_factor=1.7, bias=True),
+    "image": dict(norm_num_groups=4, residual_connection=True, rescale_output_factor=1.7, bias=True),
     "spatial-norm": dict(norm_num_groups=4, spatial_norm_dim=4, residual_connection=True),
     "no-scale": dict(scale_qk=False),
     "upcast-attention": dict(upcast_attention=True),
@@ -105,7 +105,7 @@ LAYERS: dict[str, dict[str, Any]] = {
 
 def run_layer(layer: Attention, name: str, processor: Any) -> np.ndarray:
     layer.set_processor(processor)
-    x = tiny.array((3, 32, 5, 7) if name in ("picture", "spatial-norm") else (3, 35, 32), seed=1)
+    x = tiny.array((3, 32, 5, 7) if name in ("image", "spatial-norm") else (3, 35, 32), seed=1)
     given: dict[str, Any] = {}
     if "cross_attention_dim" in LAYERS[name]:
         given["encoder_hidden_states"] = tiny.array((3, 6, 12), seed=2)

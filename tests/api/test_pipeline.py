@@ -105,8 +105,8 @@ def test_pipeline_reaches_unet_and_nothing_else(pipe: Any) -> None:
 def test_controlnets_are_reached(controlnet: Any, blocks: int) -> None:
     count = 1 if blocks == 1 else 2
     pipe = control_pipeline(controlnet())
-    picture = tiny.array((1, 3, 32, 32), seed=5)
-    given = dict(image=picture if count == 1 else [picture] * count)
+    image = tiny.array((1, 3, 32, 32), seed=5)
+    given = dict(image=image if count == 1 else [image] * count)
     plain = tiny.run_pipeline(pipe, **given)
     pipe.apply_tome(ratio=0.5)
     assert dict(pipe.tome.blocks) == {"unet": 3, "controlnet": blocks}
@@ -120,10 +120,10 @@ def test_controlnets_are_reached(controlnet: Any, blocks: int) -> None:
 
 def test_multi_controlnet_alone_equals_its_parts() -> None:
     multi = tiny.multi_controlnet()
-    picture = tiny.array((2, 3, 32, 32), seed=3)
+    image = tiny.array((2, 3, 32, 32), seed=3)
     with paddle.no_grad():
         apply_tome(multi, 0.5)
-        inputs = (tiny.latent(), 500, tiny.text(), [picture] * 2, [1.0, 1.0])
+        inputs = (tiny.latent(), 500, tiny.text(), [image] * 2, [1.0, 1.0])
         down, _ = multi(*inputs, return_dict=False)
     one = tiny.run_controlnet(apply_tome(tiny.controlnet(), 0.5))
     both = np.concatenate([residual.numpy().ravel() for residual in down])

@@ -189,11 +189,11 @@ def test_merging_equal_tokens_changes_nothing_once_their_number_counts(
 def test_odd_grids_frames_and_batches_merge(specimen: Specimen, model: tiny.Model, size: dict[str, int]) -> None:
     plain = numbers(specimen, model, **size)
     counts: dict[str, list[int]] = {}
-    for site in find_blocks(apply_tome(model, 0.5, merge_mlp=True)):
-        for section in site.adapter.points[ATTENTION]:
-            queries = find_layer(site.block, f"{section.layer}.to_q")
+    for block in find_blocks(apply_tome(model, 0.5, merge_mlp=True)):
+        for section in block.adapter.points[ATTENTION]:
+            queries = find_layer(block.block, f"{section.layer}.to_q")
             if queries is not None:
-                seen = counts.setdefault(f"{site.name}.{section.layer}", [])
+                seen = counts.setdefault(f"{block.name}.{section.layer}", [])
                 queries.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0].shape[1]))
     merged = numbers(specimen, model, **size)
     assert np.isfinite(merged).all()
@@ -282,7 +282,7 @@ def test_blocks_that_refine_the_text_are_left_alone(specimen: Specimen, model: t
     path = "context_embedder.token_refiner.refiner_blocks.0.attn.to_q"
     before, refiner = tokens_in(model, specimen, path), tiny.snapshot(model.context_embedder.token_refiner)
     apply_tome(model, 0.7, merge_crossattn=True, merge_mlp=True)
-    assert not [site for site in find_blocks(model) if site.name.startswith("context_embedder")]
+    assert not [block for block in find_blocks(model) if block.name.startswith("context_embedder")]
     assert tiny.snapshot(model.context_embedder.token_refiner) == refiner
     assert np.array_equal(tokens_in(model, specimen, path)[path], before[path])
 
@@ -299,11 +299,11 @@ class AttentionIn16Bits:
     def __init__(self, model: tiny.Model) -> None:
         self.seen: dict[str, set[str]] = {}
         self._stack = contextlib.ExitStack()
-        for site in find_blocks(model):
-            for section in site.adapter.points[ATTENTION]:
-                attention = find_layer(site.block, section.layer)
+        for block in find_blocks(model):
+            for section in block.adapter.points[ATTENTION]:
+                attention = find_layer(block.block, section.layer)
                 if attention is not None:
-                    self._wrap(f"{site.name}.{section.layer}", attention)
+                    self._wrap(f"{block.name}.{section.layer}", attention)
 
     def _wrap(self, path: str, attention: tiny.Model) -> None:
         for hook in (

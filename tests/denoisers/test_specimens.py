@@ -43,11 +43,11 @@ for _specimen in specimens():
 
 def test_every_adapter_is_among_the_usual() -> None:
     there = [each for each in specimens() if each.is_there]
-    usual = {id(site.adapter) for each in there if each.name in USUAL for site in find_blocks(each.build())}
+    usual = {id(block.adapter) for each in there if each.name in USUAL for block in find_blocks(each.build())}
     # Blocks of models that the ppdiffusers which is installed lacks cannot be looked at.
     lacking = {each.model_class for each in specimens()} - {each.model_class for each in there}
     found = [each for each in adapters() if not lacking.issuperset(each.parent_classes)]
-    # UniDiffuser's other kind of block is in test_tokens_beside_the_picture.
+    # UniDiffuser's other kind of block is in test_tokens_beside_the_image.
     assert [each.block_class for each in found if id(each) not in usual] == ["UTransformerBlock"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from nbformat import NotebookNode
 
 from examples.notebooks import CHINESE, ENGLISH, ROOT, code_cells, ran, read, shown_by
-from house.pages import Section, sections
+from repository.pages import Section, sections
 
 pytestmark = pytest.mark.once
 
@@ -23,7 +23,7 @@ def words(path: Path) -> list[str]:
     return [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
 
 
-def has_picture(cell: NotebookNode) -> bool:
+def has_image(cell: NotebookNode) -> bool:
     return any("image/png" in output.get("data", {}) for output in cell.outputs)
 
 
@@ -65,15 +65,15 @@ def test_is_valid_small_and_without_warnings_of_a_machine(path: Path) -> None:
             assert re.findall(r"(?<![\w./:<])/\w+/\w+", words) == []  # nor a folder of whoever ran it
 
 
-def test_the_run_shows_a_picture_wherever_the_notebook_does() -> None:
+def test_the_run_shows_an_image_wherever_the_notebook_does() -> None:
     """In small: all its code, at 64 pixels and two steps."""
     cells = code_cells(ran(read(ENGLISH), SMALL))
     showing = [number for number, cell in enumerate(cells) if re.search(r"show\(", cell.source)]
-    pictures = [number for number, cell in enumerate(cells) if has_picture(cell)]
-    assert pictures == showing[:-1]  # the last needs a GPU
-    assert len(pictures) == 5
+    images = [number for number, cell in enumerate(cells) if has_image(cell)]
+    assert images == showing[:-1]  # the last needs a GPU
+    assert len(images) == 5
 
 
 @pytest.mark.sweep
 def test_runs_as_it_is() -> None:
-    assert sum(map(has_picture, code_cells(ran(read(ENGLISH))))) == 5
+    assert sum(map(has_image, code_cells(ran(read(ENGLISH))))) == 5

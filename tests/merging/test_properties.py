@@ -192,7 +192,7 @@ class TestMatching:
     @PROPERTY
     @given(cases(), st.data())
     def test_tokens_of_one_value_come_back_as_they_were(self, case: Case, data: st.DataObject) -> None:
-        """A flat picture: any group's mean is what it was, in every type and way."""
+        """A flat image: any group's mean is what it was, in every type and way."""
         dtype, how = data.draw(st.sampled_from(ALL_TYPES)), data.draw(st.sampled_from(COMBINE_MODES))
         matching = case.match(case.tokens("float32"), data.draw(tiles(case)))
         value = data.draw(st.sampled_from([0.0, 1.0, -0.125, 100.0, 60000.0]))

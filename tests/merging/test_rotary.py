@@ -106,8 +106,8 @@ def test_attention_on_merged_equal_tokens_is_that_on_all(text_first: bool) -> No
     of_group = tiny.array((2 * found.num_left, CHANNELS), seed=2).numpy()
     tokens, text = paddle.to_tensor(of_group[owner]), tiny.array((2, TEXT, CHANNELS), seed=4)
 
-    def attend(picture: paddle.Tensor, bias: paddle.Tensor | None) -> np.ndarray:
-        keys = paddle.concat([text, picture] if text_first else [picture, text], axis=1)
+    def attend(image: paddle.Tensor, bias: paddle.Tensor | None) -> np.ndarray:
+        keys = paddle.concat([text, image] if text_first else [image, text], axis=1)
         scores = paddle.matmul(text, keys, transpose_y=True).unsqueeze(1)
         weights = paddle.nn.functional.softmax(scores if bias is None else scores + bias, axis=-1).squeeze(1)
         return paddle.matmul(weights, keys).numpy()

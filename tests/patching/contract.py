@@ -116,12 +116,12 @@ def count_queries(model_or_pipe: Any) -> Iterator[dict[str, list[int]]]:
     counts: dict[str, list[int]] = {}
     with contextlib.ExitStack() as stack:
         for part, model in list_models(model_or_pipe):
-            for site in find_blocks(model):
-                layers = (find_layer(site.block, path) for path in QUERIES)
+            for block in find_blocks(model):
+                layers = (find_layer(block.block, path) for path in QUERIES)
                 queries = next((layer for layer in layers if layer is not None), None)
                 if queries is None:
                     continue  # a block of the latent upscaler that has cross-attention alone
-                seen = counts.setdefault(f"{part}.{site.name}", [])
+                seen = counts.setdefault(f"{part}.{block.name}", [])
                 hook = queries.register_forward_post_hook(lambda _, x, output, seen=seen: seen.append(output.shape[1]))
                 stack.callback(hook.remove)
         yield counts
@@ -252,10 +252,10 @@ class ToMeContract:
         if self.name in SIDE_BY_SIDE:
             pytest.skip("some blocks work side by side")
         ran: list[str] = []
-        sites = execution_order(find_blocks(model))
+        blocks = execution_order(find_blocks(model))
         hooks = [
-            site.block.register_forward_pre_hook(lambda block, inputs, name=site.name: ran.append(name))
-            for site in sites
+            block.block.register_forward_pre_hook(lambda block, inputs, name=block.name: ran.append(name))
+            for block in blocks
         ]
         try:
             self.output(model)
@@ -263,13 +263,13 @@ class ToMeContract:
             for hook in hooks:
                 hook.remove()
         ran = list(dict.fromkeys(ran))
-        assert ran == [site.name for site in sites if site.name in ran] != []
+        assert ran == [block.name for block in blocks if block.name in ran] != []
 
     def test_levels_are_those_of_the_grids(self, model: tiny.Model) -> None:
         """Levels are counted from the layers; grids come from the latent."""
         if self.name in PADDED:
             pytest.skip("its grids are padded")
-        levels = {site.name: site.level for site in find_blocks(model)}
+        levels = {block.name: block.level for block in find_blocks(model)}
         latents: list[tuple[int, ...]] = []
 
         def note(layer: Any, inputs: tuple) -> None:
@@ -282,7 +282,7 @@ class ToMeContract:
         finally:
             hook.remove()
         if not latents:
-            pytest.skip("its latent is no picture, or is given by keyword")
+            pytest.skip("its latent is no image, or is given by keyword")
         assert records
         height, width = latents[0][-2:]
         assert {record.block.path: (record.grid.height, record.grid.width) for record in records} == {

@@ -24,7 +24,7 @@ SIDE, CHANNELS = 8, 8
 
 
 def transformer(**of_block: Any) -> Transformer2DModel:
-    """A Transformer2DModel on an 8x8 picture whose one block has what the model itself gives no way to ask for."""
+    """A Transformer2DModel on an 8x8 image whose one block has what the model itself gives no way to ask for."""
     settings = dict(num_attention_heads=2, attention_head_dim=4, in_channels=CHANNELS, norm_num_groups=4)
     model = tiny.build(Transformer2DModel, **settings)
     block = tiny.build(
@@ -162,17 +162,17 @@ def test_keywords_only_call_equals_a_positional_one() -> None:
     assert np.array_equal(output, tiny.run_unet(unet))
 
 
-def test_a_host_called_by_keyword_merges_as_one_called_by_position() -> None:
+def test_a_parent_called_by_keyword_merges_as_one_called_by_position() -> None:
     model = tiny.unet()
-    host = model.down_blocks[0].attentions[0]
+    parent = model.down_blocks[0].attentions[0]
     latent, text = tiny.array((2, 8, 16, 16)), tiny.text()
 
     @paddle.no_grad()
     def run(*inputs: paddle.Tensor, **keywords: paddle.Tensor) -> np.ndarray:
-        return host(*inputs, encoder_hidden_states=text, **keywords).sample.numpy()
+        return parent(*inputs, encoder_hidden_states=text, **keywords).sample.numpy()
 
     plain = run(latent)
-    apply_tome(host, 0.5)
+    apply_tome(parent, 0.5)
     merged = run(latent)
     assert np.abs(merged - plain).max() >= 1e-3
     assert np.array_equal(run(hidden_states=latent), merged)
@@ -188,12 +188,12 @@ def test_a_sublayer_called_by_keyword_merges() -> None:
             return self.attn1(self.norm1(hidden_states)) + hidden_states
 
     model = tiny.unet()
-    for site in find_blocks(model):
-        site.block.__class__ = ByKeyword
+    for block in find_blocks(model):
+        block.block.__class__ = ByKeyword
     by_keyword = tiny.run_unet(apply_tome(model, 0.5))
     plain = tiny.run_unet(remove_tome(model))
-    for site in find_blocks(model):
-        site.block.__class__ = ByPosition
+    for block in find_blocks(model):
+        block.block.__class__ = ByPosition
     assert np.array_equal(tiny.run_unet(apply_tome(model, 0.5)), by_keyword)
     assert np.abs(by_keyword - plain).max() > 1e-4
 
@@ -203,7 +203,7 @@ def test_a_block_that_is_given_another_class_has_no_tome_and_that_is_told() -> N
         pass
 
     model = tiny.unet()
-    blocks = [site.block for site in find_blocks(model)]
+    blocks = [found.block for found in find_blocks(model)]
     apply_tome(model, 0.5, max_downsample=2)
     before = model.tome.num_blocks
     blocks[0].__class__ = Other

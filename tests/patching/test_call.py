@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import itertools
 import warnings
 import weakref
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import numpy as np
 import paddle
 import ppdiffusers
 import pytest
+from paddle.distributed.fleet import recompute as fleet_recompute
 from paddle.distributed.fleet.utils import recompute
 from ppdiffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_sag import CrossAttnStoreProcessor
 
@@ -28,25 +30,28 @@ from ppdiffusers_tome.merging.methods import COMBINE_MODES, METHODS
 from ppdiffusers_tome.merging.partition import regular_partition
 from ppdiffusers_tome.patching.attach import attach
 from ppdiffusers_tome.patching.blocks import find_blocks, select_blocks
+from ppdiffusers_tome.patching.state import recompute as stretches
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK
+
+PADDLES_STATE = getattr(fleet_recompute, "custom_state_manager", None)
 
 
 def parts(unet: tiny.Model) -> dict[str, Callable[[], paddle.Tensor]]:
-    """Calls of a block, of its host and of a part of the UNet by themselves."""
+    """Calls of a block, of its parent and of a part of the UNet by themselves."""
     down = unet.down_blocks[0]
-    host = down.attentions[0]
-    block = host.transformer_blocks[0]
-    text, picture, tokens = tiny.text(), tiny.array((2, 8, 16, 16), seed=1), tiny.array((2, 256, 8), seed=2)
+    parent = down.attentions[0]
+    block = parent.transformer_blocks[0]
+    text, image, tokens = tiny.text(), tiny.array((2, 8, 16, 16), seed=1), tiny.array((2, 256, 8), seed=2)
     temb = tiny.array((2, 32), seed=3)
     return {
         "block": lambda: block(tokens, encoder_hidden_states=text),
         "attention": lambda: block.attn1(tokens),
-        "host": lambda: host(picture, encoder_hidden_states=text).sample,
-        "down": lambda: down(picture, temb, encoder_hidden_states=text)[0],
+        "parent": lambda: parent(image, encoder_hidden_states=text).sample,
+        "down": lambda: down(image, temb, encoder_hidden_states=text)[0],
     }
 
 
-@pytest.mark.parametrize("name", ["block", "attention", "host", "down"])
+@pytest.mark.parametrize("name", ["block", "attention", "parent", "down"])
 @pytest.mark.parametrize("kind", [StumbledError, KeyboardInterrupt])
 @pytest.mark.parametrize("settings", [{}, dict(reuse_blocks=True), dict(reuse_steps=3)], ids=str)
 def test_a_part_that_is_called_alone_knows_nothing_of_a_call_that_failed(
@@ -78,21 +83,21 @@ def test_a_part_is_called_while_the_failure_is_still_handled() -> None:
 def test_a_part_that_failed_is_called_alone_again(kind: type[BaseException]) -> None:
     """The same layer is on the stack again; its failed call is not."""
 
-    def run(host: tiny.Model, seed: int) -> np.ndarray:
-        return host(tiny.array((2, 8, 16, 16), seed=seed), encoder_hidden_states=tiny.text()).sample.numpy()
+    def run(parent: tiny.Model, seed: int) -> np.ndarray:
+        return parent(tiny.array((2, 8, 16, 16), seed=seed), encoder_hidden_states=tiny.text()).sample.numpy()
 
-    host, other = (apply_tome(tiny.unet(), 0.5, reuse_blocks=True).down_blocks[0].attentions[0] for _ in range(2))
-    with failing_in(host.transformer_blocks[0].attn2, kind), pytest.raises(kind):
-        run(host, 5)
-    assert np.array_equal(run(host, 6), run(other, 6))
+    parent, other = (apply_tome(tiny.unet(), 0.5, reuse_blocks=True).down_blocks[0].attentions[0] for _ in range(2))
+    with failing_in(parent.transformer_blocks[0].attn2, kind), pytest.raises(kind):
+        run(parent, 5)
+    assert np.array_equal(run(parent, 6), run(other, 6))
 
 
 @pytest.mark.parametrize("refilled", [False, True])
-def test_a_part_that_is_called_alone_on_what_it_was_given_in_a_picture(refilled: bool) -> None:
+def test_a_part_that_is_called_alone_on_what_it_was_given_in_an_image(refilled: bool) -> None:
     """Also where gradients were asked for, as Paddle does unless told otherwise: it is no backward pass."""
     unet = apply_tome(tiny.unet(), 0.5, reuse_blocks=True)
-    host, captured = unet.down_blocks[0].attentions[0], []
-    hook = host.register_forward_pre_hook(lambda layer, inputs: captured.append(inputs[0]))
+    parent, captured = unet.down_blocks[0].attentions[0], []
+    hook = parent.register_forward_pre_hook(lambda layer, inputs: captured.append(inputs[0]))
     unet(tiny.latent(), 500, tiny.text())
     hook.remove()
     if refilled:
@@ -101,7 +106,7 @@ def test_a_part_that_is_called_alone_on_what_it_was_given_in_a_picture(refilled:
     alone = apply_tome(tiny.unet(), 0.5, reuse_blocks=True).down_blocks[0].attentions[0]
     with paddle.no_grad():
         expected = alone(captured[0].clone(), encoder_hidden_states=tiny.text()).sample.numpy()
-        assert np.array_equal(host(captured[0], encoder_hidden_states=tiny.text()).sample.numpy(), expected)
+        assert np.array_equal(parent(captured[0], encoder_hidden_states=tiny.text()).sample.numpy(), expected)
 
 
 def test_a_call_within_a_call_that_never_began_ends_nothing() -> None:
@@ -138,8 +143,8 @@ def test_denoisers_that_share_layers_keep_to_themselves(settings: dict[str, Any]
     both = pair()
     before = [tiny.snapshot(unet) for unet in both]
     plans = [(unet, select_blocks(find_blocks(unet), ToMeConfig(**settings))) for unet in both]
-    for unet, sites in plans:
-        attach(unet, sites, ToMeConfig(**settings))
+    for unet, blocks in plans:
+        attach(unet, blocks, ToMeConfig(**settings))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert all(np.array_equal(tiny.run_unet(unet), right) for unet, right in zip(both, expected, strict=True))
@@ -163,7 +168,7 @@ def test_what_a_user_deletes_is_gone() -> None:
     with paddle.no_grad():
         assert not lives_on(lambda: tiny.run_unet(unet))
         assert not lives_on(lambda: unet.time_proj(paddle.to_tensor([5.0])))
-        assert not lives_on(parts(unet)["host"])
+        assert not lives_on(parts(unet)["parent"])
 
 
 def test_a_warning_names_the_line_of_the_user() -> None:
@@ -284,7 +289,7 @@ class TestRecomputation:
             called = Checkpointed(unet, reentrant)
         assert self.difference(self.gradients(unet, called), expected) <= 1e-6
 
-    def test_of_hosts_as_ppdiffusers_old_recompute_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_of_parents_as_ppdiffusers_old_recompute_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
         unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
         unet.train()
         expected = self.gradients(unet, unet)
@@ -329,16 +334,16 @@ class TestRecomputation:
 
         assert self.difference(gradients(True), gradients(False)) <= 1e-6
 
-    def test_of_one_host_on_one_tensor_at_two_timesteps(self) -> None:
+    def test_of_one_parent_on_one_tensor_at_two_timesteps(self) -> None:
         class Denoiser(paddle.nn.Layer):
             def __init__(self) -> None:
                 super().__init__()
-                self.time_proj, self.host = tiny.unet().time_proj, tiny.unet().down_blocks[0].attentions[0]
+                self.time_proj, self.parent = tiny.unet().time_proj, tiny.unet().down_blocks[0].attentions[0]
 
             def forward(self, x: paddle.Tensor, timestep: paddle.Tensor, checkpointed: bool) -> paddle.Tensor:
                 self.time_proj(timestep)
-                host = lambda x: self.host(x, encoder_hidden_states=tiny.text()).sample  # noqa: E731
-                return recompute(host, x) if checkpointed else host(x)
+                parent = lambda x: self.parent(x, encoder_hidden_states=tiny.text()).sample  # noqa: E731
+                return recompute(parent, x) if checkpointed else parent(x)
 
         def gradients(checkpointed: bool) -> list[np.ndarray]:
             denoiser = apply_tome(Denoiser(), 0.5)
@@ -349,6 +354,34 @@ class TestRecomputation:
             return [parameter.grad.numpy() for parameter in denoiser.parameters() if parameter.grad is not None]
 
         assert self.difference(gradients(True), gradients(False)) <= 1e-6
+
+    def test_without_paddles_state_layers_belong_to_the_last_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As with Paddle 2.6, which hands no state to layers that run again."""
+        unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)
+        unet.train()
+        expected = self.gradients(unet, unet, forwards=1)
+        for name in ("custom_get_state_func", "custom_set_state_func"):
+            monkeypatch.setattr(PADDLES_STATE, name, None)
+        monkeypatch.setattr(stretches, "_MANAGER", None)
+        unet.enable_gradient_checkpointing()
+
+        def call(*given: Any, **keywords: Any) -> Any:
+            output = unet(*given, **keywords)
+            tiny.run_unet(unet, height=8, width=32)  # validation before the backward pass
+            return output
+
+        assert self.difference(self.gradients(unet, call, forwards=1), expected) <= 1e-6
+
+    def test_a_state_of_somebody_else_is_kept_and_handed_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        handed: list[int] = []
+        numbers = itertools.count()
+        for name, function in (("get", lambda: next(numbers)), ("set", handed.append)):
+            monkeypatch.setattr(PADDLES_STATE, f"custom_{name}_state_func", function)
+        stretches._keep_stretches()
+        unet = apply_tome(tiny.unet(levels=1), 0.5)
+        expected = self.gradients(unet, unet)
+        assert self.difference(self.gradients(unet, Checkpointed(unet, reentrant=False)), expected) <= 1e-6
+        assert handed == [0, 2, 1, 3]  # of each stretch its own, and then what was there before
 
     def test_a_call_is_remembered_no_longer_than_its_graph(self) -> None:
         unet = apply_tome(tiny.unet(), 0.5, max_downsample=2)

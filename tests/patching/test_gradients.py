@@ -88,7 +88,7 @@ class TestCheckpointing:
     def test_forward_in_between_changes_nothing(
         self, case: Any, settings: dict[str, Any], between: tuple[int, int, int]
     ) -> None:
-        """The rerun must see its own picture's shape and timestep, not those of the last forward.
+        """The rerun must see its own image's shape and timestep, not those of the last forward.
 
         It begins with the last block, and must find the matching that the first one made.
         """

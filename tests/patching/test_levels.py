@@ -16,7 +16,7 @@ from zoo import unet_score_sde
 
 
 def levels(model: tiny.Model) -> dict[str, int]:
-    return {site.name.replace(".transformer_blocks.0", ""): site.level for site in find_blocks(model)}
+    return {block.name.replace(".transformer_blocks.0", ""): block.level for block in find_blocks(model)}
 
 
 def test_levels_of_a_unet_by_path() -> None:

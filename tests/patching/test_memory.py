@@ -82,15 +82,15 @@ def test_what_is_kept_for_the_next_call_does_not_grow_with_a_ramp(method: str) -
     unet = apply_tome(tiny.unet(), (0.7, 0.1), method=method)
     constants = list_attached_blocks(unet)[0][2].state.constants
 
-    def picture() -> int:
+    def image() -> int:
         for timestep in range(990, 0, -30):
             tiny.run_unet(unet, 1, 16, 16, timestep=timestep)
         return len(constants._kept)
 
-    first = picture()
+    first = image()
     assert first <= 20
     assert (first > 0) == (method == "todo")  # a random choice has numbers that are the same for every ratio
-    assert picture() == first
+    assert image() == first
 
 
 def count_objects() -> tuple[int, int, int]:

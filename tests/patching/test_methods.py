@@ -216,7 +216,7 @@ def test_each_method_gives_another_output_and_comes_off() -> None:
 
 @pytest.mark.parametrize("method", EVERY)
 def test_tokens_that_are_equal_lose_nothing(method: str) -> None:
-    """A picture of one colour has one token many times: whatever stands for many is as good as all."""
+    """An image of one colour has one token many times: whatever stands for many is as good as all."""
     block = tiny.unet().down_blocks[0].attentions[0]
     flat = paddle.ones([2, 8, 16, 16]) * paddle.linspace(-1, 1, 8).reshape([1, 8, 1, 1])
     with paddle.no_grad():
@@ -234,16 +234,16 @@ def test_fewer_keys_reach_keys_and_values_and_no_queries(specimen: Specimen, met
     """In every kind of block that has layers for them; elsewhere it is refused in plain words."""
     model = specimen.build()
     ratio: dict[str, Any] = dict(ratio=0.5, max_downsample=8, method=method)
-    sites = [site for site in find_blocks(model) if site.points(ToMeConfig(**ratio))]
-    if not sites:
+    blocks = [block for block in find_blocks(model) if block.points(ToMeConfig(**ratio))]
+    if not blocks:
         with pytest.raises(NothingToMergeError, match=rf"nothing to merge with method='{method}'.*choose another"):
             apply_tome(model, **ratio)
         return
     counts: dict[str, list[int]] = {"to_q": [], "to_k": [], "to_v": []}
-    for site in sites:
-        point = site.adapter.points["merge_attn"][0]
+    for block in blocks:
+        point = block.adapter.points["merge_attn"][0]
         for name in counts:
-            find_layer(site.block, point.path(name)).register_forward_post_hook(_counting(counts[name]))
+            find_layer(block.block, point.path(name)).register_forward_post_hook(_counting(counts[name]))
     height, width = specimen.size or (16, 16)
     paddle.seed(0)
     with paddle.no_grad():
@@ -274,7 +274,7 @@ def _keys_elsewhere(attention: Any, hidden_states: paddle.Tensor, **given: Any) 
 
 
 def _attend_to_double(attention: Any, hidden_states: paddle.Tensor, **given: Any) -> paddle.Tensor:
-    """Keys of the picture and of another one beside them."""
+    """Keys of the image and of another one beside them."""
     batch, tokens, _ = hidden_states.shape
     both = paddle.concat([hidden_states, hidden_states * 0.5], axis=1)
     mask = attention.prepare_attention_mask(None, 2 * tokens, batch)
@@ -294,7 +294,7 @@ def _attend_to_double(attention: Any, hidden_states: paddle.Tensor, **given: Any
 )
 def test_a_processor_whose_keys_are_others_is_told(processor: Any, words: str, method: str, ratio: float) -> None:
     unet = tiny.unet()
-    for block in (site.block for site in find_blocks(unet)):
+    for block in (found.block for found in find_blocks(unet)):
         block.attn1.processor = processor
     plain = tiny.run_unet(unet)
     apply_tome(unet, ratio, method=method)
@@ -304,7 +304,7 @@ def test_a_processor_whose_keys_are_others_is_told(processor: Any, words: str, m
 
 def test_layers_that_are_gone_round_are_those_of_keys() -> None:
     unet = tiny.unet()
-    for block in (site.block for site in find_blocks(unet)):
+    for block in (found.block for found in find_blocks(unet)):
         block.attn1.processor = _keys_elsewhere
     plain = tiny.run_unet(unet)
     assert not np.array_equal(tiny.run_unet(apply_tome(unet, 0.5)), plain)
@@ -312,14 +312,14 @@ def test_layers_that_are_gone_round_are_those_of_keys() -> None:
 
 @pytest.mark.parametrize("method", KEYS_ONLY)
 @pytest.mark.parametrize("proportional", [None, True, False])
-def test_a_text_beside_the_picture_has_keys_of_its_own(method: str, proportional: bool | None) -> None:
+def test_a_text_beside_the_image_has_keys_of_its_own(method: str, proportional: bool | None) -> None:
     """DeepFloyd IF's attention: how many its text has is not known where sizes would be told, also with a mask."""
     model, inputs = ADDED_KV.build(), Inputs()
 
     @paddle.no_grad()
     def run(**given: Any) -> np.ndarray:
         text = inputs.text(ADDED_TEXT_DIM)
-        return model(inputs.picture(3), inputs.timestep, encoder_hidden_states=text, **given).sample.numpy()
+        return model(inputs.image(3), inputs.timestep, encoder_hidden_states=text, **given).sample.numpy()
 
     plain = run()
     settings: dict[str, Any] = dict(ratio=0.5, method=method, max_downsample=8)
@@ -335,7 +335,7 @@ def test_a_text_beside_the_picture_has_keys_of_its_own(method: str, proportional
     assert np.abs(run(encoder_attention_mask=all_seen) - merged).max() <= 1e-5
 
 
-@pytest.mark.parametrize("specimen", [UNET, UNCONDITIONAL], ids=["tokens", "picture"])
+@pytest.mark.parametrize("specimen", [UNET, UNCONDITIONAL], ids=["tokens", "image"])
 @pytest.mark.parametrize("method", ["keys", "pool"])
 def test_sizes_count_unless_settings_say_otherwise(method: str, specimen: Specimen) -> None:
     model = specimen.build()

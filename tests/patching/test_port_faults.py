@@ -129,7 +129,7 @@ def test_a_grid_smaller_than_a_cell_loses_tokens_in_silence() -> None:
         merge, unmerge = match(tokens, 4, 1, 2, 2, 2, no_rand=True)
         lost = (unmerge(merge(tokens)).numpy() == 0).all(axis=-1)
         assert lost.sum(axis=-1).tolist() == [2, 2]
-    # A picture of 64x256 pixels at level 8.
+    # An image of 64x256 pixels at level 8.
     plain = tiny.run_unet(tiny.unet(4), height=8, width=32)
     with pytest.warns(UserWarning, match="smaller than one cell"):
         ours = tiny.run_unet(apply_tome(tiny.unet(4), max_downsample=8), height=8, width=32)
@@ -217,7 +217,7 @@ def test_it_moves_the_global_generator() -> None:
     assert tiny.random_states() == before
 
 
-def test_the_same_generator_gives_another_picture() -> None:
+def test_the_same_generator_gives_another_image() -> None:
     """Nothing but the destinations is random here: the noise is given."""
     pipe = tiny.pipeline()
     with untouched_random_state():

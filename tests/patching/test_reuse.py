@@ -16,7 +16,7 @@ from patching.contract import count_matchings
 from ppdiffusers_tome import apply_tome
 from ppdiffusers_tome.patching.state import reducer
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
-from ppdiffusers_tome.patching.state.step_memory import StepMemory
+from ppdiffusers_tome.patching.step_memory import StepMemory
 from zoo import wuerstchen_prior
 
 SETTINGS = dict(ratio=0.5, max_downsample=2)
@@ -77,7 +77,7 @@ class TestInferredSteps:
         assert self.fresh(10, timesteps) == [0, 1, 3]
 
     def test_a_run_that_begins_below_a_broken_one_is_fresh(self) -> None:
-        """900 and 800 were another picture's: 780 is known by its distance, and so it would be after one step alone."""
+        """900 and 800 were another image's: 780 is known by its distance, and so it would be after one step alone."""
         assert self.fresh(10, [900, 800, 780, 760, 740]) == [0, 1, 2]
         assert self.fresh(10, [900, 780, 760, 740]) == [0, 1, 2]
 
@@ -116,14 +116,14 @@ class TestCallsOfAStep:
         assert bare.lookup(700, stays) == {stays: 800}
 
     def test_calls_that_nothing_tells_apart_get_nothing(self) -> None:
-        """Two pictures of one prompt in turns; then one of them alone, which is fresh once more."""
+        """Two images of one prompt in turns; then one of them alone, which is fresh once more."""
         bare = self.start_run("a cat", "a cat")
         one, other = bare.lookup(700), bare.lookup(700)
         assert one == other == {}
         one["one"] = other["other"] = True
         assert bare.lookup(600) == {}
 
-    def test_an_only_call_with_another_text_is_another_picture(self) -> None:
+    def test_an_only_call_with_another_text_is_another_image(self) -> None:
         assert self.start_run("a cat").lookup(700, "a dog") == {}
 
     def test_a_text_that_is_made_anew_in_every_step_is_the_same(self) -> None:
@@ -228,7 +228,7 @@ class TestPipelines:
         assert np.array_equal(tiny.run_pipeline(pipe, **other), expected)
 
     @pytest.mark.parametrize("scheduler", ["DDIM", "PNDM", "HeunDiscrete", "EulerDiscrete"])
-    def test_called_again_gives_the_same_picture(self, scheduler: str) -> None:
+    def test_called_again_gives_the_same_image(self, scheduler: str) -> None:
         """Also where a step has two calls."""
         pipe = tiny.pipeline(scheduler=getattr(ppdiffusers, f"{scheduler}Scheduler")())
         first, second = (tiny.run_pipeline(made, steps=6) for made in [pipe.apply_tome(**self.REUSE)] * 2)
@@ -243,10 +243,10 @@ class TestPipelines:
         image_to_image.set_progress_bar_config(disable=True)
 
         def draw(strength: float) -> np.ndarray:
-            picture = paddle.clip(tiny.array((1, 3, 32, 32), seed=6), -1, 1)
+            image = paddle.clip(tiny.array((1, 3, 32, 32), seed=6), -1, 1)
             paddle.seed(3)
             given = dict(strength=strength, num_inference_steps=8, output_type="latent")
-            return tiny.to_numpy(image_to_image(image=picture, **tiny.PROMPT, **given).images)
+            return tiny.to_numpy(image_to_image(image=image, **tiny.PROMPT, **given).images)
 
         alone = []
         for call in (lambda: tiny.run_pipeline(pipe, steps=6), lambda: draw(0.5), lambda: draw(0.9)):

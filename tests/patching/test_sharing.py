@@ -86,7 +86,7 @@ class TestOfAPipeline:
     def test_a_pipeline_of_its_components_is_merged_too(
         self, pipe: Any, plain: np.ndarray, reference_image: np.ndarray
     ) -> None:
-        """Nodes of ComfyUI make one for every picture."""
+        """Nodes of ComfyUI make one for every image."""
         other = shared_copy(pipe).apply_tome(**MERGED)
         made = [StableDiffusionPipeline(**each.components, requires_safety_checker=False) for each in (other, pipe)]
         assert np.array_equal(tiny.run_pipeline(made[0]), reference_image)

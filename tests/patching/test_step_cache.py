@@ -23,8 +23,7 @@ from ppdiffusers.pipelines.controlnet import MultiControlNetModel
 import tiny
 from ppdiffusers_tome import ToMeConfig, ToMeTypeError, ToMeValueError, apply_tome, remove_tome, shared_copy
 from ppdiffusers_tome.patching.layer_class import list_overrides
-from ppdiffusers_tome.patching.overrides.step_cache import CoarseOverride, StackOverride
-from ppdiffusers_tome.patching.state.step_cache import History, count_bytes
+from ppdiffusers_tome.patching.step_cache import CoarseOverride, History, StackOverride, count_bytes
 from ppdiffusers_tome.settings.step_schedule import (
     CLASS_TRANSFORMER,
     FAMILIES,

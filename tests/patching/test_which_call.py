@@ -226,6 +226,6 @@ def denoise_all(model: Any) -> None:
     for seed, timestep in enumerate(range(900, 100, -100)):
         inputs = Inputs(timestep=timestep)
         model(
-            latent_image_embeds=inputs.picture(4, seed=seed), image_embeds=inputs.normal(1, IMAGE_DIM, seed=seed + 50),
+            latent_image_embeds=inputs.image(4, seed=seed), image_embeds=inputs.normal(1, IMAGE_DIM, seed=seed + 50),
             prompt_embeds=inputs.text(seed=seed + 99), timestep_img=inputs.timesteps, timestep_text=inputs.timesteps,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""An exception in any layer, at any step, and what comes after: the picture is right, or there is none.
+"""An exception in any layer, at any step, and what comes after: the image is right, or there is none.
 
 Layers of a UNet fail in one step each, after ToMe's own hooks of that layer, so whatever they noted is left behind.
 `make test-all` lets every layer fail in every step.
@@ -43,7 +43,7 @@ class Fuse:
 
 
 def calls_of_layers(pipe: Any) -> dict[str, int]:
-    """How often each layer of the UNet that runs is called in a picture."""
+    """How often each layer of the UNet that runs is called in an image."""
     calls: dict[str, int] = {}
     listeners = []
     for path, layer in pipe.unet.named_sublayers(include_self=True):
@@ -66,7 +66,7 @@ def test_any_layer_may_fail_at_any_step(name: str, every: int) -> None:
     pipe = tiny.pipeline()
     plain, before = draw(pipe, 0), tiny.snapshot(pipe.unet)
     pipe.apply_tome(**SETTINGS[name])
-    # Another size than the failing picture's, with as many tokens, and then the same.
+    # Another size than the failing image's, with as many tokens, and then the same.
     expected = [draw(pipe, number, num_inference_steps=STEPS) for number in (1, 0)]
     layers = dict(pipe.unet.named_sublayers(include_self=True))
     places = [(path, call) for path, calls in calls_of_layers(pipe).items() for call in range(calls)]
@@ -102,7 +102,7 @@ def test_matching_itself_may_fail(call: int, monkeypatch: pytest.MonkeyPatch) ->
     assert np.array_equal(draw(pipe, 1), expected)
 
 
-def test_failing_between_two_steps_leaves_the_next_picture_right() -> None:
+def test_failing_between_two_steps_leaves_the_next_image_right() -> None:
     pipe = tiny.pipeline().apply_tome(**SETTINGS["reuse"])
     expected = draw(pipe, 0)
     for step in range(3):

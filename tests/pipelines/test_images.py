@@ -37,9 +37,9 @@ from zoo import (
 )
 from zoo import unet_score_sde as score_sde
 from zoo import unet_unconditional as unconditional
-from zoo.specimen import create, normal, picture, untouched_random_state
+from zoo.specimen import create, normal, smooth_image, untouched_random_state
 
-SIDE = 32  # of pictures, in pixels; a latent's is half of it
+SIDE = 32  # of images, in pixels; a latent's is half of it
 # What most pipelines are called with.
 TEXT = tiny.PROMPT
 LATENT: dict[str, Any] = dict(num_inference_steps=2, output_type="latent")
@@ -52,8 +52,8 @@ Made = tuple[Any, dict[str, Any]]
 
 
 def rgb(seed: int = 5, side: int = SIDE) -> paddle.Tensor:
-    """A picture, ``[1, 3, side, side]`` between 0 and 1."""
-    return paddle.nn.functional.sigmoid(picture(1, 3, side, side, seed=seed))
+    """An image, ``[1, 3, side, side]`` between 0 and 1."""
+    return paddle.nn.functional.sigmoid(smooth_image(1, 3, side, side, seed=seed))
 
 
 def photo() -> Image.Image:
@@ -380,8 +380,8 @@ def test_pipeline_merges_and_is_itself_again_when_removed(make: Callable[[], Mad
     check_merging(*start(make, tmp_path))
 
 
-def test_a_text_mask_goes_with_a_merged_picture() -> None:
-    """unCLIP's decoder masks texts in attention that has the picture's keys behind them: as if they were shorter."""
+def test_a_text_mask_goes_with_a_merged_image() -> None:
+    """unCLIP's decoder masks texts in attention that has the image's keys behind them: as if they were shorter."""
     decoder = create(
         ppdiffusers.UNet2DConditionModel, **added_kv.SHARED, in_channels=3, out_channels=6, class_embed_type="identity"
     )
@@ -390,7 +390,7 @@ def test_a_text_mask_goes_with_a_merged_picture() -> None:
     @paddle.no_grad()
     def decode(text: paddle.Tensor, **given: Any) -> np.ndarray:
         given = dict(encoder_hidden_states=text, class_labels=labels, **given)
-        return decoder(picture(2, 3, 16, 16), 500, **given).sample.numpy()
+        return decoder(smooth_image(2, 3, 16, 16), 500, **given).sample.numpy()
 
     mask = paddle.to_tensor([[1.0, 1, 1, 0, 0]] * 2)
     plain = decode(text, attention_mask=mask)
@@ -443,7 +443,7 @@ def test_attend_and_excite_gets_whole_maps_and_gradients(settings: dict[str, Any
     merged = run(pipe, call)
     assert np.isfinite(merged).all()
     assert np.abs(merged - plain).max() > 1e-4
-    # The maps' gradients reach the latents through merged self-attention: guidance still moves the picture.
+    # The maps' gradients reach the latents through merged self-attention: guidance still moves the image.
     assert np.abs(merged - run(pipe, without_guidance)).max() > 1e-4
     pipe.apply_tome(0.5, merge_crossattn=True, **settings)
     with pytest.warns(UserWarning, match="AttendExciteAttnProcessor keeps attention maps of all tokens"):

@@ -30,7 +30,7 @@ STEPS = 4
 NEWER = {each.name: each for each in specimens() if each.since}
 PROMPT = dict(prompt_embeds=tiny.text(1))
 # Grids of 6x8 tokens, of three frames where there are any.
-PICTURE = dict(height=24, width=32)
+IMAGE = dict(height=24, width=32)
 VIDEO = dict(height=96, width=128, num_frames=9)
 
 
@@ -40,7 +40,7 @@ def scheduler(**settings: Any) -> Any:
 
 
 def an_image(*, seed: int = 1) -> paddle.Tensor:
-    return tiny.picture(1, 3, PICTURE["height"], PICTURE["width"], seed=seed).clip(0, 1)
+    return tiny.smooth_image(1, 3, IMAGE["height"], IMAGE["width"], seed=seed).clip(0, 1)
 
 
 def a_control() -> paddle.Tensor:
@@ -48,7 +48,7 @@ def a_control() -> paddle.Tensor:
 
 
 def a_mask() -> paddle.Tensor:
-    mask = paddle.zeros([1, 1, PICTURE["height"], PICTURE["width"]])
+    mask = paddle.zeros([1, 1, IMAGE["height"], IMAGE["width"]])
     mask[:, :, 4:20, 8:24] = 1
     return mask
 
@@ -62,7 +62,7 @@ def build_flux(name: str, folder: Path, **config: Any) -> Any:
 
 
 def call_flux(**given: Any) -> dict[str, Any]:
-    return dict(**PROMPT, pooled_prompt_embeds=tiny.array((1, flux.POOLED_DIM)), **PICTURE, **given)
+    return dict(**PROMPT, pooled_prompt_embeds=tiny.array((1, flux.POOLED_DIM)), **IMAGE, **given)
 
 
 def build_flux_controlnet(name: str, folder: Path) -> Any:
@@ -93,7 +93,7 @@ def call_sd3(**given: Any) -> dict[str, Any]:
         "pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM)),
         "negative_pooled_prompt_embeds": tiny.array((1, sd3.POOLED_DIM), seed=1),
     }
-    return dict(**tiny.PROMPT, **pooled, **PICTURE, control_image=an_image(), **given)
+    return dict(**tiny.PROMPT, **pooled, **IMAGE, control_image=an_image(), **given)
 
 
 def build_cogvideox(name: str, folder: Path) -> Any:
@@ -120,7 +120,7 @@ def build_vctrl(name: str, folder: Path, in_channels: int = 4) -> Any:
 
 
 def call_vctrl(**given: Any) -> dict[str, Any]:
-    frames = tiny.picture(VIDEO["num_frames"], 3, VIDEO["height"], VIDEO["width"]).clip(0, 1)
+    frames = tiny.smooth_image(VIDEO["num_frames"], 3, VIDEO["height"], VIDEO["width"]).clip(0, 1)
     frames = ppdiffusers.utils.numpy_to_pil(frames.transpose([0, 2, 3, 1]).numpy())
     indices = list(range(VIDEO["num_frames"]))
     control = dict(conditioning_frames=frames, conditioning_frame_indices=indices, task="canny")
@@ -148,7 +148,7 @@ def build_wan_image(name: str, folder: Path) -> Any:
 
 
 def first_frame() -> paddle.Tensor:
-    return tiny.picture(1, 3, VIDEO["height"], VIDEO["width"]).clip(0, 1)
+    return tiny.smooth_image(1, 3, VIDEO["height"], VIDEO["width"]).clip(0, 1)
 
 
 def hunyuan_video() -> type:
@@ -209,7 +209,7 @@ def flux_case(config: dict[str, Any] | None = None, **given: Callable[[], Any]) 
     return Case("flux", build_flux, call, {"transformer": 4}, config or {})
 
 
-# What it is controlled by, or the picture to be filled and its mask, stand behind the noise.
+# What it is controlled by, or the image to be filled and its mask, stand behind the noise.
 CONTROLLED = dict(in_channels=32, out_channels=16)
 FILLED = dict(in_channels=48, out_channels=16)
 
@@ -238,7 +238,7 @@ CASES = {
     "StableDiffusion3ControlNetPipeline": Case(
         "sd3_controlnet", build_sd3, call_sd3, {"transformer": 2, "controlnet": 2}
     ),
-    # The masked picture's latents are the control, and the mask one more channel.
+    # The masked image's latents are the control, and the mask one more channel.
     "StableDiffusion3ControlNetInpaintingPipeline": Case(
         "sd3_controlnet", build_sd3, lambda: call_sd3(control_mask=a_mask()), {"transformer": 2, "controlnet": 2},
         dict(extra_conditioning_channels=1),
@@ -375,9 +375,9 @@ class Cached:
 
     def listen(self) -> None:
         """From now on note what attention returns; ToMe is applied already."""
-        for site in find_blocks(self.model):
-            (section,) = site.adapter.points[ATTENTION]
-            path = f"{site.name}.{section.layer}"
+        for block in find_blocks(self.model):
+            (section,) = block.adapter.points[ATTENTION]
+            path = f"{block.name}.{section.layer}"
             attention = find_layer(self.model, path)
             returned, self.computed[path] = self.outputs.setdefault(path, []), 0
 

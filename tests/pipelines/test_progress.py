@@ -28,7 +28,7 @@ PIPELINES: dict[str, Callable[[Path], tuple[Any, Draw]]] = {
     **{name: case.start for name, case in transformers.CASES.items()},
     **{name: start for name, start in videos.CASES.items() if name == "spectrograms" or name not in videos.MARKS},
 }
-# Of two steps the second alone: they begin with a picture that is noised halfway.
+# Of two steps the second alone: they begin with an image that is noised halfway.
 BEGIN_IN_THE_MIDDLE = (
     "img2img", "inpaint_legacy", "depth2img", "cycle", "controlnet_img2img", "sdxl_refiner", "sdxl_inpaint",
     "sdxl_controlnet_img2img", "deepfloyd_if_img2img", "video_to_video",
@@ -131,8 +131,8 @@ def test_each_denoiser_of_unclip_is_told_by_the_scheduler_that_is_called_like_it
 
 @pytest.mark.parametrize("numbers", [False, True], ids=["tensors", "numbers"])
 @pytest.mark.parametrize("other", [0, 1000, None], ids=["finished", "noise", "both"])
-@pytest.mark.parametrize("picture", [True, False], ids=["picture", "text"])
-def test_unidiffuser_is_told_by_what_it_denoises(picture: bool, other: int | None, numbers: bool) -> None:
+@pytest.mark.parametrize("is_image", [True, False], ids=["image", "text"])
+def test_unidiffuser_is_told_by_what_it_denoises(is_image: bool, other: int | None, numbers: bool) -> None:
     """It is given two timesteps; of what stays as it is, pipelines say 0 or the highest."""
     model = apply_tome(unidiffuser.SPECIMEN.build(), 0.5, start=0.5)
 
@@ -140,10 +140,10 @@ def test_unidiffuser_is_told_by_what_it_denoises(picture: bool, other: int | Non
         inputs = Inputs(timestep=timestep)
         told = timestep if numbers else inputs.timesteps
         still = told if other is None else other
-        image, text = (told, still) if picture else (still, told)
+        image, text = (told, still) if is_image else (still, told)
         with paddle.no_grad(), record_merging(model) as records:
             model(
-                latent_image_embeds=inputs.picture(4), image_embeds=inputs.normal(1, unidiffuser.IMAGE_DIM, seed=2),
+                latent_image_embeds=inputs.image(4), image_embeds=inputs.normal(1, unidiffuser.IMAGE_DIM, seed=2),
                 prompt_embeds=inputs.text(seed=3), timestep_img=image, timestep_text=text,
             )  # fmt: skip
         return bool(records)

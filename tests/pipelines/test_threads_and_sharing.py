@@ -1,7 +1,7 @@
 """Pipelines called by threads, and pipelines that share a UNet.
 
-``tests/patching/test_attachment.py`` has threads that share a model; here are whole pipelines, whose steps follow one
-another.
+``tests/patching/test_model_with_tome.py`` has threads that share a model; here are whole pipelines, whose steps follow
+one another.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def text(seed: int) -> paddle.Tensor:
 
 
 def draw(pipe: Any, number: int, **given: Any) -> np.ndarray:
-    """Latents of picture ``number``: its size, noise and words are its own; so is the result, whoever draws beside."""
+    """Latents of image ``number``: its size, noise and words are its own; so is the result, whoever draws beside."""
     height, width = SIZES[number % len(SIZES)]
     words = dict(prompt_embeds=text(number), negative_prompt_embeds=text(9))
     noise = tiny.array((1, 4, height, width), seed=number)
@@ -46,7 +46,7 @@ def draw(pipe: Any, number: int, **given: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_threads_share_a_patched_pipeline(name: str) -> None:
-    """Each picture is what it is when it is drawn alone; the threads start together, at sizes of their own."""
+    """Each image is what it is when it is drawn alone; the threads start together, at sizes of their own."""
     pipe = tiny.pipeline()
     plain = [draw(pipe, number) for number in range(len(SIZES))]
     pipe.apply_tome(**SETTINGS[name])
@@ -59,9 +59,9 @@ def test_threads_share_a_patched_pipeline(name: str) -> None:
         return [draw(pipe, number) for _ in range(3)]
 
     with ThreadPoolExecutor(len(SIZES)) as pool:
-        for number, pictures in enumerate(pool.map(call, range(len(SIZES)))):
-            for picture in pictures:
-                assert np.abs(picture - alone[number]).max() <= 1e-5
+        for number, images in enumerate(pool.map(call, range(len(SIZES)))):
+            for image in images:
+                assert np.abs(image - alone[number]).max() <= 1e-5
     pipe.remove_tome()
     assert np.array_equal(draw(pipe, 0), plain[0])
 
@@ -103,12 +103,12 @@ class TestTwoPipelinesOfOneUNet:
             return [draw(pipes[index], 0, num_inference_steps=2 + index) for _ in range(3)]
 
         with ThreadPoolExecutor(2) as pool:
-            for index, pictures in enumerate(pool.map(call, range(2))):
-                assert all(np.abs(picture - alone[index]).max() <= 1e-5 for picture in pictures)
+            for index, images in enumerate(pool.map(call, range(2))):
+                assert all(np.abs(image - alone[index]).max() <= 1e-5 for image in images)
 
     @pytest.mark.parametrize("name", SETTINGS)
     def test_one_draws_between_two_steps_of_the_other(self, name: str, pipes: tuple[Any, Any]) -> None:
-        """Whatever is kept over the steps of a picture must not end up in the picture drawn meanwhile, nor get lost."""
+        """Whatever is kept over the steps of an image must not end up in the image drawn meanwhile, nor get lost."""
         one, other = pipes
         one.apply_tome(**SETTINGS[name])
         alone = draw(one, 0), draw(other, 0)
@@ -122,10 +122,10 @@ class TestTwoPipelinesOfOneUNet:
         assert len(between) == STEPS
         assert np.abs(interrupted - alone[0]).max() <= 1e-5
         other_alone = draw(other, 0)
-        assert all(np.array_equal(picture, other_alone) for picture in between)
+        assert all(np.array_equal(image, other_alone) for image in between)
 
     def test_another_ratio_between_two_steps_holds_from_the_next_one(self, pipes: tuple[Any, Any]) -> None:
-        """Settings may change while a picture is drawn: each step is of one setting, none of a mixture."""
+        """Settings may change while an image is drawn: each step is of one setting, none of a mixture."""
         one, _ = pipes
         inputs: list[tuple[np.ndarray, Any, np.ndarray]] = []
         unet = one.unet

@@ -74,7 +74,7 @@ class Case:
 
     Attributes:
         build: makes it; files that it needs go to the folder.
-        call: makes pictures, or what its decoder makes them of.
+        call: makes images, or what its decoder makes them of.
         blocks: how many blocks merge.
     """
 
@@ -83,7 +83,7 @@ class Case:
     blocks: int
 
     def start(self, folder: Path) -> tuple[Any, Draw]:
-        """Return the pipeline, and a function that makes its pictures."""
+        """Return the pipeline, and a function that makes its images."""
         pipe = self.build(folder)
 
         def draw() -> np.ndarray:
@@ -160,7 +160,7 @@ def build_vq_diffusion(folder: Path) -> Any:
 
 
 def text_unet() -> tiny.Model:
-    """Versatile Diffusion's UNet over text, of the same shape as the one over pictures."""
+    """Versatile Diffusion's UNet over text, of the same shape as the one over images."""
     return tiny.build(
         UNetFlatConditionModel, sample_size=16, in_channels=4, out_channels=4, block_out_channels=(8, 16),
         layers_per_block=1, down_block_types=("CrossAttnDownBlockFlat",) * 2,
@@ -175,7 +175,7 @@ def build_versatile_text(folder: Path) -> Any:
     )  # fmt: skip
 
 
-# It takes 77 tokens of text and 257 of a picture, whatever its encoders are.
+# It takes 77 tokens of text and 257 of an image, whatever its encoders are.
 def build_versatile_dual(folder: Path) -> Any:
     return ppdiffusers.VersatileDiffusionDualGuidedPipeline(
         tokenizer=tokenizer(folder, 77), text_encoder=tiny.text_encoder(PROJECTED, max_position_embeddings=77),

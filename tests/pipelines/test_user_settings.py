@@ -29,7 +29,7 @@ def pipeline() -> Any:
 
 
 def run(pipe: Any, **given: Any) -> np.ndarray:
-    """Two pictures from the same noise; without other words, as arrays between 0 and 1."""
+    """Two images from the same noise; without other words, as arrays between 0 and 1."""
     call: dict[str, Any] = dict(
         negative_prompt="a blue star", num_inference_steps=2, height=SIDE, width=SIDE, output_type="np",
         latents=tiny.latent(2, SIDE // 2, SIDE // 2),
@@ -79,7 +79,7 @@ class Setting:
     Attributes:
         use: does it; a folder for its files comes with it.
         undo: takes it back, where ppdiffusers can.
-        changes: whether it changes the picture, or only how it is computed.
+        changes: whether it changes the image, or only how it is computed.
     """
 
     use: Callable[[Any, Path], Any]

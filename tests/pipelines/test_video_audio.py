@@ -51,14 +51,14 @@ def animatediff(tmp_path: Path) -> Ready:
         motion_num_attention_heads=2, motion_max_seq_length=8,
     )  # fmt: skip
     pipe = ppdiffusers.AnimateDiffPipeline(unet=tiny.unet(), motion_adapter=adapter, **stable_diffusion_parts())
-    latents = tiny.picture(1, 4, FRAMES, 16, 16)
+    latents = tiny.smooth_image(1, 4, FRAMES, 16, 16)
     given = dict(num_frames=FRAMES, height=32, width=32, latents=latents, output_type="latent")
     return pipe, lambda: pipe(num_inference_steps=STEPS, **tiny.PROMPT, **given).frames
 
 
 def text_to_video(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.TextToVideoSDPipeline(unet=unet_3d.SPECIMEN.build(), **stable_diffusion_parts())
-    latents = tiny.picture(1, 4, FRAMES, 16, 16)
+    latents = tiny.smooth_image(1, 4, FRAMES, 16, 16)
     given = dict(num_frames=FRAMES, height=32, width=32, latents=latents, output_type="latent")
     return pipe, lambda: pipe(num_inference_steps=STEPS, **tiny.PROMPT, **given).frames
 
@@ -82,7 +82,7 @@ def stable_video_diffusion(tmp_path: Path) -> Ready:
         scheduler=ppdiffusers.EulerDiscreteScheduler(prediction_type="v_prediction"),
         feature_extractor=None,
     )
-    image = tiny.picture(1, 3, 32, 32).clip(-1, 1)
+    image = tiny.smooth_image(1, 3, 32, 32).clip(-1, 1)
     given = dict(image=image, height=32, width=32, num_frames=FRAMES, output_type="latent")
     return pipe, lambda: pipe(num_inference_steps=STEPS, **given).frames
 
@@ -98,7 +98,7 @@ def hotshot_xl(tmp_path: Path) -> Ready:
         pooled_prompt_embeds=tiny.array((1, hotshot.POOLED_DIM), seed=5),
         negative_pooled_prompt_embeds=tiny.array((1, hotshot.POOLED_DIM), seed=6),
     )
-    given = dict(video_length=FRAMES, height=32, width=32, latents=tiny.picture(1, 4, FRAMES, 16, 16))
+    given = dict(video_length=FRAMES, height=32, width=32, latents=tiny.smooth_image(1, 4, FRAMES, 16, 16))
     return pipe, lambda: pipe(num_inference_steps=STEPS, output_type="np", **tiny.PROMPT, **pooled, **given).videos
 
 
@@ -139,12 +139,12 @@ def modelscope_video_to_video(tmp_path: Path) -> Ready:
         model_kwargs=texts, guide_scale=7.5, guide_rescale=0.2, solver="dpmpp_2m_sde", steps=STEPS, t_max=599,
         t_min=0, discretization="trailing",
     )  # fmt: skip
-    return pipe, lambda: pipe.diffusion.sample(tiny.picture(1, 4, FRAMES, 16, 16), pipe.unet, **given)
+    return pipe, lambda: pipe.diffusion.sample(tiny.smooth_image(1, 4, FRAMES, 16, 16), pipe.unet, **given)
 
 
 def lvdm_text_to_video(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.LVDMTextToVideoPipeline(unet=lvdm.SPECIMEN.build(), **stable_diffusion_parts())
-    given = dict(num_frames=FRAMES, height=128, width=128, latents=tiny.picture(1, 4, FRAMES, 16, 16))
+    given = dict(num_frames=FRAMES, height=128, width=128, latents=tiny.smooth_image(1, 4, FRAMES, 16, 16))
 
     def call() -> Any:
         steps: list[Any] = []
@@ -193,7 +193,7 @@ def sound_prompt(*shape: int) -> dict[str, Any]:
 
 def audio_ldm(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.AudioLDMPipeline(text_encoder=clap(), unet=audioldm.SPECIMEN.build(), **sound_parts())
-    given = dict(**sound_prompt(1, tiny.CROSS_DIM), latents=tiny.picture(1, 4, 16, 8))
+    given = dict(**sound_prompt(1, tiny.CROSS_DIM), latents=tiny.smooth_image(1, 4, 16, 8))
     return pipe, lambda: pipe(num_inference_steps=STEPS, **given).audios
 
 
@@ -201,7 +201,7 @@ def music_ldm(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.MusicLDMPipeline(
         text_encoder=clap(), feature_extractor=None, unet=audioldm.SPECIMEN.build(), **sound_parts()
     )
-    given = dict(**sound_prompt(1, tiny.CROSS_DIM), latents=tiny.picture(1, 4, 16, 8), output_type="latent")
+    given = dict(**sound_prompt(1, tiny.CROSS_DIM), latents=tiny.smooth_image(1, 4, 16, 8), output_type="latent")
     return pipe, lambda: pipe(num_inference_steps=STEPS, **given).audios
 
 
@@ -218,7 +218,7 @@ def audio_ldm_2(tmp_path: Path) -> Ready:
         generated_prompt_embeds=tiny.array((1, 4, audioldm2.GENERATED_DIM), seed=4),
         negative_generated_prompt_embeds=tiny.array((1, 4, audioldm2.GENERATED_DIM), seed=5),
         attention_mask=paddle.ones([1, 5], dtype="int64"), negative_attention_mask=paddle.ones([1, 5], dtype="int64"),
-        latents=tiny.picture(1, 4, 16, 8), output_type="latent",
+        latents=tiny.smooth_image(1, 4, 16, 8), output_type="latent",
     )  # fmt: skip
     return pipe, lambda: pipe(num_inference_steps=STEPS, **given).audios
 
@@ -230,7 +230,7 @@ def spectrograms(tmp_path: Path) -> Ready:
     pipe = ppdiffusers.AudioDiffusionPipeline(
         vqvae=None, unet=audio_diffusion.SPECIMEN.build(), mel=mel, scheduler=tiny.scheduler()
     )
-    noise = tiny.picture(1, 1, 16, 16)
+    noise = tiny.smooth_image(1, 1, 16, 16)
     return pipe, lambda: np.stack([np.asarray(image, np.float32) for image in pipe(steps=STEPS, noise=noise).images])
 
 

@@ -59,26 +59,26 @@ def check_merging(pipe: Any, draw: Draw) -> None:
     with count_queries(pipe) as unmerged:
         plain = draw()
     assert np.isfinite(plain).all()
-    sites = {f"{part}.{site.name}": site for part, model in list_models(pipe) for site in find_blocks(model)}
-    blocks = {id(site.block) for site in sites.values()}
+    blocks = {f"{part}.{block.name}": block for part, model in list_models(pipe) for block in find_blocks(model)}
+    layers = {id(block.block) for block in blocks.values()}
     beside = [
-        model for _, model in list_models(pipe, denoisers_only=False) if blocks.isdisjoint(map(id, model.sublayers()))
+        model for _, model in list_models(pipe, denoisers_only=False) if layers.isdisjoint(map(id, model.sublayers()))
     ]
     before = [tiny.snapshot(model) for model in beside]
 
     assert pipe.apply_tome(ratio=0.5) is pipe
     assert [tiny.snapshot(model) for model in beside] == before
     attached = {id(block) for _, model in list_models(pipe) for _, block, _ in list_attached_blocks(model)}
-    assert attached <= {id(sites[path].block) for path in unmerged}
+    assert attached <= {id(blocks[path].block) for path in unmerged}
     assert len(attached) == pipe.tome.num_blocks > 0
     with count_queries(pipe) as merging:
         merged = draw()
     assert np.isfinite(merged).all()
     assert np.abs(merged - plain).max() > 1e-4
     for path, counts in unmerged.items():
-        prefix = sites[path].adapter.prefix(sites[path].parent, None)
+        prefix = blocks[path].adapter.prefix(blocks[path].parent, None)
         halved = [count - int((count - prefix) * 0.5) for count in counts]
-        assert merging[path] == (halved if id(sites[path].block) in attached else counts), path
+        assert merging[path] == (halved if id(blocks[path].block) in attached else counts), path
 
     pipe.remove_tome()
     assert np.array_equal(draw(), plain)

@@ -101,7 +101,7 @@ def measure(pipe: Any, **call: Any) -> StepErrors:
 
 
 TEXTS = dict(prompt_embeds=tiny.text(1), negative_prompt_embeds=tiny.text(1) * 0, num_inference_steps=STEPS)
-PICTURE = tiny.array((1, 3, 64, 64)).clip(0, 1)
+IMAGE = tiny.array((1, 3, 64, 64)).clip(0, 1)
 
 
 def image_to_image() -> Any:
@@ -114,7 +114,7 @@ class TestMeasuring:
         ("make", "call", "steps"),
         [
             (tiny.pipeline, dict(TEXTS, height=64, width=64), STEPS),
-            (image_to_image, dict(TEXTS, num_inference_steps=15, image=PICTURE, strength=0.6), 9),
+            (image_to_image, dict(TEXTS, num_inference_steps=15, image=IMAGE, strength=0.6), 9),
         ],
         ids=["text to image", "image to image"],
     )
@@ -137,7 +137,7 @@ class TestMeasuring:
     def test_a_controlnet_has_values_too(self) -> None:
         alone = measure(tiny.pipeline(), **TEXTS, height=64, width=64)
         pipe = tiny.pipeline(ppdiffusers.StableDiffusionControlNetPipeline, controlnet=tiny.controlnet())
-        both = measure(pipe, **TEXTS, image=PICTURE)
+        both = measure(pipe, **TEXTS, image=IMAGE)
         assert len(both.products) > len(alone.products)
 
     def test_a_call_that_fails_leaves_no_settings(self) -> None:

@@ -98,7 +98,7 @@ class TestChoice:
 @pytest.mark.once
 class TestOnAPipeline:
     def test_a_family_is_left_when_it_misses_the_similarity(self) -> None:
-        # No two pictures are this similar, so the first of each family is its last.
+        # No two images are this similar, so the first of each family is its last.
         found = tuned({"a": (MILD, STRONG), "b": (STRONG, MILD)}, psnr=200)
         assert [(one.family, one.config) for one in found.trials] == [("a", MILD), ("b", STRONG)]
         assert (found.config, found.pays) == (ToMeConfig(ratio=0), False)
@@ -320,7 +320,7 @@ def watched(callback: Callable[[int], None]) -> dict[str, Any]:
 
 
 def failing(error: type[BaseException], at: int) -> dict[str, Any]:
-    """A call whose denoising fails in picture ``at``, from 0."""
+    """A call whose denoising fails in image ``at``, from 0."""
     steps: list[int] = []
 
     def callback(step: int) -> None:
@@ -367,7 +367,7 @@ class TestWhatIsLeftBehind:
         tuned({"a": (STRONG,)}, pipe, psnr=1)
         assert np.array_equal(drawn(), before)
 
-    def test_a_named_generator_starts_anew_for_every_picture(self) -> None:
+    def test_a_named_generator_starts_anew_for_every_image(self) -> None:
         """On a GPU a pipeline draws its noise from one, ``pipe(generator=name)``, whose state goes on."""
         states, seen = paddle.Generator().states_, []
 

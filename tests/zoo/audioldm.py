@@ -11,7 +11,7 @@ SPECIMEN = Specimen(
     ),
     # Without states of an encoder, both attentions of a block are self-attention.
     lambda model, inputs: model(
-        inputs.picture(4), inputs.timestep, encoder_hidden_states=None, class_labels=inputs.normal(TEXT_DIM, seed=2)
+        inputs.image(4), inputs.timestep, encoder_hidden_states=None, class_labels=inputs.normal(TEXT_DIM, seed=2)
     ),
     pipelines="AudioLDMPipeline|MusicLDMPipeline",
 )  # fmt: skip

@@ -11,7 +11,7 @@ SPECIMEN = Specimen(
         cross_attention_dim=((None, GENERATED_DIM, TEXT_DIM),) * 2, attention_head_dim=2,
     ),
     lambda model, inputs: model(
-        inputs.picture(4), inputs.timestep, encoder_hidden_states=inputs.normal(4, GENERATED_DIM, seed=2),
+        inputs.image(4), inputs.timestep, encoder_hidden_states=inputs.normal(4, GENERATED_DIM, seed=2),
         encoder_hidden_states_1=inputs.text(seed=3),
     ),
     module="ppdiffusers.pipelines.audioldm2",

@@ -18,7 +18,7 @@ CONFIG = dict(
 SPECIMEN = Specimen(
     "CogVideoX 2B", "CogVideoXTransformer3DModel", CONFIG,
     lambda model, inputs: model(
-        hidden_states=inputs.picture(inputs.frames, 4), encoder_hidden_states=inputs.text(),
+        hidden_states=inputs.image(inputs.frames, 4), encoder_hidden_states=inputs.text(),
         timestep=inputs.timesteps, image_rotary_emb=None,
     ),
     mended=attention_anywhere, broken=GPU_ATTENTION, since="0.29.1",

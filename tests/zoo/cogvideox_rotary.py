@@ -24,7 +24,7 @@ def rotary(inputs: Inputs) -> tuple[paddle.Tensor, paddle.Tensor]:
 
 def _call(model: Any, inputs: Inputs) -> Any:
     return model(
-        hidden_states=inputs.picture(inputs.frames, 4), encoder_hidden_states=inputs.text(),
+        hidden_states=inputs.image(inputs.frames, 4), encoder_hidden_states=inputs.text(),
         timestep=inputs.timesteps, image_rotary_emb=rotary(inputs),
     )  # fmt: skip
 

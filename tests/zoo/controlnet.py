@@ -9,8 +9,8 @@ SPECIMEN = Specimen(
         down_block_types=("CrossAttnDownBlock2D",) * 2, conditioning_embedding_out_channels=(8, 16),
         cross_attention_dim=TEXT_DIM,
     ),
-    # The control picture is that of pixels; here a latent's side is half of it.
+    # The control image is that of pixels; here a latent's side is half of it.
     lambda model, inputs: model(
-        inputs.picture(4), inputs.timestep, inputs.text(), inputs.picture(3, scale=2, seed=3), return_dict=False
+        inputs.image(4), inputs.timestep, inputs.text(), inputs.image(3, scale=2, seed=3), return_dict=False
     ),
 )  # fmt: skip

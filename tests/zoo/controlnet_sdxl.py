@@ -12,7 +12,7 @@ SPECIMEN = Specimen(
         conditioning_embedding_out_channels=(8, 16),
     ),
     lambda model, inputs: model(
-        inputs.picture(4), inputs.timestep, inputs.text(), inputs.picture(3, scale=2, seed=3),
+        inputs.image(4), inputs.timestep, inputs.text(), inputs.image(3, scale=2, seed=3),
         added_cond_kwargs=sdxl.make_conditions(inputs), return_dict=False,
     ),
     pipelines=r"StableDiffusionXLControlNet.*",

@@ -71,7 +71,7 @@ _DENOISERS = {
     "RePaintPipeline": {"unet": "UNet2DModel"},
     "VersatileDiffusionPipeline": {"text_unet": "UNetFlatConditionModel"},
 }
-# Models beside the denoiser that are called once a picture, or hold no attention.
+# Models beside the denoiser that are called once an image, or hold no attention.
 _BESIDE = (
     "AudioLDM2ProjectionModel", "CLIPImageProjection", "MotionAdapter", "MultiAdapter", "ShapERenderer", "T2IAdapter",
     "LearnedClassifierFreeSamplingEmbeddings", "SpectrogramContEncoder", "SpectrogramNotesEncoder",
@@ -79,7 +79,7 @@ _BESIDE = (
 )  # fmt: skip
 # By the beginning of their names.
 _OTHER = {
-    "FluxPriorRedux": "makes embeddings of a picture for another pipeline, and denoises nothing",
+    "FluxPriorRedux": "makes embeddings of an image for another pipeline, and denoises nothing",
     "AutoPipelineFor": "stands for other pipelines and makes one of them; apply ToMe to that one",
     "PaddleInfer": "runs programs that were exported; apply ToMe before exporting them",
     "FastDeploy": "runs programs that were exported; apply ToMe before exporting them",
@@ -164,11 +164,11 @@ def _cover_denoiser(pipeline: str, model_class: str) -> tuple[bool, str]:
     looks_like = _specimen(pipeline, model_class)
     if model_class in REFUSED or looks_like is None:
         return False, REFUSED.get(model_class, "unknown: ppdiffusers_tome has never seen this class")
-    sites, inside = _sites(looks_like)
-    if not sites:
+    blocks, inside = _list_blocks(looks_like)
+    if not blocks:
         return False, inside or "it has no attention on a grid"
-    finest, note = min(level for _, level in sites), f"; {looks_like.broken}" if looks_like.broken else ""
-    return True, f"{', '.join(sorted({block for block, _ in sites}))}, finest level {finest}{note}"
+    finest, note = min(level for _, level in blocks), f"; {looks_like.broken}" if looks_like.broken else ""
+    return True, f"{', '.join(sorted({block for block, _ in blocks}))}, finest level {finest}{note}"
 
 
 def _specimen(pipeline: str, model_class: str) -> Specimen | None:
@@ -179,11 +179,11 @@ def _specimen(pipeline: str, model_class: str) -> Specimen | None:
 
 
 @cache
-def _sites(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str | None]:
+def _list_blocks(specimen: Specimen) -> tuple[tuple[tuple[str, int], ...], str | None]:
     """Return the class and level of every mergeable block, or the reason for none."""
     model = specimen.build()
-    sites = [site for site in find_blocks(model) if site.points(ToMeConfig())]
-    return tuple((site.adapter.block_class, site.level) for site in sites), find_refusal_inside(model)
+    blocks = [block for block in find_blocks(model) if block.points(ToMeConfig())]
+    return tuple((block.adapter.block_class, block.level) for block in blocks), find_refusal_inside(model)
 
 
 def format_page() -> str:

@@ -9,5 +9,5 @@ SPECIMEN = Specimen(
         sample_size=16, norm_type="ada_norm_zero", num_embeds_ada_norm=10, activation_fn="gelu-approximate",
         attention_bias=True, norm_elementwise_affine=False,
     ),
-    lambda model, inputs: model(inputs.picture(4), timestep=inputs.timesteps, class_labels=inputs.labels),
+    lambda model, inputs: model(inputs.image(4), timestep=inputs.timesteps, class_labels=inputs.labels),
 )  # fmt: skip

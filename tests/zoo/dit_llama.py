@@ -37,6 +37,6 @@ SPECIMEN = Specimen(
         sample_size=16, patch_size=2, in_channels=4, num_layers=2, num_attention_heads=2, attention_head_dim=8,
         multiple_of=16, num_classes=10,
     ),
-    lambda model, inputs: model(inputs.picture(4), timestep=inputs.timesteps, class_labels=inputs.labels),
+    lambda model, inputs: model(inputs.image(4), timestep=inputs.timesteps, class_labels=inputs.labels),
     construct=construct, mended=attention_anywhere, broken=BROKEN,
 )  # fmt: skip

@@ -46,7 +46,7 @@ SPECIMEN = Specimen(
         multiple_of=16, cap_feat_dim=TEXT_DIM,
     ),
     lambda model, inputs: model(
-        inputs.picture(4), inputs.timesteps, inputs.text(), inputs.rows([1] * TEXT_TOKENS, dtype="int32")
+        inputs.image(4), inputs.timesteps, inputs.text(), inputs.rows([1] * TEXT_TOKENS, dtype="int32")
     ),
     construct=construct, mended=attention_anywhere, broken=BROKEN,
 )  # fmt: skip

@@ -25,8 +25,8 @@ def ids(height: int, width: int) -> tuple[paddle.Tensor, paddle.Tensor]:
 
     rows = paddle.arange(height, dtype="float32").unsqueeze(1).expand([height, width])
     columns = paddle.arange(width, dtype="float32").unsqueeze(0).expand([height, width])
-    of_picture = paddle.stack([paddle.zeros_like(rows), rows, columns], axis=-1).reshape([-1, 3])
-    return of_picture, paddle.zeros([TEXT_TOKENS, 3])
+    of_image = paddle.stack([paddle.zeros_like(rows), rows, columns], axis=-1).reshape([-1, 3])
+    return of_image, paddle.zeros([TEXT_TOKENS, 3])
 
 
 def arguments(inputs: Inputs) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def arguments(inputs: Inputs) -> dict[str, Any]:
     import paddle
 
     height, width = inputs.height // 2, inputs.width // 2
-    latents = inputs.picture(2)[:, :, : 2 * height, : 2 * width]
+    latents = inputs.image(2)[:, :, : 2 * height, : 2 * width]
     packed = latents.reshape([inputs.batch, 2, height, 2, width, 2]).transpose([0, 2, 4, 1, 3, 5])
     img_ids, txt_ids = ids(height, width)
     return dict(

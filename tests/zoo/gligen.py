@@ -14,7 +14,7 @@ def call(model: Any, inputs: Inputs) -> Any:
         positive_embeddings=inputs.normal(3, TEXT_DIM, seed=3), masks=inputs.rows([1, 1, 0]),
     )  # fmt: skip
     given = dict(encoder_hidden_states=inputs.text(), cross_attention_kwargs=dict(gligen=boxes))
-    return model(inputs.picture(4), inputs.timestep, **given)
+    return model(inputs.image(4), inputs.timestep, **given)
 
 
 SPECIMEN = Specimen(

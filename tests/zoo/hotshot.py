@@ -15,7 +15,7 @@ POOLED_DIM = 10
 def call(model: Any, inputs: Inputs) -> Any:
     size = [8 * inputs.height, 8 * inputs.width]
     added = dict(text_embeds=inputs.normal(POOLED_DIM, seed=3), time_ids=inputs.rows([*size, 0, 0, *size]))
-    video, text = inputs.picture(4, inputs.frames), inputs.text()
+    video, text = inputs.image(4, inputs.frames), inputs.text()
     return model(video, inputs.timesteps[:1], encoder_hidden_states=text, added_cond_kwargs=added)
 
 

@@ -23,7 +23,7 @@ def _call(model: Any, inputs: Inputs) -> Any:
     seen = paddle.ones([inputs.batch, TEXT_TOKENS], dtype="int64")
     seen[-1, -1] = 0
     return model(
-        inputs.picture(4, inputs.frames), inputs.timesteps, inputs.text(), seen,
+        inputs.image(4, inputs.frames), inputs.timesteps, inputs.text(), seen,
         inputs.normal(POOLED_DIM, seed=3), paddle.full([inputs.batch], 6000.0),
     )  # fmt: skip
 

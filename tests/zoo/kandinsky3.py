@@ -1,4 +1,4 @@
-"""Kandinsky3UNet: attention on the picture, in a block of Kandinsky 3's own."""
+"""Kandinsky3UNet: attention on the image, in a block of Kandinsky 3's own."""
 
 from zoo.specimen import TEXT_DIM, TEXT_TOKENS, Specimen
 
@@ -9,7 +9,7 @@ SPECIMEN = Specimen(
         block_out_channels=(16, 16, 16, 16), cross_attention_dim=16, encoder_hid_dim=TEXT_DIM,
     ),
     lambda model, inputs: model(
-        inputs.picture(4), inputs.timestep, encoder_hidden_states=inputs.text(),
+        inputs.image(4), inputs.timestep, encoder_hidden_states=inputs.text(),
         encoder_attention_mask=inputs.rows([1] * TEXT_TOKENS),
     ),
     broken="its timestep embedding fails, and its attention has no `heads`, which its processor needs",

@@ -13,7 +13,7 @@ def call(model: Any, inputs: Inputs) -> Any:
     """Call the UNet with twice the latent, and a logarithm of noise as time."""
     time = 0.25 * (inputs.timesteps[0] / 100).log()
     condition = inputs.normal(CONDITION_DIM, seed=3)
-    return model(inputs.picture(8, scale=2), time, encoder_hidden_states=inputs.text(), timestep_cond=condition)
+    return model(inputs.image(8, scale=2), time, encoder_hidden_states=inputs.text(), timestep_cond=condition)
 
 
 SPECIMEN = Specimen(

@@ -11,7 +11,7 @@ SPECIMEN = Specimen(
         checkpoint=False,
     ),
     lambda model, inputs: model(
-        inputs.picture(4, inputs.frames), inputs.timesteps.astype("int64"), context=inputs.text()
+        inputs.image(4, inputs.frames), inputs.timesteps.astype("int64"), context=inputs.text()
     ),
     mended=attention_anywhere, broken=GPU_ATTENTION,
 )  # fmt: skip

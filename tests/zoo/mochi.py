@@ -29,7 +29,7 @@ def _call(model: Any, inputs: Inputs) -> Any:
     seen = paddle.ones([inputs.batch, TEXT_TOKENS], dtype="bool")
     seen[-1, -2:] = False  # of the last text
     return model(
-        hidden_states=inputs.picture(4, inputs.frames), encoder_hidden_states=inputs.text(16),
+        hidden_states=inputs.image(4, inputs.frames), encoder_hidden_states=inputs.text(16),
         timestep=inputs.timesteps, encoder_attention_mask=seen,
     )  # fmt: skip
 

@@ -39,7 +39,7 @@ def call(model: Any, inputs: Inputs) -> Any:
         aspect_ratio=inputs.rows([inputs.height / inputs.width]),
     )
     return model(
-        inputs.picture(4), encoder_hidden_states=inputs.text(), timestep=inputs.timesteps, added_cond_kwargs=sizes,
+        inputs.image(4), encoder_hidden_states=inputs.text(), timestep=inputs.timesteps, added_cond_kwargs=sizes,
         encoder_attention_mask=inputs.rows([1] * (TEXT_TOKENS - 1) + [0]),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ SPECIMEN = Specimen(
         num_attention_heads=2, attention_head_dim=8, num_layers=2, embedding_dim=TEXT_DIM,
         num_embeddings=TEXT_TOKENS, additional_embeddings=4,
     ),
-    # There is no picture, and so no height and width.
+    # There is no image, and so no height and width.
     lambda model, inputs: model(
         inputs.normal(TEXT_DIM, seed=0), timestep=inputs.timestep, proj_embedding=inputs.normal(TEXT_DIM, seed=1),
         encoder_hidden_states=inputs.text(),

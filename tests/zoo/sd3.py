@@ -1,4 +1,4 @@
-"""SD3Transformer2DModel: tokens of picture and text attend to each other in joint blocks."""
+"""SD3Transformer2DModel: tokens of image and text attend to each other in joint blocks."""
 
 from zoo.specimen import GPU_ATTENTION, TEXT_DIM, Specimen, attention_anywhere
 
@@ -12,7 +12,7 @@ SPECIMEN = Specimen(
         pooled_projection_dim=POOLED_DIM, pos_embed_max_size=96,
     ),
     lambda model, inputs: model(
-        hidden_states=inputs.picture(4), encoder_hidden_states=inputs.text(),
+        hidden_states=inputs.image(4), encoder_hidden_states=inputs.text(),
         pooled_projections=inputs.normal(POOLED_DIM, seed=3), timestep=inputs.timesteps,
     ),
     mended=attention_anywhere, broken=GPU_ATTENTION,

@@ -25,7 +25,7 @@ SPECIMEN = Specimen(
         projection_class_embeddings_input_dim=POOLED_DIM + 6 * SIZE_DIM,
     ),
     lambda model, inputs: model(
-        inputs.picture(4), inputs.timestep, encoder_hidden_states=inputs.text(),
+        inputs.image(4), inputs.timestep, encoder_hidden_states=inputs.text(),
         added_cond_kwargs=make_conditions(inputs),
     ),
     pipelines=r"StableDiffusionXL.*",

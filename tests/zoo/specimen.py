@@ -51,9 +51,9 @@ class Inputs:
     timestep: float = 500
     frames: int = FRAMES
 
-    def picture(self, *channels: int, scale: int = 1, seed: int = 0) -> paddle.Tensor:
+    def image(self, *channels: int, scale: int = 1, seed: int = 0) -> paddle.Tensor:
         """A latent, ``[batch, *channels, height, width]``; ``scale`` times as high and wide."""
-        return picture(self.batch, *channels, scale * self.height, scale * self.width, seed=seed)
+        return smooth_image(self.batch, *channels, scale * self.height, scale * self.width, seed=seed)
 
     def text(self, channels: int = TEXT_DIM, *, seed: int = 2) -> paddle.Tensor:
         """A text's embeddings."""
@@ -190,7 +190,7 @@ def normal(*shape: int, seed: int = 0) -> paddle.Tensor:
     return paddle.to_tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
-def picture(*shape: int, seed: int = 0) -> paddle.Tensor:
+def smooth_image(*shape: int, seed: int = 0) -> paddle.Tensor:
     """Return ``[..., height, width]`` float32 whose neighbours resemble each other."""
     height, width = shape[-2:]
     coarse = normal(*shape[:-2], height // 2 + 1, width // 2 + 1, seed=seed)

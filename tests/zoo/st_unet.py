@@ -12,7 +12,7 @@ SPECIMEN = Specimen(
         dim_mult=[1, 1], num_heads=2, head_dim=16, num_res_blocks=1, attn_scales=[1.0, 0.5],
     ),
     lambda model, inputs: model(
-        inputs.picture(4, inputs.frames), inputs.timesteps, y=inputs.normal(1, IMAGE_DIM, seed=2)
+        inputs.image(4, inputs.frames), inputs.timesteps, y=inputs.normal(1, IMAGE_DIM, seed=2)
     ),
     mended=attention_anywhere, broken=GPU_ATTENTION,
 )  # fmt: skip

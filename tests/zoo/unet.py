@@ -8,5 +8,5 @@ SPECIMEN = Specimen(
         UNET, down_block_types=("CrossAttnDownBlock2D",) * 2, up_block_types=("CrossAttnUpBlock2D",) * 2,
         cross_attention_dim=TEXT_DIM, attention_head_dim=2,
     ),
-    lambda model, inputs: model(inputs.picture(4), inputs.timestep, encoder_hidden_states=inputs.text()),
+    lambda model, inputs: model(inputs.image(4), inputs.timestep, encoder_hidden_states=inputs.text()),
 )  # fmt: skip

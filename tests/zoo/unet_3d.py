@@ -9,6 +9,6 @@ SPECIMEN = Specimen(
         cross_attention_dim=TEXT_DIM, attention_head_dim=4,
     ),
     lambda model, inputs: model(
-        inputs.picture(4, inputs.frames), inputs.timestep, encoder_hidden_states=inputs.text()
+        inputs.image(4, inputs.frames), inputs.timestep, encoder_hidden_states=inputs.text()
     ),
 )  # fmt: skip

@@ -10,6 +10,6 @@ SPECIMEN = Specimen(
         up_block_types=("AttnUpBlock2D", "AttnUpBlock2D", "ResnetUpsampleBlock2D"), upsample_type="resnet",
         attention_head_dim=4, attn_norm_num_groups=4, resnet_time_scale_shift="scale_shift", num_class_embeds=10,
     ),
-    lambda model, inputs: model(inputs.picture(3), inputs.timestep, class_labels=inputs.labels),
+    lambda model, inputs: model(inputs.image(3), inputs.timestep, class_labels=inputs.labels),
     pipelines="ConsistencyModelPipeline",
 )  # fmt: skip

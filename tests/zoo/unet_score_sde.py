@@ -11,6 +11,6 @@ SPECIMEN = Specimen(
         up_block_types=("AttnSkipUpBlock2D", "SkipUpBlock2D"), time_embedding_type="fourier", freq_shift=0,
         flip_sin_to_cos=True, center_input_sample=False, mid_block_scale_factor=1.41, norm_eps=1e-6,
     ),
-    lambda model, inputs: model(inputs.picture(3), inputs.timestep / 100),  # time is a noise level
+    lambda model, inputs: model(inputs.image(3), inputs.timestep / 100),  # time is a noise level
     pipelines="ScoreSdeVePipeline",
 )  # fmt: skip

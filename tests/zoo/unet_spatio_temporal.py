@@ -11,8 +11,8 @@ SPECIMEN = Specimen(
         addition_time_embed_dim=8, projection_class_embeddings_input_dim=24,
     ),
     lambda model, inputs: model(
-        inputs.picture(inputs.frames, 8), inputs.timestep, encoder_hidden_states=inputs.normal(1, TEXT_DIM, seed=2),
-        # Frames a second, amount of motion, and noise added to the first picture.
+        inputs.image(inputs.frames, 8), inputs.timestep, encoder_hidden_states=inputs.normal(1, TEXT_DIM, seed=2),
+        # Frames a second, amount of motion, and noise added to the first image.
         added_time_ids=inputs.rows([6, 127, 0.02]),
     ),
 )  # fmt: skip

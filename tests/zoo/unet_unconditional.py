@@ -9,5 +9,5 @@ SPECIMEN = Specimen(
         down_block_types=("DownBlock2D", "AttnDownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
     ),
-    lambda model, inputs: model(inputs.picture(3), inputs.timestep),
+    lambda model, inputs: model(inputs.image(3), inputs.timestep),
 )  # fmt: skip

@@ -12,7 +12,7 @@ SPECIMEN = Specimen(
         activation_fn="gelu", norm_type="layer_norm", block_type="unidiffuser", use_data_type_embedding=True,
     ),
     lambda model, inputs: model(
-        latent_image_embeds=inputs.picture(4), image_embeds=inputs.normal(1, IMAGE_DIM, seed=2),
+        latent_image_embeds=inputs.image(4), image_embeds=inputs.normal(1, IMAGE_DIM, seed=2),
         prompt_embeds=inputs.text(seed=3), timestep_img=inputs.timesteps, timestep_text=inputs.timesteps,
     ),
     size=(16, 16),  # its positions are learned, and it returns a square

@@ -13,7 +13,7 @@ SPECIMEN = Specimen(
     ),
     # Twice the size asked for: the only self-attention is at level 8, where 16x16 would be a single cell.
     lambda model, inputs: model(
-        inputs.picture(7, scale=2), inputs.timestep, encoder_hidden_states=inputs.text(),
+        inputs.image(7, scale=2), inputs.timestep, encoder_hidden_states=inputs.text(),
         class_labels=inputs.rows(20, dtype="int64"),  # a noise level
     ),
     pipelines="StableDiffusionUpscalePipeline",

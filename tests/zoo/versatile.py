@@ -24,7 +24,7 @@ def construct(**config: Any) -> Any:
 SPECIMEN = Specimen(
     "Versatile Diffusion, dual guided", "UNet2DConditionModel", dict(unet.SPECIMEN.config, dual_cross_attention=True),
     lambda model, inputs: model(
-        inputs.picture(4), inputs.timestep,
+        inputs.image(4), inputs.timestep,
         encoder_hidden_states=inputs.normal(TEXT_TOKENS + IMAGE_TOKENS, TEXT_DIM, seed=2),
     ),
     construct=construct, pipelines="VersatileDiffusionDualGuidedPipeline",

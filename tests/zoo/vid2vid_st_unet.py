@@ -7,7 +7,7 @@ SPECIMEN = Specimen(
     "ModelScope video to video", "Vid2VidSTUNet",
     {name: value for name, value in st_unet.SPECIMEN.config.items() if name != "num_tokens"},
     lambda model, inputs: model(
-        inputs.picture(4, inputs.frames), inputs.timesteps, y=inputs.text(st_unet.CONTEXT_DIM)
+        inputs.image(4, inputs.frames), inputs.timesteps, y=inputs.text(st_unet.CONTEXT_DIM)
     ),
     mended=attention_anywhere, broken=GPU_ATTENTION,
 )  # fmt: skip

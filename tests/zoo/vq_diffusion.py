@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zoo.specimen import TEXT_DIM, Inputs, Specimen, picture
+from zoo.specimen import TEXT_DIM, Inputs, Specimen, smooth_image
 
 CLASSES, SIDE = 12, 16
 
@@ -13,7 +13,7 @@ def call(model: Any, inputs: Inputs) -> Any:
     """Height and width are the model's own, fixed by its learned positions."""
     import paddle
 
-    latent = picture(inputs.batch, SIDE, SIDE).flatten(1) * 3 + CLASSES // 2
+    latent = smooth_image(inputs.batch, SIDE, SIDE).flatten(1) * 3 + CLASSES // 2
     numbers, time = latent.clip(0, CLASSES - 1).astype("int64"), paddle.to_tensor(int(inputs.timestep))
     return model(numbers, encoder_hidden_states=inputs.text(), timestep=time)
 

@@ -9,6 +9,6 @@ CONFIG = dict(
 
 SPECIMEN = Specimen(
     "Wan 2.1, text to video", "WanTransformer3DModel", CONFIG,
-    lambda model, inputs: model(inputs.picture(4, inputs.frames), inputs.timesteps, inputs.text()),
+    lambda model, inputs: model(inputs.image(4, inputs.frames), inputs.timesteps, inputs.text()),
     mended=norms_anywhere, broken=AVX512_NORM, since="0.29.1",
 )  # fmt: skip

@@ -10,7 +10,7 @@ SPECIMEN = replace(
     wan.SPECIMEN, about="Wan 2.1, image to video", pipelines="WanImageToVideoPipeline",
     config={**wan.CONFIG, "image_dim": IMAGE_DIM, "added_kv_proj_dim": 24},
     call=lambda model, inputs: model(
-        inputs.picture(4, inputs.frames), inputs.timesteps, inputs.text(),
+        inputs.image(4, inputs.frames), inputs.timesteps, inputs.text(),
         inputs.normal(IMAGE_TOKENS, IMAGE_DIM, seed=5),
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ SPECIMEN = Specimen(
     ),
     # Its time is the share of noise that is left.
     lambda model, inputs: model(
-        inputs.picture(4), r=inputs.timesteps / 1000, effnet=inputs.normal(EMBEDDING_CHANNELS, 3, 3, seed=3),
+        inputs.image(4), r=inputs.timesteps / 1000, effnet=inputs.normal(EMBEDDING_CHANNELS, 3, 3, seed=3),
         clip=inputs.text(),
     ),
     module="ppdiffusers.pipelines.wuerstchen",

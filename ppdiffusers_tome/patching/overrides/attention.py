@@ -12,7 +12,7 @@ from ppdiffusers_tome.merging.reduction import TokenReduction
 from ppdiffusers_tome.patching.adapters.adapter import MergePoint
 from ppdiffusers_tome.patching.blocks import gets_group_sizes
 from ppdiffusers_tome.patching.layer_class import Override, find_class
-from ppdiffusers_tome.patching.overrides.merge import active_point
+from ppdiffusers_tome.patching.overrides.merge import find_point_call
 from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
@@ -24,30 +24,31 @@ class MaskPreparation(Override):
 
     def __init__(self, state: DenoiserState, layer: Layer, point: MergePoint) -> None:
         super().__init__(state, layer)
-        self.point = point
+        self.point, self.uses_group_sizes = point, state.config.uses_group_sizes
 
     def run(
         self, call: DenoiserCall, attention_mask: paddle.Tensor | None, target_length: int, batch_size: int,
         out_dim: int = 4, *args: Any, **kwargs: Any,
     ) -> paddle.Tensor | None:  # fmt: skip
         """Prepare a mask of reduced keys, maybe with log group sizes."""
-        active, mask = active_point(call, self.point), attention_mask
-        if active is not None:
-            reduction = active.reduction
-            # Merged tokens have entered when this is called; keys that are reduced have not.
-            num_keys = reduction.num_tokens if reduction.keeps_queries else reduction.num_left
-            has_own_keys = target_length == num_keys and (
-                mask is None or mask.shape[-1] in (reduction.num_tokens, num_keys)
-            )
-            if mask is not None:
-                mask, target_length = self._reduce(mask, target_length, active.block, reduction)
-            if has_own_keys and gets_group_sizes(self.layer, self.state.config):
-                sizes = self._add_sizes(mask, reduction)
-                if mask is None and sizes is not None and self.previous is None:
-                    # ppdiffusers' function cannot expand to heads in a program for any batch.
-                    by_head = sizes.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
-                    return by_head if out_dim == 4 else by_head.flatten(0, 1)
-                mask, target_length = sizes, reduction.num_left
+        point_call, mask = find_point_call(call, self.point), attention_mask
+        if point_call is None or (mask is None and not self.uses_group_sizes):
+            return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
+        reduction = point_call.reduction
+        # Merged tokens have entered when this is called; keys that are reduced have not.
+        num_keys = reduction.num_tokens if reduction.keeps_queries else reduction.num_left
+        has_own_keys = target_length == num_keys and (
+            mask is None or mask.shape[-1] in (reduction.num_tokens, num_keys)
+        )
+        if mask is not None:
+            mask, target_length = self._reduce(mask, target_length, point_call.block, reduction)
+        if has_own_keys and gets_group_sizes(self.layer, self.state.config):
+            sizes = self._add_sizes(mask, reduction)
+            if mask is None and sizes is not None and self.previous is None:
+                # ppdiffusers' function cannot expand to heads in a program for any batch.
+                by_head = sizes.unsqueeze(1).expand([-1, self.layer.heads, -1, -1])
+                return by_head if out_dim == 4 else by_head.flatten(0, 1)
+            mask, target_length = sizes, reduction.num_left
         return self.call_original(mask, target_length, batch_size, out_dim, *args, **kwargs)
 
     def _add_sizes(self, mask: paddle.Tensor | None, reduction: TokenReduction) -> paddle.Tensor | None:

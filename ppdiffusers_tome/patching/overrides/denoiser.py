@@ -11,12 +11,12 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.patching.blocks import MergeableBlock
-from ppdiffusers_tome.patching.layer_class import Override, find_class, find_inside, list_overrides
+from ppdiffusers_tome.patching.layer_class import Override, find_class, find_inside, walk_overrides
 from ppdiffusers_tome.patching.overrides.block import BlockOverride
 from ppdiffusers_tome.patching.paddle_compat import is_static_function
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.recompute import find_stored_call, is_second_run, store_call
+from ppdiffusers_tome.patching.state.recompute import is_second_run, next_call_again, note_call
 
 # Names of the argument for the timestep. UniDiffuser has one for its image and one for its text.
 _TIMESTEPS, _TIMESTEP_PAIR = ("timestep", "timesteps", "t", "r"), ("timestep_img", "timestep_text")
@@ -42,31 +42,25 @@ class DenoiserOverride(Override):
         self.reads_timestep = reads_timestep
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = find_stored_call(self.state, next_one=True)
-        # A backward pass that runs the denoiser again without a stored call: this was not there at the first run.
-        if call is None and is_second_run():
-            return self.call_original(*args, **kwargs)
-        call = call or self._begin(args, kwargs)
-        if not self.state.register(call):
+        call = next_call_again(self.state) if is_second_run() else self._begin(args, kwargs)
+        # In a backward pass without a call: this was not there at the first run.
+        if call is None or not self.state.register(call):
             return self.call_original(*args, **kwargs)
         with self.state.make_current(call):
-            store_call(self.state, call)
             output = self.call_original(*args, **kwargs)
             call.end()
-        # A cache over steps skips them all in some steps, never in the first one.
-        self.state.has_run_blocks |= call.num_blocks > 0
-        if not self.state.has_run_blocks and self._has_blocks():
+        # A cache over steps skips all blocks in some steps, never in the first one.
+        if not self.state.has_run_blocks:
+            self._warn_of_blocks_that_did_not_run()
+        return output
+
+    def _warn_of_blocks_that_did_not_run(self) -> None:
+        if any(isinstance(override, BlockOverride) for override in walk_overrides(self.layer)):
             self.state.warn_once(
                 "no block",
                 f"{type(self.layer).__name__} ran none of the blocks in which tokens merge, so ToMe has no effect: "
                 "other layers run in their place",
             )
-        return output
-
-    def _has_blocks(self) -> bool:
-        """Return whether ToMe is still applied to blocks of the denoiser."""
-        layers = self.layer.sublayers(include_self=True)
-        return any(isinstance(override, BlockOverride) for layer in layers for override in list_overrides(layer))
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DenoiserCall:
         """Create the call, and set its timestep if the arguments have it."""
@@ -79,7 +73,6 @@ class DenoiserOverride(Override):
             self.state,
             latent_shape=tuple(latents.shape) if isinstance(latents, paddle.Tensor) else (),
             conditioning=list(_list_conditioning(lasting)) if self.state.config.shares_steps else (),
-            training=self.layer.training,
             denoiser=self.layer,
         )
         if self.state.config.cache and _has_foreign_forward(self.layer):
@@ -88,22 +81,36 @@ class DenoiserOverride(Override):
             call.timestep_argument = timesteps[0]
         timestep: Any = timesteps[0] if self.reads_timestep and timesteps else None
         if pair:
-            # Of the image or text that is being denoised. For the other one, pipelines pass a plain number: 0 if it is
-            # finished, the highest if it is noise. Of two tensors the image's: a comparison would wait for the device.
-            ends = (0, self.state.max_timestep)
-            timestep = ([value for value in pair if _is_tensor(value) or value not in ends] or sorted(pair))[0]
+            timestep = _choose_timestep(pair, self.state.max_timestep)
         if isinstance(timestep, (int, float)):
             timestep = paddle.to_tensor([timestep])
         if _is_tensor(timestep) and len(timestep.shape) <= 1:
             call.set_timestep(timestep)
+        note_call(call)
         return call
 
 
-def read_timestep(call: DenoiserCall, layer: Layer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Set the timestep of a call from the layer that embeds it."""
-    timestep = args[0] if args else next(iter(kwargs.values()), None)
-    if timestep is not None:
-        call.set_timestep(timestep)
+class TimestepOverride(Override):
+    """The override of the layer that embeds the timestep.
+
+    It runs inside a traced program, unlike the denoiser, and some models change the timestep before it.
+    """
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Set the timestep of the call and run the layer."""
+        timestep = args[0] if args else next(iter(kwargs.values()), None)
+        if timestep is not None:
+            call.set_timestep(timestep)
+        return self.call_original(*args, **kwargs)
+
+
+def _choose_timestep(pair: list[Any], max_timestep: float) -> Any:
+    """Return the timestep of the image or text that is being denoised.
+
+    For the other one, pipelines pass a plain number: 0 if it is finished, the highest if it is noise. Of two tensors it
+    is the image's: a comparison would wait for the device.
+    """
+    return ([value for value in pair if _is_tensor(value) or value not in (0, max_timestep)] or sorted(pair))[0]
 
 
 def _has_foreign_forward(denoiser: Layer) -> bool:

@@ -1,4 +1,4 @@
-"""Overrides that merge and unmerge tokens: ``unmerge(attention(merge(norm(x)))) + x``.
+"""Overrides that reduce tokens and restore them: ``restore(attention(reduce(norm(x)))) + x``.
 
 The block's own layers compute ``norm`` and ``attention`` and add ``x``.
 """
@@ -12,17 +12,90 @@ import paddle
 from paddle.nn import Layer
 
 from ppdiffusers_tome.merging.masks import add_group_size_bias, reduce_key_mask
-from ppdiffusers_tome.merging.rotary import RotaryEmbedding
+from ppdiffusers_tome.merging.reduction import TokenReduction
+from ppdiffusers_tome.merging.rotary import RotaryEmbedding, Rotation
+from ppdiffusers_tome.merging.token_span import TokenSpan
 from ppdiffusers_tome.patching.adapters.adapter import CROSS_ATTENTION, OUTPUT, PROJECTIONS, MergePoint
+from ppdiffusers_tome.patching.arguments import first_argument, replace_first_argument
 from ppdiffusers_tome.patching.blocks import MAP_STORING
 from ppdiffusers_tome.patching.layer_class import Override
-from ppdiffusers_tome.patching.overrides.block import first_argument, replace_first_argument
-from ppdiffusers_tome.patching.state.calls import DenoiserCall
+from ppdiffusers_tome.patching.state.calls import BlockCall, DenoiserCall
 from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
-from ppdiffusers_tome.patching.state.point_call import PointCall
 
 # Norms of the image and of the text, to whose outputs the rotary embedding is applied.
 NORMS, TEXT_NORMS = ("norm_q", "norm_k"), ("norm_added_q", "norm_added_k")
+
+
+class PointCall:
+    """One call of a merge point, which runs on fewer tokens.
+
+    Attributes:
+        combine: as in ``Matching.reduce``.
+        required: names of the layers of attention without which the result is wrong.
+        ran: names of those that ran.
+        rotations: the rotary embedding of the output of each norm, by the norm's name.
+    """
+
+    def __init__(self, block: BlockCall, reduction: TokenReduction, point: MergePoint, combine: str) -> None:
+        self.block, self.reduction, self.point, self.combine = block, reduction, point, combine
+        self.required = {"to_k"} if reduction.keeps_queries and point.has_key_layers else set()
+        self.ran: set[str] = set()
+        self.rotations: dict[str, Rotation] = {}
+        # The last reduced tensor and the result, for the next layer that gets the same tensor.
+        self._reduced: tuple[Any, Any] = (None, None)
+
+    def reduce(self, tokens: paddle.Tensor) -> paddle.Tensor:
+        """Reduce the image tokens of ``[batch, tokens, channels]``."""
+        reduction, text_first = self.reduction, self.point.text_first
+        if not self.point.text:
+            return reduction.reduce(tokens, self.combine)
+        image, text = TokenSpan(reduction.num_tokens, text_first).split(tokens)
+        return TokenSpan(reduction.num_left, text_first).join(reduction.reduce(image, self.combine), text)
+
+    def restore(self, output: Any) -> Any:
+        """Restore the image tokens of a layer's output, or of the first of several."""
+        if isinstance(output, (tuple, list)):
+            restored = (self.restore(output[0]), *output[1:])
+            return list(restored) if isinstance(output, list) else restored
+        reduction, text_first = self.reduction, self.point.text_first
+        num_text = output.shape[1] - reduction.num_left
+        if num_text < 0 or (num_text > 0 and not self.point.text):
+            return output  # not of merged tokens: a function of the user may replace the output
+        if num_text == 0:
+            return reduction.restore(output)
+        image, text = TokenSpan(reduction.num_left, text_first).split(output)
+        return TokenSpan(reduction.num_tokens, text_first).join(reduction.restore(image), text)
+
+    def enter(self, layer: Layer, name: str, tokens: paddle.Tensor) -> paddle.Tensor:
+        """Reduce the tokens of a projection, once for all that get the same tensor."""
+        self.ran.add(name)
+        if self._reduced[0] is not tokens:
+            misfit = find_misfit(layer, self.point, self.reduction, tokens)
+            if misfit:
+                self.block.run_unmerged("sublayer", misfit)
+                return tokens
+            self._reduced = tokens, self.reduce(tokens)
+        reduced = self._reduced[1]
+        if name == PROJECTIONS[-1]:
+            self._reduced = (None, None)  # attention needs the memory
+        return reduced
+
+    def rotate(self, name: str, x: paddle.Tensor, num_heads: int) -> paddle.Tensor:
+        """Apply the rotary embedding to a norm's output, in the processor's layout."""
+        self.ran.add(name)
+        rotation, text_first = self.rotations[name], self.point.text_first
+        if x.ndim == 3:  # [batch, tokens, heads * channels]
+            return self.rotate(name, x.reshape([0, 0, num_heads, -1]), num_heads).flatten(2)
+        if x.shape[1] == x.shape[2] == num_heads:
+            self.block.run_unmerged(
+                "layout",
+                f"attention on {num_heads} tokens has {num_heads} heads, so the axis of its tokens is unknown, and it "
+                "runs unmerged",
+            )
+            return x
+        if x.shape[1] != num_heads:  # [batch, tokens, heads, channels], as Paddle's own attention takes them
+            return rotation.rotate(x.transpose([0, 2, 1, 3]), text_first=text_first).transpose([0, 2, 1, 3])
+        return rotation.rotate(x, text_first=text_first)
 
 
 class PointOverride(Override):
@@ -35,58 +108,52 @@ class PointOverride(Override):
         self.bypassing: type | None = None
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
-        """Merge the tokens, run the layer, unmerge its result."""
-        block = call.block
-        reduction = None if block is None or block.active is not None else block.match()
-        if block is None or reduction is None or self._bypasses():
+        """Reduce the tokens, run the layer, restore its result."""
+        block, processor = call.block, getattr(self.layer, "processor", None)
+        reduction = None if block is None or block.point is not None else block.match()
+        if block is None or reduction is None or type(processor) is self.bypassing:
             return self.call_original(*args, **kwargs)
         tokens = first_argument(self.layer, args, kwargs)
-        active = PointCall(block, reduction, self.point, self.combine)
-        obstacle = self._find_obstacle(active, tokens, kwargs)
+        obstacle = self._find_obstacle(reduction, tokens, kwargs)
         if obstacle is not None:
+            if obstacle[0] == "sublayer":
+                block.run_unmerged()
             self.state.warn_once(*obstacle)
             return self.call_original(*args, **kwargs)
-        block.active = active
+        block.point = point_call = PointCall(block, reduction, self.point, self.combine)
         try:
-            inputs, keywords = args, self._reduce_keywords(active, kwargs, tokens.dtype)
+            inputs, keywords = args, self._reduce_keywords(point_call, kwargs, tokens.dtype)
             if reduction.keeps_queries or self.point.merges_inside:
                 output = self.call_original(*inputs, **keywords)
             else:
-                inputs, keywords = replace_first_argument(self.layer, inputs, keywords, active.reduce(tokens))
-                output = active.restore(self.call_original(*inputs, **keywords))
+                inputs, keywords = replace_first_argument(self.layer, inputs, keywords, point_call.reduce(tokens))
+                output = point_call.restore(self.call_original(*inputs, **keywords))
         finally:
-            block.active = None
-        missing = active.required - active.ran
-        if not missing and (block.reduction is not None or not active.ran):
+            block.point = None
+        missing = point_call.required - point_call.ran
+        if not missing and (block.reduction is not None or not point_call.ran):
             return output
         # Too late to merge: the result has other keys, or lacks its positions.
         if missing:
-            self.bypassing = type(getattr(self.layer, "processor", None))
+            self.bypassing = type(processor)
             self.state.warn_once("bypass", self._describe_bypass(missing))
         return self.call_original(*args, **kwargs)
 
-    def _bypasses(self) -> bool:
-        """Return whether the processor stores attention maps, or is known to bypass layers."""
-        processor = getattr(self.layer, "processor", None)
-        if not any(self.role in MAP_STORING.get(cls.__name__, ()) for cls in type(processor).__mro__):
-            return type(processor) is self.bypassing  # that was logged
-        self.state.warn_once(
-            "maps",
-            f"{type(processor).__name__} keeps attention maps of all tokens, so attention that uses it runs unmerged",
-        )
-        return True
-
     def _find_obstacle(
-        self, active: PointCall, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
+        self, reduction: TokenReduction, tokens: paddle.Tensor | None, kwargs: Mapping[str, Any]
     ) -> tuple[str, str] | None:
         """Return the warning why the layer runs unmerged, or None."""
-        point, reduction, name = self.point, active.reduction, type(self.layer).__name__
+        point, name, processor = self.point, type(self.layer).__name__, getattr(self.layer, "processor", None)
+        if any(self.role in MAP_STORING.get(cls.__name__, ()) for cls in type(processor).__mro__):
+            return "maps", (
+                f"{type(processor).__name__} keeps attention maps of all tokens, so attention that uses it runs "
+                "unmerged"
+            )
         if tokens is None:
             return "arguments", f"{name} was called without its first argument, so it runs unmerged"
         if not point.merges_inside:
-            misfit = active.find_misfit(self.layer, tokens)
+            misfit = find_misfit(self.layer, point, reduction, tokens)
             if misfit:
-                active.block.run_unmerged()
                 return "sublayer", misfit
             context = kwargs.get("encoder_hidden_states") if point.has_prepared_mask else None
             if reduction.keeps_queries and context is not None and context.shape[1] != reduction.num_tokens:
@@ -107,16 +174,16 @@ class PointOverride(Override):
             )
         return None
 
-    def _reduce_keywords(self, active: PointCall, kwargs: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
+    def _reduce_keywords(self, point_call: PointCall, kwargs: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
         """Return the keywords for fewer tokens, and prepare the layers that apply the rest."""
-        changed, point, reduction = dict(kwargs), self.point, active.reduction
+        changed, point, reduction = dict(kwargs), self.point, point_call.reduction
         if kwargs.get(point.rotary) is not None:
             rotary = RotaryEmbedding(changed.pop(point.rotary), reduction.num_tokens)
             keys = rotary.rotation_at(reduction.positions)
-            active.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
+            point_call.rotations = {"norm_q": rotary.grid_rotation if reduction.keeps_queries else keys, "norm_k": keys}
             if rotary.num_text:
-                active.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
-            active.required.update(active.rotations)
+                point_call.rotations |= dict.fromkeys(TEXT_NORMS, rotary.text_rotation)
+            point_call.required.update(point_call.rotations)
         if point.mask:
             mask = kwargs.get(point.mask)
             if mask is not None:
@@ -141,7 +208,7 @@ class PointOverride(Override):
 class InnerOverride(Override):
     """The override of a layer inside of attention, by its name there.
 
-    A projection gets merged tokens, the output of ``OUTPUT`` is unmerged, and that of a norm is rotated.
+    A projection gets reduced tokens, the output of ``OUTPUT`` is restored, and that of a norm is rotated.
     """
 
     follows_wrappers = True
@@ -152,19 +219,33 @@ class InnerOverride(Override):
 
     def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on its part of the running merge point."""
-        active = active_point(call, self.point)
-        if active is not None and self.name in PROJECTIONS:
-            tokens = active.enter(self.layer, self.name, first_argument(self.layer, args, kwargs))
+        point_call = find_point_call(call, self.point)
+        if point_call is not None and self.name in PROJECTIONS:
+            tokens = point_call.enter(self.layer, self.name, first_argument(self.layer, args, kwargs))
             args, kwargs = replace_first_argument(self.layer, args, kwargs, tokens)
         output = self.call_original(*args, **kwargs)
-        if active is not None and self.name == OUTPUT and active.ran:
-            return active.restore(output)
-        if active is not None and self.name in active.rotations:
-            return active.rotate(self.name, output, self.num_heads)
+        if point_call is not None and self.name == OUTPUT and point_call.ran:
+            return point_call.restore(output)
+        if point_call is not None and self.name in point_call.rotations:
+            return point_call.rotate(self.name, output, self.num_heads)
         return output
 
 
-def active_point(call: DenoiserCall, point: MergePoint) -> PointCall | None:
-    """Return the merge point if it runs now."""
-    active = None if call.block is None else call.block.active
-    return active if active is not None and active.point == point else None
+def find_misfit(layer: Layer, point: MergePoint, reduction: TokenReduction, tokens: paddle.Tensor) -> str:
+    """Return why tokens of a layer cannot be reduced, or ""."""
+    if reduction.fits(tokens) or (point.text and tokens.ndim == 3 and tokens.shape[1] > reduction.num_tokens):
+        return ""
+    if reduction.keeps_queries:
+        why = "an attention processor that puts other tokens beside them does that), so it runs unmerged"
+    else:
+        why = "feed-forward chunking does that), so it runs unmerged; switch chunking off to merge here"
+    return (
+        f"{type(layer).__name__} got tokens of shape {list(tokens.shape)} instead of "
+        f"[{reduction.batch}, {reduction.num_tokens}, channels] ({why}"
+    )
+
+
+def find_point_call(call: DenoiserCall, point: MergePoint) -> PointCall | None:
+    """Return the call of a merge point that runs now, or None."""
+    running = None if call.block is None else call.block.point
+    return running if running is not None and running.point == point else None

@@ -21,8 +21,8 @@ from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES
 from ppdiffusers_tome.patching.state.calls import DenoiserCall
 from ppdiffusers_tome.patching.state.pipeline_call import Denoising
 from ppdiffusers_tome.patching.state.progress import TimestepTracker
-from ppdiffusers_tome.patching.state.recompute import find_stored_call
-from ppdiffusers_tome.patching.state.step_cache import StepReport
+from ppdiffusers_tome.patching.state.recompute import find_call_again, is_needed
+from ppdiffusers_tome.patching.step_cache import StepReport
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.step_schedule import UNET
 
@@ -46,6 +46,7 @@ class DenoiserState:
         family: of the denoiser, see ``FAMILIES``.
         record: called with the step, key and value of each layer that the cache over steps stores; None except in
             tuning.
+        last_graph_call: with Paddle 2.6, the last call that recorded gradients; see ``recompute``.
         is_removed: True once the overrides of the denoiser are off.
     """
 
@@ -55,10 +56,10 @@ class DenoiserState:
         self.last_image: StepReport | None = None
         self.record: Callable[[int, Hashable, Any], None] | None = None
         self.has_run_blocks = self.is_removed = False
+        self.last_graph_call: DenoiserCall | None = None
         self._warned: set[str] = set()
         # The steps of a denoiser without a pipeline, by thread.
         self._without_pipeline = threading.local()
-        # Calls that run, or of which a backward pass may run parts again.
         self._calls: WeakSet[DenoiserCall] = WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,13 +94,13 @@ class DenoiserState:
         for call in reversed(CALL_STACK.calls):
             if call.state is self:
                 return call
-        return find_stored_call(self) if paddle.in_dynamic_mode() else None
+        return find_call_again(self) if paddle.in_dynamic_mode() else None
 
     def find_use(self) -> str:
         """Return what still needs the overrides, a clause, or ""; the caller holds ``CHANGES``."""
         if any(call.is_running for call in self._calls):
             return "while a call of the denoiser runs"
-        if any(call.stretches for call in self._calls):
+        if is_needed(self):
             return "before the backward pass of a call with gradient checkpointing, which runs its layers again"
         return ""
 
@@ -111,7 +112,7 @@ class DenoiserState:
             return denoising
         if not hasattr(self._without_pipeline, "denoising"):
             tracker = TimestepTracker(self.max_timestep)
-            self._without_pipeline.denoising = Denoising(tracker, self.config.reuse_steps, is_of_pipeline=False)
+            self._without_pipeline.denoising = Denoising(tracker, self.config, self.family, is_of_pipeline=False)
         return self._without_pipeline.denoising
 
     def warn_once(self, topic: str, message: str) -> None:

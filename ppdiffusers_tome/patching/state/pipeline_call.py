@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import threading
 from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ppdiffusers_tome.merging.grid import Grid
-from ppdiffusers_tome.patching.layer_class import list_overrides, reset_step_caches
+from ppdiffusers_tome.patching.layer_class import reset_step_caches, walk_overrides
 from ppdiffusers_tome.patching.models import list_models
 from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, PIPELINE_CALLS
-from ppdiffusers_tome.patching.state.progress import SchedulerTracker, Step, TimestepTracker
-from ppdiffusers_tome.patching.state.step_cache import StepReport, count_bytes
-from ppdiffusers_tome.patching.state.step_memory import StepMemory
-from ppdiffusers_tome.settings.step_schedule import UNET, choose_computed_steps, spread_slopes
+from ppdiffusers_tome.patching.state.progress import SchedulerTracker, TimestepTracker
+from ppdiffusers_tome.patching.step_cache import StepCache
+from ppdiffusers_tome.patching.step_memory import StepMemory
+from ppdiffusers_tome.settings.step_schedule import UNET
 
 if TYPE_CHECKING:
     import paddle
@@ -38,68 +36,33 @@ _END_IN_LIST = ("DDPMWuerstchenScheduler",)
 class Denoising:
     """The state of one denoiser over the steps of one denoising.
 
+    Args:
+        config, family: the denoiser's settings and its kind, see ``FAMILIES``.
+        scheduler: the class name of the pipeline's main scheduler, or "".
+
     Attributes:
         tracker: of the steps.
         is_of_pipeline: False for calls of a denoiser by itself.
+        advice: what to do where no schedule tells the steps.
         matchings: the reductions that steps share.
-        histories: the values of layers in earlier steps, for the cache over steps.
-        report: of the cache over steps.
+        cache: over steps.
         grids: tensors whose values describe a grid, their versions, and the grid, by the parent of blocks.
         has_merged: whether tokens merged in a block that ran; None before.
         progress: of all steps of a pipeline that ran, where a setting needs it.
-        family: the denoiser's, see ``FAMILIES``.
-        scheduler: the class name of the pipeline's main scheduler, or "".
-        num_steps, computed_steps: of the run of steps that the cache over steps is in, and those that are computed.
     """
 
     def __init__(
-        self, tracker: SchedulerTracker | TimestepTracker, reuse_steps: int, *, is_of_pipeline: bool = True,
-        family: str = UNET, scheduler: str = "",
+        self, tracker: SchedulerTracker | TimestepTracker, config: ToMeConfig, family: str = UNET, *,
+        is_of_pipeline: bool = True, scheduler: str = "",
     ) -> None:  # fmt: skip
         self.tracker, self.is_of_pipeline = tracker, is_of_pipeline
-        self.family, self.scheduler = family, scheduler
-        self.matchings = StepMemory(reuse_steps, _are_equal)
-        self.histories = StepMemory(math.inf, _are_equal)
-        self.report = StepReport()
+        self.advice = "this pipeline shows none" if is_of_pipeline else "call the model through its pipeline"
+        self.matchings = StepMemory(config.reuse_steps)
+        has_schedule = isinstance(tracker, SchedulerTracker)
+        self.cache = StepCache(config, family, scheduler, None if has_schedule else self.advice)
         self.grids: dict[Hashable, tuple[Sequence[paddle.Tensor], Sequence[int], Grid | None]] = {}
         self.has_merged: bool | None = None
         self.progress: set[float] = set()
-        self.num_steps = 0
-        self.computed_steps: frozenset[int] = frozenset()
-        self._slopes: Sequence[float] = ()
-
-    @property
-    def has_schedule(self) -> bool:
-        """True where the pipeline has a scheduler."""
-        return isinstance(self.tracker, SchedulerTracker)
-
-    @property
-    def advice(self) -> str:
-        """What to do where no schedule tells the steps."""
-        return "this pipeline shows none" if self.is_of_pipeline else "call the model through its pipeline"
-
-    def plan_steps(self, step: Step, config: ToMeConfig) -> None:
-        """Choose the computed steps of the run that a step begins."""
-        self.num_steps = step.num_steps or 1
-        self.computed_steps = choose_computed_steps(self.num_steps, config.cache, self.family, config.cache_steps)
-        self._slopes = spread_slopes(self.num_steps, config.cache_slope)
-
-    def keeps(self, number: int) -> bool:
-        """Return whether a skipped step will use what is computed in a step.
-
-        The last computed step before each skipped one is used and, for its slope, the one before that.
-        """
-        later = range(number + 1, min(number + self.has_slope + 2, self.num_steps))
-        return any(step not in self.computed_steps for step in later)
-
-    @property
-    def has_slope(self) -> bool:
-        """True where any step follows the slope between the last two computed steps."""
-        return any(self._slopes)
-
-    def slope_at(self, number: int) -> float:
-        """Return the share of the slope that a skipped step follows."""
-        return self._slopes[min(number, len(self._slopes) - 1)]
 
     def explain_bounds(self, config: ToMeConfig) -> str | None:
         """Explain a ``start`` or ``end`` that suits no step; None otherwise."""
@@ -141,7 +104,10 @@ class PipelineCall:
         A callback may call another model, to which the pipeline's steps do not apply.
         """
         if state not in self._denoisings:
-            names = (name for name, model in list_models(self._pipe) if state in _list_states(model))
+            names = (
+                name for name, model in list_models(self._pipe)
+                if any(override.state is state for override in walk_overrides(model))
+            )  # fmt: skip
             name, denoising = next(names, None), None
             if name is not None:
                 schedules = functools.partial(self._list_schedules, name)
@@ -150,7 +116,7 @@ class PipelineCall:
                     else TimestepTracker(state.max_timestep)
                 )  # fmt: skip
                 scheduler = type(getattr(self._pipe, "scheduler", None)).__name__
-                denoising = Denoising(tracker, state.config.reuse_steps, family=state.family, scheduler=scheduler)
+                denoising = Denoising(tracker, state.config, state.family, scheduler=scheduler)
             self._denoisings[state] = denoising
         return self._denoisings[state]
 
@@ -167,9 +133,7 @@ class PipelineCall:
         denoisings, self._denoisings = self._denoisings, {}
         for state, denoising in denoisings.items():
             if denoising is not None and state.config.cache:
-                entries = denoising.histories.entries
-                denoising.report.cache_bytes = count_bytes(chain.from_iterable(entry.values() for entry in entries))
-                state.last_image = denoising.report
+                state.last_image = denoising.cache.end()
             if is_complete and denoising is not None:
                 message = denoising.explain_bounds(state.config)
                 if message is not None:
@@ -211,33 +175,22 @@ def track_call(call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
         def run_generator(pipe: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             # The pipeline runs only between two items; its caller may run others during an item.
-            pipeline_call, items, is_complete = _begin(pipe), call(pipe, *args, **kwargs), False
-            try:
+            with _begin(pipe) as pipeline_call, closing(call(pipe, *args, **kwargs)) as items:
                 sent = None
                 while True:
                     with _make_current(pipeline_call):
                         try:
                             item = items.send(sent)
                         except StopIteration as stop:
-                            is_complete = True
                             return stop.value
                     sent = yield item
-            finally:
-                items.close()
-                pipeline_call.end(is_complete=is_complete)
 
         return run_generator
 
     @functools.wraps(call)
     def run_call(pipe: Any, /, *args: Any, **kwargs: Any) -> Any:
-        pipeline_call, is_complete = _begin(pipe), False
-        try:
-            with _make_current(pipeline_call):
-                output = call(pipe, *args, **kwargs)
-            is_complete = True
-        finally:
-            pipeline_call.end(is_complete=is_complete)
-        return output
+        with _begin(pipe) as pipeline_call, _make_current(pipeline_call):
+            return call(pipe, *args, **kwargs)
 
     return run_call
 
@@ -256,21 +209,22 @@ def is_tracked(call: Any) -> bool:
     return getattr(call, "__code__", None) in _TRACKED
 
 
-def _begin(pipe: Any) -> PipelineCall:
+@contextmanager
+def _begin(pipe: Any) -> Iterator[PipelineCall]:
+    """Begin a call of a pipeline, and end it however it ends."""
     # Pyramid Attention Broadcast keeps its cache: the first steps would reuse the attention of the last image.
     for _, model in list_models(pipe) if hasattr(type(pipe), "components") else ():
         layers = [layer for layer in model.sublayers(include_self=True) if "_diffusers_hook" in vars(layer)]
-        if layers and any(True for _ in _list_states(model)):
+        if layers and any(True for _ in walk_overrides(model)):
             for layer in layers:
                 reset_step_caches(layer)
-    return PipelineCall(pipe)
-
-
-def _list_states(model: Any) -> Iterator[Any]:
-    """Yield the states of all overrides on a model."""
-    for layer in model.sublayers(include_self=True):
-        for override in list_overrides(layer):
-            yield override.state
+    call = PipelineCall(pipe)
+    try:
+        yield call
+    except BaseException:
+        call.end(is_complete=False)
+        raise
+    call.end(is_complete=True)
 
 
 def _generate() -> Iterator[None]:
@@ -287,7 +241,3 @@ def _read_timesteps(scheduler: Any, timesteps: Any) -> list[float]:
     lists_the_end = any(cls.__name__ in _END_IN_LIST for cls in type(scheduler).__mro__)
     return numbers[:-1] if lists_the_end else numbers
 
-
-def _are_equal(one: paddle.Tensor, another: paddle.Tensor) -> bool:
-    """Return whether two tensors are equal; this waits for the device."""
-    return one.shape == another.shape and one.dtype == another.dtype and bool((one == another).all())

@@ -61,11 +61,60 @@ class TimestepTracker:
         return Step(progress, is_new_step=True, continues=continues)
 
 
+class Schedule:
+    """The timesteps of a scheduler, in the order of its steps; it may repeat some.
+
+    Attributes:
+        timesteps: one or more.
+        times: the place of each timestep among the different ones, the same for two that are equal.
+    """
+
+    def __init__(self, timesteps: Sequence[float]) -> None:
+        self.timesteps = timesteps
+        self._whole = timesteps[-1] - timesteps[0]
+        differs = (abs(later - earlier) > _SAME * abs(self._whole) for earlier, later in pairwise(timesteps))
+        self.times = list(accumulate(differs, initial=0))
+
+    def __len__(self) -> int:
+        return len(self.timesteps)
+
+    @property
+    def is_second_order(self) -> bool:
+        """True where all timesteps but the first come twice, as in Heun's; of PNDM's only the second does."""
+        return self.times == [(place + 1) // 2 for place in range(len(self))]
+
+    def goes_back(self, place: int, other: int) -> bool:
+        """Return whether time goes back from one place to another."""
+        return (self.timesteps[other] - self.timesteps[place]) * self._whole < -_SAME * self._whole * self._whole
+
+    def end_of_run(self, place: int, end: int) -> int:
+        """Return the place, at most ``end``, after the last one from which time does not go back."""
+        return next((each + 1 for each in range(place, end - 1) if self.goes_back(each, each + 1)), end)
+
+    def next_place(self, place: int, timestep: float) -> int:
+        """Return where a timestep is listed next after a place, -1 for the beginning."""
+        places = find_places(self.timesteps, timestep)
+        if place < 0 and len(places) > 1 and places[0] > 0 and self.is_second_order:
+            return places[1]  # img2img cuts the list after the call that ends a step
+        later = [each for each in places if each > place]
+        if later and place >= 0 and self.goes_back(place, later[0]):
+            # RePaint lists the way back to more noise, too, and calls no denoiser on it.
+            later.sort(key=lambda each: self.goes_back(each, min(each + 1, len(self) - 1)))
+        return [*later, *places, place + 1][0]
+
+    def interpolate_progress(self, timestep: float) -> float:
+        """Return the progress of a timestep between those of a falling schedule."""
+        for place, (entry, following) in enumerate(pairwise(self.timesteps)):
+            if entry >= timestep > following:
+                return (place + (entry - timestep) / (entry - following)) / len(self)
+        return 0.0 if timestep > self.timesteps[0] else (len(self) - 1) / len(self)
+
+
 class SchedulerTracker:
     """A tracker for a pipeline that has at least one schedule.
 
     Progress is the place of the timestep in its scheduler's list. Some pipelines pass another value to their denoiser,
-    such as a logarithm of the noise: then progress counts steps. A timestep between two of the list, such as a Karras
+    such as a logarithm of the noise: then each call is a step. A timestep between two of the list, such as a Karras
     level of a pipeline's own loop, has a progress between theirs.
 
     Steps that follow one another without a gap are a run. A run ends where time goes back (RePaint), where a listed
@@ -79,9 +128,8 @@ class SchedulerTracker:
 
     def __init__(self, schedules: Schedules, count_steps: Callable[[], int | None] = lambda: None) -> None:
         self._schedules, self._count_steps = schedules, count_steps
-        self._schedule: Sequence[float] = ()
-        self._is_listed = False
-        self._times: list[int] = []  # see ``Step.time``
+        self._schedule: Schedule | None = None
+        self._is_listed = False  # False for other values
         self._place = -1
         self._first_place = self._end = 0  # of the run; image-to-image begins in the middle
         self._timestep: float | None = None
@@ -91,112 +139,73 @@ class SchedulerTracker:
 
     def step_at(self, timestep: float) -> Step:
         """Track a call with a timestep and return its step."""
-        if self._is_listed and not any(_find_places(schedule, timestep) for schedule in self._schedules()):
-            return self._step_between(timestep)
+        schedule, schedules = self._schedule, self._schedules()
+        if schedule is not None and self._is_listed and not any(find_places(each, timestep) for each in schedules):
+            return self._step_between(schedule, timestep)
         self._between = None
-        begins = self._begin_schedule(timestep)
-        is_new_step = begins or timestep != self._timestep or self._is_listed_twice(timestep)
+        # Compared by value: a pipeline may copy its scheduler for every call (Panorama), and a thread may set it again.
+        begins = schedule is None or schedule.timesteps not in schedules or not (
+            timestep == self._timestep or self._next_place(schedule, timestep) > self._place
+        )
+        if schedule is None or begins:
+            schedule = self._begin_schedule(schedules, timestep)
         before = self._place
+        is_new_step = begins or timestep != self._timestep or self._is_listed_twice(schedule, timestep)
         if is_new_step:
-            self._place = self._next_place(timestep)
+            self._place = self._next_place(schedule, timestep)
         else:
             self._calls_per_place = 2  # or more: two halves, or two images in turns
         self._timestep = timestep
-        progress = self._place / max(len(self._schedule), self._place + 1)
-        if not self._is_listed:  # another value, such as a logarithm of the noise: one call is one step
-            steps = len(self._schedule)
-            number = self._place if self._place < steps else None
-            return Step(
-                progress, is_new_step=is_new_step, continues=not begins, number=number, num_steps=steps,
-                time=self._place,
-            )  # fmt: skip
-        time = self._times[self._place]
+        progress = self._place / max(len(schedule), self._place + 1)
+        if not self._is_listed:
+            number = self._place if self._place < len(schedule) else None
+            return Step(progress, is_new_step, not begins, number, len(schedule), time=self._place)
+        time = schedule.times[self._place]
         if begins:
-            self._end = min(self._place + (self._count_steps() or len(self._schedule)), len(self._schedule))
-        if begins or self._goes_back(before, self._place) or time > self._times[before] + 1:
-            self._first_place, begins = self._place, True
-        return Step(
-            progress, is_new_step=is_new_step, continues=not begins, number=self._place - self._first_place,
-            num_steps=self._end_of_run() - self._first_place, time=time,
-        )  # fmt: skip
+            self._end = min(self._place + (self._count_steps() or len(schedule)), len(schedule))
+        begins_run = begins or schedule.goes_back(before, self._place) or time > schedule.times[before] + 1
+        if begins_run:
+            self._first_place = self._place
+        num_steps = schedule.end_of_run(self._place, self._end) - self._first_place
+        return Step(progress, is_new_step, not begins_run, self._place - self._first_place, num_steps, time)
 
-    def _step_between(self, timestep: float) -> Step:
+    def _step_between(self, schedule: Schedule, timestep: float) -> Step:
         """Return the step of a timestep that is on no list.
 
         A single one is not part of the denoising: it is a callback's, for example.
         """
         is_alone, self._between = self._between is None, self._between or TimestepTracker()
         step = self._between.step_at(timestep)
-        progress = _interpolate_place(self._schedule, timestep) / len(self._schedule)
+        progress = schedule.interpolate_progress(timestep)
         if is_alone:
             return Step(progress, is_new_step=False, continues=False)
         return step._replace(progress=progress)
 
-    def _is_listed_twice(self, timestep: float) -> bool:
+    def _begin_schedule(self, schedules: Sequence[Sequence[float]], timestep: float) -> Schedule:
+        """Begin the schedule that begins with a timestep, else one that has it, else the first."""
+        beginning = [each for each in schedules if 0 in find_places(each, timestep)]
+        holding = [each for each in schedules if find_places(each, timestep)]
+        self._schedule = Schedule([*beginning, *holding, *schedules][0])
+        self._is_listed, self._place, self._calls_per_place = bool(holding), -1, 1
+        return self._schedule
+
+    def _next_place(self, schedule: Schedule, timestep: float) -> int:
+        return schedule.next_place(self._place, timestep) if self._is_listed else self._place + 1
+
+    def _is_listed_twice(self, schedule: Schedule, timestep: float) -> bool:
         """Return whether a call that repeats a timestep is the next step.
 
         Schedulers of second order list a timestep twice, once for each of two calls. If each place has several calls,
         they cannot be distinguished, and all count as one step.
         """
-        return self._calls_per_place == 1 and self._is_listed and self._place + 1 in _find_places(
-            self._schedule, timestep
-        )
-
-    def _begin_schedule(self, timestep: float) -> bool:
-        """Begin a schedule, maybe the same one again, if necessary; return whether."""
-        schedules = self._schedules()
-        advances = timestep == self._timestep or self._next_place(timestep) > self._place
-        # Compared by value: a pipeline may copy its scheduler for every call (Panorama), and a thread may set it again.
-        if self._schedule in schedules and advances:
-            return False
-        # The one that begins with the timestep, else one that has it, else the first.
-        beginning = [schedule for schedule in schedules if 0 in _find_places(schedule, timestep)]
-        holding = [schedule for schedule in schedules if _find_places(schedule, timestep)]
-        self._schedule, self._place = [*beginning, *holding, *schedules][0], -1
-        self._is_listed, self._calls_per_place = bool(_find_places(self._schedule, timestep)), 1
-        same = _SAME * abs(self._schedule[-1] - self._schedule[0])
-        differs = (abs(later - earlier) > same for earlier, later in pairwise(self._schedule))
-        self._times = list(accumulate(differs, initial=0))
-        return True
-
-    def _next_place(self, timestep: float) -> int:
-        """Return the place of the next step; schedules may repeat timesteps."""
-        places = _find_places(self._schedule, timestep) if self._is_listed else []
-        # All timesteps but the first come twice in Heun's schedules; of PNDM's only the second does.
-        is_second_order = self._times == [(place + 1) // 2 for place in range(len(self._schedule))]
-        if self._place < 0 and len(places) > 1 and places[0] > 0 and is_second_order:
-            return places[1]  # img2img cuts the list after the call that ends a step
-        later = [place for place in places if place > self._place]
-        if later and self._goes_back(self._place, later[0]):
-            # RePaint lists the way back to more noise, too, and calls no denoiser on it.
-            later.sort(key=lambda place: self._goes_back(place, min(place + 1, len(self._schedule) - 1)))
-        return [*later, *places, self._place + 1][0]
-
-    def _goes_back(self, place: int, other: int) -> bool:
-        """Return whether time goes back from one place of the schedule to another."""
-        if place < 0:
-            return False
-        whole = self._schedule[-1] - self._schedule[0]
-        return (self._schedule[other] - self._schedule[place]) * whole < -_SAME * whole * whole
-
-    def _end_of_run(self) -> int:
-        """Return the place after the last step from which time does not go back."""
-        places = range(self._place, self._end - 1)
-        return next((place + 1 for place in places if self._goes_back(place, place + 1)), self._end)
+        is_one = self._is_listed and self._calls_per_place == 1
+        return is_one and self._place + 1 in find_places(schedule.timesteps, timestep)
 
 
-def _find_places(schedule: Sequence[float], timestep: float) -> list[int]:
-    """Return the places of a timestep, maybe rounded, in a schedule."""
-    distances = [abs(entry - timestep) for entry in schedule]
+def find_places(timesteps: Sequence[float], timestep: float) -> list[int]:
+    """Return the places of a timestep, maybe rounded, in a list."""
+    distances = [abs(entry - timestep) for entry in timesteps]
     nearest = min(distances, default=float("inf"))
     if nearest > _ROUNDING * abs(timestep):
         return []
     return [place for place, distance in enumerate(distances) if distance == nearest]
-
-
-def _interpolate_place(schedule: Sequence[float], timestep: float) -> float:
-    """Return the interpolated place of a timestep in a falling schedule."""
-    for place, (entry, following) in enumerate(pairwise(schedule)):
-        if entry >= timestep > following:
-            return place + (entry - timestep) / (entry - following)
-    return 0.0 if not schedule or timestep > schedule[0] else float(len(schedule) - 1)

@@ -1,68 +1,129 @@
 """The calls of denoisers during gradient checkpointing.
 
 A layer that a backward pass runs again belongs to the call in which it first ran. It runs outside its denoiser, maybe
-in another thread, after other calls at other sizes. Paddle's ``recompute`` creates an object for each stretch that it
-runs twice, which exists from the first run to the last. The call is stored on that object, and so lives no longer than
-its graph. No argument refers to it, only a local variable of Paddle's functions, so this module reads Python's frames.
+in another thread, after other calls at other sizes. Paddle's ``recompute`` asks for a state where a stretch of layers
+runs first, keeps it as long as the graph, and hands it back where they run again (``custom_state_manager``): here a
+``Stretch``. Paddle 2.6 has no such state, and there a layer that runs again belongs to the last call that recorded
+gradients.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Hashable, Iterator
-from pathlib import Path
-from types import FrameType
+import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
+import paddle
 from paddle.distributed.fleet import recompute as _recompute
+
+from ppdiffusers_tome.patching.state.call_stack import CALL_STACK, CHANGES
 
 if TYPE_CHECKING:
     from ppdiffusers_tome.patching.state.calls import DenoiserCall
+    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
 
-_FOLDER = str(Path(_recompute.__file__).parent)
-# Functions of Paddle that run a stretch, and the variable of its object: reentrant, then not.
-_FIRST_RUN = {"forward": "ctx", "_recompute_without_reentrant": "storage"}
-_SECOND_RUN = {"backward": "ctx", "unpack": "storage"}
-_NAME = "_ppdiffusers_tome"
+_MANAGER: Any = getattr(_recompute, "custom_state_manager", None)
 
 
-def store_call(owner: Hashable, call: DenoiserCall) -> None:
-    """Store a call on every checkpointed stretch that now runs first."""
-    for stretch in _list_stretches(_FIRST_RUN):
-        calls = vars(stretch).setdefault(_NAME, {}).setdefault(owner, [])
-        if call not in calls:
-            calls.append(call)
-            call.stretches.add(id(stretch))
+class Stretch:
+    """Layers that a backward pass runs again.
 
-
-def find_stored_call(owner: Hashable, *, next_one: bool = False) -> DenoiserCall | None:
-    """Return the stored call if a backward pass runs the caller again.
-
-    ``next_one`` is True at the beginning of a call: a stretch may contain several calls, which run in the same order.
+    Attributes:
+        around: the calls of denoisers in which they run, innermost last.
+        within: the calls that began since, in order: those of the stretch, and then maybe others.
+        is_over: True once they ran again.
+        left: of those within, the calls that have not run again, while the stretch does.
     """
-    for stretch in _list_stretches(_SECOND_RUN):
-        calls = vars(stretch).get(_NAME, {}).get(owner)
-        if calls:
-            if next_one:
-                calls.append(calls.pop(0))
-            calls[-1].stretches.discard(id(stretch))
-            return calls[-1]
-    return None
+
+    def __init__(self) -> None:
+        again = _THREAD.again[-1][1].around if _THREAD.again else ()
+        self.around: list[DenoiserCall] = [*again, *CALL_STACK.calls]
+        self.within: list[DenoiserCall] = []
+        self.left: list[DenoiserCall] = []
+        self.is_over, self.thread = False, threading.get_ident()
+
+
+class _Thread(threading.local):
+    """The stretches that run again in one thread, each with the state that Paddle restores afterwards."""
+
+    def __init__(self) -> None:
+        self.again: list[tuple[Stretch | None, Stretch]] = []
+        self.newest: weakref.ref[Stretch] | None = None
+
+
+_THREAD = _Thread()
+_STRETCHES: weakref.WeakSet[Stretch] = weakref.WeakSet()
+
+
+def note_call(call: DenoiserCall) -> None:
+    """Note a call that begins in every stretch that may run first in this thread."""
+    if _MANAGER is None and call.in_graph:
+        call.state.last_graph_call = call
+    with CHANGES:
+        for stretch in _STRETCHES:
+            if stretch.thread == threading.get_ident() and not stretch.is_over:
+                stretch.within.append(call)
 
 
 def is_second_run() -> bool:
-    """Return whether a backward pass runs the caller again."""
-    return any(True for _ in _list_stretches(_SECOND_RUN))
+    """Return whether a backward pass runs layers again in this thread."""
+    return bool(_THREAD.again)
 
 
-def _list_stretches(variables: dict[str, str]) -> Iterator[Any]:
-    """Yield the objects of the running stretches, innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_name
-        # The name first: access to a frame's variables creates a dictionary, which Python keeps.
-        if name in variables and frame.f_code.co_filename.startswith(_FOLDER):
-            stretch = frame.f_locals.get(variables[name])
-            if hasattr(stretch, "__dict__"):
-                yield stretch
-        frame = frame.f_back
+def find_call_again(state: DenoiserState) -> DenoiserCall | None:
+    """Return the call of a denoiser in which the layers that run again ran first."""
+    if _MANAGER is None:
+        return state.last_graph_call if paddle.is_grad_enabled() else None
+    calls = _THREAD.again[-1][1].around if _THREAD.again else ()
+    return next((call for call in reversed(calls) if call.state is state), None)
+
+
+def next_call_again(state: DenoiserState) -> DenoiserCall | None:
+    """Return the call of a denoiser that a backward pass begins again."""
+    left = _THREAD.again[-1][1].left
+    call = next((call for call in left if call.state is state), None)
+    if call is not None:
+        left.remove(call)
+    return call
+
+
+def is_needed(state: DenoiserState) -> bool:
+    """Return whether a backward pass is to run layers of a denoiser again; the caller holds ``CHANGES``."""
+    calls = (call for stretch in _STRETCHES if not stretch.is_over for call in (*stretch.around, *stretch.within))
+    return any(call.state is state for call in calls)
+
+
+def _begin_stretch() -> Stretch:
+    stretch = Stretch()
+    with CHANGES:
+        _STRETCHES.add(stretch)
+    _THREAD.newest = weakref.ref(stretch)
+    return stretch
+
+
+def _switch(stretch: Stretch) -> None:
+    """Let a stretch run again, or end that, where Paddle restores the state from before."""
+    if _THREAD.again and _THREAD.again[-1][0] is stretch:
+        _THREAD.again.pop()
+        return
+    stretch.is_over, stretch.left = True, list(stretch.within)
+    _THREAD.again.append((None if _THREAD.newest is None else _THREAD.newest(), stretch))
+
+
+def _keep_stretches() -> None:
+    """Give Paddle the functions for its one state, with those that somebody gave it before."""
+    get_other, set_other = _MANAGER.custom_get_state_func, _MANAGER.custom_set_state_func
+
+    def get_state(*_: Any) -> tuple[Stretch, Any]:
+        return _begin_stretch(), None if get_other is None else get_other()
+
+    def set_state(state: tuple[Stretch, Any]) -> None:
+        _switch(state[0])
+        if set_other is not None:
+            set_other(state[1])
+
+    _MANAGER.custom_get_state_func, _MANAGER.custom_set_state_func = get_state, set_state
+
+
+if _MANAGER is not None:
+    _keep_stretches()

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 MODEL, CONTROLNET, DIT, EMOJI = (Path(__file__).parent / name for name in ("model", "controlnet", "dit", "emoji"))
-PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")  # the commands' default
+# The commands' defaults.
+PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")
+EMOJI_PROMPTS = ("face", "bird", "car")
 
 
 def load_dit(**keywords: Any) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from ppdiffusers_tome.tuning.measurement import Meter as Meter
 from ppdiffusers_tome.tuning.measurement import device_memory
+from ppdiffusers_tome.tuning.measurement import highest_peak as highest_peak
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _WORDS = (
@@ -38,12 +39,6 @@ def is_out_of_memory(error: Exception) -> bool:
 def explain_peak() -> str:
     """Explain the meaning of ``peak_bytes`` on this device with this Paddle."""
     return device_memory().meaning
-
-
-def highest_peak(peaks: Iterable[int | None]) -> int | None:
-    """Return the highest of several peaks; None if one of them was not measured."""
-    peaks = list(peaks)
-    return None if None in peaks else max(peaks)  # type: ignore[type-var]
 
 
 def _read_cgroups() -> Iterator[tuple[int, int]]:

@@ -76,7 +76,7 @@ def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def inputs(case: Case) -> dict[str, np.ndarray]:
-    """``sample``, ``timestep``, ``text`` and the control picture, all float32."""
+    """``sample``, ``timestep``, ``text`` and the control image, all float32."""
     draw = np.random.default_rng(case.height * 1000 + case.width + case.batch)
     # Neighbours resemble each other, as in a latent, so that tokens do merge with their like.
     coarse = draw.standard_normal((case.batch, 4, case.height // 2 + 1, case.width // 2 + 1))

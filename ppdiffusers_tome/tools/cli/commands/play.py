@@ -11,7 +11,6 @@ import tempfile
 
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries, warn
-from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.generation.arguments import add_controlnet_argument, add_image_arguments
 from ppdiffusers_tome.tools.generation.model_sources import BUNDLED
 from ppdiffusers_tome.tools.generation.settings import Settings, check_prompts, parse_settings
@@ -89,7 +88,7 @@ def parse_arguments(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     for name in args.allow_host:
         if not _HOST_NAME.fullmatch(name):
             raise UserError(f"--allow-host {name} must be a name such as play.example.org, or *.example.org")
-    prompts = check_prompts(args.prompt, PROMPTS[:1])
+    prompts = check_prompts(args.prompt, settings.model.prompts[:1])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and the page begins with one; give one --prompt")
     from ppdiffusers_tome.tools.play.studio import MAX_SEED, MAX_STEPS

@@ -18,7 +18,6 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.tools.console.output import quiet_libraries
 from ppdiffusers_tome.tools.console.tables import Page, Table
-from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.files import refuse_existing, write_text
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
@@ -72,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has its own ratio
-    prompts, kept = check_prompts(args.prompt, PROMPTS[:2]), common_settings(args.config, get_tome_overrides(args))
+    prompts, kept = check_prompts(args.prompt, settings.model.prompts[:2]), common_settings(args.config, get_tome_overrides(args))
     list_candidates(settings=kept, steps=settings.steps)  # an error before anything is loaded
     wanted = (args.target_psnr, args.target_speedup, args.max_memory)
     target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.tools.console.output import print_line, quiet_libraries
-from ppdiffusers_tome.tools.demo_model import PROMPTS
 from ppdiffusers_tome.tools.files import prepare_folder, write_json
 from ppdiffusers_tome.tools.generation.arguments import (
     add_controlnet_arguments,
@@ -49,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    settings, prompts = parse_settings(args, args.ratio), check_prompts(args.prompt, PROMPTS[1:2])
+    settings = parse_settings(args, args.ratio)
+    prompts = check_prompts(args.prompt, settings.model.prompts[1:2])
     if len(prompts) > 1:
         raise UserError(f"{len(prompts)} prompts were given, and visualize shows one image; give one --prompt")
     if settings.tome.ratio == 0 or not METHODS[settings.tome.method].compares:

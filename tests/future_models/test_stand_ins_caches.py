@@ -12,8 +12,8 @@ import numpy as np
 import paddle
 import pytest
 
-from newer.stand_ins import FAMILIES, Attention, Family, FeedForward, Model, Processor, RoundTheNorms
-from newer.test_stand_ins import attentions, blocks, case, same, set_processors
+from future_models.stand_ins import FAMILIES, Attention, Family, FeedForward, Model, Processor, RoundTheNorms
+from future_models.test_stand_ins import attentions, blocks, case, same, set_processors
 from patching.contract import EverySecond
 from ppdiffusers_tome import apply_tome, remove_tome
 from zoo.specimen import Inputs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from house.pages import DOCS, PAGES, README, ROOT, list_targets, sections
+from repository.pages import DOCS, PAGES, README, ROOT, list_targets, sections
 
 CHINESE = {page: DOCS / "en" / page.relative_to(DOCS / "zh") for page in PAGES if DOCS / "zh" in page.parents}
 CHINESE[ROOT / "README.zh-CN.md"] = README

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from house.pages import DOCS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
+from repository.pages import DOCS
 
 FIDELITY = DOCS / "measured" / "fidelity"
 sys.path.append(str(FIDELITY.parent))

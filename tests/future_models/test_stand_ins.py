@@ -9,7 +9,7 @@ import numpy as np
 import paddle
 import pytest
 
-from newer.stand_ins import (
+from future_models.stand_ins import (
     FAMILIES,
     Attention,
     Family,
@@ -64,7 +64,7 @@ def blocks(model: Model) -> list[Any]:
 
 
 def attentions(model: Model) -> Iterator[Attention]:
-    """Those of the picture's tokens."""
+    """Those of the image's tokens."""
     return (layer for layer in model.sublayers() if isinstance(layer, Attention) and not layer.cross)
 
 
@@ -131,7 +131,7 @@ class ByHand:
                 for name in ("image_rotary_emb", "rotary_emb"):
                     if keywords.get(name) is not None:
                         keywords[name] = self.rows(keywords[name])
-                if "attention_mask" in keywords:  # it hides nothing of the picture, whose keys are first
+                if "attention_mask" in keywords:  # it hides nothing of the image, whose keys are first
                     keywords["attention_mask"] = keywords["attention_mask"][..., self.grid.num_tokens - self.left :]
                 out = forward(**keywords)
             return (self.unmerge(out[0]), *out[1:]) if isinstance(out, tuple) else self.unmerge(out)
@@ -156,7 +156,7 @@ class ByHand:
         return paddle.concat([tokens[:, :others], paddle.to_tensor(np.stack(own))], axis=1)
 
     def rows(self, rotary: Rotary) -> Rotary:
-        """Those of a text, and of the picture those of each image's destinations, ``[batch, 1, left, channels]``."""
+        """Those of a text, and of the image those of each image's destinations, ``[batch, 1, left, channels]``."""
 
         def gather_rows(part: paddle.Tensor) -> paddle.Tensor:
             rows = part.numpy().reshape([-1, part.shape[-1]])
@@ -220,22 +220,22 @@ def test_todo_is_the_model_whose_other_keys_are_hidden(family: Family, ratio: fl
 
 @pytest.mark.parametrize("family", [case(family) for family in FAMILIES.values() if family.text])
 @pytest.mark.parametrize("method", ["tome", "todo", "pool", "keys"])
-def test_a_text_that_sees_no_picture_stays_what_it_is(family: Family, method: str) -> None:
+def test_a_text_that_sees_no_image_stays_what_it_is(family: Family, method: str) -> None:
     """So its tokens never merge, and their positions are their own."""
     behind, before = slice(TEXT_TOKENS, None), slice(-TEXT_TOKENS)
     model = family.build()
     for attention in attentions(model):
         if attention.text:
             attention.hidden_keys = behind if attention.text == FIRST else before
-    picture, text = family.run(model)
+    image, text = family.run(model)
     apply_tome(model, 0.5, method=method)
     for block in blocks(model):
         if isinstance(block, FluxSingleTransformerBlock):  # the text is within what merges, and comes last of it
             block.attn.hidden_keys = before
-    merged_picture, merged_text = family.run(model)
+    merged_image, merged_text = family.run(model)
     assert change([merged_text], [text]) <= 1e-6
     if method == "tome":
-        assert change([merged_picture], [picture]) >= 1e-3
+        assert change([merged_image], [image]) >= 1e-3
 
 
 def groups_of(family: Family, latent: paddle.Tensor, **settings: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Tokens of text, time and image embeddings stand among those of the picture, and never merge."""
+"""Tokens of text, time and image embeddings stand among those of the image, and never merge."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def test_rows_of_tokens_before_the_grid_hold_nothing_else(build: Any, run: Any, 
 )  # fmt: skip
 def test_levels_are_those_of_the_grids(zoo: Any, level: int) -> None:
     model = zoo.SPECIMEN.build()
-    site = min(find_blocks(model), key=lambda site: site.level)
-    assert site.level == level
+    block = min(find_blocks(model), key=lambda block: block.level)
+    assert block.level == level
     for matching in matchings(apply_tome(model), zoo.SPECIMEN.run):
-        assert (matching.num_tokens - site.adapter.prefix(site.parent, None)) * level**2 == 16 * 16
+        assert (matching.num_tokens - block.adapter.prefix(block.parent, None)) * level**2 == 16 * 16
 
 
 def test_text_of_stable_diffusion_3_never_merges() -> None:
@@ -111,8 +111,8 @@ def test_text_of_stable_diffusion_3_never_merges() -> None:
     (text,) = inputs_of(block.ff_context, model, sd3.SPECIMEN.run)
     assert text.shape[1] == tiny.TEXT_TOKENS
     for path in ("attn.to_q", "attn.to_k", "attn.to_v", "ff"):
-        (picture,) = inputs_of(find_layer(block, path), model, sd3.SPECIMEN.run)
-        assert picture.shape[1] == GRID_TOKENS - int(0.7 * GRID_TOKENS)
+        (image,) = inputs_of(find_layer(block, path), model, sd3.SPECIMEN.run)
+        assert image.shape[1] == GRID_TOKENS - int(0.7 * GRID_TOKENS)
     assert all(matching.num_tokens == GRID_TOKENS for matching in matchings(model, sd3.SPECIMEN.run))
 
 

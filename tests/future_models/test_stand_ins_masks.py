@@ -8,8 +8,8 @@ import paddle
 import pytest
 
 import tiny
-from newer.stand_ins import FAMILIES
-from newer.test_stand_ins import case, change
+from future_models.stand_ins import FAMILIES
+from future_models.test_stand_ins import case, change
 from ppdiffusers_tome import NothingToMergeError, apply_tome
 from zoo.specimen import Inputs
 
@@ -48,8 +48,8 @@ def test_hidden_tokens_of_a_text_stay_hidden(method: str, proportional: bool) ->
     other = paddle.where((seen == 0).unsqueeze(2), text + 3, text)
 
     def run_last_image(**changes: Any) -> list[Any]:
-        picture, made_of_text = family.run(model, inputs, **changes)
-        return [picture[-1], made_of_text[-1][seen[-1].numpy() == 1]]
+        image, made_of_text = family.run(model, inputs, **changes)
+        return [image[-1], made_of_text[-1][seen[-1].numpy() == 1]]
 
     assert change(run_last_image(encoder_hidden_states=other), run_last_image()) == 0
     all_seen = dict(encoder_attention_mask=paddle.ones_like(seen))

@@ -1,6 +1,6 @@
 """Small models that stand in for those that only a newer ppdiffusers has.
 
-Adapters find blocks and their hosts by the names of classes, so these have the real names, and whatever token merging
+Adapters find blocks and their parents by the names of classes, so these have the real names, and whatever token merging
 rests on: which layers there are, what they are called with, by position or by keyword, where the tokens of a text
 stand, in what form positions come. What is between is the least that tells a wrong token from a right one, in float32
 and with a plain softmax, so that it runs on every Paddle.
@@ -90,9 +90,9 @@ class Processor:
         made = attend(queries, keys, values, attention_mask, attention.hidden_keys)
         if text is None or attention.cross:
             return self.project(attention, made)
-        picture, text = apart(made, text.shape[1], attention.text)
+        image, text = apart(made, text.shape[1], attention.text)
         text = attention.to_add_out(text) if attention.apart else self.project(attention, text)
-        return self.project(attention, picture), text
+        return self.project(attention, image), text
 
     def heads(self, attention: Attention, x: Tensor, norm: nn.Layer | None = None) -> Tensor:
         """``[batch, heads, tokens, channels of a head]``."""
@@ -122,7 +122,7 @@ def join_text(tokens: Tensor, text_tokens: Tensor, where: str, axis: int = 1) ->
 
 
 def apart(tokens: Tensor, num_others: int, where: str) -> tuple[Tensor, Tensor]:
-    """A picture's tokens and those beside them."""
+    """An image's tokens and those beside them."""
     if where == FIRST:
         return tokens[:, num_others:], tokens[:, :num_others]
     return tokens[:, :-num_others], tokens[:, -num_others:]
@@ -286,18 +286,18 @@ class DualBlock(nn.Layer):
         self.attn, self.attn2 = attn, attn2
         self.ff, self.ff_context = FeedForward(), FeedForward()
 
-    def run(self, picture: Tensor, text: Tensor, temb: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
-        normed, gate, *second = self.norm1(picture, emb=temb)
+    def run(self, image: Tensor, text: Tensor, temb: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+        normed, gate, *second = self.norm1(image, emb=temb)
         normed_text, gate_of_text = self.norm1_context(text, emb=temb)
         made, of_text = self.attn(hidden_states=normed, encoder_hidden_states=normed_text, **given)
-        picture, text = picture + gate * made, text + gate_of_text * of_text
+        image, text = image + gate * made, text + gate_of_text * of_text
         if second:
-            picture = picture + gate * self.attn2(hidden_states=second[0])
-        return picture + self.ff(plain_norm(picture)), text + self.ff_context(plain_norm(text))
+            image = image + gate * self.attn2(hidden_states=second[0])
+        return image + self.ff(plain_norm(image)), text + self.ff_context(plain_norm(text))
 
 
 class SingleBlock(nn.Layer):
-    """Picture and text in one sequence, with the feed-forward layer beside attention."""
+    """Image and text in one sequence, with the feed-forward layer beside attention."""
 
     def __init__(self, attn: Attention) -> None:
         super().__init__()
@@ -352,9 +352,9 @@ class HunyuanVideoSingleTransformerBlock(SingleBlock):
         words = encoder_hidden_states.shape[1]
 
         def attend(normed: Tensor) -> Tensor:
-            picture, text = apart(normed, words, LAST)
+            image, text = apart(normed, words, LAST)
             given = dict(attention_mask=attention_mask, image_rotary_emb=image_rotary_emb)
-            return join_text(*self.attn(hidden_states=picture, encoder_hidden_states=text, **given), LAST)
+            return join_text(*self.attn(hidden_states=image, encoder_hidden_states=text, **given), LAST)
 
         return apart(self.run(join_text(hidden_states, encoder_hidden_states, LAST), temb, attend), words, LAST)
 
@@ -375,15 +375,15 @@ class CogVideoXBlock(nn.Layer):
     def forward(
         self, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, image_rotary_emb: Rotary | None
     ) -> tuple[Tensor, Tensor]:
-        picture, text = hidden_states, encoder_hidden_states
-        normed, normed_text, gate = self.norm1(picture, text, emb=temb)
+        image, text = hidden_states, encoder_hidden_states
+        normed, normed_text, gate = self.norm1(image, text, emb=temb)
         made, of_text = self.attn1(
             hidden_states=normed, encoder_hidden_states=normed_text, image_rotary_emb=image_rotary_emb
         )
-        picture, text = picture + gate * made, text + gate * of_text
-        normed, normed_text, gate = self.norm2(picture, text, emb=temb)
+        image, text = image + gate * made, text + gate * of_text
+        normed, normed_text, gate = self.norm2(image, text, emb=temb)
         made, of_text = apart(self.ff(join_text(normed, normed_text, FIRST)), text.shape[1], FIRST)
-        return picture + gate * made, text + gate * of_text
+        return image + gate * made, text + gate * of_text
 
 
 class VCtrlBlock(nn.Layer):
@@ -558,7 +558,7 @@ class Family:
         arguments: what a pipeline would call it with.
         options: of the stand-in, where they are not the usual ones.
         video: it has frames.
-        text: it has tokens of a text beside the picture's in attention.
+        text: it has tokens of a text beside the image's in attention.
         takes_mask: its attention does.
         by_keyword: all its attention is called so, which hooks see on Paddle 3 alone.
     """
@@ -587,7 +587,7 @@ def _flux(inputs: Inputs) -> dict[str, Any]:
     # Pipelines give the text no positions; here it has some, or nobody would see that they are used.
     txt_ids = txt_ids + paddle.arange(TEXT_TOKENS, dtype="float32").unsqueeze(1)
     return dict(
-        hidden_states=cut_into_patches(inputs.picture(CHANNELS).unsqueeze(2)), encoder_hidden_states=inputs.text(),
+        hidden_states=cut_into_patches(inputs.image(CHANNELS).unsqueeze(2)), encoder_hidden_states=inputs.text(),
         timestep=inputs.timesteps / 1000, guidance=paddle.full([inputs.batch], 3.5), img_ids=img_ids, txt_ids=txt_ids,
     )  # fmt: skip
 
@@ -596,28 +596,28 @@ def _hunyuan(inputs: Inputs) -> dict[str, Any]:
     seen = paddle.ones([inputs.batch, TEXT_TOKENS], dtype="int64")
     seen[-1, -2:] = 0  # of the last text
     return dict(
-        hidden_states=inputs.picture(CHANNELS, inputs.frames), timestep=inputs.timesteps,
+        hidden_states=inputs.image(CHANNELS, inputs.frames), timestep=inputs.timesteps,
         encoder_hidden_states=inputs.text(), encoder_attention_mask=seen,
         guidance=paddle.full([inputs.batch], 6000.0),
     )  # fmt: skip
 
 
 def _wan(inputs: Inputs) -> dict[str, Any]:
-    latent = inputs.picture(CHANNELS, inputs.frames)
+    latent = inputs.image(CHANNELS, inputs.frames)
     return dict(hidden_states=latent, timestep=inputs.timesteps, encoder_hidden_states=inputs.text())
 
 
 def _cogvideox(inputs: Inputs) -> dict[str, Any]:
-    latent = inputs.picture(inputs.frames, CHANNELS)
+    latent = inputs.image(inputs.frames, CHANNELS)
     return dict(hidden_states=latent, encoder_hidden_states=inputs.text(), timestep=inputs.timesteps)
 
 
 def _vctrl(inputs: Inputs) -> dict[str, Any]:
-    return dict(sample=inputs.picture(inputs.frames, CHANNELS), timestep=inputs.timesteps)
+    return dict(sample=inputs.image(inputs.frames, CHANNELS), timestep=inputs.timesteps)
 
 
 def _sd3_controlnet(inputs: Inputs) -> dict[str, Any]:
-    latent = inputs.picture(CHANNELS)
+    latent = inputs.image(CHANNELS)
     return dict(hidden_states=latent, encoder_hidden_states=inputs.text(), timestep=inputs.timesteps)
 
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import paddle
 
 Values = dict[Hashable, Any]
+CALLS_DIFFER = (
+    "this model's calls cannot be told apart from step to step, as what it is given beside its latents is new in every "
+    "step, or the same in several calls of one"
+)
 _PATIENCE = 3  # consecutive calls without a match before this is logged
 
 
@@ -32,11 +36,11 @@ class StepMemory:
 
     Args:
         num_steps: after so many steps calls begin with no values; infinite for all of the denoising.
-        are_equal: whether two tensors are equal.
+        are_equal: whether two tensors are equal; by default by their values, which waits for the device.
     """
 
-    def __init__(self, num_steps: float, are_equal: Callable[[paddle.Tensor, paddle.Tensor], bool]) -> None:
-        self._num_steps, self._are_equal = num_steps, are_equal
+    def __init__(self, num_steps: float, are_equal: Callable[[Any, Any], bool] | None = None) -> None:
+        self._num_steps, self._are_equal = num_steps, are_equal or _are_equal
         self._age = -1  # steps since all values were new
         self._previous: list[_Entry] = []
         self._current: list[_Entry] = []
@@ -84,3 +88,7 @@ class StepMemory:
             return False
         rows = zip(entry.conditioning, conditioning, entry.versions, versions, strict=True)
         return all(v == w if a is b else self._are_equal(a, b) for a, b, v, w in rows)
+
+
+def _are_equal(one: paddle.Tensor, another: paddle.Tensor) -> bool:
+    return one.shape == another.shape and one.dtype == another.dtype and bool((one == another).all())

@@ -14,9 +14,9 @@ import numpy as np
 import paddle
 import pytest
 
-from newer import stand_ins
-from newer.stand_ins import FIRST, Model, apart, join_text
-from newer.test_stand_ins import same
+from future_models import stand_ins
+from future_models.stand_ins import FIRST, Model, apart, join_text
+from future_models.test_stand_ins import same
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.layer_class import list_overrides
 from zoo.specimen import Inputs

@@ -16,8 +16,8 @@ import pytest
 from paddle import nn
 
 import tiny
-from newer.stand_ins import FAMILIES, HEADS, Model, Processor, RoundTheNorms, VCtrlBlock
-from newer.test_stand_ins import attentions, change, same, set_processors
+from future_models.stand_ins import FAMILIES, HEADS, Model, Processor, RoundTheNorms, VCtrlBlock
+from future_models.test_stand_ins import attentions, change, same, set_processors
 from ppdiffusers_tome import apply_tome, remove_tome
 from ppdiffusers_tome.patching.recorder import record_merging
 from zoo.specimen import Inputs, create
@@ -126,7 +126,7 @@ def test_a_processor_that_goes_round_layers_which_tome_needs_runs_unmerged(
     name: str, kind: type[Processor], method: str
 ) -> None:
     family = FAMILIES[name]
-    # FLUX's single blocks norm a text as they norm the picture.
+    # FLUX's single blocks norm a text as they norm the image.
     blocks = dict(dual=2, single=0) if kind is FusedTextNorms else {}
     model = set_processors(family.build(**blocks), kind)
     plain = family.run(model)
@@ -233,7 +233,7 @@ def test_what_a_controlnet_adds_keeps_no_step_from_taking_matchings_over() -> No
 
 
 def test_positions_that_are_no_grid_run_unmerged() -> None:
-    """Such as those of two pictures side by side, or column by column."""
+    """Such as those of two images side by side, or column by column."""
     model, given = FLUX.build(), FLUX.arguments(Inputs())
     rows = given["img_ids"]
     for ids in (paddle.concat([rows[:32], rows[:32]]), rows.flip(0), rows[:, [0, 2, 1]]):

@@ -10,10 +10,10 @@ from typing import Any
 import ppdiffusers
 import pytest
 
-from house.pages import DOCS, README, ROOT, sections
 from ppdiffusers_tome.cpu.chunked_attention import enable_chunked_attention
 from ppdiffusers_tome.tools.demo_model import CONTROLNET, MODEL
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, square_image
+from repository.pages import DOCS, README, ROOT, sections
 
 NAMES = ("StableDiffusion", "StableDiffusionControlNet", "StableDiffusionImg2Img", "PaddleInferStableDiffusion")
 FOLDERS = ("get-started", "guides", "reference")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from house.pages import ROOT
+from repository.pages import ROOT
 
 # Training, zoo, tests and our own benchmarks are not in it.
 UNWANTED = ("training", "zoo", "losses", "tests", "dit/vae/diffusion_paddle_model.safetensors")

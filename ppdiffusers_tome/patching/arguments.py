@@ -1,0 +1,42 @@
+"""The arguments of a layer's call, by position or name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from paddle.nn import Layer
+
+Arguments = tuple[Any, ...]
+Keywords = Mapping[str, Any]
+
+
+def first_argument(layer: Layer, args: Arguments, kwargs: Keywords) -> Any:
+    """Return the first argument of a layer's call, or None."""
+    return args[0] if args else kwargs.get(_list_parameters(type(layer).forward)[0])
+
+
+def replace_first_argument(
+    layer: Layer, args: Arguments, kwargs: Keywords, value: Any
+) -> tuple[Arguments, dict[str, Any]]:
+    """Return the arguments of a layer's call with the first one replaced."""
+    if args:
+        return (value, *args[1:]), dict(kwargs)
+    return args, {**kwargs, _list_parameters(type(layer).forward)[0]: value}
+
+
+def find_arguments(
+    layer: Layer, args: Arguments, kwargs: Keywords, keys: Sequence[int | str]
+) -> list[Any] | None:
+    """Return arguments by position or name; None where one is missing."""
+    parameters = _list_parameters(type(layer).forward)
+    arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    found = [arguments.get(parameters[key] if isinstance(key, int) else key) for key in keys]
+    return None if any(value is None for value in found) else found
+
+
+@lru_cache(maxsize=64)
+def _list_parameters(forward: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(forward).parameters)[1:]

@@ -1,0 +1,399 @@
+"""The cache over steps: some calls of a denoiser skip most of its layers.
+
+Merging makes a call cheaper; this makes some calls skip most of their layers. A skipped step adds what those layers
+added in the last computed step, moved along a share of the slope between the last two (TaylorSeer, arXiv 2503.06923,
+has the whole slope). ``settings/step_schedule.py`` chooses the steps; all else is here: the values of layers over
+steps, the plan of a denoising, and the overrides of the layers that a skipped step does not run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import paddle
+from paddle.nn import Layer
+
+from ppdiffusers_tome.patching.adapters.adapter import UNETS
+from ppdiffusers_tome.patching.arguments import find_arguments
+from ppdiffusers_tome.patching.blocks import MergeableBlock, find_blocks, is_a, stores_attention_maps
+from ppdiffusers_tome.patching.layer_class import Override
+from ppdiffusers_tome.patching.step_memory import CALLS_DIFFER, StepMemory
+from ppdiffusers_tome.settings.config import ToMeConfig
+from ppdiffusers_tome.settings.step_schedule import MIN_STEPS, UNET, choose_computed_steps, spread_slopes
+from ppdiffusers_tome.settings.types import format_setting
+
+if TYPE_CHECKING:
+    from ppdiffusers_tome.patching.state.calls import DenoiserCall
+    from ppdiffusers_tome.patching.state.denoiser_state import DenoiserState
+    from ppdiffusers_tome.patching.state.progress import Step
+
+
+@dataclass
+class History:
+    """The value of a layer in the computed steps, extrapolated to others.
+
+    Attributes:
+        has_slope: True where the slope is kept, too.
+        time: of the last computed step, see ``Step.time``.
+        value: a tensor, or tuples, lists and mappings of tensors.
+        slope: its change over time between the last two computed times; None before the second, or without
+            ``has_slope``.
+        is_repeated: True where the layer ran several times in one call, so that it cannot be predicted.
+    """
+
+    has_slope: bool
+    time: int | None = None
+    value: Any = None
+    slope: Any = None
+    is_repeated: bool = False
+
+    def add(self, time: int, value: Any) -> None:
+        """Store the value of a computed step, of the same shapes as before."""
+        # Two steps of one timestep, as of Heun, have no distance: the slope stays that of the steps before.
+        if self.has_slope and self.time is not None and time != self.time:
+            distance = time - self.time
+            self.slope = map_tensors(lambda new, old: (new - old) / distance, value, self.value)
+        self.time, self.value = time, value
+
+    def predict(self, time: int, share: float) -> Any:
+        """Return the value that a skipped step uses, along a share of the slope."""
+        if self.slope is None or self.time is None or share == 0:
+            return self.value
+        distance = share * (time - self.time)
+        return map_tensors(lambda value, slope: value + slope * distance, self.value, self.slope)
+
+
+@dataclass
+class StepReport:
+    """The calls of a denoiser in one image, one a step or, with guidance in calls of its own, two.
+
+    Attributes:
+        num_computed, num_skipped: calls that ran all layers, and calls in which the cache over steps skipped most.
+        computed_steps: the steps that ran all layers, by number, where the pipeline's scheduler tells them.
+        cache_bytes: the memory of the cache over steps at the end of the image.
+    """
+
+    num_computed: int = 0
+    num_skipped: int = 0
+    cache_bytes: int = 0
+    computed_steps: tuple[int, ...] = ()
+
+    def count(self, step: int | None, *, is_skipped: bool) -> None:
+        """Count a call that ended."""
+        self.num_computed += not is_skipped
+        self.num_skipped += is_skipped
+        if step is not None and not is_skipped and step not in self.computed_steps:
+            self.computed_steps = (*self.computed_steps, step)
+
+    def __add__(self, report: StepReport) -> StepReport:
+        return StepReport(
+            self.num_computed + report.num_computed, self.num_skipped + report.num_skipped,
+            self.cache_bytes + report.cache_bytes, tuple(sorted({*self.computed_steps, *report.computed_steps})),
+        )  # fmt: skip
+
+
+@dataclass
+class CachedStep:
+    """One call of a denoiser with a cache over steps.
+
+    Attributes:
+        time: see ``Step.time``.
+        is_computed: True in a step that runs all layers.
+        is_kept: True in a computed step whose values a later step will use.
+        slope: the share of the slope that a skipped step follows.
+        has_slope: False where no step follows any.
+        histories: of the layers in the calls of the steps before that belong to this one.
+        stacks: the inputs of the stacks of blocks that run now, or their predicted outputs in a skipped step.
+        record: called with the key and value of each stored layer; None outside of tuning.
+        has_skipped: True once a layer was skipped.
+    """
+
+    time: int
+    is_computed: bool
+    is_kept: bool
+    slope: float
+    has_slope: bool
+    histories: dict[Hashable, History]
+    stacks: dict[Hashable, Sequence[Any]] = field(default_factory=dict)
+    record: Callable[[Hashable, Any], None] | None = None
+    has_skipped: bool = False
+    _stored: set[Hashable] = field(default_factory=set)
+
+    def skips(self, key: Hashable) -> bool:
+        """Return whether a layer is skipped, for which an earlier step is necessary."""
+        return not self.is_computed and key in self.histories and not self.histories[key].is_repeated
+
+    def store(self, key: Hashable, value: Any, *, is_used: bool = True) -> None:
+        """Store the value of a layer in a computed step."""
+        history = self.histories.setdefault(key, History(self.has_slope and is_used))
+        if key in self._stored:
+            history.is_repeated = True  # a layer that runs several times in a call has no one value
+        else:
+            self._stored.add(key)
+            history.add(self.time, value)
+            if self.record is not None and is_used:
+                self.record(key, value)
+
+    def predict(self, key: Hashable) -> Any:
+        """Return the value of a layer in a skipped step."""
+        self.has_skipped = True
+        return self.histories[key].predict(self.time, self.slope)
+
+
+class StepCache:
+    """The cache over steps of one denoiser in one denoising.
+
+    Args:
+        config: the settings.
+        family: the denoiser's, see ``FAMILIES``.
+        scheduler: the class name of the pipeline's main scheduler, or "".
+        advice: what to do where no schedule tells the steps; None where one does.
+
+    Attributes:
+        histories: the values of layers in earlier steps.
+        report: what ran.
+        num_steps, computed_steps: of the run of steps, and those that are computed.
+    """
+
+    def __init__(
+        self, config: ToMeConfig, family: str = UNET, scheduler: str = "", advice: str | None = None
+    ) -> None:
+        self._config, self._family, self._scheduler, self._advice = config, family, scheduler, advice
+        self.histories = StepMemory(math.inf)
+        self.report = StepReport()
+        self.num_steps = 0
+        self.computed_steps: frozenset[int] = frozenset()
+        self._slopes: Sequence[float] = ()
+
+    def begin_call(self, call: DenoiserCall, step: Step, timestep: float) -> CachedStep | None:
+        """Return the state of a call; None where all layers run, with the reason logged."""
+        obstacle = self._find_obstacle(call, step, timestep)
+        histories = {} if obstacle else self.histories.lookup(call.latent_shape, call.conditioning)
+        if obstacle is None and self.histories.never_matches:
+            obstacle = "cache never matches", f"{CALLS_DIFFER}, so the cache over steps has no effect on them"
+        elif not (obstacle or histories) and call.denoiser is not None and stores_attention_maps(call.denoiser):
+            obstacle = "cache with maps", (
+                "this pipeline reads the attention maps of each step, so all steps are computed; the cache over steps "
+                "has no effect here"
+            )
+        if obstacle is not None:
+            call.state.warn_once(*obstacle)
+            return None
+        number, record = step.number or 0, call.state.record
+        is_planned = number in self.computed_steps or number >= self.num_steps
+        return CachedStep(
+            step.time, is_planned or not histories, self._keeps(number) or record is not None,
+            self._slopes[min(number, len(self._slopes) - 1)], any(self._slopes), histories,
+            record=None if record is None else partial(record, number),
+        )  # fmt: skip
+
+    def end(self) -> StepReport:
+        """Return the report of an image that ended, with the memory of the cache."""
+        self.report.cache_bytes = count_bytes(chain.from_iterable(each.values() for each in self.histories.entries))
+        return self.report
+
+    def _find_obstacle(self, call: DenoiserCall, step: Step, timestep: float) -> tuple[str, str] | None:
+        """Return the warning why a call cannot use the cache, or None."""
+        if step.number is None and self._advice is None:
+            return "cache off schedule", (
+                f"a timestep of {timestep:g} is on no list of its pipeline's scheduler, so the cache over steps cannot "
+                "tell its step, and such calls are computed"
+            )
+        if step.number is None:
+            return "cache without schedule", (
+                "the cache over steps needs the number of steps, which only a pipeline with a scheduler knows, so all "
+                f"steps are computed; {self._advice}"
+            )
+        if step.is_new_step:
+            self.histories.next_step(continues=step.continues)
+            if not step.continues:
+                self._plan_steps(step.num_steps or 1)
+                for warning in self._list_warnings(is_recorded=call.state.record is not None):
+                    call.state.warn_once(*warning)
+        if call.foreign_forward:
+            return "two caches", (
+                f"other code replaced the forward of {call.foreign_forward}, as TeaCache and TaylorSeer do to skip "
+                "blocks by themselves, so the cache over steps has no effect here; use one of the two"
+            )
+        if call.in_graph:
+            return "cache with gradients", (
+                "the cache over steps is for generating images, so steps that record gradients, as in training, are "
+                "computed; call the model under paddle.no_grad()"
+            )
+        return None
+
+    def _plan_steps(self, num_steps: int) -> None:
+        """Choose the computed steps of a run that begins."""
+        config, self.num_steps = self._config, num_steps
+        self.computed_steps = choose_computed_steps(num_steps, config.cache, self._family, config.cache_steps)
+        self._slopes = spread_slopes(num_steps, config.cache_slope)
+
+    def _keeps(self, number: int) -> bool:
+        """Return whether a skipped step will use what is computed in a step.
+
+        The last computed step before each skipped one is used and, for its slope, the one before that.
+        """
+        later = range(number + 1, min(number + any(self._slopes) + 2, self.num_steps))
+        return any(step not in self.computed_steps for step in later)
+
+    def _list_warnings(self, *, is_recorded: bool) -> Iterable[tuple[str, str]]:
+        """Yield warnings of a run that skips nothing, or whose list of steps was chosen for another one."""
+        config = self._config
+        if len(self.computed_steps) == self.num_steps and not is_recorded:
+            if isinstance(config.cache, tuple):
+                remedy = "list fewer steps"
+            elif self.num_steps < MIN_STEPS:
+                remedy = f"a fraction skips steps of {MIN_STEPS} or more that follow one another; list the steps"
+            else:
+                remedy = "give a greater fraction"
+            yield "nothing to skip", (
+                f"cache={format_setting(config.cache)} leaves nothing to skip in a denoising of {self.num_steps} "
+                f"steps, so they are computed; {remedy}"
+            )
+        if config.cache_steps not in (None, self.num_steps):
+            yield "other steps", (
+                f"the list in cache is for {config.cache_steps} steps and this denoising has {self.num_steps}, so its "
+                "steps keep their places as fractions of the denoising; choose them again for so many "
+                "(ppdiffusers_tome.tune)"
+            )
+        if config.cache_scheduler not in (None, self._scheduler):
+            yield "other scheduler", (
+                f"the list in cache was chosen with {config.cache_scheduler} and this pipeline has {self._scheduler}, "
+                "with which other steps may matter; choose them again with it (ppdiffusers_tome.tune)"
+            )
+
+
+class StackOverride(Override):
+    """The override of a block in a stack, transformer blocks that run one after another.
+
+    The whole stack has one residual, its output minus its input (FreqCa, arXiv 2510.08669). In a skipped step every
+    block returns its input, and the last one returns the input of the first plus the predicted residual. That sum is
+    made at the first block, as a model may change tokens in place between two blocks (FLUX with a ControlNet).
+
+    ``stack`` is the path of the stack in its denoiser. ``outputs`` are the arguments, by position or name, whose new
+    values the block returns, in that order.
+    """
+
+    def __init__(
+        self, state: DenoiserState, layer: Layer, stack: str, outputs: tuple[int | str, ...], *,
+        is_first: bool, is_last: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(state, layer)
+        self.stack, self.outputs, self.is_first, self.is_last = stack, outputs, is_first, is_last
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Run the block, or return what the stack is predicted to."""
+        cached = call.find_cached_step()
+        inputs = None if cached is None else find_arguments(self.layer, args, kwargs, self.outputs)
+        if cached is None or inputs is None:
+            return self.call_original(*args, **kwargs)
+        if cached.skips(self.stack):
+            if self.is_first:
+                cached.stacks[self.stack] = [
+                    None if residual is None else tokens + residual
+                    for tokens, residual in zip(inputs, cached.predict(self.stack), strict=True)
+                ]
+            outputs = cached.stacks.pop(self.stack) if self.is_last else inputs
+            return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        if self.is_first:
+            cached.stacks[self.stack] = inputs
+        output = self.call_original(*args, **kwargs)
+        entered = cached.stacks.pop(self.stack, None) if self.is_last else None
+        if entered is not None and cached.is_kept:
+            outputs = output if isinstance(output, (list, tuple)) else (output,)
+            cached.store(
+                self.stack,
+                tuple(None if new is None else new - old for new, old in zip(outputs, entered, strict=False)),
+            )
+        return output
+
+
+class CoarseOverride(Override):
+    """The override of a coarse level of a UNet (DeepCache, CVPR 2024).
+
+    Only the last of them has an output that a skipped step uses; the others return those of the last computed step,
+    which nothing reads. The used one is copied, as what follows may change it in place (FreeU).
+    """
+
+    def __init__(self, state: DenoiserState, layer: Layer, *, is_used: bool) -> None:
+        super().__init__(state, layer)
+        self.is_used = is_used
+
+    def run(self, call: DenoiserCall, *args: Any, **kwargs: Any) -> Any:
+        """Run the level, or return its predicted output."""
+        cached = call.find_cached_step()
+        if cached is not None and cached.skips(self):
+            predicted = cached.predict(self)
+            return map_tensors(paddle.clone, predicted) if self.is_used else predicted
+        output = self.call_original(*args, **kwargs)
+        if cached is not None and cached.is_kept:
+            if self.is_used:
+                cached.store(self, map_tensors(paddle.clone, output))
+            else:
+                cached.store(self, output, is_used=False)
+        return output
+
+
+def attach_step_cache(state: DenoiserState, denoiser: Layer) -> None:
+    """Put the overrides of the cache over steps around those that merge.
+
+    Every block that an adapter describes is in a stack, also if its tokens do not merge now. Blocks with other layers
+    between them, which would run in a skipped step, are stacks of their own. A ControlNet hands on what its levels and
+    blocks return, so all of these are predicted.
+    """
+    is_controlnet = any("ControlNet" in cls.__name__ or cls.__name__ == "VCtrlModel" for cls in type(denoiser).__mro__)
+    levels = _list_coarse_levels(denoiser, is_controlnet)
+    for level, is_used in levels:
+        CoarseOverride(state, level, is_used=is_used).put()
+    skipped = {id(layer) for level, _ in levels for layer in level.sublayers(include_self=True)}
+    stacks: dict[str, list[MergeableBlock]] = {}
+    for block in find_blocks(denoiser):
+        if id(block.block) not in skipped:
+            is_alone = is_controlnet or block.adapter.block_is_parent
+            container = block.name if is_alone else block.name.rpartition(".")[0]
+            stacks.setdefault(container, []).append(block)
+    for stack, blocks in stacks.items():
+        for block in blocks:
+            StackOverride(
+                state, block.block, stack, block.adapter.outputs,
+                is_first=block is blocks[0], is_last=block is blocks[-1],
+            ).put()  # fmt: skip
+
+
+def _list_coarse_levels(denoiser: Layer, is_controlnet: bool) -> list[tuple[Layer, bool]]:
+    """Return the levels that a skipped step omits, and whether their outputs are used."""
+    unet = UNETS[0]  # that of ppdiffusers, whose levels are layers with a ``forward``
+    down, up = (list(getattr(denoiser, name, ())) for name in (unet.down, unet.up))
+    middle = [layer for layer in [getattr(denoiser, unet.middle, None)] if layer is not None]
+    if is_controlnet:
+        return [(level, True) for level in [*down, *middle]]
+    coarse = [*down[1:], *middle, *up[:-1]] if up else []
+    if any(is_a(level, "LayerList") for level in coarse):  # the UNet runs what is in it
+        return []
+    return [(level, level is coarse[-1]) for level in coarse]
+
+
+def count_bytes(histories: Iterable[History]) -> int:
+    """Count the memory of the stored tensors, each once."""
+    sizes: dict[int, int] = {}
+    for history in histories:
+        for stored in (history.value, history.slope):
+            map_tensors(lambda tensor: sizes.update({id(tensor): tensor.size * tensor.element_size()}), stored)
+    return sum(sizes.values())
+
+
+def map_tensors(function: Callable[..., Any], *values: Any) -> Any:
+    """Apply a function to the tensors in nested values of one structure."""
+    first = values[0]
+    if isinstance(first, paddle.Tensor):
+        return function(*values)
+    if isinstance(first, (list, tuple)):
+        return type(first)([map_tensors(function, *items) for items in zip(*values, strict=True)])
+    if isinstance(first, Mapping):
+        return type(first)(**{key: map_tensors(function, *(value[key] for value in values)) for key in first})
+    return first
