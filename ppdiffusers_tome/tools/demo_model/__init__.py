@@ -9,6 +9,11 @@ MODEL, CONTROLNET, DIT, EMOJI = (Path(__file__).parent / name for name in ("mode
 # The commands' defaults.
 PROMPTS = ("a photo of an astronaut", "a photo of a cat", "a photo of a cup of coffee")
 EMOJI_PROMPTS = ("face", "bird", "car")
+EMOJI_CLASSES = (
+    "face", "cat face", "heart", "hand", "person", "gesture", "worker", "fantasy", "athlete", "mammal", "bird", "fish",
+    "bug", "flower", "plant", "fruit", "vegetable", "dessert", "drink", "building", "car", "ship", "clock", "clothes",
+    "music", "book", "mail", "zodiac", "arrow", "button", "digit", "shape", "flag",
+)  # fmt: skip
 
 
 def load_dit(**keywords: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ppdiffusers_tome.errors import UserError
 from ppdiffusers_tome.settings.types import truncated_repr
 from ppdiffusers_tome.tools.console.output import warn
+from ppdiffusers_tome.tools.demo_model import EMOJI, EMOJI_CLASSES
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS, prompt_of, subject_of
 from ppdiffusers_tome.tools.generation.results import GeneratedImage
 from ppdiffusers_tome.tools.generation.settings import Settings, changes_nothing, choose_guidance_scale
@@ -143,6 +144,11 @@ class LoadedPipeline:
             found["unknown_subject"] = (
                 f"prompt {truncated_repr(prompt)} names none of the photographs that the bundled model knows: "
                 f"{', '.join(subject.words for subject in SUBJECTS)}; write for example '{prompt_of(SUBJECTS[0])}'"
+            )
+        if settings.model.folder == EMOJI and not any(name in prompt.lower() for name in EMOJI_CLASSES):
+            found["unknown_subject"] = (
+                f"prompt {truncated_repr(prompt)} names nothing that the bundled model of emoji knows: "
+                f"{', '.join(EMOJI_CLASSES)}; write for example '{EMOJI_CLASSES[0]}'"
             )
         if settings.model.bundled and self.size != get_native_size(self.pipe):
             (height, width), native = self.size, "x".join(map(str, get_native_size(self.pipe)))

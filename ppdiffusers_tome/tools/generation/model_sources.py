@@ -48,7 +48,8 @@ class ModelSource:
 
 def find_model(name: str, *, trusts_code: bool = False) -> ModelSource:
     """Find a pipeline: bundled, a folder, or a hub name such as ``runwayml/stable-diffusion-v1-5``."""
-    source = _find(name, "--model", {BUNDLED: MODEL, BUNDLED_DIT: DIT, BUNDLED_EMOJI: EMOJI}, "a pipeline's", "model_index.json")
+    bundled = {BUNDLED: MODEL, BUNDLED_DIT: DIT, BUNDLED_EMOJI: EMOJI}
+    source = _find(name, "--model", bundled, "a pipeline's", "model_index.json")
     return replace(source, trusts_code=trusts_code)
 
 

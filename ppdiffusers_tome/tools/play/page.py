@@ -17,6 +17,7 @@ from ppdiffusers_tome.errors import ToMeError
 from ppdiffusers_tome.merging.methods import METHODS
 from ppdiffusers_tome.settings.config import ToMeConfig
 from ppdiffusers_tome.settings.presets import presets
+from ppdiffusers_tome.tools.demo_model import EMOJI
 from ppdiffusers_tome.tools.demo_model.photographs import SUBJECTS
 from ppdiffusers_tome.tools.generation.settings import SIZE_MULTIPLE
 from ppdiffusers_tome.tools.measure.memory import is_out_of_memory
@@ -78,8 +79,9 @@ class Page:
         self.blocks.queue(default_concurrency_limit=None, max_size=_MAX_WAITING, api_open=False)
         settings, words, examples = studio.plain.settings, self._words, []
         first = f"<p>{words('first')}</p>"
-        if settings.model.bundled and studio.plain.labels is None:
+        if studio.plain.labels is None and (settings.model.bundled or settings.model.folder == EMOJI):
             examples = [[prompt] for prompt in settings.model.prompts]
+        if examples and settings.model.bundled:
             first += f"<p>{words('known', subjects=', '.join(subject.words for subject in SUBJECTS))}</p>"
         with self.blocks:
             header = words("header", model=settings.model.label, device=get_device_name(), dtype=settings.dtype)

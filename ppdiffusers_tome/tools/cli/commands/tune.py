@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings = parse_settings(args, 0.0)  # every trial has its own ratio
-    prompts, kept = check_prompts(args.prompt, settings.model.prompts[:2]), common_settings(args.config, get_tome_overrides(args))
+    prompts = check_prompts(args.prompt, settings.model.prompts[:2])
+    kept = common_settings(args.config, get_tome_overrides(args))
     list_candidates(settings=kept, steps=settings.steps)  # an error before anything is loaded
     wanted = (args.target_psnr, args.target_speedup, args.max_memory)
     target = Target(*wanted) if any(value is not None for value in wanted) else Target(psnr=30.0)
