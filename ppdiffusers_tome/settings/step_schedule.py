@@ -15,7 +15,7 @@ FAMILIES = UNET, CLASS_TRANSFORMER, TEXT_TRANSFORMER = (
 )  # fmt: skip
 # Up to that share every second step is skipped, the last one at this progress (0 to 1): early steps decide what the
 # image shows where guidance is needed, and in the last steps of real models most changes.
-_LAST_SKIPPED = {UNET: 0.86, CLASS_TRANSFORMER: 0.89, TEXT_TRANSFORMER: 0.86}
+_LAST_SKIPPED = {UNET: 0.86, CLASS_TRANSFORMER: 0.94, TEXT_TRANSFORMER: 0.86}
 # How densely steps are computed if more are skipped, as points of progress (0 to 1) and density, interpolated linearly.
 # UNets and class-conditional transformers: chosen by the worst regime of docs/en/results/step-caches.md. The latter,
 # and those with a text, also by the errors that others measured on DiT-XL/2, FLUX.1-dev and Wan2.1 (arXiv 2512.23258).
@@ -32,8 +32,8 @@ def choose_computed_steps(
 ) -> frozenset[int]:
     """Choose the steps of a denoising that are computed.
 
-    The first is always computed, and the last two, as nothing corrects their errors. Up to ``HIGHEST_SHARE``, every
-    second step is skipped late in the denoising; of a higher share the steps are spread by the density of the family.
+    The first and the last are always computed. Up to ``HIGHEST_SHARE``, every second step is skipped late in the
+    denoising. Of a higher share the last two are computed, and the steps between spread by the density of the family.
 
     Args:
         num_steps: of the denoising.
@@ -58,7 +58,7 @@ def choose_computed_steps(
         return frozenset(range(num_steps))
     skipped = num_steps - count
     if skipped <= HIGHEST_SHARE * num_steps:
-        last = min(num_steps - 3, round(_LAST_SKIPPED[family] * (num_steps - 1)))
+        last = min(num_steps - 2, round(_LAST_SKIPPED[family] * (num_steps - 1)))
         return frozenset(range(num_steps)) - frozenset(range(last, last - 2 * skipped, -2))
     points = _DENSITIES[family]
     between = [_interpolate(points, step / (num_steps - 1)) for step in range(1, num_steps - 2)]
